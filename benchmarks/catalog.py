@@ -89,7 +89,8 @@ def update_to(version: int, *objects: Any) -> Update:
 def history_of(updates: Iterator[Update]) -> RetainedVersions:
     history = RetainedVersions()
     for update in updates:
-        history = history.followed_by(history.catalog(history.latest).updated(update), UPDATES.encode(update))
+        history = history.followed_by([(update.activation, UPDATES.encode(update))],
+                                      [history.catalog(history.latest).updated(update)])
     return history
 
 
@@ -166,6 +167,10 @@ def transactions(quick: bool, runs: int) -> Iterator[Figure]:
 # --- the log ----------------------------------------------------------------------------------------------------------
 
 
+def cut_to(log: UpdateLog, catalog: Catalog) -> None:
+    log.cut(log.write_snapshot(catalog))
+
+
 def updates(count: int) -> Iterator[tuple[Update, Catalog]]:
     """A history of `count` versions over 50 tables: one makes them all, each later one renames one."""
     tables = [CatalogTable(f"T{number}", id=1000 + number, schema_id=1, zone_id=10) for number in range(TABLES_OF_LOG)]
@@ -200,7 +205,7 @@ def recovery(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
     cut_path = folder / "recovery-cut.sqlite"
     shutil.copy(path, cut_path)
     cut = SqliteStore(cut_path, synchronous="normal")
-    print(f"recovery: cutting them to one snapshot takes {timed(lambda: UpdateLog(cut).cut(latest)):.2f} s")
+    print(f"recovery: cutting them to one snapshot takes {timed(lambda: cut_to(UpdateLog(cut), latest)):.2f} s")
     whole = SqliteStore(path, synchronous="normal")
     views: dict[str, RetainedVersions] = {}
 
@@ -306,7 +311,7 @@ def appending(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
             for update, catalog in history:
                 log.append(update.version, UPDATES.encode(update))
                 if update.version % every == 0:
-                    log.cut(catalog)
+                    cut_to(log, catalog)
         seconds = timed(work)
         store.close()
         return count / seconds
@@ -347,8 +352,8 @@ def cut_of_ours(folder: Path, name: str, count: int) -> tuple[float, float, floa
     appending = timed(lambda: [log.append(update.version, UPDATES.encode(update)) for update, _ in history])
 
     def work() -> None:
-        log.cut(history[-1][1])
-        list(reclaim(log, Budget()))
+        cut_to(log, history[-1][1])
+        reclaim(log, Budget())
     cutting = timed(work)
     left = sum(len(entry.key) + len(entry.value) for entry in store.scan(b"catalog"))
     store.close()

@@ -146,7 +146,7 @@ _ENTRIES = 8
 @contextmanager
 def _log_of(segments: int, folder: Path) -> Iterator[SegmentLog]:
     with SegmentLog(folder / "log", _OPTIONS) as log:
-        log.extend((index, 1, b"x" * 32) for index in range(1, _ENTRIES * segments + 1))
+        log.append((index, 1, b"x" * 32) for index in range(1, _ENTRIES * segments + 1))
         log.sync()
         yield log
 
@@ -158,14 +158,14 @@ def log_append(n: int, folder: Path, watch: Stopwatch) -> None:
 
 def log_major(n: int, folder: Path, watch: Stopwatch) -> None:
     with _log_of(n, folder) as log:
-        log.record_snapshot(_ENTRIES * n - 1, range(1, _ENTRIES * n, 3))
+        log.snapshot(_ENTRIES * n - 1, range(1, _ENTRIES * n, 3))
         with watch:
             _require_done(log.compact(policy=SeedPolicy()))
 
 
 def log_plan(n: int, folder: Path, watch: Stopwatch) -> None:
     with _log_of(n, folder) as log:
-        log.record_snapshot(_ENTRIES * n - 1, range(1, _ENTRIES * n, 3))
+        log.snapshot(_ENTRIES * n - 1, range(1, _ENTRIES * n, 3))
         with watch:
             log.plan(SeedPolicy())
 
@@ -179,7 +179,7 @@ def log_open(n: int, folder: Path, watch: Stopwatch) -> None:
 
 def log_snapshot(n: int, folder: Path, watch: Stopwatch) -> None:
     with _log_of(n, folder) as log, watch:
-        log.record_snapshot(_ENTRIES * n - 1, range(1, _ENTRIES * n, 3))
+        log.snapshot(_ENTRIES * n - 1, range(1, _ENTRIES * n, 3))
 
 
 def log_spark_plan(n: int, folder: Path, watch: Stopwatch) -> None:
@@ -188,7 +188,7 @@ def log_spark_plan(n: int, folder: Path, watch: Stopwatch) -> None:
     except ImportError:
         return
     with _log_of(n, folder) as log:
-        log.record_snapshot(_ENTRIES * n - 1, range(1, _ENTRIES * n, 3))
+        log.snapshot(_ENTRIES * n - 1, range(1, _ENTRIES * n, 3))
     with watch:
         LogTable({"path": str(folder / "log")}).partitions()
 
@@ -373,8 +373,8 @@ def catalog_cut(n: int, folder: Path, watch: Stopwatch) -> None:
     log = _catalog_of(n)
     history = recover_history(log)
     with watch:
-        log.cut(history.catalog(history.latest))
-        list(reclaim(log, Budget()))
+        log.cut(log.write_snapshot(history.catalog(history.latest)))
+        reclaim(log, Budget())
 
 
 # -------------------------------------------------------------------------------------------------------- staging area

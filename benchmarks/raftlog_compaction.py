@@ -63,8 +63,8 @@ def build_log(folder: Path, segments: int, live_share: float, run: int, entries:
     with SegmentLog(folder, options) as log:
         for index in range(1, last + 2):
             start = index % 4096
-            log.append(index, 1, noise[start:start + size(rng)])
-        log.record_snapshot(last, live)
+            log.append([(index, 1, noise[start:start + size(rng)])])
+        log.snapshot(last, live)
     return live
 
 
@@ -191,12 +191,10 @@ def replacing_copy(live_bytes: Path, source: Path, scratch: Path, groups: list[t
 def without_numpy() -> Iterator[None]:
     """Copy as where NumPy is not installed."""
     fastest, copier._numpy = copier._numpy, lambda: None
-    copier._IDLE.clear()
     try:
         yield
     finally:
         copier._numpy = fastest
-        copier._IDLE.clear()
 
 
 def rewrite_figures(name: str, scratch: Path, segments: int, run: int, runs: int, goals: Goals, *,
@@ -287,8 +285,7 @@ def point_read_figure(scratch: Path, segments: int, reads: int, runs: int) -> Fi
         return reads / seconds
 
     with SegmentLog(source) as log:
-        assert log.snapshot is not None
-        live = log.snapshot.live.members()
+        live = log.state.live.members()
 
         def ours() -> float:
             indexes = [rng.choice(live) for _ in range(reads)]

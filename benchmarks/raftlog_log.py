@@ -136,7 +136,7 @@ def segment_rate(scratch: Path, entries: int, each: int) -> float:
     with SegmentLog(fresh(scratch, "segments")) as log:
         began = time.perf_counter()
         for first in range(1, entries + 1, each):
-            log.extend([(first + place, 1, payload) for place, payload in enumerate(payloads)])
+            log.append([(first + place, 1, payload) for place, payload in enumerate(payloads)])
             log.sync()
         return entries / (time.perf_counter() - began)
 

@@ -134,7 +134,7 @@ def log_source(scratch: Path, megabytes: int) -> Iterator[Source]:
     def loop() -> Counted:
         count = size = 0
         with LogReader(folder) as log:
-            state, numbers = log.snapshot, [ref.number for ref in log.refs]
+            state, numbers = log.state, [ref.number for ref in log.refs]
         assert state is not None
         for number in numbers:
             with StoredSegment(folder, number, newest=number == numbers[-1]) as segment:

@@ -58,8 +58,8 @@ def build_templates(base: Path) -> list[Path]:
         segments = 80 if number == 0 else number % 5 + 2
         with SegmentLog(folder, OPTIONS) as log:
             last = 64 * segments
-            log.extend((index, 1, b"%d:%d " % (number, index) * 20) for index in range(1, last + 2))
-            log.record_snapshot(last, live=range(1, last + 1, 3))
+            log.append((index, 1, b"%d:%d " % (number, index) * 20) for index in range(1, last + 2))
+            log.snapshot(last, live=range(1, last + 1, 3))
         templates.append(folder)
     return templates
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Final
 
 from compactlib.errors import Closed
@@ -84,43 +83,6 @@ class OpenState(OfOneProcess):
             raise Closed(f"{self._name} was closed; open it again")
         if self.is_inherited:
             raise self.refusal(self._name, "open it anew here")
-
-
-class OwnedLock(OfOneProcess):
-    """A re-entrant lock of the process that made it, for `with`; a fork of that process is refused at once.
-
-    Args:
-        what: what it guards as messages name it, for example `"the log in /data/a"`.
-    """
-
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self._what = what
-        self._lock = threading.RLock()
-
-    def require_mine(self) -> None:
-        """Return unless this process is a fork of the one that made it.
-
-        Raises:
-            Closed: it is.
-        """
-        if self.is_inherited:
-            raise self.refusal(self._what)
-
-    # `with` looks both up before it calls the first, and both are functions of C then: an interrupt comes before the
-    # lock is taken, or within the block, where a method of Python could be left with it.
-    @property
-    def __enter__(self) -> Callable[[], bool]:
-        if self.is_inherited:
-            raise self.refusal(self._what)
-        return self._lock.__enter__
-
-    @property
-    def __exit__(self) -> Callable[..., None]:
-        return self._lock.__exit__
-
-    def __repr__(self) -> str:
-        return f"<OwnedLock of {self._what}>"
 
 
 def _inherit_all() -> None:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three processes share a catalog in one SQLite file, and cut its history together over streams of their own.
+"""Three processes share a catalog in one store, and cut its history together over streams of their own.
 
-    python examples/catalog_nodes.py FOLDER
+    python examples/catalog_nodes.py FOLDER                             # a file of SQLite in it
+    python examples/catalog_nodes.py postgresql://user@host/database
 
 `n1` changes the schema all the time, `n2` holds a transaction for a while, `n3` is killed without a word. The host is
 this file: it has a port for each node, and sends each call of a round as a line of JSON. While `n3` is silent, every
 round names it and cuts nothing; once the host's word takes it out, history shrinks to its last version.
 
-The coordinator is elected by a lease in the file. A host with a leader of its own, from its Raft library say, passes
-`lease_seconds=None` and calls `node.elected(term, name)` on every node whenever the leader changes.
+The coordinator is elected by a lease in the store. `catalog_leader.py` shows a host with a leader of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from compactlib.catalog import (
 )
 from compactlib.clock import SystemClock
 from compactlib.errors import CompactlibError
-from compactlib.kv import SqliteStore
+from compactlib.kv import KVStore, PostgresStore, SqliteStore
 
 SKEW_SECONDS = 0.05
 NAMES = ("n1", "n2", "n3")
@@ -127,23 +127,31 @@ async def serve(node: CatalogNode, ports: dict[str, int]) -> None:
             tasks.create_task(transact())
 
 
-def run_node(folder: Path, name: str, ports: dict[str, int]) -> None:
+def open_store(place: str) -> KVStore:
+    """The store that all nodes share: of a URL, or else in a folder."""
+    if place.startswith("postgresql:"):
+        return PostgresStore(place, table="catalog_nodes")
+    Path(place).mkdir(parents=True, exist_ok=True)
+    return SqliteStore(Path(place) / "catalog.sqlite")
+
+
+def run_node(place: str, name: str, ports: dict[str, int]) -> None:
     """One process, until it is killed."""
     clock = SystemClock()
-    node = CatalogNode(name, UpdateLog(SqliteStore(folder / "catalog.sqlite"), clock=clock),
+    node = CatalogNode(name, UpdateLog(open_store(place), clock=clock),
                        HybridClock(clock, max_skew_seconds=SKEW_SECONDS), Database(), lease_seconds=1.0,
                        delay_seconds=SKEW_SECONDS, data_availability_seconds=0.2, upkeep_seconds=0.1)
     with node:
         asyncio.run(serve(node, ports))
 
 
-def log_of(store: SqliteStore) -> tuple[int, int]:
+def log_of(store: KVStore) -> tuple[int, int]:
     """The earliest and the latest version."""
     state = UpdateLog(store).state()
     return state.earliest, state.latest
 
 
-def until(store: SqliteStore, is_so: Any, *, seconds: float = 60.0) -> tuple[int, int]:
+def until(store: KVStore, is_so: Any, *, seconds: float = 60.0) -> tuple[int, int]:
     """Wait for a state of the log."""
     end = time.monotonic() + seconds
     while not is_so(*(found := log_of(store))):
@@ -153,16 +161,15 @@ def until(store: SqliteStore, is_so: Any, *, seconds: float = 60.0) -> tuple[int
     return found
 
 
-def run(folder: Path) -> dict[str, tuple[int, int]]:
+def run(place: str) -> dict[str, tuple[int, int]]:
     """The story; the versions that the log held at each of its stations."""
-    folder.mkdir(parents=True, exist_ok=True)
     sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in NAMES}
     ports = {name: each.getsockname()[1] for name, each in sockets.items()}
     for each in sockets.values():
         each.close()
-    store = SqliteStore(folder / "catalog.sqlite")
+    store = open_store(place)
     stations: dict[str, tuple[int, int]] = {}
-    processes = {name: subprocess.Popen([sys.executable, __file__, str(folder), "--node", name,
+    processes = {name: subprocess.Popen([sys.executable, __file__, place, "--node", name,
                                          "--ports", json.dumps(ports)]) for name in NAMES}
     try:
         stations["shrunk under load"] = until(store, lambda earliest, latest: earliest > 5)
@@ -184,12 +191,12 @@ def run(folder: Path) -> dict[str, tuple[int, int]]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("place", metavar="FOLDER_OR_URL")
     parser.add_argument("--node", choices=NAMES)
     parser.add_argument("--ports", type=json.loads)
     given = parser.parse_args()
     if given.node:
-        run_node(given.folder, given.node, given.ports)
+        run_node(given.place, given.node, given.ports)
     else:
-        for station, (first, latest) in run(given.folder).items():
+        for station, (first, latest) in run(given.place).items():
             sys.stdout.write(f"{station}: versions {first} to {latest} are kept\n")

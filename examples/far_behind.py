@@ -22,7 +22,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
-from compactlib.raftlog import Entry, RaftLog, SnapshotFolder, StoreOptions, open_log, receive_snapshot, send_snapshot
+from compactlib.raftlog import Entry, RaftLog, StoreOptions, open_log, receive_snapshot, send_snapshot
 from compactlib.raftlog.errors import RefusalReason, TransferBroken, TransferRefused
 
 KEYS, WRITES, CHUNK_BYTES = 2_000, 5_000, 4096
@@ -52,15 +52,13 @@ class Member:
 
     def __init__(self, folder: str) -> None:
         self.log: RaftLog = open_log(os.path.join(folder, "log"), StoreOptions(background=False))
-        self.snapshots = SnapshotFolder(os.path.join(folder, "snapshots"))
-        self.log.attach(self.snapshots)
         self.machine = Machine()
         self.restore()
 
     def restore(self) -> None:
         """Take the state of the snapshot in force, if there is one that the machine has not."""
         if self.log.state.index > self.machine.applied:
-            with self.snapshots.open_state() as state:
+            with self.log.open_state() as state:
                 self.machine.restore(state.manifest.index, state.pieces())
 
     def values(self) -> dict[str, str]:
@@ -85,7 +83,7 @@ async def lead(folder: str) -> None:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(TransferBroken, TransferRefused):
-            await send_snapshot((reader, writer), member.log, member.snapshots, term=1, chunk_bytes=CHUNK_BYTES)
+            await send_snapshot((reader, writer), member.log, term=1, chunk_bytes=CHUNK_BYTES)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
@@ -115,7 +113,7 @@ async def follow(folder: str, port: int, dies_at: int) -> None:
         source = Mortal(reader, dies_at) if dies_at else reader
         with contextlib.closing(writer):
             try:
-                report = await receive_snapshot((source, writer), member.log, member.snapshots,
+                report = await receive_snapshot((source, writer), member.log,
                                                 last_applied=member.machine.applied)
                 resumed_at = report.resumed_at
             except TransferRefused as refused:

@@ -25,8 +25,6 @@ from compactlib.raftlog import (
     LogCompactionReport,
     LogCompactionWorker,
     RaftLog,
-    SnapshotFolder,
-    SnapshotManifest,
     StateReader,
     StoreOptions,
     open_log,
@@ -40,7 +38,7 @@ class KvStore:
 
     Args:
         folder: where; made if there is none.
-        options: of the log; its files serve the snapshots too.
+        options: of the log.
         with_worker: compact in a thread of its own; else only when `compact` is called.
     """
 
@@ -49,34 +47,31 @@ class KvStore:
         if not os.path.isdir(folder):
             files.make_folder(folder)
             files.sync_folder(os.path.dirname(os.path.abspath(folder)))
-        self.snapshots = SnapshotFolder(os.path.join(folder, "snapshots"), files=files, machine=KvMachine)
-        # Should the log's own note of the last snapshot be damaged, the snapshot says the same.
-        options = attrs.evolve(options or StoreOptions(), snapshots_of=lambda _: self.snapshots)
+        # Should a live set be damaged, it is made anew from the machine's state.
+        options = attrs.evolve(options or StoreOptions(), machine_of=lambda _: KvMachine())
         self.log: RaftLog = open_log(os.path.join(folder, "log"), options)
-        manifest = self.snapshots.manifest
-        self.log.attach(self.snapshots, (lambda log: LogCompactionWorker(log)) if with_worker else None,
-                        applied=-1 if manifest is None else manifest.index)
+        if with_worker:
+            self.log.attach(lambda log: LogCompactionWorker(log))
         self.machine = KvMachine()
         self.term = max(self.log.last_term or 0, 1)
         self._restore()
 
     def _restore(self) -> None:
-        manifest = self.snapshots.manifest
-        if manifest is not None:
-            with self.snapshots.open_state(manifest) as state:
-                self.installed(manifest, state)
+        if self.log.state.index >= 0:
+            with self.log.open_state() as state:
+                self.installed(state)
         self.catch_up()
 
-    def installed(self, manifest: SnapshotManifest, state: StateReader) -> None:
+    def installed(self, state: StateReader) -> None:
         """Take the state of a snapshot that is in force, from here or from another member."""
         machine = KvMachine()
         machine.restore(state.pieces())
-        machine.begin_after(manifest.index)
+        machine.begin_after(state.manifest.index)
         self.machine = machine
 
     def catch_up(self) -> None:
         """Apply what the log holds behind what was applied."""
-        for index in range(self.machine.applied + 1, self.log.contiguous_through + 1):
+        for index in range(self.machine.applied + 1, self.log.last_index + 1):
             entry = self.log.read(index)
             assert isinstance(entry, Entry), entry
             self.machine.apply(entry)

@@ -48,8 +48,6 @@ from compactlib.raftlog import (
     Entry,
     LogCompactionWorker,
     MachineCopy,
-    SnapshotFolder,
-    SnapshotManifest,
     SnapshotWriter,
     StateReader,
     StoreOptions,
@@ -117,19 +115,15 @@ class Node:
         if not os.path.isdir(folder):
             LocalFiles().make_folder(folder)
             sync_names(LocalFiles(), folder)
-        self.snapshots = SnapshotFolder(os.path.join(folder, "snapshots"), machine=KvMachine)
-        options = attrs.evolve(options or StoreOptions(keep_trailing=snapshot_every),
-                               snapshots_of=lambda _: self.snapshots)
+        options = attrs.evolve(options or StoreOptions(keep_trailing=snapshot_every), machine_of=lambda _: KvMachine())
         self.log = open_log(os.path.join(folder, "log"), options)
         self.machine, self.applying, self.received = KvMachine(), threading.Lock(), 0
-        manifest = self.snapshots.manifest
-        if manifest is not None:
-            with self.snapshots.open_state(manifest) as state:
-                self.restore(manifest, state)
+        if self.log.state.index >= 0:
+            with self.log.open_state() as state:
+                self.restore(state)
         writer = SnapshotWriter(self.log, applied=lambda: self.machine.applied, copy=self.copy_of_machine,
                                 when=Applied(entries=snapshot_every), every_seconds=heartbeat * 5)
-        self.log.attach(self.snapshots, lambda log: LogCompactionWorker(log, snapshots=writer),
-                        applied=self.machine.applied)
+        self.log.attach(lambda log: LogCompactionWorker(log, snapshots=writer))
         self.commit = self.machine.applied
         # The term in which it was elected: it leads as long as that is its term; its first entry then, and its last.
         self.leads = self.first_of_term = self.durable = -1
@@ -147,11 +141,11 @@ class Node:
 
     # -- the machine
 
-    def restore(self, manifest: SnapshotManifest, state: StateReader) -> None:
+    def restore(self, state: StateReader) -> None:
         """Take the state of a snapshot that is in force."""
         machine = KvMachine()
         machine.restore(state.pieces())
-        machine.begin_after(manifest.index)
+        machine.begin_after(state.manifest.index)
         with self.applying:
             self.machine = machine
 
@@ -214,8 +208,8 @@ class Node:
             self.receiving.cancel()
 
     def last(self) -> tuple[int, int]:
-        """Term and index of its last entry: who has the higher one may lead. What lies behind a gap does not count."""
-        index = self.log.contiguous_through
+        """Term and index of its last entry: who has the higher one may lead."""
+        index = self.log.last_index
         return self.log.term_of(index) or 0, index
 
     # -- waiting
@@ -285,7 +279,7 @@ class Node:
     def lead(self, term: int) -> None:
         """It was elected."""
         self.leads, self.leader = term, self.name
-        self.next = dict.fromkeys(self.peers, self.log.contiguous_through + 1)
+        self.next = dict.fromkeys(self.peers, self.log.last_index + 1)
         self.match, self.heard = dict.fromkeys(self.peers, -1), dict.fromkeys(self.peers, 0)
         self.first_of_term = self.append(NOTHING)
 
@@ -293,7 +287,7 @@ class Node:
 
     def append(self, payload: bytes) -> int:
         """As the leader; durably. The followers are sent it at once."""
-        self.durable = self.log.append([(max(self.log.contiguous_through, 0) + 1, self.leads, payload)])
+        self.durable = self.log.append([(max(self.log.last_index, 0) + 1, self.leads, payload)])
         self.log.sync()
         self.advance()
         self.changed()
@@ -353,7 +347,7 @@ class Node:
                 stream = await asyncio.open_connection(address.host, address.port)
                 with contextlib.closing(stream[1]):
                     stream[1].write(json.dumps({"kind": "snapshot", "from": self.name, "term": term}).encode() + b"\n")
-                    report = await send_snapshot(stream, self.log, self.snapshots, term=term)
+                    report = await send_snapshot(stream, self.log, term=term)
                     reached = report.index
         except TransferRefused as refused:
             self.see_term(refused.term)
@@ -376,12 +370,12 @@ class Node:
             await asyncio.wait([before])
         self.hear()
         try:
-            await receive_snapshot(stream, self.log, self.snapshots, last_applied=self.machine.applied)
+            await receive_snapshot(stream, self.log, last_applied=self.machine.applied)
         finally:
             # A stream that breaks at its end, or a task that is cancelled, may have brought it all the same.
             if self.log.state.index > self.machine.applied:
-                with self.snapshots.open_state() as state:
-                    self.restore(state.manifest, state)
+                with self.log.open_state() as state:
+                    self.restore(state)
                 self.received += 1
             if self.receiving is asyncio.current_task():
                 self.receiving = None

@@ -25,9 +25,15 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
+    from compactlib.blobstore.blobs import (
+        Blob as Blob,
+        Deleted as Deleted,
+        Expired as Expired,
+        GetOptions as GetOptions,
+        Missing as Missing,
+    )
     from compactlib.blobstore.config import BlobStoreConfig as BlobStoreConfig
     from compactlib.blobstore.copying import StoreCopy as StoreCopy, copy_store as copy_store
-    from compactlib.blobstore.descriptor import is_blob_store as is_blob_store
     from compactlib.blobstore.errors import (
         BlobExists as BlobExists,
         BlobMissing as BlobMissing,
@@ -35,31 +41,27 @@ if TYPE_CHECKING:
         StoreFull as StoreFull,
     )
     from compactlib.blobstore.plan import BlobPlan as BlobPlan
-    from compactlib.blobstore.policies.compact_all import CompactAll as CompactAll
-    from compactlib.blobstore.policies.cost_benefit import CostBenefit as CostBenefit
-    from compactlib.blobstore.policies.expiry_forecast import ExpiryForecast as ExpiryForecast
-    from compactlib.blobstore.policies.greedy import Greedy as Greedy
-    from compactlib.blobstore.policies.hybrid import Hybrid as Hybrid
-    from compactlib.blobstore.policies.stats_based import StatsBased as StatsBased
+    from compactlib.blobstore.policies import (
+        CompactAll as CompactAll,
+        CostBenefit as CostBenefit,
+        ExpiryForecast as ExpiryForecast,
+        Greedy as Greedy,
+        Hybrid as Hybrid,
+        StatsBased as StatsBased,
+    )
     from compactlib.blobstore.reader import BlobReader as BlobReader
+    from compactlib.blobstore.records import RecordKind as RecordKind
     from compactlib.blobstore.replication import ReplicationToken as ReplicationToken
     from compactlib.blobstore.report import (
         BlobCompactionReport as BlobCompactionReport,
         BlobReclaimReport as BlobReclaimReport,
     )
+    from compactlib.blobstore.segment import is_blob_store as is_blob_store
     from compactlib.blobstore.segment_records import (
         SegmentRecords as SegmentRecords,
         StoredRecord as StoredRecord,
     )
     from compactlib.blobstore.store import BlobStore as BlobStore, compact_many as compact_many
-    from compactlib.blobstore.values import (
-        Blob as Blob,
-        Deleted as Deleted,
-        Expired as Expired,
-        GetOptions as GetOptions,
-        Missing as Missing,
-        RecordKind as RecordKind,
-    )
     from compactlib.blobstore.view import (
         BlobChoice as BlobChoice,
         BlobPolicy as BlobPolicy,
@@ -69,20 +71,16 @@ else:
     offer(__name__, {
         "compactlib.blobstore.config": "BlobStoreConfig",
         "compactlib.blobstore.copying": "StoreCopy copy_store",
-        "compactlib.blobstore.descriptor": "is_blob_store",
+        "compactlib.blobstore.segment": "is_blob_store",
         "compactlib.blobstore.errors": "BlobExists BlobMissing NotAStore StoreFull",
         "compactlib.blobstore.plan": "BlobPlan",
-        "compactlib.blobstore.policies.compact_all": "CompactAll",
-        "compactlib.blobstore.policies.cost_benefit": "CostBenefit",
-        "compactlib.blobstore.policies.expiry_forecast": "ExpiryForecast",
-        "compactlib.blobstore.policies.greedy": "Greedy",
-        "compactlib.blobstore.policies.hybrid": "Hybrid",
-        "compactlib.blobstore.policies.stats_based": "StatsBased",
+        "compactlib.blobstore.policies": "CompactAll CostBenefit ExpiryForecast Greedy Hybrid StatsBased",
         "compactlib.blobstore.reader": "BlobReader",
+        "compactlib.blobstore.records": "RecordKind",
         "compactlib.blobstore.replication": "ReplicationToken",
         "compactlib.blobstore.report": "BlobCompactionReport BlobReclaimReport",
         "compactlib.blobstore.segment_records": "SegmentRecords StoredRecord",
         "compactlib.blobstore.store": "BlobStore compact_many",
-        "compactlib.blobstore.values": "Blob Deleted Expired GetOptions Missing RecordKind",
+        "compactlib.blobstore.blobs": "Blob Deleted Expired GetOptions Missing",
         "compactlib.blobstore.view": "BlobChoice BlobPolicy BlobView",
     })

@@ -24,38 +24,28 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from compactlib.blobstore.columns import EntryColumns
-from compactlib.blobstore.contents import LogSegment, LogSnapshot
-from compactlib.blobstore.copying_task import CopyRecords, check_output
+from compactlib.blobstore.contents import LogContents, LogSegment
+from compactlib.blobstore.copying_task import CopyRecords
 from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
 from compactlib.blobstore.hard_delete import finish_erasures
+from compactlib.blobstore.index import IndexPart
 from compactlib.blobstore.index_file import part_bytes, write_part
-from compactlib.blobstore.index_segment import IndexSegment
 from compactlib.blobstore.log import Log, remove_names, remove_segments
 from compactlib.blobstore.names import SegmentName, segment_of_log_file
-from compactlib.blobstore.plan import BlobPlan, LeftSegment, PlannedSegment, plan_for
-from compactlib.blobstore.report import (
-    COMPACTION_DONE,
-    COMPACTION_FAILED,
-    DAMAGE_FOUND,
-    DELETED_GONE,
-    EXPIRED_GONE,
-    POSITIONS_MOVED,
-    TOMBSTONES_GONE,
-    BlobCompactionReport,
-)
+from compactlib.blobstore.plan import BlobPlan, plan_for
+from compactlib.blobstore.records import IndexEntry, milliseconds
+from compactlib.blobstore.report import BlobCompactionReport
+from compactlib.blobstore.scan import check_segment
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment_list import MAX_OUTPUTS, MAX_SOURCES, Output, Step
 from compactlib.blobstore.statistics import view_of
-from compactlib.blobstore.survivors import OutputPlan, Place, Survivors, choose_survivors
+from compactlib.blobstore.survivors import Place, Survivors, choose_survivors
 from compactlib.blobstore.validity import PurgeRules, Rules, Verdict
-from compactlib.blobstore.values import IndexEntry, milliseconds
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.errors import (
@@ -85,21 +75,16 @@ MAX_RESTARTS = 3
 
 @attrs.frozen
 class Copying:
-    """What a compaction wants copied next.
-
-    Attributes:
-        tasks: by name.
-        budget: of the run.
-        observer: to be notified.
-    """
+    """What a compaction wants copied next: the tasks, the budget of the run, and the observer to notify."""
 
     tasks: Sequence[CopyRecords]
     budget: Budget
     observer: Observer
 
 
-Steps: TypeAlias = "Generator[Copying, Mapping[str, RewriteOutcome], BlobCompactionReport]"
-"""A compaction: yields what is to be copied, is sent what became of it, and returns its report."""
+Outcomes: TypeAlias = Mapping[str, RewriteOutcome]
+Steps: TypeAlias = Generator[Copying, Outcomes, BlobCompactionReport]
+"""A compaction: yields what is to be copied, is sent what became of each task, and returns its report."""
 
 
 @attrs.define
@@ -110,7 +95,7 @@ class _Progress:
     budget: Budget
     observer: Observer
     fence: CommitFence | None
-    expires_before_ms: int = 0
+    valid: dict[SegmentName, int]  # bytes to copy of each victim and output
     steps: int = 0
     added: dict[SegmentName, int] = attrs.field(factory=dict)  # outputs, and their bytes on disk
     removed: list[SegmentName] = attrs.field(factory=list)
@@ -127,45 +112,43 @@ class _Progress:
     spent: BudgetSpent | None = None
 
 
+@attrs.define(eq=False)
 class Compactor:
     """Plans and carries out the compactions of one log. One at a time; reads and writes go on meanwhile.
 
-    Args:
+    Attributes:
         log: the log.
         name: the store's, for messages and events.
         policy: decides what is worth compacting, unless a call gives another one.
-        seen_by_all_peers: whether every peer that counts has read a tombstone.
+        purge: which tombstones go.
         place: which survivors share an output.
         observer: the store's own.
-
-    Attributes:
-        policy: see above.
         damaged: segments in which a compaction found damage: they are left out until the store is opened again.
         last_error: the last unexpected exception: of an executor, a task or a question of the host's.
         failures: how often that was.
     """
 
-    def __init__(self, log: Log, name: str, policy: BlobPolicy, seen_by_all_peers: Callable[[IndexEntry], bool],
-                 place: Place | None, observer: Observer) -> None:
-        self._log = log
-        self._name = name
-        self._place = place
-        self._observer = observer
-        self._numbers = StoreNumbers("blobstore", name)
-        self.policy: BlobPolicy = policy
-        self.damaged: dict[SegmentName, str] = {}
-        self.purge: PurgeRules = PurgeRules(purge_tombstones=log.config.purge_tombstones,
-                                            seen_by_all_peers=seen_by_all_peers)
-        self.last_error: CompactlibError | None = None
-        self.failures: int = 0
+    _log: Log
+    _name: str
+    policy: BlobPolicy
+    purge: PurgeRules
+    _place: Place | None
+    _observer: Observer
+    damaged: dict[SegmentName, str] = attrs.field(factory=dict, init=False)
+    last_error: CompactlibError | None = attrs.field(default=None, init=False)
+    failures: int = attrs.field(default=0, init=False)
+    _numbers: StoreNumbers = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._numbers = StoreNumbers("blobstore", self._name)
 
     def view(self, policy: BlobPolicy | None = None, budget: Budget | None = None) -> BlobView:
         """Return the store as a policy sees it now. Reads the whole index once."""
-        log, snapshot = self._log, self._log.snapshot()
-        found = view_of(snapshot, name=self._name, descriptor=log.descriptor, config=log.config,
-                        policy=self.policy if policy is None else policy, now=log.clock.now(), rules=self.purge,
-                        damaged=self.damaged, last_full_ms=log.lists.known.last_full_ms,
-                        check=(budget or Budget()).check)
+        log = self._log
+        found = view_of(log.snapshot(), name=self._name, descriptor=log.descriptor, config=log.config,
+                        policy=self.policy if policy is None else policy, now=log.clock.now(),
+                        eligible=frozenset(log.eligible()), rules=self.purge, damaged=self.damaged,
+                        last_full_ms=log.lists.known.last_full_ms, check=(budget or Budget()).check)
         log.guard.require_open()
         return found
 
@@ -203,9 +186,8 @@ class Compactor:
                     if given is None:
                         plan = self._planned(policy, run.budget)                       # sense, plan
                     assert plan is not None
-                    done = _Progress(plan, run.budget, observers, fence)
-                    if plan.expires_before is not None:
-                        done.expires_before_ms = milliseconds(plan.expires_before)
+                    done = _Progress(plan, run.budget, observers, fence,
+                                     {victim.name: victim.valid_bytes for victim in plan.victims})
                     yield from self._carry_out(done)                                   # rewrite, commit, reclaim
                     in_vain = done.left_out and len(done.removed) <= len(done.added) and plan.benefit_segments > 0
                     if given is not None or not in_vain:
@@ -224,184 +206,176 @@ class Compactor:
         log = self._log
         if plan.kind == "full" and log.config.close_active_segment and log.free_segments:
             with log.guard.lock, contextlib.suppress(StoreFull):
-                if len(log.contents.open) or log.contents.active.index:
+                if log.contents.active.records:
                     log.roll()
             plan = self.plan(self.view(policy, budget), policy)
         return plan
 
-    def _carry_out(self, done: _Progress) -> Generator[Copying, Mapping[str, RewriteOutcome], None]:
+    def _carry_out(self, done: _Progress) -> Generator[Copying, Outcomes, None]:
+        """Carry out a plan step by step; the failure of one step, or damage in a victim, does not stop the others."""
         log, plan = self._log, done.plan
-        done.why = plan.why if plan.is_empty else ""
-        eligible = frozenset(log.snapshot().eligible())
+        eligible = frozenset(log.eligible())
         for name in plan.names:
             if name not in eligible:
-                why = "is active, or the journal reaches it" if log.has(name) else "is not in the log"
+                why = "is active, or the journal reaches it" if log.contents.has(name) else "is not in the log"
                 raise PlanDoesNotFit(f"segment {name} of the plan for store {self._name} {why}; make a new plan")
-        room = self._room()
-        if room is not None and plan.bytes_needed > room:
-            done.why = self._no_room(plan.bytes_needed, room)
-        valid = {victim.name: victim.valid_bytes for victim in plan.victims}
+        done.why = plan.why if plan.is_empty else self._lack_of_room(plan.bytes_needed)
         waiting, carried, restarts = list(plan.names), None, 0
         while waiting and not done.why:
             try:
-                done.budget.check()
-                room = self._room()
-                survivors = self._choose(done, waiting, carried, valid, room)
-                if carried not in survivors.sources:
-                    carried = None
-                needed = sum(output.end for output in survivors.outputs)
-                if room is not None and needed > room:
-                    done.why = self._no_room(needed, room)
-                    break
-                every = [CopyRecords.of(log.folder, log.descriptor.header(output.name), output, log.files)
-                         for output in survivors.outputs]
-                outcomes = (yield Copying(every, done.budget, done.observer)) if every else {}
-                tasks = {task.name: task for task in every}
-                files = self._copied(outcomes, tasks, done.budget)
-                published = self._publish(survivors, files, done.budget)
-                try:
-                    is_committed = self._commit(survivors, published, done,
-                                                is_last=len(waiting) + (carried is not None) == len(survivors.sources))
-                except BaseException:
-                    self._withdraw(survivors)
-                    raise
-                if not is_committed:
-                    self._withdraw(survivors)
-                    restarts += 1
-                    if restarts > MAX_RESTARTS:
-                        raise Conflict(f"blobs of {self._name} were revived while they were being dropped, "
-                                       f"{restarts} times in a row; compact again later")
-                    continue
+                survivors = yield from self._step(done, waiting, carried)
             except _Damaged as damaged:
                 self._leave_out(damaged, done)
-                waiting, carried = [name for name in waiting if name != damaged.segment], None if (
-                    carried == damaged.segment) else carried
-                continue
+                waiting = [name for name in waiting if name != damaged.segment]
+                carried = None if carried == damaged.segment else carried
+            except _StepFailed as failed:
+                done.failures[f"the step of segments {', '.join(map(str, sorted(failed.sources)))}"] = failed.error
+                waiting, carried = [name for name in waiting if name not in failed.sources], None
             except BudgetSpent as error:
-                done.spent, done.why = self._named(error, waiting[0], valid, done.budget), str(error)
-                break
+                done.spent, done.why = self._named(error, done.valid.get(waiting[0], 0), done.budget), str(error)
             except Closed:
                 raise
             except CompactlibError as error:
                 done.failures[f"the step of segments {waiting[0]} and others"] = error
                 break
-            except _StepFailed as failed:
-                done.failures[f"the step of segments {', '.join(map(str, sorted(failed.sources)))}"] = failed.error
-                waiting, carried = [name for name in waiting if name not in failed.sources], None
-                continue
-            restarts = 0
-            waiting = [name for name in waiting if name not in survivors.sources]
-            carried, filled = None, survivors.outputs[-1] if survivors.outputs else None
-            if filled is not None and filled.end < log.descriptor.segment_bytes:
-                carried = filled.name
-                valid[carried] = filled.end - SEGMENT_HEADER_BYTES
-            self._reclaim(survivors, done)
-            if done.failures:
-                break
+            else:
+                if survivors is None:
+                    restarts += 1
+                    if restarts > MAX_RESTARTS:
+                        done.failures[self._name] = Conflict(
+                            f"blobs of {self._name} were revived while they were being dropped, {restarts} times in a "
+                            f"row; compact again later")
+                        break
+                    continue
+                restarts, carried = 0, None
+                waiting = [name for name in waiting if name not in survivors.sources]
+                last = survivors.outputs[-1] if survivors.outputs else None
+                if last is not None and last.end < log.descriptor.segment_bytes:
+                    carried = last.name
+                    done.valid[carried] = last.end - SEGMENT_HEADER_BYTES
 
-    def _no_room(self, needed: int, room: int) -> str:
+    def _step(self, done: _Progress, waiting: Sequence[SegmentName], carried: SegmentName | None,
+              ) -> Generator[Copying, Outcomes, Survivors | None]:
+        """Replace some segments by new ones; `None` if nothing was done: a drop was revived, or there is no room."""
+        log, budget = self._log, done.budget
+        budget.check()
+        survivors = self._choose(done, waiting, carried)
+        done.why = self._lack_of_room(sum(output.end for output in survivors.outputs))
+        if done.why:
+            return None
+        tasks = [CopyRecords(name=f"{log.folder} {output.name}", folder=log.folder, picked=output.picked,
+                             header=log.descriptor.header(output.name), files=log.files)
+                 for output in survivors.outputs]
+        outcomes = (yield Copying(tasks, budget, done.observer)) if tasks else {}
+        files = self._checked(survivors, [outcomes[task.name] for task in tasks], budget)
+        try:
+            published = self._publish(survivors, files, budget)
+            is_committed = self._commit(survivors, published, done, is_last=set(waiting).issubset(survivors.sources))
+        except BaseException:
+            self._withdraw(survivors)
+            raise
+        if not is_committed:
+            self._withdraw(survivors)
+            return None
+        self._reclaim(survivors, done)
+        return survivors
+
+    def _lack_of_room(self, needed: int) -> str:
+        """Return what the disk lacks for so many bytes; empty if nothing."""
+        room = self._room()
+        if room is None or needed <= room:
+            return ""
         return (f"the compaction of store {self._name} needs {needed:,} bytes of room on the disk before it gives any "
                 f"back, and {room:,} are available in {self._log.folder}; free some")
 
-    def _named(self, error: BudgetSpent, first: SegmentName, valid: Mapping[SegmentName, int], budget: Budget,
-               ) -> BudgetSpent:
+    def _named(self, error: BudgetSpent, least: int, budget: Budget) -> BudgetSpent:
         """Return the error; if the total sufficed for no step, one that says how much would."""
-        total = budget.remaining.total_bytes
-        least = valid.get(first, 0)
-        if error.reason != "bytes" or total is None:
+        if error.reason != "bytes" or budget.remaining.total_bytes is None:
             return error
         return BudgetSpent(f"{error}; a step of the compaction of store {self._name} is committed all at once: give at "
                            f"least {error.spent_bytes + least}",
                            reason="bytes", spent_bytes=error.spent_bytes, needed_bytes=error.spent_bytes + least)
 
-    # -- choosing a step
-
-    def _choose(self, done: _Progress, waiting: Sequence[SegmentName], carried: SegmentName | None,
-                valid: Mapping[SegmentName, int], room: int | None) -> Survivors:
+    def _choose(self, done: _Progress, waiting: Sequence[SegmentName], carried: SegmentName | None) -> Survivors:
         """Choose the next step: as many sources as the outputs may hold that there is room for, at least a new one."""
-        log, most = self._log, MAX_OUTPUTS
+        log, room, most = self._log, self._room(), MAX_OUTPUTS
         if room is not None:
             most = max(1, min(most, room // log.descriptor.segment_bytes))
         snapshot = log.snapshot()
         log.sync()
-        budgeted, count, size = most * (log.descriptor.segment_bytes - SEGMENT_HEADER_BYTES), 0, valid.get(carried, 0) \
-            if carried is not None else 0
+        limit = most * (log.descriptor.segment_bytes - SEGMENT_HEADER_BYTES)
         total = done.budget.remaining.total_bytes
         if total is not None:
-            budgeted = min(budgeted, total)
+            limit = min(limit, total)
+        count, size = 0, 0 if carried is None else done.valid[carried]
         for name in waiting[:MAX_SOURCES - 1]:
-            size += valid.get(name, 0)
-            if count and size > budgeted:
+            size += done.valid[name]
+            if count and size > limit:
                 break
             count += 1
-        rules = self._rules(done)
         while True:
-            sources = [*([carried] if carried is not None else []), *waiting[:count]]
-            found = choose_survivors(snapshot, sources, rules, place=self._place,
-                                     retention_ms=milliseconds(log.config.deleted_retention_seconds),
-                                     check=done.budget.check)
+            found = choose_survivors(snapshot, [*([] if carried is None else [carried]), *waiting[:count]],
+                                     self._rules(done.plan), segment_bytes=log.descriptor.segment_bytes,
+                                     place=self._place, check=done.budget.check,
+                                     retention_ms=milliseconds(log.config.deleted_retention_seconds))
             if len(found.outputs) <= most:
                 return found
             if count > 1:
                 count = max(1, min(count - 1, count * most // len(found.outputs)))
             else:
+                # The part-filled output stays as it is.
                 carried = None
 
-    def _rules(self, done: _Progress) -> Rules:
+    def _rules(self, plan: BlobPlan) -> Rules:
         now = self._log.clock.now()
         # The plan's time, unless the store was opened with a longer retention since.
         latest = max(now - self._log.config.deleted_retention_seconds, 0.0)
-        return Rules(reference_ms=milliseconds(min(done.plan.reference_time, latest)),
-                     now_ms=max(milliseconds(now), done.expires_before_ms), purge=self.purge)
+        return Rules(reference_ms=milliseconds(min(plan.reference_time, latest)), purge=self.purge,
+                     now_ms=milliseconds(now if plan.expires_before is None else max(now, plan.expires_before)))
 
     # -- checking and publishing what was copied
 
-    def _copied(self, outcomes: Mapping[str, RewriteOutcome], tasks: Mapping[str, CopyRecords], budget: Budget,
-                ) -> dict[SegmentName, str]:
-        """Check what became of the tasks; return the file of each output."""
-        failures: dict[str, CompactlibError] = {}
-        files: dict[SegmentName, str] = {}
-        for name, task in tasks.items():
-            outcome = outcomes[name]
+    def _checked(self, survivors: Survivors, outcomes: Sequence[RewriteOutcome], budget: Budget) -> list[str]:
+        """Check what became of the tasks, which may have run in another process; return the file of each output."""
+        log, failures, files = self._log, list[CompactlibError](), list[str]()
+        for output, outcome in zip(survivors.outputs, outcomes, strict=True):
             try:
                 if isinstance(outcome, RewriteFailure):
                     raise outcome.error
-                path = outcome.files[0].path
-                files[task.header.name] = path
-                check_output(path, task, budget)
+                files.append(outcome.files[0].path)
+                check_segment(files[-1], log.descriptor.header(output.name), output.end, output.records,
+                              output.sequences, budget.check)
             except CompactlibError as error:
-                failures[name] = error
+                failures.append(error)
         if not failures:
             return files
-        remove_names(self._log.files, self._log.folder, [os.path.basename(path) for path in files.values()])
-        sources = {source.segment for task in tasks.values() for source in task.sources}
-        for failure in failures.values():
+        remove_names(log.files, log.folder, map(os.path.basename, files))
+        for failure in failures:
             if isinstance(failure, CorruptData):
                 segment = segment_of_log_file(os.path.basename(failure.path))
-                if segment is not None and segment in sources:
+                if segment is not None and segment in survivors.sources:
                     raise _Damaged(segment, failure)
-        for failure in failures.values():
+        for failure in failures:
             self._note(failure)
             if isinstance(failure, BudgetSpent | StorageError):
                 raise failure
-        raise _StepFailed(_of_a_copy(next(iter(failures.values()))), frozenset(sources))
+        raise _StepFailed(failures[0], survivors.sources)
 
-    def _publish(self, survivors: Survivors, files: Mapping[SegmentName, str], budget: Budget) -> list[LogSegment]:
+    def _publish(self, survivors: Survivors, files: Sequence[str], budget: Budget) -> list[LogSegment]:
         """Give the outputs their names and indexes, durably but for the indexes; they do not count yet."""
         log = self._log
-        snapshot, published = log.snapshot(), list[LogSegment]()
-        try:
-            for output in survivors.outputs:
-                index = moved_index(snapshot, output, budget)
-                remove_names(log.files, log.folder, [output.name.index_file])
-                write_part(log.files, log.folder, index, log.descriptor.incarnation)
-                log.files.rename(files[output.name], os.path.join(log.folder, output.name.log_file))
-                published.append(LogSegment(output.name, output.end, (index,)))
-            if published:
-                log.files.sync_folder(log.folder)
-        except BaseException:
-            self._withdraw(survivors)
-            raise
+        contents, published = log.contents, list[LogSegment]()
+        for output, file in zip(survivors.outputs, files, strict=True):
+            taken = ((part, rows) for picked in output.picked if (source := contents.segment(picked.segment))
+                     for part in source.parts if (rows := part.rows_at(picked.offsets)))
+            index = IndexPart.moved(output.name, taken, budget.check)
+            assert index.end == output.end, "the index has each record that the output gets"
+            remove_names(log.files, log.folder, [output.name.index_file])
+            write_part(log.files, log.folder, index, log.descriptor.incarnation)
+            log.files.rename(file, os.path.join(log.folder, output.name.log_file))
+            published.append(LogSegment(output.name, (index,)))
+        if published:
+            log.files.sync_folder(log.folder)
         log.lists.make_ready()
         return published
 
@@ -420,12 +394,12 @@ class Compactor:
                                              for output in survivors.outputs))
         # Most of what is new is read before writers have to wait.
         before = log.snapshot()
-        if survivors.are_hit_by(list(_newer(before, survivors.last_sequence)), before):
+        if survivors.are_hit_by(_newer(before, survivors.last_sequence), before):
             return False
         last_full_ms = milliseconds(log.clock.now()) if is_last and done.plan.is_full else None
         with contextlib.nullcontext() if done.fence is None else done.fence.guard(), log.guard.lock:
             now = log.snapshot()
-            if survivors.are_hit_by(list(_newer(now, before.last_sequence)), now):
+            if survivors.are_hit_by(_newer(now, before.last_sequence), now):
                 return False
             log.switch(step, published, last_full_ms)
             return True
@@ -434,7 +408,7 @@ class Compactor:
         """Remove the sources; readers that hold one keep its bytes. Count and report the step."""
         log = self._log
         disk = {output.name: output.end + part_bytes(part) for output in survivors.outputs
-                for segment in [log.contents.segment(output.name)] if segment is not None for part in segment.index}
+                for segment in [log.contents.segment(output.name)] if segment is not None for part in segment.parts}
         done.steps += 1
         done.copied_bytes += survivors.copied_bytes
         done.records += sum(output.records for output in survivors.outputs)
@@ -445,19 +419,16 @@ class Compactor:
             if done.added.pop(name, None) is None:
                 done.removed.append(name)
         done.added.update(disk)
-        try:
-            done.freed += remove_segments(log.files, log.folder, survivors.sources)
-        except StorageError as error:
-            done.failures[str(survivors.sources[0])] = error
         done.freed -= sum(disk.values())
         fields = {"store": self._name}
-        done.observer.event(POSITIONS_MOVED, **fields, removed=[str(name) for name in survivors.sources],
+        done.observer.event("blobstore_positions_moved", **fields, removed=[str(name) for name in survivors.sources],
                             copied_bytes=survivors.copied_bytes,
                             added=[str(output.name) for output in survivors.outputs])
-        for verdict, event in ((Verdict.EXPIRED, EXPIRED_GONE), (Verdict.DELETED, DELETED_GONE),
-                               (Verdict.PURGED, TOMBSTONES_GONE)):
+        for verdict, event in ((Verdict.EXPIRED, "blobstore_expired_gone"), (Verdict.DELETED, "blobstore_deleted_gone"),
+                               (Verdict.PURGED, "blobstore_tombstones_gone")):
             if survivors.verdicts[verdict]:
                 done.observer.event(event, **fields, records=survivors.verdicts[verdict])
+        done.freed += remove_segments(log.files, log.folder, survivors.sources)
 
     def _leave_out(self, damaged: _Damaged, done: _Progress) -> None:
         """Go on without a segment that holds a damaged record: it stays as it is, with everything in it."""
@@ -465,7 +436,7 @@ class Compactor:
         self.damaged[damaged.segment] = f"left out for damage until the store is opened again: {error}"
         done.left_out.append(damaged.segment)
         done.damage.append(error)
-        done.observer.event(DAMAGE_FOUND, store=self._name, segment=str(damaged.segment), error=str(error))
+        done.observer.event("blobstore_damage_found", store=self._name, segment=str(damaged.segment), error=str(error))
 
     # -- the end
 
@@ -494,8 +465,8 @@ class Compactor:
 
     def _report_end(self, observers: Observer, done: _Progress, report: BlobCompactionReport) -> None:
         if not report.is_empty:
-            observers.event(COMPACTION_DONE, store=self._name, victims=[str(name) for name in report.victims],
-                       freed_segments=report.freed_segments, copied_bytes=report.copied_bytes)
+            observers.event("blobstore_compaction_done", store=self._name, victims=list(map(str, report.victims)),
+                            freed_segments=report.freed_segments, copied_bytes=report.copied_bytes)
         outcome, reason = ("skipped", "nothing") if report.is_empty else ("done", done.plan.policy.name)
         self._numbers.ended(observers, outcome, reason, report.seconds, _moved(report))
         self._report_levels(observers, done.plan)
@@ -507,7 +478,7 @@ class Compactor:
         known = own_error(f"compact {self._name}", error)
         if not isinstance(error, CompactlibError):
             self._note(known)
-        observers.event(COMPACTION_FAILED, store=self._name, error=str(known))
+        observers.event("blobstore_compaction_failed", store=self._name, error=str(known))
         report = error.report if isinstance(error, CompactionFailed) else None
         self._numbers.ended(observers, "failed", type(error).__name__, seconds,
                             Moved() if report is None else _moved(report))
@@ -516,39 +487,29 @@ class Compactor:
 
     def _report_levels(self, observers: Observer, plan: BlobPlan) -> None:
         """Report how full the store is, as far as the plan has counted."""
-        log, snapshot = self._log, self._log.snapshot()
-        there = {info.name: info for info in snapshot.segments}
-        seen: list[PlannedSegment | LeftSegment] = [*plan.victims, *plan.left]
-        dead = {each.name: each.used_bytes - each.valid_bytes for each in seen if each.name in there}
+        log = self._log
+        there = {segment.name: segment for segment in log.contents.segments}
+        seen = [*plan.victims, *plan.left]
+        dead = {each.name: each.dead_bytes for each in seen if each.name in there}
         self._numbers.levels(observers, StoreLevels(
             live_bytes=sum(each.valid_bytes for each in seen), dead_bytes=sum(dead.values()),
-            free_bytes=log.descriptor.capacity_bytes - snapshot.used_bytes,
+            free_bytes=log.descriptor.capacity_bytes - log.used_bytes,
             capacity_bytes=log.descriptor.capacity_bytes,
             oldest_unreclaimed_seconds=min((there[name].last_modified_ms / 1000 for name, size in dead.items() if size),
                                            default=None)))
 
 
-def run_steps(steps: Steps, executor: Executor) -> BlobCompactionReport:
-    """Carry out one compaction, its copying on an executor."""
-    with contextlib.closing(steps):
-        try:
-            copying = next(steps)
-            while True:
-                copying = steps.send(outcomes_of(executor, copying.tasks, copying.budget, copying.observer))
-        except StopIteration as end:
-            report: BlobCompactionReport = end.value
-            return report
-
-
 def run_many(every: Mapping[str, Steps], executor: Executor, budget: Budget | None,
              ) -> dict[str, BlobCompactionReport | CompactlibError]:
-    """Carry out many compactions, the next step of all of them in one run of an executor; each commits its own.
+    """Carry out compactions, the next step of all of them in one run of an executor; each commits its own.
+
+    Args:
+        every: the compactions, by name.
+        executor: runs the copying.
+        budget: of them all; `None`: that of the compaction, if there is one alone.
 
     Returns:
         The report of each, or what it raised; in the order in which they ended.
-
-    Raises:
-        Exception: what a policy or a fence raised that is none of the library's errors.
     """
     ended: dict[str, BlobCompactionReport | CompactlibError] = {}
     with contextlib.ExitStack() as stack:
@@ -570,7 +531,8 @@ def run_many(every: Mapping[str, Steps], executor: Executor, budget: Budget | No
                     del active[name]
             wanted = [copying for copying in active.values() if copying is not None]
             if wanted:
-                shared = (Budget() if budget is None else budget).child()
+                is_alone = budget is None and len(every) == 1
+                shared = wanted[0].budget if is_alone else (Budget() if budget is None else budget).child()
                 outcomes = outcomes_of(executor, [task for copying in wanted for task in copying.tasks], shared,
                                        wanted[0].observer)
     return ended
@@ -597,11 +559,7 @@ def local_executor(log: Log) -> Executor:
 
 
 def require_own(plan: BlobPlan, name: str, log: Log) -> None:
-    """Check that a plan is one of this store.
-
-    Raises:
-        InvalidInput: it is another store's, or would drop what can still be undeleted.
-    """
+    """Check that a plan is one of this store."""
     if plan.store != name or plan.incarnation not in (b"", log.descriptor.incarnation):
         another = "" if plan.store != name else ", but another one of this name"
         raise InvalidInput(f"the plan is for store {plan.store!r}, and this is {name!r}{another}")
@@ -619,26 +577,6 @@ def limited(budget: Budget | None, rate: float | None, log: Log) -> Budget:
     return given.child(bytes_per_second=rate)
 
 
-def moved_index(snapshot: LogSnapshot, output: OutputPlan, budget: Budget) -> IndexSegment:
-    """Return the index of an output: the entries of its records, at their new places."""
-    columns, hashes, end = EntryColumns.empty(output.name), list[int](), SEGMENT_HEADER_BYTES
-    for picked in output.picked:
-        for part in snapshot.sealed_parts(picked.segment):
-            rows = part.rows_at(picked.offsets)
-            hashed = part.hash_of_rows() if rows else ()
-            for start in range(0, len(rows), _PIECE_ROWS):
-                piece = rows[start:start + _PIECE_ROWS]
-                end = columns.take(part.columns, piece, end)
-                hashes.extend(map(hashed.__getitem__, piece))
-                budget.check()
-    assert end == output.end, "the index has each record that the output gets"
-    return IndexSegment.of_hashed(columns, SEGMENT_HEADER_BYTES, end, hashes)
-
-
-_PIECE_ROWS = 256
-"""How many index entries are moved at a stretch."""
-
-
 class _Damaged(Exception):
     """A record of a source is damaged."""
 
@@ -651,26 +589,18 @@ class _Damaged(Exception):
 class _StepFailed(Exception):
     """A task of a step failed; other steps go on."""
 
-    def __init__(self, error: CompactlibError, sources: frozenset[SegmentName]) -> None:
+    def __init__(self, error: CompactlibError, sources: Sequence[SegmentName]) -> None:
         super().__init__(str(error))
         self.error = error
         self.sources = sources
 
 
-def _of_a_copy(error: CompactlibError) -> CompactlibError:
-    if not isinstance(error, CorruptData):
-        return error
-    return CorruptData(path=error.path, offset=error.offset, expected=error.expected, found=f"{error.found} in a new "
-                       f"copy, which does not count: all sources stay as they are, compact again")
-
-
-def _newer(snapshot: LogSnapshot, sequence: int) -> Iterator[IndexEntry]:
+def _newer(snapshot: LogContents, sequence: int) -> Iterator[IndexEntry]:
     """Yield the entries newer than a record. They lie at the end of the log: nothing else moves records meanwhile."""
-    if snapshot.last_sequence <= sequence:
-        return
-    last = takewhile(lambda info: info.last_sequence > sequence or not info.last_sequence, reversed(snapshot.segments))
-    for info in last:
-        yield from (entry for entry in snapshot.entries_of(info.name) if entry.sequence > sequence)
+    for segment in reversed(snapshot.segments):
+        if segment.records and segment.last_sequence <= sequence:
+            break
+        yield from (entry for entry in segment.entries() if entry.sequence > sequence)
 
 
 def _moved(report: BlobCompactionReport) -> Moved:

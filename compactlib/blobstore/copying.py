@@ -8,14 +8,14 @@ import os
 
 import attrs
 
+from compactlib.blobstore.blobs import Blob, BlobState, GetOptions, blob_state
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.contents import LogSnapshot
-from compactlib.blobstore.index_segment import ENDS_OR_REVIVES
+from compactlib.blobstore.contents import LogContents
+from compactlib.blobstore.index import ENDS_OR_REVIVES
 from compactlib.blobstore.reader import BlobReader
+from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.replication import records_after
-from compactlib.blobstore.state import BlobState, blob_state
 from compactlib.blobstore.store import BlobStore
-from compactlib.blobstore.values import Blob, GetOptions, IndexEntry, RecordFlag, RecordKind
 from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput, StorageError
@@ -99,7 +99,7 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
 
 def _copied(source: BlobStore | BlobReader, copy: BlobStore, budget: Budget) -> StoreCopy:
     records = size = left_out = 0
-    for entry in records_after(_snapshot(source), 0):
+    for entry in records_after(_contents(source).frozen(), 0):
         if entry.kind in ENDS_OR_REVIVES and _is_superseded(source, entry):
             # It may say that what it ended was permanent, which its successor is not.
             continue
@@ -117,12 +117,12 @@ def _copied(source: BlobStore | BlobReader, copy: BlobStore, budget: Budget) -> 
     return StoreCopy(records, size, left_out)
 
 
-def _snapshot(source: BlobStore | BlobReader) -> LogSnapshot:
-    return source._log.snapshot() if isinstance(source, BlobStore) else source.snapshot()
+def _contents(source: BlobStore | BlobReader) -> LogContents:
+    return source._log.contents if isinstance(source, BlobStore) else source.snapshot()
 
 
 def _state(source: BlobStore | BlobReader, blob_id: bytes) -> BlobState | None:
-    return blob_state(_snapshot(source).contents.find(blob_id))
+    return blob_state(_contents(source).find(blob_id))
 
 
 def _is_superseded(source: BlobStore | BlobReader, entry: IndexEntry) -> bool:

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from array import array
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, islice
 
 import attrs
 
 from compactlib.blobstore.names import UNPUBLISHED_SUFFIX, SegmentName
-from compactlib.blobstore.records import check_whole
+from compactlib.blobstore.records import check_record
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
-from compactlib.blobstore.survivors import OutputPlan
+from compactlib.blobstore.survivors import Picked
 from compactlib.budget import Budget
-from compactlib.errors import CorruptData, InvalidInput, StorageError
+from compactlib.errors import CorruptData, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
@@ -33,30 +31,6 @@ _MAX_GAP_BYTES = 16 << 10
 """So much between two records is read over: that takes less than another call."""
 
 
-@attrs.frozen
-class SourceRecords:
-    """Records of one segment, by place; packed, so that a task stays small on its way to another process.
-
-    Attributes:
-        segment: the segment; its file lies in the task's folder.
-        offsets: where each record begins, ascending: packed unsigned 64-bit numbers of this machine.
-        sizes: how long each is.
-        sequences: the number that each must have.
-    """
-
-    segment: SegmentName
-    offsets: bytes
-    sizes: bytes
-    sequences: bytes
-
-    def columns(self) -> tuple[array[int], array[int], array[int]]:
-        """Return offsets, sizes and sequences."""
-        columns = array("Q"), array("Q"), array("Q")
-        for column, data in zip(columns, (self.offsets, self.sizes, self.sequences), strict=True):
-            column.frombytes(data)
-        return columns
-
-
 @attrs.frozen(kw_only=True)
 class CopyRecords:
     """A `RewriteTask` that writes one new segment.
@@ -65,53 +39,44 @@ class CopyRecords:
         name: the task's name.
         folder: the store's folder, where the new file goes too.
         header: the header of the new segment.
-        sources: what it gets, in order.
+        picked: what it gets, source by source, at least one record.
         files: the disk.
     """
 
     name: str
     folder: str
     header: SegmentHeader
-    sources: tuple[SourceRecords, ...]
+    picked: tuple[Picked, ...]
     files: Files = attrs.field(factory=LocalFiles)
 
-    @classmethod
-    def of(cls, folder: str, header: SegmentHeader, output: OutputPlan, files: Files) -> CopyRecords:
-        """Return the task that writes an output."""
-        sources = tuple(SourceRecords(part.segment, part.offsets.tobytes(), part.sizes.tobytes(),
-                                      part.sequences.tobytes()) for part in output.picked)
-        return cls(name=f"{folder} {output.name}", folder=folder, header=header, sources=sources, files=files)
+    @property
+    def source_files(self) -> tuple[str, ...]:
+        """The paths of the sources."""
+        return tuple(os.path.join(self.folder, part.segment.log_file) for part in self.picked)
 
     def run(self, attempt: Attempt) -> RewriteResult:
-        """Copy, check and sync; see `RewriteTask.run`.
-
-        Raises:
-            CorruptData: a record is damaged, or is not the one that the index names; the new file is removed.
-            StorageError: the disk refused; likewise.
-            BudgetSpent: the budget ran out; likewise.
-        """
+        """Copy, check and sync; see `RewriteTask.run`."""
         began = attempt.clock.monotonic()
         path = os.path.join(self.folder, f"{self.header.name.log_file}.{attempt.id}{UNPUBLISHED_SUFFIX}")
-        columns = [source.columns() for source in self.sources]
-        total = sum(sum(sizes) for _, sizes, _ in columns)
-        if not total:
-            raise InvalidInput(f"task {self.name!r} has no record to copy; drop its segments instead")
+        total = sum(sum(part.sizes) for part in self.picked)
         out = self.files.create(path)
         try:
             end, read, records, crc = SEGMENT_HEADER_BYTES, 0, 0, 0
-            limit = _piece_bytes(attempt.budget)
             out.write_at(0, [encode_header(self.header)])
-            self._tell(attempt, 0, total)
-            for source, (offsets, sizes, sequences) in zip(self.sources, columns, strict=True):
-                with contextlib.closing(self._opened(source.segment)) as file:
-                    for piece in _pieces(offsets, sizes, sequences, limit):
-                        attempt.budget.spend(piece.length)
+            self._report(attempt, 0, total)
+            limit = _bytes_at_once(attempt.budget)
+            for part in self.picked:
+                with contextlib.closing(self._opened(part.segment)) as file:
+                    for first, last in _runs(part.offsets, part.sizes, limit):
+                        size = sum(part.sizes[first:last])
+                        attempt.budget.spend(size)
                         with attempt.turn:
-                            data = piece.read(file, self.header.salt)
-                            out.write_at(end, [data])
-                        crc, end = crc32(data, crc), end + piece.length
-                        read, records = read + piece.span, records + len(piece.sizes)
-                        self._tell(attempt, end - SEGMENT_HEADER_BYTES, total)
+                            pieces, span = _read(file, part, first, last, self.header.salt)
+                            out.write_at(end, pieces)
+                        for piece in pieces:
+                            crc = crc32(piece, crc)
+                        end, read, records = end + size, read + span, records + last - first
+                        self._report(attempt, end - SEGMENT_HEADER_BYTES, total)
             out.sync()
         except BaseException:
             out.close()
@@ -122,7 +87,7 @@ class CopyRecords:
         return RewriteResult(task=self.name, attempt=attempt.id, files=(RewrittenFile(path, end, records, crc),),
                              bytes_read=read, bytes_written=total, seconds=attempt.clock.monotonic() - began)
 
-    def _tell(self, attempt: Attempt, done: int, total: int) -> None:
+    def _report(self, attempt: Attempt, done: int, total: int) -> None:
         attempt.observer.event("progress", work=f"compact {self.name}", done=done, total=total, unit="bytes")
 
     def _opened(self, name: SegmentName) -> SegmentFile:
@@ -134,119 +99,40 @@ class CopyRecords:
         return file
 
 
-def check_output(path: str, task: CopyRecords, budget: Budget) -> None:
-    """Read a finished output back, and hold it against what the task was to write: header, every record, end.
-
-    What an attempt reported may have come from another process, and what it wrote may have changed since.
-
-    Args:
-        path: the file.
-        task: what was to be written.
-        budget: may end it; nothing is spent.
-
-    Raises:
-        CorruptData: the file is something else.
-        StorageError: it cannot be read.
-    """
-    columns = [source.columns() for source in task.sources]
-    sizes, sequences = array("Q"), array("Q")
-    for _, lengths, numbers in columns:
-        sizes.extend(lengths)
-        sequences.extend(numbers)
-    offsets = array("Q", islice(accumulate(sizes, initial=SEGMENT_HEADER_BYTES), len(sizes)))
-    with contextlib.closing(SegmentFile(path)) as file:
-        size, end = file.size(), SEGMENT_HEADER_BYTES + sum(sizes)
-        if file.header != task.header or size != end:
-            raise CorruptData(path=path, offset=0, expected=f"segment {task.header.name} of {end} bytes",
-                              found=f"segment {file.header.name} of {size} bytes")
-        for piece in _pieces(offsets, sizes, sequences, _MOST_READ):
-            budget.check()
-            piece.read(file, task.header.salt)
-
-
-def _piece_bytes(budget: Budget) -> int:
+def _bytes_at_once(budget: Budget) -> int:
     rate = budget.remaining.bytes_per_second
     return _MOST_READ if rate is None else max(_LEAST_READ, min(_MOST_READ, int(rate / 4)))
 
 
-@attrs.frozen
-class _Piece:
-    """Records of one file that are read at once.
-
-    Attributes:
-        offsets: where each begins, ascending.
-        sizes: how long each is.
-        sequences: the number of each.
-        length: of the records.
-    """
-
-    offsets: Sequence[int]
-    sizes: Sequence[int]
-    sequences: Sequence[int]
-    length: int
-
-    @property
-    def span(self) -> int:
-        return self.offsets[-1] + self.sizes[-1] - self.offsets[0]
-
-    def read(self, file: SegmentFile, salt: int) -> memoryview:
-        """Read and check the records; return them back to back."""
-        buffer, gap = memoryview(bytearray(self.length)), memoryview(bytearray(_MAX_GAP_BYTES))
-        memories: list[memoryview] = []
-        place, start, run = 0, 0, self.offsets[0]
-        for offset, size in zip(self.offsets, self.sizes, strict=True):
-            if offset != run:
-                memories += [buffer[start:place], gap[:offset - run]]
-                start, run = place, offset
-            place, run = place + size, run + size
-        memories.append(buffer[start:place])
-        try:
-            got = _read_all(file.fileno(), memories, self.offsets[0])
-        except OSError as error:
-            raise StorageError.from_os(error, "read", file.path) from error
-        if got < self.span:
-            raise CorruptData(path=file.path, offset=self.offsets[0] + got, found="the end of the file",
-                              expected=f"{self.span - got} more bytes of records")
-        at = 0
-        for offset, size, sequence in zip(self.offsets, self.sizes, self.sequences, strict=True):
-            found = check_whole(buffer[at:at + size], salt, sequence)
-            if found is not None:
-                raise CorruptData(path=file.path, offset=offset, index=sequence, found=found,
-                                  expected=f"record {sequence} of {size} bytes")
-            at += size
-        return buffer
-
-
-_MOST_MEMORIES = 1000
-
-
-def _read_all(descriptor: int, memories: Sequence[memoryview], offset: int) -> int:
-    """Fill these one behind the other; return how many bytes there were, fewer only where the file ends."""
-    total = 0
-    for first in range(0, len(memories), _MOST_MEMORIES):
-        left = list(memories[first:first + _MOST_MEMORIES])
-        while left:
-            got = os.preadv(descriptor, left, offset + total)
-            if not got:
-                return total
-            total += got
-            while left and got >= len(left[0]):
-                got -= len(left.pop(0))
-            if left and got:
-                left[0] = left[0][got:]
-    return total
-
-
-def _pieces(offsets: Sequence[int], sizes: Sequence[int], sequences: Sequence[int], limit: int) -> Iterator[_Piece]:
-    """Yield the records in pieces of at most `limit` bytes, or of one record that is larger, with small gaps."""
+def _runs(offsets: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
+    """Yield the first row, and the one behind the last, of records with small gaps between them that are read at once:
+    in at most `limit` bytes, or one record that is larger."""
     first = 0
     while first < len(offsets):
-        last, length = first + 1, sizes[first]
-        while (last < len(offsets) and length + sizes[last] <= limit
-               and 0 <= offsets[last] - offsets[last - 1] - sizes[last - 1] <= _MAX_GAP_BYTES):
-            length += sizes[last]
+        last, end = first + 1, offsets[first] + sizes[first]
+        while (last < len(offsets) and 0 <= offsets[last] - end <= _MAX_GAP_BYTES
+               and offsets[last] + sizes[last] - offsets[first] <= limit):
+            end = offsets[last] + sizes[last]
             last += 1
-        yield _Piece(offsets[first:last].tolist() if isinstance(offsets, array) else offsets[first:last],
-                     sizes[first:last].tolist() if isinstance(sizes, array) else sizes[first:last],
-                     sequences[first:last].tolist() if isinstance(sequences, array) else sequences[first:last], length)
+        yield first, last
         first = last
+
+
+def _read(file: SegmentFile, part: Picked, first: int, last: int, salt: int) -> tuple[list[memoryview], int]:
+    """Read and check the records of a run; return them without the gaps, and how many bytes were read."""
+    start = part.offsets[first]
+    data = memoryview(file.read(start, part.offsets[last - 1] + part.sizes[last - 1] - start))
+    pieces: list[memoryview] = []
+    begin = end = 0
+    for row in range(first, last):
+        at, size, sequence = part.offsets[row] - start, part.sizes[row], part.sequences[row]
+        record = data[at:at + size]
+        found = check_record(record, size, salt, sequence)
+        if found is not None:
+            raise CorruptData(path=file.path, offset=start + at, index=sequence, found=found,
+                              expected=f"record {sequence} of {size} bytes")
+        if at != end:
+            pieces.append(data[begin:end])
+            begin = at
+        end = at + size
+    return [*pieces, data[begin:end]], len(data)

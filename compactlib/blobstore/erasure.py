@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crash-safe overwriting of records in place (hard delete): the redo file `HARD_DELETE`, and its replay.
+"""Crash-safe overwriting of records in place: the note `HARD_DELETE`, and how opening finishes what it names.
 
-The file is a `DurableRecord` of a `HardDeleteState` (`docs/formats/blobstore-hard-delete.md`).
+The note is a `DurableRecord` of a `HardDeleteState` (`docs/formats/blobstore-hard-delete.md`). The contents of the
+records that it names count as gone, for the owner and for every reader. Overwriting them again changes nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
@@ -23,9 +24,10 @@ from compactlib.files.disk import Files, LocalFiles, StrPath, look_at
 from compactlib.files.durable_record import DurableRecord
 from compactlib.files.json_record import JsonRecord
 
-STATE_NAME = "HARD_DELETE"
+STATE_FILE = "HARD_DELETE"
 _CRC = struct.Struct("<I")
 _ZEROS = bytes(1 << 20)
+_BY_SEGMENT, _BY_PLACE = attrgetter("segment"), attrgetter("segment", "offset")
 
 
 @attrs.frozen
@@ -44,6 +46,15 @@ class Erasure:
     content_bytes: int
     head: bytes
 
+    def pieces(self) -> list[bytes]:
+        """Return what is written: the header, zeros, and their checksum."""
+        (crc,) = _CRC.unpack_from(self.head, HEADER_BYTES - 4)
+        whole, rest = divmod(self.content_bytes, len(_ZEROS))
+        zeros = [*[_ZEROS] * whole, _ZEROS[:rest]]
+        for piece in zeros:
+            crc = crc32(piece, crc)
+        return [self.head, *zeros, _CRC.pack(crc)]
+
 
 @attrs.frozen
 class HardDeleteState:
@@ -51,7 +62,7 @@ class HardDeleteState:
 
     Attributes:
         incarnation: of the store.
-        sequence: every delete up to this one has been looked at; those in effect then are carried out.
+        sequence: every delete up to this one that was in effect is carried out.
         erasures: records that are being overwritten right now.
     """
 
@@ -65,96 +76,60 @@ _STATE: JsonRecord[HardDeleteState] = JsonRecord("hard delete state", b"CLBLOBHD
 
 def state_in(folder: StrPath, files: Files | None = None) -> DurableRecord[HardDeleteState]:
     """Return the state in a store's folder; it has no value if hard delete never ran."""
-    return DurableRecord(LocalFiles() if files is None else files, os.path.join(folder, STATE_NAME), _STATE)
+    return DurableRecord(LocalFiles() if files is None else files, os.path.join(folder, STATE_FILE), _STATE)
 
 
-def erase_records(files: Files, folder: StrPath, erasures: Sequence[Erasure]) -> int:
-    """Overwrite records, segment by segment, and sync; returns the bytes written. Doing it again changes nothing.
+def read_state(folder: StrPath, incarnation: bytes) -> tuple[HardDeleteState, str]:
+    """Return the state of a store, and what is wrong with its file: then hard delete begins anew.
 
-    Segments that are gone are left out: a compaction has dropped or copied their records.
-
-    Raises:
-        StorageError: the disk refused; call again.
+    Without the note at most the records of one batch are torn, and they are deleted ones.
     """
-    written = 0
-    for segment, group in groupby(sorted(erasures, key=attrgetter("segment", "offset")), key=attrgetter("segment")):
-        path = os.path.join(folder, segment.log_file)
-        if look_at(path) is None:
-            continue
-        with contextlib.closing(files.open(path)) as out:
-            written += sum(out.write_at(each.offset, _record(each)) for each in group)
-            out.sync()
-    return written
-
-
-def _record(erasure: Erasure) -> list[bytes]:
-    (crc,) = _CRC.unpack_from(erasure.head, HEADER_BYTES - 4)
-    left, pieces = erasure.content_bytes, [erasure.head]
-    while left:
-        piece = _ZEROS[:min(left, len(_ZEROS))]
-        crc = crc32(piece, crc)
-        pieces.append(piece)
-        left -= len(piece)
-    return [*pieces, _CRC.pack(crc)]
-
-
-def redo_erasures(files: Files, folder: StrPath, mark: Callable[[Sequence[Erasure]], object]) -> tuple[Erasure, ...]:
-    """Finish what a crash interrupted; returns what was overwritten again. The caller holds the store's lock.
-
-    The crash may have come before the index said that these contents are gone; then a store with a longer retention
-    would let such a delete be undone. So `mark` sees to that first.
-
-    A damaged state file stays for the hard delete to find: without it, at most the records of one batch are torn, and
-    they are deleted ones.
-
-    Raises:
-        StorageError: the disk refused; call again.
-        Unsupported: another release wrote the state.
-    """
+    state, damage = None, ""
     try:
         state = state_in(folder).read()
-    except CorruptData:
-        return ()
-    if state is None or not state.erasures:
-        return ()
-    mark(state.erasures)
-    erase_records(files, folder, state.erasures)
-    state_in(folder, files).write(attrs.evolve(state, erasures=()))
-    return state.erasures
+    except CorruptData as error:
+        damage = str(error)
+    return (HardDeleteState(incarnation) if state is None or state.incarnation != incarnation else state), damage
 
 
 def pending_erasures(folder: StrPath, incarnation: bytes) -> dict[SegmentName, set[int]]:
-    """Offsets of the records whose contents are being overwritten, or were when a crash came, by segment.
-
-    Their contents count as gone: whatever is still there, the next opening that can overwrites it.
-
-    Raises:
-        Unsupported: another release wrote the state.
-    """
-    try:
-        state = state_in(folder).read()
-    except CorruptData:
-        state = None
+    """Return the offsets of the records whose contents count as gone because the note names them, by segment."""
     found: dict[SegmentName, set[int]] = {}
-    for erasure in state.erasures if state is not None and state.incarnation == incarnation else ():
+    for erasure in read_state(folder, incarnation)[0].erasures:
         found.setdefault(erasure.segment, set()).add(erasure.offset)
     return found
 
 
-def drop_index_files(files: Files, folder: StrPath, erasures: Sequence[Erasure]) -> None:
-    """Remove the index files of the segments concerned, so that opening builds them anew from the overwritten records.
+def erase_records(files: Files, folder: StrPath, erasures: Sequence[Erasure]) -> int:
+    """Overwrite records, segment by segment, and sync; return the bytes written. Doing it again changes nothing.
 
-    Raises:
-        StorageError: the disk refused; call again.
+    Segments that are gone are left out: a compaction has dropped or copied their records.
     """
-    stale = [path for segment in {erasure.segment for erasure in erasures}
+    written = 0
+    for segment, group in groupby(sorted(erasures, key=_BY_PLACE), key=_BY_SEGMENT):
+        path = os.path.join(folder, segment.log_file)
+        if look_at(path) is None:
+            continue
+        with contextlib.closing(files.open(path)) as out:
+            written += sum(out.write_at(each.offset, each.pieces()) for each in group)
+            out.sync()
+    return written
+
+
+def redo_erasures(files: Files, folder: StrPath, incarnation: bytes) -> None:
+    """Finish what a crash has interrupted, before the index is read.
+
+    The index files of the segments concerned may not say yet that contents are gone; they go first, durably, so that
+    opening makes them from the overwritten records. Else a longer retention would let such a delete be undone.
+    """
+    state, _ = read_state(folder, incarnation)
+    if not state.erasures:
+        return
+    stale = [path for segment in {erasure.segment for erasure in state.erasures}
              if look_at(path := os.path.join(folder, segment.index_file)) is not None]
     for path in stale:
         files.unlink(path)
     if stale:
         files.sync_folder(folder)
-
-
-def total_bytes(erasures: Iterable[Erasure]) -> int:
-    """What overwriting them writes."""
-    return sum(len(each.head) + each.content_bytes + _CRC.size for each in erasures)
+    erase_records(files, folder, state.erasures)
+    state_in(folder, files).write(attrs.evolve(state, erasures=()))

@@ -11,30 +11,31 @@ The index of the active segment grows by a part now and then, the last one when 
 16  position (u64)
 ```
 
-Then the columns of `EntryColumns.TYPECODES`, the ends of the ids (u32 each), the hashes (u64 each, ascending) with
-their rows (u32 each), the ids, and the CRC of everything before. All numbers are little-endian.
+Then the columns of `index.COLUMNS`, the ends of the ids (u32 each), the hashes (u64 each, ascending) with their rows
+(u32 each), the ids, and the CRC of everything before. All numbers are little-endian.
+
+Nothing of an index is synced while it grows: opening makes from the log what a crash has taken of it.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import sys
+from array import array
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 
-from compactlib.blobstore.columns import EntryColumns, PackedIds, from_little_endian, little_endian
-from compactlib.blobstore.index_segment import IndexSegment
-from compactlib.blobstore.names import MAX_NUMBER, SegmentName
+from compactlib.blobstore.index import COLUMNS, IndexPart
+from compactlib.blobstore.names import SegmentName
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.disk import Files, StrPath, look_at, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
 
-HEADER_BYTES = 80
-
+_HEADER_BYTES = 80
 _FRAME = RecordFrame("index format", b"CLBLOBIX", 1, "<HH4xQQQQQQ16s")
 _COUNTS = struct.Struct("<48xQQ16x")
-_FIXED_BYTES = 8 * 5 + 4 * 2 + 2 + 1 + 1
-_BYTES_PER_ENTRY = _FIXED_BYTES + 4 + 8 + 4
+_CODES = (*COLUMNS.values(), "I", "Q", "I")
+_BYTES_PER_ENTRY = sum(array(code).itemsize for code in _CODES)
 
 
 def index_file_bytes(entries: int, id_bytes: int) -> int:
@@ -42,76 +43,71 @@ def index_file_bytes(entries: int, id_bytes: int) -> int:
     return _FRAME.size + entries * _BYTES_PER_ENTRY + id_bytes
 
 
-def encode_index(index: IndexSegment, incarnation: bytes) -> bytes:
-    """The bytes of a part."""
-    ids = index.columns.ids
-    assert isinstance(ids, PackedIds)
-    name = index.segment
-    body = b"".join([*index.columns.to_bytes(), little_endian(ids.ends), little_endian(index.hashes),
-                     little_endian(index.rows), ids.blob])
-    return _FRAME.encode(HEADER_BYTES, name.position, name.generation, index.start, index.end, len(index),
-                         len(ids.blob), incarnation, body=body)
-
-
-def decode_index(data: bytes, path: str, incarnation: bytes) -> IndexSegment:
-    """The part in these bytes.
-
-    Raises:
-        CorruptData: the bytes are not a whole part of an index of this store.
-        Unsupported: another release wrote it.
-    """
-    size, position, generation, start, end, count, ids_bytes, owner, view = _FRAME.decode(memoryview(data), path)
-    if (size != HEADER_BYTES or max(position, generation, start, end) > MAX_NUMBER
-            or len(view) != count * _BYTES_PER_ENTRY + ids_bytes):
-        raise CorruptData(path=path, offset=10, expected=f"{len(data)} bytes of an index",
-                          found=f"{count} entries, {ids_bytes} bytes of ids")
-    if owner != incarnation:
-        raise CorruptData(path=path, offset=64, expected=f"an index of store {incarnation.hex()}", found=owner.hex())
-    ends = accumulate(count * each for each in (_FIXED_BYTES, 4, 8, 4))
-    fixed, id_ends, hashes, rows, ids = (view[first:last] for first, last in pairwise([0, *ends, len(view)]))
-    packed = PackedIds(bytes(ids), from_little_endian("I", id_ends))
-    columns = EntryColumns.from_bytes(SegmentName(position, generation), count, fixed, packed)
-    return IndexSegment(columns, start, end, from_little_endian("Q", hashes), from_little_endian("I", rows))
-
-
-def part_bytes(index: IndexSegment) -> int:
+def part_bytes(part: IndexPart) -> int:
     """Return how long a part is in the file."""
-    return index_file_bytes(len(index), index.columns.id_bytes)
+    return index_file_bytes(len(part), len(part.ids))
 
 
-def read_parts(path: StrPath, incarnation: bytes, name: SegmentName) -> list[IndexSegment]:
-    """Load the parts of a segment's index file, up to the first that is not whole; none if there is no file.
+def encode_part(part: IndexPart, incarnation: bytes) -> bytes:
+    """Return the bytes of a part."""
+    columns = [*part.columns, part.id_ends, part.hashes, part.rows]
+    if sys.byteorder == "big":
+        columns = [array(each.typecode, each) for each in columns]
+        for column in columns:
+            column.byteswap()
+    return _FRAME.encode(_HEADER_BYTES, *part.segment, part.start, part.end, len(part), len(part.ids), incarnation,
+                         body=b"".join([*map(array.tobytes, columns), part.ids]))
 
-    Raises:
-        StorageError: it cannot be read.
+
+def decode_part(data: bytes, path: str, incarnation: bytes) -> IndexPart:
+    """Return the part in these bytes."""
+    size, position, generation, start, end, count, ids_bytes, owner, body = _FRAME.decode(memoryview(data), path)
+    if size != _HEADER_BYTES or len(body) != count * _BYTES_PER_ENTRY + ids_bytes or owner != incarnation:
+        raise CorruptData(path=path, offset=10, expected=f"{len(data)} bytes of an index of store {incarnation.hex()}",
+                          found=f"{count} entries, {ids_bytes} bytes of ids, of store {owner.hex()}")
+    at, columns = 0, []
+    for code in _CODES:
+        column = array(code)
+        column.frombytes(body[at:at + count * column.itemsize])
+        if sys.byteorder == "big":
+            column.byteswap()
+        columns.append(column)
+        at += count * column.itemsize
+    *fields, id_ends, hashes, rows = columns
+    return IndexPart(SegmentName(position, generation), start, end, fields, bytes(body[at:]), id_ends, hashes, rows)
+
+
+def read_parts(folder: StrPath, name: SegmentName, incarnation: bytes, start: int, most: int) -> list[IndexPart]:
+    """Load the parts of a segment's index file that follow each other, up to the first that is not whole.
+
+    Args:
+        folder: the store's.
+        name: the segment's.
+        incarnation: the store's.
+        start: the offset at which the first part has to begin.
+        most: the offset at which the last part has to end.
     """
+    path = os.path.join(folder, name.index_file)
     data = memoryview(read_if_there(path) or b"")
-    parts: list[IndexSegment] = []
-    start = 0
-    while start + _FRAME.size <= len(data):
-        count, ids_bytes = _COUNTS.unpack_from(data, start)
-        end = start + index_file_bytes(count, ids_bytes)
+    parts: list[IndexPart] = []
+    at = 0
+    while at + _FRAME.size <= len(data):
+        behind = at + index_file_bytes(*_COUNTS.unpack_from(data, at))
         try:
-            part = decode_index(bytes(data[start:end]), os.fspath(path), incarnation)
+            part = decode_part(bytes(data[at:behind]), path, incarnation)
         except (CorruptData, Unsupported):
             break
-        if part.segment != name or (parts and part.start != parts[-1].end):
+        if part.segment != name or part.start != start or part.end > most:
             break
         parts.append(part)
-        start = end
+        at, start = behind, part.end
     return parts
 
 
-def write_part(files: Files, folder: StrPath, index: IndexSegment, incarnation: bytes, offset: int = 0) -> int:
-    """Write a part at an offset of the segment's index file, which is made if need be; returns the offset behind it.
-
-    Nothing is synced: what a crash takes of an index is made again from the log.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    path = os.path.join(folder, index.segment.index_file)
-    data = encode_index(index, incarnation)
+def write_part(files: Files, folder: StrPath, part: IndexPart, incarnation: bytes, offset: int = 0) -> int:
+    """Write a part at an offset of its segment's index file, not durably; return the offset behind it."""
+    path = os.path.join(folder, part.segment.index_file)
+    data = encode_part(part, incarnation)
     out = files.open(path) if look_at(path) is not None else files.create(path)
     try:
         out.write_at(offset, [data])
@@ -120,11 +116,7 @@ def write_part(files: Files, folder: StrPath, index: IndexSegment, incarnation: 
     return offset + len(data)
 
 
-def replace_parts(files: Files, folder: StrPath, parts: Sequence[IndexSegment], incarnation: bytes) -> None:
-    """Put a whole index file in place, durably.
-
-    Raises:
-        StorageError: the disk refused; what was there before still is.
-    """
+def replace_parts(files: Files, folder: StrPath, parts: Sequence[IndexPart], incarnation: bytes) -> None:
+    """Put a whole index file in place, durably."""
     path = os.path.join(folder, parts[0].segment.index_file)
-    write_durably(files, path, [encode_index(part, incarnation) for part in parts])
+    write_durably(files, path, [encode_part(part, incarnation) for part in parts])

@@ -15,36 +15,30 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.contents import LogContents, LogSegment, LogSnapshot
-from compactlib.blobstore.descriptor import DESCRIPTOR_FILE, Descriptor
-from compactlib.blobstore.erasure import STATE_NAME as STATE_FILE
+from compactlib.blobstore.contents import LogContents, LogSegment
+from compactlib.blobstore.erasure import STATE_FILE, Erasure
 from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
+from compactlib.blobstore.folder import part_records
 from compactlib.blobstore.index_file import write_part
-from compactlib.blobstore.journal import Journal
-from compactlib.blobstore.layout import Layout, lay_out
-from compactlib.blobstore.load import part_records
 from compactlib.blobstore.names import (
     HALF_WRITTEN_SUFFIX,
     LOG_SUFFIX,
     UNPUBLISHED_SUFFIX,
-    LogPosition,
     SegmentName,
     segment_of_index_file,
     segment_of_log_file,
 )
-from compactlib.blobstore.open_segments import OpenSegments
-from compactlib.blobstore.records import encode_head, encode_trailer
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, salt_of
-from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, FoundList, SegmentListFile, Step
+from compactlib.blobstore.records import IndexEntry, RecordFlag, encode_head, encode_trailer
+from compactlib.blobstore.segment import DESCRIPTOR_FILE, SEGMENT_HEADER_BYTES, Descriptor, OpenSegments
+from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, FoundList, Layout, SegmentListFile, Step, lay_out
 from compactlib.blobstore.store_clock import StoreClock
 from compactlib.blobstore.tail import LogWriter
-from compactlib.blobstore.values import IndexEntry, RecordFlag
 from compactlib.errors import AuditFailed, DiskFull, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, list_folder, look_at
@@ -55,92 +49,77 @@ MAX_UNSYNCED_RECORDS = 1 << 16
 """How many records may be written without a sync; sequences that a crash may have lost are never given again."""
 
 
+@attrs.define(eq=False)
 class Log:
     """Log and index of an open store. Readers use `contents` and `segments`; every change is made under `guard.lock`.
 
-    Args:
+    Attributes:
         guard: of the store.
         files: the disk.
         folder: the store's folder.
         config: how the store is kept.
         clock: the store's.
         descriptor: what the store is.
-        contents: what the folder holds.
+        contents: the segments and their index.
         writer: at the end of the active segment.
         lists: the list of segments.
         next_sequence: the number of the next record.
-        index_bytes: how long the parts of the active segment's index are in its file.
-
-    Attributes:
-        guard, files, folder, config, clock, descriptor, contents, writer, lists: see above.
         segments: files open for reading.
-        journal: which segments hold the newest records.
         events: what has happened under the lock, for the store to report after it.
         is_managed: whether a `CompactionManager` compacts the store.
     """
 
-    def __init__(self, guard: Guard, files: Files, folder: str, config: BlobStoreConfig, clock: StoreClock,
-                 descriptor: Descriptor, contents: LogContents, writer: LogWriter, lists: SegmentListFile,
-                 next_sequence: int, index_bytes: int) -> None:
-        self.guard: Guard = guard
-        self.files: Files = files
-        self.folder: str = folder
-        self.config: BlobStoreConfig = config
-        self.clock: StoreClock = clock
-        self.descriptor: Descriptor = descriptor
-        self.contents: LogContents = contents
-        self.writer: LogWriter = writer
-        self.lists: SegmentListFile = lists
-        self.segments: OpenSegments = OpenSegments(folder, descriptor.header, config.max_open_segments)
-        self.journal: Journal = Journal(config.journal_max_entries, max(descriptor.log_segments // 4, 1))
-        self.events: list[tuple[str, dict[str, Any]]] = []
-        self.is_managed: bool = False
-        self._next_sequence = next_sequence
-        self._index_bytes = index_bytes
-        self._part_records = part_records(descriptor.segment_bytes)
-        self._salt = salt_of(descriptor.incarnation)
-        self._synced_at = clock.monotonic()
-        held = sum(len(index) for index in contents.active.index) + len(contents.open)
-        if held:
-            self.journal.append(contents.active.name, held)
-        for kept in (writer, lists, self.segments):
-            guard.keep(kept)
+    guard: Guard
+    files: Files
+    folder: str
+    config: BlobStoreConfig
+    clock: StoreClock
+    descriptor: Descriptor
+    contents: LogContents
+    writer: LogWriter
+    lists: SegmentListFile
+    next_sequence: int
+    _index_bytes: int  # how long the parts of the active segment's index are in its file
+    segments: OpenSegments = attrs.field(init=False)
+    events: list[tuple[str, dict[str, Any]]] = attrs.field(factory=list, init=False)
+    is_managed: bool = attrs.field(default=False, init=False)
+    _synced_at: float = attrs.field(init=False)
 
-    @property
-    def next_sequence(self) -> int:
-        """The number of the next record."""
-        return self._next_sequence
+    def __attrs_post_init__(self) -> None:
+        self.segments = OpenSegments(self.folder, self.descriptor.header, self.config.max_open_segments)
+        self._synced_at = self.clock.monotonic()
+        for kept in (self.writer, self.lists, self.segments):
+            self.guard.keep(kept)
 
     @property
     def free_segments(self) -> int:
         """How many segments the log may have besides those that it has."""
         return max(self.descriptor.log_segments - len(self.contents.segments), 0)
 
-    def has(self, name: SegmentName) -> bool:
-        """Whether a segment is in the log now. O(log n)."""
-        return self.contents.segment(name) is not None
+    @property
+    def used_bytes(self) -> int:
+        """The used capacity: whole segments before the active one, and that one up to its end."""
+        return self.contents.used_bytes(self.descriptor.segment_bytes)
 
-    def snapshot(self) -> LogSnapshot:
+    def eligible(self) -> tuple[SegmentName, ...]:
+        """Return the segments that may be compacted now."""
+        return self.contents.eligible(self.config.journal_max_entries, self.descriptor.log_segments)
+
+    def snapshot(self) -> LogContents:
         """Return a frozen view of log and index."""
         with self.guard.lock:
             self.guard.require_open()
-            return self.contents.snapshot(self.journal.floor, self.descriptor.segment_bytes)
+            return self.contents.frozen()
 
     # -- appending, with the lock held
 
     def append(self, draft: IndexEntry, content: bytes) -> IndexEntry:
-        """Write a record and publish it; with the lock held.
-
-        Raises:
-            BlobTooLarge: it does not fit into an empty segment.
-            StoreFull: no segment is left.
-            StorageError: the disk refused. If what was written could be cut off again, the store stays open.
-        """
+        """Write a record and publish it; with the lock held."""
         self._make_room(draft.size)
         flags = draft.flags | (RecordFlag.SYNCED_BEFORE if self.writer.is_synced else 0)
-        entry = draft._replace(sequence=self._next_sequence, segment=self.writer.segment, offset=self.writer.end,
+        entry = draft._replace(sequence=self.next_sequence, segment=self.writer.segment, offset=self.writer.end,
                                flags=int(flags))
-        head, crc = encode_head(entry, self._salt)
+        head, crc = encode_head(entry, self.descriptor.salt)
         pieces = (head, content, encode_trailer(crc32(content, crc)))
         self.guard.begin("a write")
         try:
@@ -150,17 +129,17 @@ class Log:
             self.guard.undone()
             raise
         self.writer.keep(entry.size)
-        self._next_sequence += 1
+        self.next_sequence += 1
         now = self.clock.monotonic()
         if self.config.durability == "each" or (self.config.durability == "interval"
                                                 and now - self._synced_at >= self.config.sync_interval_seconds):
             # No reader sees a record whose write was reported as failed.
             self.writer.sync()
             self._synced_at = now
-        self.journal.append(entry.segment)
-        self.contents.open.append(entry)
+        opened = self.contents.open
+        opened.append(entry)
         self.guard.done()
-        if len(self.contents.open) >= self._part_records:
+        if len(opened.entries) >= part_records(self.descriptor.segment_bytes):
             # The record is written: what becomes of the index is no failure of it.
             with contextlib.suppress(StorageError):
                 self.seal_index()
@@ -177,40 +156,31 @@ class Log:
             self.sync()
 
     def seal_index(self) -> None:
-        """Make the open index a part of the segment's index; does nothing to an empty one. With the lock held.
-
-        Raises:
-            StorageError: the log could not be synced, and the store is closed.
-        """
+        """Make the open index a part of the segment's index; does nothing to an empty one. With the lock held."""
         contents = self.contents
-        if not len(contents.open) and contents.open.end == contents.active.end:
+        if contents.open.end == contents.active.sealed_end:
             return
         self.sync()
         part = contents.open.sealed(contents.key)
         try:
             self._index_bytes = write_part(self.files, self.folder, part, contents.key, self._index_bytes)
         except StorageError as error:
-            self.events.append(("blobstore_index_not_written", {"folder": self.folder, "index": str(part.place),
-                                                                "error": str(error)}))
+            self.events.append(("blobstore_index_not_written", {
+                "folder": self.folder, "index": f"{part.segment}:{part.start}", "error": str(error)}))
         self.contents = contents.sealed_open(part)
 
     def roll(self, wanted_bytes: int = 0) -> None:
-        """Seal the active segment and go on in the next one; with the lock held.
-
-        Raises:
-            StoreFull: no segment is left.
-            StorageError: the disk refused. If nothing was begun, the store stays open.
-        """
+        """Seal the active segment and go on in the next one; with the lock held."""
         if not self.free_segments:
             raise StoreFull(path=self.folder, capacity_bytes=self.descriptor.capacity_bytes,
                             wanted_bytes=wanted_bytes, gates=self._gates(), is_managed=self.is_managed)
         self.lists.make_ready()
         self.seal_index()
         name = self.writer.segment.next_position
-        contents = self.contents.with_segment(name)
+        contents = self.contents.with_next(name)
         self.guard.begin("the beginning of a segment")
         try:
-            self.writer.roll(self.descriptor.header(name, self._next_sequence))
+            self.writer.roll(self.descriptor.header(name, self.next_sequence))
         except StorageError:
             self.guard.undone()
             raise
@@ -222,7 +192,7 @@ class Log:
     def _gates(self) -> str:
         """Return what keeps segments from being compacted, as far as that is known without reading the index."""
         config, segments = self.config, len(self.contents.segments)
-        eligible = len(self.snapshot().eligible())
+        eligible = len(self.eligible())
         return (f"{eligible} of {segments} segments may be compacted, {segments - 1 - eligible} are kept by the "
                 f"journal (journal_max_entries={config.journal_max_entries}), deletes count after "
                 f"deleted_retention_seconds={config.deleted_retention_seconds}, evicts={config.evicts}")
@@ -230,11 +200,7 @@ class Log:
     # -- durability
 
     def sync(self) -> None:
-        """Make everything written durable.
-
-        Raises:
-            StorageError: the disk refused, and the store is closed.
-        """
+        """Make everything written durable."""
         with self.guard.lock:
             self.guard.require_open()
             if not self.writer.is_synced:
@@ -244,12 +210,8 @@ class Log:
             self._synced_at = self.clock.monotonic()
 
     def wait_for(self, entry: IndexEntry) -> None:
-        """Return when a record is durable, if the configuration wants that; without the lock.
-
-        Raises:
-            StorageError: the disk refused, and the store is closed.
-        """
-        position = LogPosition(entry.segment, entry.end)
+        """Return when a record is durable, if the configuration wants that; without the lock."""
+        position = entry.segment, entry.end
         if self.config.durability != "group" or self.writer.is_durable(position):
             return
         try:
@@ -267,43 +229,29 @@ class Log:
             step: what replaces what. The outputs and their names are durable.
             add: the outputs, loaded.
             last_full_ms: when a full round ended with it.
-
-        Raises:
-            PlanDoesNotFit: a source is no longer in the log; nothing was changed.
-            StorageError: the disk refused, and the store is closed; opening it finds the step or not.
         """
-        snapshot = self.snapshot()
-        stray = sorted(set(step.sources).difference(snapshot.eligible()))
+        stray = sorted(set(step.sources).difference(self.eligible()))
         if stray:
             raise PlanDoesNotFit(f"segments {', '.join(map(str, stray))} may not be replaced any more; plan again")
         new = self.lists.known.with_step(step)
-        contents = self.contents.replaced(step.sources, add)
+        contents = self.contents.with_segments(step.sources, add)
         self.guard.begin("the commit of a compaction")
         self.lists.write(new if last_full_ms is None else attrs.evolve(new, last_full_ms=last_full_ms))
         self.contents = contents
         self.guard.done()
         self.segments.forget(step.sources)
 
-    def mark_erased(self, offsets: Mapping[SegmentName, Collection[int]]) -> list[LogSegment]:
-        """Have the index say that contents are gone; with the lock held.
-
-        Args:
-            offsets: of each sealed segment, where the records begin.
-
-        Returns:
-            The segments as they are now, for their files to be written.
-        """
-        marked = [segment.without_contents(places, self.contents.key) for name, places in offsets.items()
-                  if (segment := self.contents.segment(name)) is not None]
-        self.contents = self.contents.replaced([each.name for each in marked], marked)
-        return marked
+    def mark_erased(self, erasures: Iterable[Erasure]) -> None:
+        """Have the index say that the contents of these records, in sealed segments, are gone; with the lock held."""
+        offsets: dict[SegmentName, set[int]] = {}
+        for each in erasures:
+            offsets.setdefault(each.segment, set()).add(each.offset)
+        marked = [attrs.evolve(segment, parts=tuple(part.erased(offsets[name]) for part in segment.parts))
+                  for name in offsets if (segment := self.contents.segment(name)) is not None]
+        self.contents = self.contents.with_segments(offsets.keys(), marked)
 
     def remove_leftovers(self) -> tuple[list[str], int]:
-        """Remove what interrupted compactions have left. Not while one runs. Returns the names, and their bytes.
-
-        Raises:
-            StorageError: the disk refused; call again.
-        """
+        """Remove what interrupted compactions have left. Not while one runs. Returns the names, and their bytes."""
         return remove_names(self.files, self.folder, leftovers(list_folder(self.folder), self.layout()))
 
     def layout(self) -> Layout:
@@ -314,34 +262,23 @@ class Log:
     # -- the end
 
     def end(self) -> None:
-        """Make everything durable, if the store is open, and note the index.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Make everything durable, if the store is open, and note the index."""
         with self.guard.lock:
             if self.guard.is_open:
                 self.seal_index()
 
     def audit(self) -> None:
-        """Check contents, writer and journal against each other.
-
-        Raises:
-            AuditFailed: they do not agree.
-        """
+        """Check contents, writer and list against each other."""
         with self.guard.lock:
             self.guard.require_open()
             self.contents.audit()
-            self.journal.audit()
-            if self.writer.segment != self.contents.active.name or self.writer.end != self.contents.open.end:
-                raise AuditFailed(f"the writer is at {self.writer.segment}:{self.writer.end}, the index at "
-                                  f"{self.contents.open}")
+            here = self.contents.active.name, self.contents.open.end, self.contents.last_sequence < self.next_sequence
+            if here != (self.writer.segment, self.writer.end, True):
+                raise AuditFailed(f"the writer is at {self.writer.segment}:{self.writer.end}, and writes record "
+                                  f"{self.next_sequence}; the index ends in {self.contents.open}")
             listed = tuple(segment.name for segment in self.contents.segments)
             if listed != self.lists.known.segments:
                 raise AuditFailed(f"the log has segments {listed}, its list {self.lists.known.segments}")
-            newest = max(self.contents.last_sequence, self.contents.open.last_sequence)
-            if newest >= self._next_sequence:
-                raise AuditFailed(f"record {newest} is in the log, and {self._next_sequence} would be given next")
 
 
 def leftovers(names: Iterable[str], layout: Layout) -> list[str]:
@@ -367,11 +304,7 @@ def leftovers(names: Iterable[str], layout: Layout) -> list[str]:
 
 
 def remove_names(files: Files, folder: str, names: Iterable[str]) -> tuple[list[str], int]:
-    """Remove files; one that is gone already does not matter. Not durable. Returns the names, and their bytes.
-
-    Raises:
-        StorageError: the disk refused; call again.
-    """
+    """Remove files; one that is gone already does not matter. Not durable. Returns the names, and their bytes."""
     removed, size = [], 0
     for name in names:
         path = os.path.join(folder, name)
@@ -394,9 +327,6 @@ def remove_segments(files: Files, folder: str, segments: Iterable[SegmentName]) 
 
     Commit and recovery call it, when the outputs have been read and checked. It is not durable before the next sync of
     the folder; until then the list names the step, so that opening removes again what a crash brings back.
-
-    Raises:
-        StorageError: the disk refused; call again.
     """
     return remove_names(files, folder, [name for each in segments for name in (each.log_file, each.index_file)])[1]
 

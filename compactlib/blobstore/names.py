@@ -13,7 +13,6 @@ from typing import NamedTuple
 from compactlib.errors import InvalidInput
 
 LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
 UNPUBLISHED_SUFFIX = ".temp"
 """Behind the name of a file that a copying attempt writes."""
 HALF_WRITTEN_SUFFIX = ".tmp"
@@ -42,7 +41,7 @@ class SegmentName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SegmentName:
-        """The name written as `position_generation`, without leading zeros.
+        """Return the name written as `position_generation`, without leading zeros.
 
         Raises:
             InvalidInput: the text is not such a name.
@@ -65,7 +64,7 @@ class SegmentName(NamedTuple):
     @property
     def index_file(self) -> str:
         """The file name of the segment's index."""
-        return f"{self.position}_{self.generation}{INDEX_SUFFIX}"
+        return f"{self.position}_{self.generation}.index"
 
     def __str__(self) -> str:
         return f"{self.position}_{self.generation}"
@@ -75,28 +74,13 @@ FIRST_SEGMENT = SegmentName(0, 0)
 """The first segment of a new store."""
 
 
-class LogPosition(NamedTuple):
-    """A place in the log, ordered by segment, then offset.
-
-    Attributes:
-        segment: the log segment.
-        offset: a byte offset in its file.
-    """
-
-    segment: SegmentName
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.segment}:{self.offset}"
-
-
 def segment_of_log_file(file_name: str) -> SegmentName | None:
-    """Whose log file this is; `None` for every other file, those still being built included."""
+    """Return the segment of a log file; `None` for every other file, those still being built included."""
     found = _LOG_FILE.fullmatch(file_name)
     return SegmentName(int(found[1]), int(found[2])) if found else None
 
 
 def segment_of_index_file(file_name: str) -> SegmentName | None:
-    """Whose index this is; `None` for every other file."""
+    """Return the segment of an index file; `None` for every other file."""
     found = _INDEX_FILE.fullmatch(file_name)
     return SegmentName(int(found[1]), int(found[2])) if found else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compactlib.blobstore.blobs import BlobState, blob_state
 from compactlib.blobstore.errors import (
     AlreadyUndeleted,
     BlobDeleted,
@@ -17,9 +18,7 @@ from compactlib.blobstore.errors import (
     TtlUpdateTooLate,
 )
 from compactlib.blobstore.names import FIRST_SEGMENT
-from compactlib.blobstore.records import record_size
-from compactlib.blobstore.state import BlobState, blob_state
-from compactlib.blobstore.values import (
+from compactlib.blobstore.records import (
     MAX_LIFE_VERSION,
     MAX_TAG,
     MAX_TIME_MS,
@@ -30,33 +29,26 @@ from compactlib.blobstore.values import (
     RecordKind,
     id_bytes,
     milliseconds,
+    record_size,
 )
 from compactlib.errors import InvalidInput
 
 
 def draft_of(blob_id: bytes, kind: RecordKind, *, content_bytes: int = 0, flags: int = 0, life_version: int = 0,
              op_time_ms: int, expires_ms: int = NO_EXPIRY, account: int = 0, container: int = 0) -> IndexEntry:
-    """A record that has no sequence and no place yet: the log gives it both.
-
-    Raises:
-        InvalidInput: a field is out of its range.
-    """
+    """A record that has no sequence and no place yet: the log gives it both."""
     if not (0 <= account <= MAX_TAG and 0 <= container <= MAX_TAG):
         raise InvalidInput(f"account {account} and container {container} have to lie in 0 .. {MAX_TAG}")
     if not 0 <= life_version <= MAX_LIFE_VERSION:
         raise InvalidInput(f"life version {life_version} does not lie in 0 .. {MAX_LIFE_VERSION}")
-    return IndexEntry(blob_id, kind, flags, life_version, 0, op_time_ms, expires_ms, account, container, FIRST_SEGMENT,
-                      0, record_size(len(blob_id), content_bytes))
+    return IndexEntry(blob_id, int(kind), int(flags), life_version, 0, op_time_ms, expires_ms, account, container,
+                      FIRST_SEGMENT, 0, record_size(len(blob_id), content_bytes))
 
 
 def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: int, now_ms: int,
               ttl_seconds: float | None, account: int, container: int, replace: bool) -> IndexEntry:
     """The PUT of a new blob, or of one that takes the place of another: then its time is later than all that is known
     of that one, also from a clock ahead, and so is its life if the other one is deleted.
-
-    Raises:
-        BlobExists: the id is known, and has not expired, and is not to be replaced.
-        InvalidInput: the time to live is negative or not finite, or another field is out of its range.
     """
     if ttl_seconds is not None and not ttl_seconds >= 0:
         raise InvalidInput(f"the time to live is {ttl_seconds} seconds; give 0 or more, or None for no end")
@@ -71,7 +63,7 @@ def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: i
         return draft
     # Of a blob whose PUT is gone, and that is not deleted, every answer is that it is missing.
     is_there = state.is_deleted or state.put is not None
-    if not replace and is_there and not state.is_expired(now_ms):
+    if not replace and is_there and not state.newest.is_expired(now_ms):
         was = "deleted" if state.is_deleted else "put before"
         raise BlobExists(f"blob {blob_id!r} is {was}; choose another id, or put it with replace=True", id=blob_id)
     newest = state.newest
@@ -83,12 +75,7 @@ def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: i
 
 
 def draft_delete(blob_id: bytes, state: BlobState | None, now_ms: int) -> IndexEntry:
-    """The DELETE of a blob; an expired one may be deleted too.
-
-    Raises:
-        BlobMissing: the id is not known.
-        BlobDeleted: it is deleted already.
-    """
+    """The DELETE of a blob; an expired one may be deleted too."""
     known = _known(blob_id, state)
     if known.is_deleted:
         raise BlobDeleted(f"blob {blob_id!r} was deleted before, at {known.newest.op_time_ms / 1000:.3f}", id=blob_id)
@@ -96,15 +83,7 @@ def draft_delete(blob_id: bytes, state: BlobState | None, now_ms: int) -> IndexE
 
 
 def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retention_ms: int) -> IndexEntry:
-    """The UNDELETE of a blob whose delete is not older than the retention: the next life begins.
-
-    Raises:
-        BlobMissing: the id is not known.
-        NotDeleted: the blob is live (`AlreadyUndeleted` if for the second time).
-        DeletedForGood: the delete is too old, or a compaction has removed the content.
-        BlobExpired: its time to live is over.
-        InvalidInput: it has had all the lives that a record can count.
-    """
+    """The UNDELETE of a blob whose delete is not older than the retention: the next life begins."""
     known = _known(blob_id, state)
     if not known.is_deleted:
         kind = AlreadyUndeleted if known.newest.life_version else NotDeleted
@@ -113,7 +92,7 @@ def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retenti
     if not known.has_content or newest.op_time_ms + retention_ms < now_ms:
         raise DeletedForGood(f"blob {blob_id!r} was deleted at {newest.op_time_ms / 1000:.3f}, more than "
                              f"{retention_ms / 1000:g} s ago, or its content is gone", id=blob_id)
-    if known.is_expired(now_ms):
+    if known.newest.is_expired(now_ms):
         raise BlobExpired(f"blob {blob_id!r} has expired at {newest.expires_ms / 1000:.3f}", id=blob_id)
     draft = _following(known, RecordKind.UNDELETE, now_ms)
     return draft_of(blob_id, RecordKind.UNDELETE, flags=draft.flags, life_version=newest.life_version + 1,
@@ -121,15 +100,7 @@ def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retenti
 
 
 def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffer_ms: int) -> IndexEntry:
-    """The TTL_UPDATE that makes a blob permanent.
-
-    Raises:
-        BlobMissing: the id is not known, or its content is gone.
-        BlobDeleted: it is deleted.
-        BlobExpired: its time to live is over.
-        TtlAlreadyUpdated: it is permanent by an earlier update.
-        TtlUpdateTooLate: it expires within the buffer.
-    """
+    """The TTL_UPDATE that makes a blob permanent."""
     known = _known(blob_id, state)
     if known.is_deleted:
         raise BlobDeleted(f"blob {blob_id!r} is deleted; undelete it first", id=blob_id)
@@ -139,7 +110,7 @@ def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffe
     if known.is_permanent:
         raise TtlAlreadyUpdated(f"blob {blob_id!r} was made permanent before", id=blob_id)
     expires_ms = known.newest.expires_ms
-    if known.is_expired(now_ms):
+    if known.newest.is_expired(now_ms):
         raise BlobExpired(f"blob {blob_id!r} has expired at {expires_ms / 1000:.3f}", id=blob_id)
     if 0 <= expires_ms < now_ms + buffer_ms:
         raise TtlUpdateTooLate(f"blob {blob_id!r} expires in {(expires_ms - now_ms) / 1000:g} s, within the "
@@ -151,11 +122,7 @@ def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffe
 
 def draft_replicated(kind: RecordKind, blob_id: BlobId, content: bytes, *, op_time: float, life_version: int,
                      expires_at: float | None, permanent: bool, account: int, container: int) -> IndexEntry:
-    """A record as a peer has it; see `BlobStore.append_replicated`.
-
-    Raises:
-        InvalidInput: a field is out of its range, or a record other than a PUT has content.
-    """
+    """A record as a peer has it; see `BlobStore.append_replicated`."""
     try:
         kind = RecordKind(kind)
     except ValueError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from math import isfinite
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -26,39 +26,24 @@ from compactlib.report import PolicyRecord, Printed
 
 @attrs.frozen
 class PlannedSegment:
-    """A segment that a plan takes.
+    """A segment in a plan.
 
     Attributes:
         name: its name.
         used_bytes: bytes of its records.
-        valid_bytes: bytes of records to copy, as far as is known when the plan is made.
+        valid_bytes: bytes of records that a compaction copies, as far as is known when the plan is made.
+        why: why the plan leaves it; empty if it takes it.
     """
 
     name: SegmentName
     used_bytes: int
     valid_bytes: int
+    why: str = ""
 
     @property
     def dead_bytes(self) -> int:
         """Bytes that are not copied."""
         return self.used_bytes - self.valid_bytes
-
-
-@attrs.frozen
-class LeftSegment:
-    """A segment that a plan does not take.
-
-    Attributes:
-        name: its name.
-        used_bytes: bytes of its records.
-        valid_bytes: bytes that a compaction would copy.
-        why: why it is left.
-    """
-
-    name: SegmentName
-    used_bytes: int
-    valid_bytes: int
-    why: str
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -91,14 +76,13 @@ class BlobPlan(Printed):
             `None` for no others than those that have.
 
     Raises:
-        InvalidInput: a victim that comes twice, no reason, a reference time that is negative or no number, or a value
-            of another type.
+        InvalidInput: a victim that comes twice, no reason, or a reference time that is negative or no number.
     """
 
     store: str
     incarnation: bytes = b""
     victims: tuple[PlannedSegment, ...]
-    left: tuple[LeftSegment, ...] = ()
+    left: tuple[PlannedSegment, ...] = ()
     reference_time: float
     planned_at: float
     policy: PolicyRecord
@@ -110,22 +94,16 @@ class BlobPlan(Printed):
     bytes_needed: int = 0
     bytes_available: int | None = None
     expires_before: float | None = None
+    is_exact: ClassVar[bool] = False  # what is copied and freed are bounds
 
     def __attrs_post_init__(self) -> None:
-        try:
-            self._check()
-        except (TypeError, AttributeError) as error:
-            raise InvalidInput(f"a plan for store {self.store!r} has a value of another type: {error}") from error
-
-    def _check(self) -> None:
         for name, count in Counter(self.names).items():
             if count > 1:
                 raise InvalidInput(f"a plan for store {self.store!r} names {name} {count} times; each comes once")
         if not isfinite(self.reference_time) or self.reference_time < 0:
             raise InvalidInput(f"a plan for store {self.store!r} has the reference time {self.reference_time}; it is "
                                f"a number of seconds since the epoch, at least 0")
-        why: object = self.why
-        if not isinstance(why, str) or not why:
+        if not self.why:
             raise InvalidInput(f"a plan for store {self.store!r} gives no reason; say why, or why nothing is done")
 
     @property
@@ -160,16 +138,10 @@ class BlobPlan(Printed):
             return float("inf")
         return self.valid_bytes / self.benefit_segments
 
-    @property
-    def is_exact(self) -> bool:
-        """False: what is copied and freed are bounds."""
-        return False
-
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dictionary a segment, in log order: what is copied, dropped or kept, and why."""
-        rows: list[tuple[PlannedSegment | LeftSegment, str, str]] = [
-            *((victim, "copy" if victim.valid_bytes else "drop", self.why) for victim in self.victims),
-            *((each, "keep", each.why) for each in self.left)]
+        rows = [*((victim, "copy" if victim.valid_bytes else "drop", self.why) for victim in self.victims),
+                *((each, "keep", each.why) for each in self.left)]
         return [{"store": self.store, "segment": str(each.name), "action": action, "used_bytes": each.used_bytes,
                  "valid_bytes": each.valid_bytes, "dead_bytes": each.used_bytes - each.valid_bytes, "why": why}
                 for each, action, why in sorted(rows, key=lambda row: row[0].name)]
@@ -222,7 +194,7 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
     return BlobPlan(
         store=view.store, incarnation=view.incarnation,
         victims=tuple(PlannedSegment(each.name, each.used_bytes, each.valid_bytes) for each in victims),
-        left=tuple(LeftSegment(each.name, each.used_bytes, each.valid_bytes, _why_left(each, view))
+        left=tuple(PlannedSegment(each.name, each.used_bytes, each.valid_bytes, _why_left(each, view))
                    for each in view.segments if each.name not in wanted),
         reference_time=max(view.reference_time, 0.0), planned_at=now, policy=PolicyRecord.of(policy),
         why=_never(view) if choice.is_empty and len(view.segments) == 1 and view.segment_bytes >= view.capacity_bytes

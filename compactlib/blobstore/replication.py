@@ -11,15 +11,15 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import pairwise
+from operator import attrgetter, lt
 
 import attrs
 
-from compactlib.blobstore.columns import EntryColumns
-from compactlib.blobstore.contents import LogSnapshot
+from compactlib.blobstore.blobs import blob_state
+from compactlib.blobstore.contents import LogContents
+from compactlib.blobstore.index import IndexPart
 from compactlib.blobstore.names import MAX_NUMBER
-from compactlib.blobstore.state import blob_state
-from compactlib.blobstore.values import IndexEntry, RecordKind
+from compactlib.blobstore.records import IndexEntry, RecordKind
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
@@ -117,7 +117,7 @@ class FoundEntries:
     was_reset: bool
 
 
-def entries_since(snapshot: LogSnapshot, token: ReplicationToken | None, next_sequence: int, *, max_entries: int,
+def entries_since(snapshot: LogContents, token: ReplicationToken | None, next_sequence: int, *, max_entries: int,
                   max_bytes: int | None = None) -> FoundEntries:
     """Return the blobs with records newer than the token, each once, with its state now.
 
@@ -129,13 +129,10 @@ def entries_since(snapshot: LogSnapshot, token: ReplicationToken | None, next_se
         next_sequence: the number of the store's next record.
         max_entries: how many records are read for one answer.
         max_bytes: how many bytes the blobs may have together; one blob is answered in any case.
-
-    Raises:
-        InvalidInput: a limit is below 1.
     """
     if max_entries < 1 or (max_bytes is not None and max_bytes < 1):
         raise InvalidInput(f"an answer of {max_entries} entries and {max_bytes} bytes cannot go on; give 1 or more")
-    incarnation = snapshot.contents.key
+    incarnation = snapshot.key
     was_reset = token is not None and not _is_ours(token, snapshot, next_sequence)
     reached, check = (token.sequence, token.check) if token is not None and not was_reset else (0, 0)
     found: dict[bytes, ReplicaEntry] = {}
@@ -163,9 +160,9 @@ def check_of(entry: IndexEntry) -> int:
     return crc32(repr(fields).encode()) or 1
 
 
-def _is_ours(token: ReplicationToken, snapshot: LogSnapshot, next_sequence: int) -> bool:
+def _is_ours(token: ReplicationToken, snapshot: LogContents, next_sequence: int) -> bool:
     """Whether a token is of this history: not ahead of it, and of the same record, unless that was compacted away."""
-    if token.incarnation != snapshot.contents.key or token.sequence >= next_sequence:
+    if token.incarnation != snapshot.key or token.sequence >= next_sequence:
         return False
     if not token.check or not token.sequence:
         return True
@@ -173,44 +170,41 @@ def _is_ours(token: ReplicationToken, snapshot: LogSnapshot, next_sequence: int)
     return entry is None or entry.sequence != token.sequence or check_of(entry) == token.check
 
 
-def records_after(snapshot: LogSnapshot, sequence: int) -> Iterator[IndexEntry]:
-    """The index entries newer than a record, ascending by sequence, wherever compactions have put them."""
-    contents = snapshot.contents
-    waiting = sorted((index.first_sequence, number, index.columns, len(index))
-                     for number, index in enumerate(contents.sealed) if index.last_sequence > sequence)
-    if snapshot.open_rows:
-        columns = contents.open.columns
-        waiting.append((columns.sequences[0], len(contents.sealed), columns, snapshot.open_rows))
-        waiting.sort()
-    waiting.reverse()
-    # Of most logs the segments follow each other, so that one is open at a time.
+def records_after(snapshot: LogContents, sequence: int) -> Iterator[IndexEntry]:
+    """Yield the index entries newer than a record, ascending by sequence, wherever compactions have put them.
+
+    Parts are read as their first record is reached: of most logs one at a time.
+    """
+    waiting = sorted((part for segment in snapshot.segments for part in segment.parts if part.last_sequence > sequence),
+                     key=attrgetter("first_sequence"), reverse=True)
     heads: list[tuple[int, int, Iterator[IndexEntry], IndexEntry]] = []
+
+    def push(number: int, entries: Iterator[IndexEntry]) -> None:
+        entry = next(entries, None)
+        if entry is not None:
+            heapq.heappush(heads, (entry.sequence, number, entries, entry))
+
     while waiting or heads:
-        while waiting and (not heads or waiting[-1][0] <= heads[0][0]):
-            _, number, columns, count = waiting.pop()
-            _push(heads, number, _rows_after(columns, count, sequence))
+        while waiting and (not heads or waiting[-1].first_sequence <= heads[0][0]):
+            part = waiting.pop()
+            push(len(waiting), _newer_in(part, sequence))
         if heads:
             _, number, rest, entry = heapq.heappop(heads)
             yield entry
-            _push(heads, number, rest)
+            push(number, rest)
+    # What was appended last is newer than every sealed part.
+    entries = snapshot.open.entries
+    yield from entries[bisect_right(entries, sequence, key=attrgetter("sequence")):]
 
 
-def _push(heads: list[tuple[int, int, Iterator[IndexEntry], IndexEntry]], number: int,
-          entries: Iterator[IndexEntry]) -> None:
-    entry = next(entries, None)
-    if entry is not None:
-        heapq.heappush(heads, (entry.sequence, number, entries, entry))
+def _newer_in(part: IndexPart, sequence: int) -> Iterator[IndexEntry]:
+    if all(map(lt, part.sequences, part.sequences[1:])):
+        return part.entries(bisect_right(part.sequences, sequence))
+    rows = [row for row in range(len(part)) if part.sequences[row] > sequence]
+    return map(part.entry, sorted(rows, key=part.sequences.__getitem__))
 
 
-def _rows_after(columns: EntryColumns, count: int, sequence: int) -> Iterator[IndexEntry]:
-    sequences = columns.sequences[:count]
-    if all(first < second for first, second in pairwise(sequences)):
-        return columns.entries(bisect_right(sequences, sequence), count)
-    rows = [row for row in range(count) if sequences[row] > sequence]
-    return map(columns.entry, sorted(rows, key=sequences.__getitem__))
-
-
-def _state_of(snapshot: LogSnapshot, entry: IndexEntry) -> ReplicaEntry:
+def _state_of(snapshot: LogContents, entry: IndexEntry) -> ReplicaEntry:
     history = snapshot.history(entry.id)
     state = blob_state(history)
     assert state is not None, "a record that is in the snapshot has a history in it"

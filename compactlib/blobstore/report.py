@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What compactions and reclaims did, as values, and the events that an observer is notified of."""
+"""What compactions and reclaims did, and the status of a store."""
 
 from __future__ import annotations
 
@@ -9,32 +9,11 @@ from typing import Any
 
 import attrs
 
+from compactlib.blobstore.errors import UNMANAGED
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.validity import Verdict
 from compactlib.errors import CorruptData
 from compactlib.report import Printed
-
-POSITIONS_MOVED = "blobstore_positions_moved"
-"""A step was committed: `removed` segments have gone, `added` ones took their place with `copied_bytes`. Whatever was
-kept by place begins anew."""
-EXPIRED_GONE = "blobstore_expired_gone"
-"""So many expired blobs are now missing: a get that answered `Expired` answers `Missing`."""
-DELETED_GONE = "blobstore_deleted_gone"
-"""The content of so many deleted blobs is gone: `include_deleted` answers `Deleted` where it answered the blob."""
-TOMBSTONES_GONE = "blobstore_tombstones_gone"
-"""So many deletes were removed: a get that answered `Deleted` answers `Missing`."""
-HARD_DELETE_RESET = "blobstore_hard_delete_reset"
-"""The file that says how far the hard delete has come is damaged: it begins anew."""
-CONTENTS_ERASED = "blobstore_contents_erased"
-"""A reclaim has overwritten the content of so many deleted blobs."""
-DAMAGE_FOUND = "blobstore_damage_found"
-"""A record could not be copied because it is damaged; its segment is left out until the store is opened again."""
-COMPACTION_FAILED = "blobstore_compaction_failed"
-"""A compaction stopped with an error; what was committed stays."""
-COMPACTION_DONE = "blobstore_compaction_done"
-"""A compaction has come to its end."""
-EVICTED = "blobstore_evicted"
-"""A full cache gave up the blobs that expire before a time."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -149,3 +128,52 @@ class BlobReclaimReport(Printed):
         part = f"; {self.why}" if self.why else ""
         return (f"reclaim of {self.store}: {len(self.removed)} files, {self.bytes_freed:,} bytes, overwrote the "
                 f"content of {self.erased_records:,} deleted blobs{part}")
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class BlobStoreStatus(Printed):
+    """A store in numbers.
+
+    Attributes:
+        name: the store's.
+        capacity_bytes: capacity of the log.
+        used_bytes: used capacity: whole segments before the active one, and that one up to its end.
+        segments: how many log segments are in use.
+        free_segments: how many more the log may have.
+        eligible_segments: how many of them a compaction may take.
+        damaged_segments: how many segments are lost, or were left out by compactions because of damage.
+        active_segment: the name of the one that is appended to.
+        records: index entries in all.
+        index_memory_bytes: memory of their columns, and of the directory of their hashes.
+        unsynced: whether records were written that are not known to be durable.
+        next_sequence: the number of the next record.
+        is_busy: whether a compaction or a reclaim is under way.
+        is_managed: whether a `CompactionManager` compacts it; if not, nothing does but a call.
+        last_error: what an executor, a task or a question of the host's raised last in a compaction that is none of the
+            library's errors, as `Kind: message`; empty if nothing.
+        failures: how often that was.
+    """
+
+    name: str
+    capacity_bytes: int
+    used_bytes: int
+    segments: int
+    free_segments: int
+    eligible_segments: int
+    damaged_segments: int
+    active_segment: str
+    records: int
+    index_memory_bytes: int
+    unsynced: bool
+    next_sequence: int
+    is_busy: bool
+    is_managed: bool
+    last_error: str
+    failures: int
+
+    def _summary(self) -> str:
+        state = "busy" if self.is_busy else "open"
+        damaged = f" ({self.damaged_segments} damaged)" if self.damaged_segments else ""
+        unmanaged = "" if self.is_managed else f"; {UNMANAGED}"
+        return (f"blob store {self.name}: {self.used_bytes:,} of {self.capacity_bytes:,} bytes used in {self.segments} "
+                f"segments{damaged}, {self.records:,} records, {state}{unmanaged}")

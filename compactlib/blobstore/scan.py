@@ -7,57 +7,34 @@ the store's salt, so that bytes inside a blob are not taken for a record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeAlias
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from compactlib.blobstore.records import HEADER_BYTES, MAGIC, TRAILER_BYTES, RecordHeader, decode_head
-from compactlib.blobstore.segment import SegmentFile
-from compactlib.blobstore.values import MAX_ID_BYTES
-from compactlib.files.checksum import crc32
+from compactlib.blobstore.records import HEADER_BYTES, MAGIC, MAX_ID_BYTES, IndexEntry, check_record, decode_head
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader
+from compactlib.errors import CorruptData
 
 _CHUNK_BYTES = 1 << 20
-_HEAD_BYTES = HEADER_BYTES + MAX_ID_BYTES
 
 
 @attrs.frozen
-class ScannedRecord:
-    """A record whose header holds.
+class Scanned:
+    """A record whose header holds, or a stretch that is no record.
 
     Attributes:
-        header: what it says.
         offset: where it begins.
-        whole: whether the content and its CRC hold too.
-    """
-
-    header: RecordHeader
-    offset: int
-    whole: bool
-
-    @property
-    def end(self) -> int:
-        """The offset behind it."""
-        return self.offset + self.header.size
-
-
-@attrs.frozen
-class DamagedRange:
-    """Bytes that are no record.
-
-    Attributes:
-        offset: where they begin.
         end: where the next record begins, or the segment ends.
-        found: what was there instead of a header.
+        entry: the index entry of the record; `None` for a stretch that is none.
+        found: what is wrong: with the record's content, or what was there instead of a header; empty for a whole
+            record.
     """
 
     offset: int
     end: int
-    found: str
-
-
-Scanned: TypeAlias = ScannedRecord | DamagedRange
-"""What a stretch of a log can be."""
+    entry: IndexEntry | None
+    found: str = ""
 
 
 class _Window:
@@ -65,66 +42,93 @@ class _Window:
 
     def __init__(self, file: SegmentFile, end: int) -> None:
         self._file = file
+        self._header = file.header
+        self._salt = file.header.salt
         self._end = end
         self._start = 0
         self._data = b""
 
-    def at(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes; shorter only at the end."""
+    def _place_of(self, offset: int, length: int) -> int:
+        """Have up to `length` bytes from an offset in memory, fewer only at the end; return where they begin there."""
         length = min(length, self._end - offset)
-        skip = offset - self._start
-        if skip < 0 or skip + length > len(self._data):
+        place = offset - self._start
+        if place < 0 or place + length > len(self._data):
             self._data = self._file.read(offset, max(length, min(_CHUNK_BYTES, self._end - offset)))
-            self._start, skip = offset, 0
-        return self._data[skip:skip + length]
+            self._start, place = offset, 0
+        return place
+
+    def record_at(self, offset: int) -> IndexEntry | str:
+        """Return the record whose header is there, as `decode_head`; it fits into the segment."""
+        place = self._place_of(offset, HEADER_BYTES + MAX_ID_BYTES)
+        found = decode_head(self._data, place, self._salt, self._header.name, offset)
+        if not isinstance(found, str) and found.end > self._header.capacity_bytes:
+            return f"a record of {found.size} bytes in {self._header.capacity_bytes}"
+        return found
+
+    def problem_of(self, entry: IndexEntry) -> str:
+        """Return what is wrong with a record; empty if it is whole."""
+        place = self._place_of(entry.offset, entry.size)
+        size = min(entry.size, self._end - entry.offset)
+        return check_record(memoryview(self._data)[place:place + size], entry.size, self._salt, entry.sequence) or ""
+
+    def next_record(self, start: int) -> int:
+        """Return where the next record begins; the end if there is none."""
+        while start < self._end:
+            begin = self._place_of(start, _CHUNK_BYTES)
+            place = self._data.find(MAGIC, begin)
+            if place < 0:
+                # The magic may lie across the border of two chunks.
+                start = max(start + 1, self._start + len(self._data) - len(MAGIC) + 1)
+                continue
+            start = self._start + place
+            if not isinstance(self.record_at(start), str):
+                return start
+            start += 1
+        return self._end
 
 
 def scan_records(file: SegmentFile, start: int, end: int) -> Iterator[Scanned]:
-    """The records from `start` to `end` of a segment, in order, with the stretches between them that are none.
+    """Yield the records from `start` to `end` of a segment, in order, and the stretches between them that are none.
 
-    Memory is about two MiB. A record that the end cuts off is reported as one that is not whole.
-
-    Raises:
-        StorageError: the disk refused.
+    Memory is about a MiB, or the largest record. A record that the end cuts off is reported as one that is not whole.
     """
     window = _Window(file, end)
-    salt, capacity = file.header.salt, file.header.capacity_bytes
     while start < end:
-        header = decode_head(window.at(start, _HEAD_BYTES), 0, salt)
-        if isinstance(header, str) or start + header.size > capacity:
-            following = _next_record(window, start + 1, end, salt, capacity)
-            found = header if isinstance(header, str) else f"a record of {header.size} bytes in {capacity}"
-            yield DamagedRange(start, following, found)
+        found = window.record_at(start)
+        if isinstance(found, str):
+            following = window.next_record(start + 1)
+            yield Scanned(start, following, None, found)
             start = following
-            continue
-        whole = start + header.size <= end and _content_holds(window, start, header)
-        yield ScannedRecord(header, start, whole)
-        start += header.size
+        else:
+            yield Scanned(start, found.end, found, window.problem_of(found))
+            start = found.end
 
 
-def _content_holds(window: _Window, start: int, header: RecordHeader) -> bool:
-    at, crc = start + HEADER_BYTES + len(header.id), header.crc
-    stop = start + header.size - TRAILER_BYTES
-    while at < stop:
-        piece = window.at(at, min(_CHUNK_BYTES, stop - at))
-        if not piece:
-            return False
-        crc = crc32(piece, crc)
-        at += len(piece)
-    return window.at(stop, TRAILER_BYTES) == crc.to_bytes(TRAILER_BYTES, "little")
+def check_segment(path: str, expected: SegmentHeader, end: int, records: int, sequences: Sequence[int] | None = None,
+                  check: Callable[[], None] | None = None) -> None:
+    """Read a segment that a compaction has written, before its sources go: header, every record, and end.
 
-
-def _next_record(window: _Window, start: int, end: int, salt: int, capacity: int) -> int:
-    while start < end:
-        chunk = window.at(start, _CHUNK_BYTES)
-        place = chunk.find(MAGIC)
-        if place < 0:
-            # The magic may lie across the border of two chunks.
-            start += max(len(chunk) - len(MAGIC) + 1, 1)
-            continue
-        start += place
-        header = decode_head(window.at(start, _HEAD_BYTES), 0, salt)
-        if not isinstance(header, str) and start + header.size <= capacity:
-            return start
-        start += 1
-    return end
+    Args:
+        path: its file.
+        expected: its header.
+        end: the offset behind its last record.
+        records: how many it holds.
+        sequences: the number of each, if known.
+        check: called with each record; what it raises ends it.
+    """
+    with contextlib.closing(SegmentFile(path)) as file:
+        size, count = file.size(), 0
+        if file.header != expected or size != end:
+            raise CorruptData(path=path, offset=0, expected=f"segment {expected.name} of {end} bytes",
+                              found=f"segment {file.header.name} of {size} bytes")
+        for found in scan_records(file, SEGMENT_HEADER_BYTES, end):
+            is_known = sequences is None or count < records
+            if found.entry is None or found.found or not is_known or (
+                    sequences is not None and found.entry.sequence != sequences[count]):
+                raise CorruptData(path=path, offset=found.offset, expected=f"record {count + 1} of {records}",
+                                  found=found.found or "another record")
+            count += 1
+            if check is not None:
+                check()
+        if count != records:
+            raise CorruptData(path=path, offset=end, expected=f"{records} records", found=f"{count}")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log segment's file: its header to the byte, creating one, and reading from it (`docs/formats/blobstore-log.md`).
+"""A log segment's file and the descriptor of a store, to the byte (`docs/formats/blobstore-log.md`).
+
+The header of a segment:
 
 ```
 0   magic b"CLBLOBSG"               16  capacity (u64)           48  incarnation (16 bytes)
@@ -7,19 +9,32 @@
 10  header size 80 (u16)            32  generation (u64)         76  CRC of bytes 0..75
 12  segments of the log (u32)       40  first sequence (u64)
 ```
+
+The file `STORE`, fixed when the store is created:
+
+```
+0   magic b"CLBLOBST"    12  segments of the log (u32)    24  created_ms (i64)           48  0 (12 bytes)
+8   version 1 (u16)      16  capacity of a segment (u64)  32  incarnation (16 bytes)     60  CRC of bytes 0..59
+10  size 64 (u16)
+```
+
+Every segment's header says the same, so that a lost or damaged descriptor is made again from the segments.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import attrs
 
 from compactlib.blobstore.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, OutFile, ReadDescriptor, StrPath, read_exactly, read_into
+from compactlib.files.disk import Files, OutFile, ReadDescriptor, StrPath, read_exactly, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
+from compactlib.lru import Lru
 
 SEGMENT_HEADER_BYTES = 80
 """Size of a segment's header; the first record begins here."""
@@ -58,11 +73,7 @@ def salt_of(incarnation: bytes) -> int:
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """The 80 header bytes.
-
-    Raises:
-        InvalidInput: a field is out of its range.
-    """
+    """The 80 header bytes."""
     name = header.name
     if not (min(name) >= 0 and max(name) <= MAX_NUMBER and len(header.incarnation) == 16
             and MIN_SEGMENT_BYTES <= header.capacity_bytes <= MAX_NUMBER
@@ -73,12 +84,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 
 def decode_header(data: bytes, path: str) -> SegmentHeader:
-    """The header in the first 80 bytes of a file.
-
-    Raises:
-        CorruptData: the bytes are not a whole header.
-        Unsupported: another release wrote it.
-    """
+    """The header in the first 80 bytes of a file."""
     size, segments, capacity, position, generation, sequence, incarnation = _HEADER.decode_header(data, path)
     if size != SEGMENT_HEADER_BYTES or capacity < MIN_SEGMENT_BYTES or max(
             capacity, position, generation, sequence) > MAX_NUMBER:
@@ -88,11 +94,7 @@ def decode_header(data: bytes, path: str) -> SegmentHeader:
 
 
 def create_segment(files: Files, path: StrPath, header: SegmentHeader) -> OutFile:
-    """Create a segment's file with its header and open it for writing. Durable after `sync` and `sync_folder`.
-
-    Raises:
-        StorageError: the disk refused; the file may be left, without a whole header.
-    """
+    """Create a segment's file with its header and open it for writing. Durable after `sync` and `sync_folder`."""
     out = files.create(path)
     try:
         out.write_at(0, [encode_header(header)])
@@ -110,24 +112,16 @@ class SegmentFile(ReadDescriptor):
 
     Args:
         path: the file.
-        header: what it is, if that is known: then the file's own header is not looked at.
-        read_ahead: whether the system may read more than it is asked for (Linux; advice only).
-
-    Raises:
-        CorruptData: the header is damaged.
-        Unsupported: another release wrote it.
-        StorageError: the file cannot be opened or read.
+        header: what it is, if that is known: then the file's own header is not read.
     """
 
     __slots__ = ("header", "path")
 
-    def __init__(self, path: StrPath, header: SegmentHeader | None = None, *, read_ahead: bool = True) -> None:
+    def __init__(self, path: StrPath, header: SegmentHeader | None = None) -> None:
         self.path: str = os.fspath(path)
         super().__init__()
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            if not read_ahead and hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             self.header: SegmentHeader = header or decode_header(
                 read_exactly(self._descriptor, SEGMENT_HEADER_BYTES, 0), self.path)
         except BaseException as error:
@@ -137,40 +131,121 @@ class SegmentFile(ReadDescriptor):
                 raise StorageError.from_os(error, "open", path) from error
             raise
 
-    @property
-    def name(self) -> SegmentName:
-        """The segment's name."""
-        return self.header.name
-
-    def fileno(self) -> int:
-        """The descriptor; it stays this object's."""
-        return self._descriptor
-
     def size(self) -> int:
-        """The length of the file now, in bytes."""
+        """Return the length of the file now, in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; shorter only where the file ends. One `pread` for most.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Return up to `length` bytes from `offset`; fewer only where the file ends. One `pread` for most."""
         try:
             return read_exactly(self._descriptor, length, offset)
         except OSError as error:
             raise StorageError.from_os(error, "read", self.path) from error
 
-    def read_into(self, offset: int, memory: memoryview) -> int:
-        """Fill memory with the bytes from `offset` on; returns how many there were, fewer only where the file ends.
 
-        Raises:
-            StorageError: the disk refused.
+class OpenSegments:
+    """Lends out segment files. A file is closed when it is neither kept here nor held by any reader.
+
+    Args:
+        folder: the store's folder.
+        header: returns what the header of a segment has to be.
+        max_open: how many files are kept, the ones used last.
+    """
+
+    def __init__(self, folder: str, header: Callable[[SegmentName], SegmentHeader], max_open: int) -> None:
+        self._folder = folder
+        self._header = header
+        self._closed = False
+        self._kept: Lru[SegmentName, SegmentFile] = Lru(max_entries=max_open)
+
+    def get(self, name: SegmentName, is_listed: Callable[[SegmentName], bool]) -> SegmentFile:
+        """The file of a segment; it can be read while it is held, whatever happens to its name.
+
+        Args:
+            name: the segment's.
+            is_listed: whether a segment is in the log. One that has left it is not kept: its room would not come back.
         """
-        try:
-            return read_into(self._descriptor, memory, offset)
-        except OSError as error:
-            raise StorageError.from_os(error, "read", self.path) from error
+        file = self._kept.get(name)
+        if file is None:
+            file = SegmentFile(os.path.join(self._folder, name.log_file), self._header(name))
+            self._kept.put(name, file)
+            # A compaction may have taken it from the log, and from here, since it was looked up.
+            if self._closed or not is_listed(name):
+                self._kept.drop(name)
+        return file
 
-    def __repr__(self) -> str:
-        return f"SegmentFile({self.path!r}, {self.header.name})"
+    def forget(self, names: Iterable[SegmentName]) -> None:
+        """Keep these no longer: their segments have left the log, and are to be removed."""
+        for name in names:
+            self._kept.drop(name)
+
+    def close(self) -> None:
+        """Keep none, from now on."""
+        self._closed = True
+        self._kept.clear()
+
+
+DESCRIPTOR_FILE = "STORE"
+_DESCRIPTOR_BYTES = 64
+_DESCRIPTOR = RecordFrame("store format", b"CLBLOBST", 1, "<HHIQq16s12x")
+
+
+def is_blob_store(folder: StrPath) -> bool:
+    """Whether a folder holds a blob store; reads nothing."""
+    return os.path.isfile(os.path.join(folder, DESCRIPTOR_FILE))
+
+
+@attrs.frozen
+class Descriptor:
+    """What a store is.
+
+    Attributes:
+        incarnation: 16 bytes that are the store's own; another store in the same folder would have others.
+        segment_bytes: capacity of each segment.
+        log_segments: how many segments the log may have.
+        created_ms: when it was created; 0 if that was lost.
+    """
+
+    incarnation: bytes
+    segment_bytes: int
+    log_segments: int
+    created_ms: int
+
+    @cached_property
+    def salt(self) -> int:
+        """What the CRC of every record of the store starts from."""
+        return salt_of(self.incarnation)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of the whole log."""
+        return self.segment_bytes * self.log_segments
+
+    def header(self, name: SegmentName, first_sequence: int = 0) -> SegmentHeader:
+        """The header of a segment of this store."""
+        return SegmentHeader(name, self.segment_bytes, self.incarnation, self.log_segments, first_sequence)
+
+    @classmethod
+    def of_header(cls, header: SegmentHeader) -> Descriptor:
+        """What a segment says of its store."""
+        return cls(header.incarnation, header.capacity_bytes, header.log_segments, 0)
+
+
+def read_descriptor(folder: StrPath) -> Descriptor | None:
+    """Return the descriptor in a folder, `None` if there is none; raise `CorruptData` if it is damaged."""
+    path = os.path.join(folder, DESCRIPTOR_FILE)
+    data = read_if_there(path, _DESCRIPTOR_BYTES + 1)
+    if data is None:
+        return None
+    size, segments, segment_bytes, created_ms, incarnation, behind = _DESCRIPTOR.decode(data, path)
+    if size != _DESCRIPTOR_BYTES or behind or not segments or not MIN_SEGMENT_BYTES <= segment_bytes <= MAX_NUMBER:
+        raise CorruptData(path=path, offset=10, expected="the fields of a descriptor",
+                          found=f"size {size}, {segments} segments of {segment_bytes} bytes")
+    return Descriptor(incarnation, segment_bytes, segments, created_ms)
+
+
+def write_descriptor(files: Files, folder: StrPath, descriptor: Descriptor) -> None:
+    """Put the descriptor in place, durably."""
+    data = _DESCRIPTOR.encode(_DESCRIPTOR_BYTES, descriptor.log_segments, descriptor.segment_bytes,
+                              descriptor.created_ms, descriptor.incarnation)
+    write_durably(files, os.path.join(folder, DESCRIPTOR_FILE), [data])

@@ -3,7 +3,7 @@
 
 The file has a fixed size and two slots, which are written in turn, so that a write needs no room on the disk and never
 touches the list before it. The valid slot of the higher number counts. A step of a compaction is committed by one such
-write: the new list names the step's outputs in place of its sources, and the step itself. `layout` says what follows.
+write: the new list names the step's outputs in place of its sources, and the step itself.
 
 ```
 0   magic b"CLBLOBLS"        16  number (u64)             32  segments (u32)   40  outputs (u32)
@@ -13,6 +13,17 @@ write: the new list names the step's outputs in place of its sources, and the st
 
 Then each segment and each source as position (u64) and generation (u64), each output as these, its end (u64) and its
 records (u64), and the CRC of everything before. All numbers are little-endian; what follows in the slot is ignored.
+
+`lay_out` holds the list against the folder; the owner and every reader decide by it which segments are the log:
+
+- a newer segment than all in the list was begun, and a crash came before it was listed: it counts;
+- an output of a step that was not committed, in the place of one of its sources, and a source of the last step are
+  leftovers;
+- any other segment that is not listed was put back by somebody: it does not count, and is reported;
+- of the last step an output is missing, and all its sources are there: the step is taken back;
+- a listed segment is missing: it is lost. It stays in the list, so that every opening reports it until it is put back;
+- one is missing, and a later generation is in its place: the list itself is older than the folder, or damaged. What is
+  in the place of a missing one counts, and is reported.
 """
 
 from __future__ import annotations
@@ -20,7 +31,8 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
+from itertools import pairwise
 
 import attrs
 
@@ -127,12 +139,7 @@ def encode_list(found: SegmentList) -> bytes:
 
 
 def decode_list(data: bytes, path: str) -> SegmentList:
-    """Return the list with which a slot begins.
-
-    Raises:
-        CorruptData: there is no whole list.
-        Unsupported: another release wrote it.
-    """
+    """Return the list with which a slot begins."""
     if len(data) < _FRAME.size:
         raise CorruptData(path=path, offset=len(data), expected="a list of segments", found=f"{len(data)} bytes")
     count, sources, outputs = _COUNTS.unpack_from(data)
@@ -150,12 +157,7 @@ def decode_list(data: bytes, path: str) -> SegmentList:
 
 
 def read_list(folder: StrPath) -> FoundList:
-    """Read the list of a folder.
-
-    Raises:
-        Unsupported: another release wrote it.
-        StorageError: it cannot be read.
-    """
+    """Read the list of a folder."""
     path = os.path.join(folder, FILE_NAME)
     data = read_if_there(path)
     if data is None:
@@ -190,12 +192,7 @@ class SegmentListFile:
         self.known: SegmentList = known
 
     def make_ready(self) -> None:
-        """Have the file be there, whole, so that `write` needs no room.
-
-        Raises:
-            DiskFull: it was lost, and there is no room for another one.
-            StorageError: the disk refused.
-        """
+        """Have the file be there, whole, so that `write` needs no room."""
         if self._out is not None:
             return
         try:
@@ -209,11 +206,7 @@ class SegmentListFile:
         self._out = self._files.open(self._path)
 
     def write(self, new: SegmentList) -> None:
-        """Put a list in force, durably. One sync.
-
-        Raises:
-            StorageError: the disk refused. Either list may be found on the disk: close the store.
-        """
+        """Put a list in force, durably. One sync."""
         if len(new.segments) > self._most_names:
             raise InvalidInput(f"{self._path} has room for {self._most_names} segments, lost ones included; restore "
                                f"those that are lost, or copy the store with copy_store()")
@@ -231,6 +224,82 @@ class SegmentListFile:
                 self._out.close()
 
 
-def names_of(outputs: Sequence[Output]) -> tuple[SegmentName, ...]:
-    """Return the names of outputs."""
-    return tuple(each.name for each in outputs)
+@attrs.frozen(kw_only=True)
+class Layout:
+    """What counts.
+
+    Attributes:
+        segments: the log, in order, without what is lost.
+        lost: segments of the log that are not there.
+        leftovers: segments that are there and may be removed.
+        damage: what is wrong with the list, and each segment that is lost or was put back.
+        list: the list as it follows.
+    """
+
+    segments: tuple[SegmentName, ...]
+    lost: tuple[SegmentName, ...] = ()
+    leftovers: tuple[SegmentName, ...] = ()
+    damage: tuple[CorruptData, ...] = ()
+    list: SegmentList
+
+
+def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> Layout:
+    """Decide which segments are the log.
+
+    Args:
+        folder: for errors.
+        found: the list.
+        present: the segments in the folder, without one that was cut off before it had a whole header.
+    """
+    path = os.path.join(folder, FILE_NAME)
+    known = found.list
+    if known is None:
+        names = tuple(sorted(present))
+        for first, second in pairwise(names):
+            if first.position == second.position:
+                raise CorruptData(
+                    path=os.path.join(folder, second.log_file), offset=0, found=f"{first} beside {second}",
+                    expected=f"one generation of each segment, as {FILE_NAME!r} is missing or damaged")
+        damage = [CorruptData(path=path, offset=0, expected="the list of segments",
+                              found="no such file" if found.is_missing else "other bytes")] if names else []
+        return Layout(segments=names, damage=tuple(damage), list=SegmentList(segments=names))
+    damage = []
+    step = known.step
+    if step is not None:
+        gone = [each.name for each in step.outputs if each.name not in present]
+        if gone and set(step.sources).issubset(present):
+            known = known.without_step()
+            damage += [_no_file(folder, name, "a new segment, whose sources are there and count") for name in gone]
+    listed = set(known.segments)
+    newest = max((name.position for name in listed), default=-1)
+    begun = {name for name in present if name.position > newest}
+    there = listed.intersection(present)
+    missing = sorted(listed.difference(present))
+    strays = set(present) - listed - begun
+    adopted = _adopted(strays, missing)
+    if adopted:
+        damage.append(CorruptData(path=path, offset=0, expected=f"a list with segment {min(adopted)}",
+                                  found=f"an older or damaged one, with {missing[0]}"))
+        missing = []
+    damage += [_no_file(folder, name, "a segment of the log") for name in missing]
+    held = {name.position: name.generation for name in there}
+    sources = set() if known.step is None else set(known.step.sources)
+    leftovers = {name for name in strays - adopted
+                 if name in sources or name.generation > held.get(name.position, name.generation)}
+    damage += [CorruptData(path=os.path.join(folder, name.log_file), offset=0, expected="segments of the list alone",
+                           found="one that a compaction has removed, put back") for name in
+               sorted(strays - adopted - leftovers)]
+    counted = tuple(sorted(there | begun | adopted))
+    return Layout(segments=counted, lost=tuple(missing), damage=tuple(damage), leftovers=tuple(sorted(leftovers)),
+                  list=attrs.evolve(known, segments=tuple(sorted({*counted, *missing}))))
+
+
+def _adopted(strays: Iterable[SegmentName], missing: Iterable[SegmentName]) -> set[SegmentName]:
+    """Return those that take the place of a missing one: of each position the highest generation."""
+    gone = {name.position: name.generation for name in missing}
+    return set({name.position: name for name in sorted(strays)
+                if name.generation > gone.get(name.position, name.generation)}.values())
+
+
+def _no_file(folder: str, name: SegmentName, what: str) -> CorruptData:
+    return CorruptData(path=os.path.join(folder, name.log_file), offset=0, expected=what, found="no such file")

@@ -12,13 +12,11 @@ from typing import NamedTuple
 
 import attrs
 
-from compactlib.blobstore.columns import EntryColumns
-from compactlib.blobstore.descriptor import Descriptor
-from compactlib.blobstore.load import load_segment
+from compactlib.blobstore.folder import load_segment
+from compactlib.blobstore.index import IndexPart
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.records import check_whole, content_range
-from compactlib.blobstore.segment import SegmentFile
-from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind, check_record
+from compactlib.blobstore.segment import Descriptor, SegmentFile
 from compactlib.errors import CorruptData, Stale, StorageError
 
 _READ_BYTES = 2 << 20
@@ -112,13 +110,13 @@ class SegmentRecords:
             raise Stale(f"segment {self.name} of {self.folder} was compacted away after this read was planned; load "
                         "the store again to see it as it is now") from error
         kept, before = zlib.decompress(self._kept), 0
-        for columns in (index.columns for index in loaded.segment.index):
-            count = min(len(columns.offsets), self.count - before)
-            for rows in _within_bytes(columns, range(count)):
-                base = columns.offsets[rows.start]
-                data = memoryview(file.read(base, columns.offsets[rows[-1]] + columns.sizes[rows[-1]] - base)
+        for part in loaded.segment.parts:
+            count = min(len(part), self.count - before)
+            for rows in _within_bytes(part, range(count)):
+                base = part.offsets[rows.start]
+                data = memoryview(file.read(base, part.offsets[rows[-1]] + part.sizes[rows[-1]] - base)
                                   if payloads else b"")
-                for row, entry in zip(rows, columns.entries(rows.start, rows.stop), strict=True):
+                for row, entry in zip(rows, part.entries(rows.start, rows.stop), strict=True):
                     payload, damage = _content(file, entry, data, base) if payloads else (None, None)
                     yield _record(entry, bool(kept[before + row]), payload, damage)
             before += count
@@ -129,30 +127,28 @@ class SegmentRecords:
 def _content(file: SegmentFile, entry: IndexEntry, data: memoryview, base: int
              ) -> tuple[bytes | None, CorruptData | None]:
     record = data[entry.offset - base:entry.end - base]
-    found = (check_whole(record, file.header.salt, entry.sequence) if len(record) == entry.size
-             else f"{len(record)} bytes of it")
+    found = check_record(record, entry.size, file.header.salt, entry.sequence)
     if found is not None:
         return None, CorruptData(path=file.path, offset=entry.offset, index=entry.sequence, found=found,
                                  expected=f"record {entry.sequence} of {entry.size} bytes")
-    start, length = content_range(entry)
-    content = bytes(data[start - base:start - base + length]) if entry.kind == _PUT else None
-    return content, None
+    start = entry.content_offset - base
+    return bytes(data[start:start + entry.content_bytes]) if entry.kind == _PUT else None, None
 
 
 def _record(entry: IndexEntry, valid: bool, payload: bytes | None, error: CorruptData | None) -> StoredRecord:
     return StoredRecord(
-        str(entry.segment), entry.offset, entry.size, content_range(entry)[1], entry.id, _KINDS[entry.kind],
+        str(entry.segment), entry.offset, entry.size, entry.content_bytes, entry.id, _KINDS[entry.kind],
         entry.sequence, entry.op_time_ms, None if entry.expires_ms < 0 else entry.expires_ms, entry.account,
         entry.container, entry.life_version, bool(entry.flags & _TTL_UPDATED),
         bool(entry.flags & _ERASED), valid, payload, error)
 
 
-def _within_bytes(columns: EntryColumns, rows: range) -> Iterator[range]:
+def _within_bytes(part: IndexPart, rows: range) -> Iterator[range]:
     """The rows in parts that fit into one read, or are one row."""
     start, stop = rows.start, rows.stop
     while start < stop:
-        limit = columns.offsets[start] + _READ_BYTES
-        fits = columns.offsets[stop - 1] + columns.sizes[stop - 1] <= limit
-        end = stop if fits else max(bisect_right(columns.offsets, limit, start, stop) - 1, start + 1)
+        limit = part.offsets[start] + _READ_BYTES
+        fits = part.offsets[stop - 1] + part.sizes[stop - 1] <= limit
+        end = stop if fits else max(bisect_right(part.offsets, limit, start, stop) - 1, start + 1)
         yield range(start, end)
         start = end

@@ -9,20 +9,18 @@ merged, so that all records of a blob come together. Nothing is looked up, and m
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.contents import LogSnapshot
-from compactlib.blobstore.descriptor import Descriptor
+from compactlib.blobstore.contents import LogContents
+from compactlib.blobstore.index import IndexPart
 from compactlib.blobstore.index_file import part_bytes
-from compactlib.blobstore.index_segment import IndexSegment
-from compactlib.blobstore.lifetimes import Lifetime, lifetimes
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.validity import FOREVER, PurgeRules, expiry
-from compactlib.blobstore.values import IndexEntry, RecordKind, milliseconds
+from compactlib.blobstore.records import IndexEntry, RecordKind, milliseconds
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor
+from compactlib.blobstore.validity import FOREVER, Lifetime, PurgeRules, expiry, lifetimes
 from compactlib.blobstore.view import BlobPolicy, BlobView, Dying, LastPlans, SegmentView
 
 SLICE_ENTRIES = 50_000
@@ -36,9 +34,9 @@ _HASH_BITS = 64
 _BY_ID, _BY_SEQUENCE = attrgetter("id"), attrgetter("sequence")
 
 
-def view_of(snapshot: LogSnapshot, *, name: str, descriptor: Descriptor, config: BlobStoreConfig, policy: BlobPolicy,
-            now: float, rules: PurgeRules, damaged: Mapping[SegmentName, str], last_full_ms: int,
-            check: Callable[[], None]) -> BlobView:
+def view_of(snapshot: LogContents, *, name: str, descriptor: Descriptor, config: BlobStoreConfig, policy: BlobPolicy,
+            now: float, eligible: Collection[SegmentName], rules: PurgeRules, damaged: Mapping[SegmentName, str],
+            last_full_ms: int, check: Callable[[], None]) -> BlobView:
     """Return the view of a store at `now` (seconds since the epoch). Reads the whole index once.
 
     Args:
@@ -48,6 +46,7 @@ def view_of(snapshot: LogSnapshot, *, name: str, descriptor: Descriptor, config:
         config: how it is kept.
         policy: whether it needs a forecast.
         now: see above.
+        eligible: the segments that may be compacted.
         rules: what compactions may purge.
         damaged: segments that are left out, and why.
         last_full_ms: when the last full round ended; below 0: never.
@@ -56,9 +55,10 @@ def view_of(snapshot: LogSnapshot, *, name: str, descriptor: Descriptor, config:
     retention = config.deleted_retention_seconds
     now_ms, reference_ms = milliseconds(now), milliseconds(now - retention)
     retention_ms = milliseconds(retention)
-    looks_ahead = needs_forecast(policy)
+    # A policy says by this attribute that it reads when what dies.
+    looks_ahead = getattr(policy, "needs_forecast", False)
     horizon_ms = now_ms + milliseconds(FORECAST_SECONDS)
-    valid = {info.name: 0 for info in snapshot.segments}
+    valid = {segment.name: 0 for segment in snapshot.segments}
     dying: dict[SegmentName, dict[int, int]] = {}
     for segment, size, reference_until, now_until, _ in all_lifetimes(snapshot, rules, check):
         if reference_ms <= reference_until and now_ms <= now_until:
@@ -68,59 +68,61 @@ def view_of(snapshot: LogSnapshot, *, name: str, descriptor: Descriptor, config:
                 if until < horizon_ms:
                     buckets = dying.setdefault(segment, {})
                     buckets[until // _BUCKET_MS] = buckets.get(until // _BUCKET_MS, 0) + size
-    eligible = set(snapshot.eligible()).difference(damaged)
-    parts = snapshot.index_parts()
     indexes = dict.fromkeys(valid, 0)
-    for part in parts:
+    for part in snapshot.all_parts:
         indexes[part.segment] += part_bytes(part)
     segments = tuple(
-        SegmentView(name=info.name, used_bytes=info.end - SEGMENT_HEADER_BYTES, valid_bytes=valid[info.name],
-                    eligible=info.name in eligible, last_modified=info.last_modified_ms / 1000,
+        SegmentView(name=each.name, used_bytes=each.end - SEGMENT_HEADER_BYTES, valid_bytes=valid[each.name],
+                    eligible=each.name in eligible and each.name not in damaged,
+                    last_modified=each.last_modified_ms / 1000,
                     dying=tuple(Dying(((bucket + 1) * _BUCKET_MS - 1) / 1000, size)
-                                for bucket, size in sorted(dying.get(info.name, {}).items())),
-                    disk_bytes=info.end + indexes[info.name], damage=damaged.get(info.name, ""))
-        for info in snapshot.segments)
+                                for bucket, size in sorted(dying.get(each.name, {}).items())),
+                    disk_bytes=each.end + indexes[each.name], damage=damaged.get(each.name, ""))
+        for each in snapshot.segments)
     return BlobView(
         store=name, incarnation=descriptor.incarnation, capacity_bytes=descriptor.capacity_bytes,
         segment_bytes=descriptor.segment_bytes, header_bytes=SEGMENT_HEADER_BYTES,
-        max_blob_bytes=_reserve(config, descriptor, parts), used_bytes=snapshot.used_bytes,
-        reference_time=now - retention, retention_seconds=retention, segments=segments,
+        max_blob_bytes=_reserve(config, descriptor, snapshot.all_parts),
+        used_bytes=snapshot.used_bytes(descriptor.segment_bytes), reference_time=now - retention,
+        retention_seconds=retention, segments=segments,
         history=LastPlans(since=descriptor.created_ms / 1000,
                           last_full_at=None if last_full_ms < 0 else last_full_ms / 1000))
 
 
-def needs_forecast(policy: BlobPolicy) -> bool:
-    """Whether a policy has to be shown what dies when."""
-    return getattr(policy, "needs_forecast", False) is True
-
-
-def _reserve(config: BlobStoreConfig, descriptor: Descriptor, parts: Sequence[IndexSegment]) -> int:
+def _reserve(config: BlobStoreConfig, descriptor: Descriptor, parts: Sequence[IndexPart]) -> int:
     """Return what the benefit keeps free in each output: as configured, or the largest record if that is too much."""
     room = descriptor.segment_bytes - SEGMENT_HEADER_BYTES
     if config.max_blob_bytes < room:
         return config.max_blob_bytes
-    return min(max((max(part.columns.sizes) for part in parts), default=0), room - 1)
+    return min(max((max(part.sizes) for part in parts), default=0), room - 1)
 
 
-def all_lifetimes(snapshot: LogSnapshot, rules: PurgeRules, check: Callable[[], None]) -> Iterator[Lifetime]:
+def all_lifetimes(snapshot: LogContents, rules: PurgeRules, check: Callable[[], None]) -> Iterator[Lifetime]:
     """Yield the lifetime of every record that is kept at some time, in no particular order. A few microseconds each."""
-    parts = snapshot.index_parts()
+    parts = snapshot.all_parts
     for alone, histories in slices_by_hash(parts):
-        for part, row in alone:
+        for place, row in alone:
             check()
-            columns = parts[part].columns
-            if columns.kinds[row] == _PUT:
+            part = parts[place]
+            if part.kinds[row] == _PUT:
                 # Most blobs were put once and never touched again.
-                yield Lifetime(columns.segment, columns.sizes[row], FOREVER,
-                               expiry(columns.expiries[row], columns.flags[row]), columns.offsets[row])
+                yield Lifetime(part.segment, part.sizes[row], FOREVER, expiry(part.expiries[row], part.flags[row]),
+                               part.offsets[row])
             else:
-                yield from lifetimes((columns.entry(row),), rules)
+                yield from lifetimes((part.entry(row),), rules)
         for history in histories:
             check()
             yield from lifetimes(history, rules)
 
 
-def slices_by_hash(parts: Sequence[IndexSegment]) -> Iterator[
+def histories_in(parts: Sequence[IndexPart]) -> Iterator[list[IndexEntry]]:
+    """Yield all records of each blob, ascending by sequence; the blobs in no particular order. Memory is bounded."""
+    for alone, histories in slices_by_hash(parts):
+        yield from ([parts[place].entry(row)] for place, row in alone)
+        yield from histories
+
+
+def slices_by_hash(parts: Sequence[IndexPart]) -> Iterator[
         tuple[list[tuple[int, int]], list[list[IndexEntry]]]]:
     """Yield for each slice of the hash space the entries that share their hash with no other, and the histories."""
     count = sum(map(len, parts))
@@ -141,7 +143,7 @@ def slices_by_hash(parts: Sequence[IndexSegment]) -> Iterator[
         yield _grouped(merged, parts)
 
 
-def _grouped(merged: Sequence[int], parts: Sequence[IndexSegment]) -> tuple[
+def _grouped(merged: Sequence[int], parts: Sequence[IndexPart]) -> tuple[
         list[tuple[int, int]], list[list[IndexEntry]]]:
     alone: list[tuple[int, int]] = []
     histories: list[list[IndexEntry]] = []
@@ -155,7 +157,7 @@ def _grouped(merged: Sequence[int], parts: Sequence[IndexSegment]) -> tuple[
         if end - start == 1:
             alone.append((merged[start] >> _ROW_BITS & part_mask, merged[start] & row_mask))
         else:
-            entries = [parts[each >> _ROW_BITS & part_mask].columns.entry(each & row_mask)
+            entries = [parts[each >> _ROW_BITS & part_mask].entry(each & row_mask)
                        for each in merged[start:end]]
             entries.sort(key=_BY_ID)
             histories.extend(sorted(group, key=_BY_SEQUENCE) for _, group in groupby(entries, _BY_ID))

@@ -11,29 +11,21 @@ operation a blob's state allows, and what it writes, is in `operations`. Each of
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import attrs
-
-from compactlib._closing import Closing
-from compactlib.blobstore.answer import content_of, judged
-from compactlib.blobstore.compact import (
-    Compactor,
-    limited,
-    local_executor,
-    require_own,
-    run_many,
-    run_steps,
-)
+from compactlib.blobstore.blobs import BlobInfo, BlobState, Deleted, GetOptions, blob_state, info_after
+from compactlib.blobstore.compact import Compactor, limited, local_executor, require_own, run_many
 from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.errors import BlobConflict, BlobMissing, StoreFull
 from compactlib.blobstore.eviction import plan_eviction
 from compactlib.blobstore.hard_delete import Erased, erase_deleted
 from compactlib.blobstore.log import leftovers
+from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.opening import BlobRecoveryReport, make_folder, open_log
 from compactlib.blobstore.operations import (
     as_successor,
@@ -46,46 +38,20 @@ from compactlib.blobstore.operations import (
     rank_of,
 )
 from compactlib.blobstore.plan import BlobPlan
-from compactlib.blobstore.policies.stats_based import StatsBased
+from compactlib.blobstore.reading import Reading
+from compactlib.blobstore.records import NO_EXPIRY, BlobId, IndexEntry, RecordFlag, RecordKind, id_bytes, milliseconds
 from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
-from compactlib.blobstore.report import (
-    CONTENTS_ERASED,
-    EVICTED,
-    HARD_DELETE_RESET,
-    BlobCompactionReport,
-    BlobReclaimReport,
-)
-from compactlib.blobstore.segment import salt_of
-from compactlib.blobstore.state import BlobState, blob_state, info_after
-from compactlib.blobstore.statistics import slices_by_hash
-from compactlib.blobstore.status import BlobStoreStatus
+from compactlib.blobstore.report import BlobCompactionReport, BlobReclaimReport, BlobStoreStatus
+from compactlib.blobstore.segment import SegmentFile
 from compactlib.blobstore.survivors import Place
-from compactlib.blobstore.validity import never
-from compactlib.blobstore.values import (
-    NO_EXPIRY,
-    Answer,
-    Blob,
-    BlobId,
-    BlobInfo,
-    Deleted,
-    Expired,
-    GetOptions,
-    IndexEntry,
-    Missing,
-    RecordFlag,
-    RecordKind,
-    id_bytes,
-    milliseconds,
-)
-from compactlib.blobstore.verify import MAX_TRIES, verify_log
-from compactlib.blobstore.view import BlobPolicy, BlobView, require_view_of
+from compactlib.blobstore.validity import PurgeRules, never
+from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
 from compactlib.guard import Guard, Run
 from compactlib.observer import Observer, Observers
-from compactlib.report import Finding, VerifyReport
 from compactlib.rewrite import Executor
 
 if TYPE_CHECKING:
@@ -100,7 +66,7 @@ def _new_incarnation() -> bytes:
     return uuid.uuid4().bytes
 
 
-class BlobStore(Closing):
+class BlobStore(Reading):
     """A store in a folder of its own, open for reading and writing by this process alone.
 
     A store that fails in the middle of a change (an error of the disk, a Ctrl-C) closes itself. Every later call is
@@ -138,7 +104,6 @@ class BlobStore(Closing):
         path = local_path(folder)
         config = BlobStoreConfig() if config is None else config
         files = LocalFiles() if files is None else files
-        self._name = name if name is not None else os.path.basename(path)
         self._observer = Observers(observer)
         self._guard = Guard(f"the blob store in {path}")
         self._evicting = threading.Lock()
@@ -152,57 +117,20 @@ class BlobStore(Closing):
         except BaseException:
             self._guard.release()
             raise
-        self._salt = salt_of(self._log.descriptor.incarnation)
-        self._compactor = Compactor(self._log, self._name, StatsBased() if policy is None else policy,
-                                    seen_by_all_peers, place, self._observer)
+        super().__init__(path, name, config, policy, files, self._log.clock, self._log.descriptor)
+        purge = PurgeRules(purge_tombstones=config.purge_tombstones, seen_by_all_peers=seen_by_all_peers)
+        self._compactor = Compactor(self._log, self._name, self._policy, purge, place, self._observer)
         self._deliver()
-
-    # -- properties
-
-    @property
-    def name(self) -> str:
-        """What the store is called in messages and events."""
-        return self._name
-
-    @property
-    def folder(self) -> str:
-        """The store's folder, absolute."""
-        return self._log.folder
-
-    @property
-    def incarnation(self) -> bytes:
-        """16 bytes that are the store's own."""
-        return self._log.descriptor.incarnation
-
-    @property
-    def segment_bytes(self) -> int:
-        """Capacity of each segment, fixed when the store was created."""
-        return self._log.descriptor.segment_bytes
-
-    @property
-    def capacity_bytes(self) -> int:
-        """Capacity of the log, fixed when the store was created."""
-        return self._log.descriptor.capacity_bytes
-
-    @property
-    def config(self) -> BlobStoreConfig:
-        """How it is kept."""
-        return self._log.config
 
     @property
     def clock(self) -> Clock:
         """The time of the store: behind the host's while a step of that is not confirmed."""
-        return self._log.clock
+        return self._clock
 
     @property
     def recovery(self) -> BlobRecoveryReport:
         """What opening the store has found out of order."""
         return self._recovery
-
-    @property
-    def policy(self) -> BlobPolicy:
-        """Decides what is worth compacting, unless a call gives another one."""
-        return self._compactor.policy
 
     # -- operations
 
@@ -234,68 +162,6 @@ class BlobStore(Closing):
         self._count("puts", 1)
         self._count("put_bytes", len(held))
         return info_after((), entry)
-
-    def get(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> Answer:
-        """Return the blob, or why there is none: `Missing`, `Deleted` or `Expired`, which are false. One `pread`.
-
-        Raises:
-            CorruptData: the blob is there, but its bytes are not what was written, or its segment is lost.
-            InvalidInput: the id is empty, too long or of another type.
-            StorageError: the disk refused.
-            Closed: the store is closed.
-        """
-        key = id_bytes(blob_id)
-        with self._guard.use():
-            while True:
-                self._guard.require_open()
-                seen = self._log.contents
-                state = blob_state(seen.find(key))
-                found = judged(key, state, options, self._now_ms)
-                if not isinstance(found, IndexEntry):
-                    self._count("misses", 1)
-                    return found
-                assert state is not None
-                try:
-                    content = self._read(found)
-                except (StorageError, CorruptData):
-                    # A compaction may have removed the file meanwhile, or a hard delete changed the record: then the
-                    # log says otherwise by now.
-                    if self._log.contents is seen:
-                        raise
-                else:
-                    self._count("hits", 1)
-                    return Blob(state.info(found), content)
-
-    def info(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> BlobInfo | Missing | Deleted | Expired:
-        """As `get`, but the properties alone: nothing is read from the disk."""
-        key = id_bytes(blob_id)
-        self._guard.require_open()
-        state = blob_state(self._log.contents.find(key))
-        found = judged(key, state, options, self._now_ms)
-        if not isinstance(found, IndexEntry):
-            return found
-        assert state is not None
-        return state.info(found)
-
-    def __contains__(self, blob_id: BlobId) -> bool:
-        """Whether there is a live blob of this id."""
-        return isinstance(self.info(blob_id), BlobInfo)
-
-    def keys(self) -> Iterator[bytes]:
-        """Yield the ids of all live blobs as of now, in no particular order. Reads the whole index."""
-        snapshot, now_ms = self._log.snapshot(), self._now_ms()
-        parts = snapshot.index_parts()
-        for alone, histories in slices_by_hash(parts):
-            for history in [*([parts[part].columns.entry(row)] for part, row in alone), *histories]:
-                if isinstance(judged(history[0].id, blob_state(history), _PLAIN, lambda: now_ms), IndexEntry):
-                    yield history[0].id
-
-    def __len__(self) -> int:
-        """Return how many blobs are live. Reads the whole index."""
-        return sum(1 for _ in self.keys())
-
-    def __bool__(self) -> bool:
-        return True
 
     def delete(self, blob_id: BlobId) -> Deleted:
         """Delete a blob; within the retention it can be undeleted.
@@ -439,10 +305,10 @@ class BlobStore(Closing):
             return False
         with self._evicting:
             while not log.free_segments:
-                view = self._compactor.view()
+                view = self.view()
                 plan = None
                 for segments in dict.fromkeys((max(total // 8, least), least)):
-                    plan = plan or plan_eviction(view, log.snapshot(), self._compactor.purge, segments, self.policy,
+                    plan = plan or plan_eviction(view, log.snapshot(), self._compactor.purge, segments, self._policy,
                                                  log.clock.now())
                 if plan is None:
                     return False
@@ -458,7 +324,7 @@ class BlobStore(Closing):
                     return False
                 if report.is_empty and not log.free_segments:
                     return False
-                self._observer.event(EVICTED, store=self._name, expires_before=plan.expires_before,
+                self._observer.event("blobstore_evicted", store=self._name, expires_before=plan.expires_before,
                                      freed_segments=report.freed_segments)
                 if report.freed_segments < 1:
                     # Blobs larger than `max_blob_bytes` need more room than was planned for.
@@ -466,35 +332,6 @@ class BlobStore(Closing):
         return True
 
     # -- compactions
-
-    def view(self, *, budget: Budget | None = None) -> BlobView:
-        """Return the store as its policy sees it now. Reads the index once.
-
-        Args:
-            budget: asked while everything is counted.
-
-        Raises:
-            BudgetSpent: the budget ended before everything was counted.
-            Closed: the store is closed, or was meanwhile.
-        """
-        self._guard.require_open()
-        return self._compactor.view(budget=budget)
-
-    def plan(self, policy: BlobPolicy | None = None, *, view: BlobView | None = None) -> BlobPlan:
-        """Return what `compact` would do, and why it would leave the rest. An empty plan names the shut gate.
-
-        Raises:
-            InvalidInput: the view is of another store, or the policy made a bad choice.
-            StorageError: the room on the disk cannot be read.
-            Closed: the store is closed, or was meanwhile.
-            Exception: what the policy raised.
-        """
-        self._guard.require_open()
-        if view is None:
-            view = self._compactor.view(policy)
-        else:
-            require_view_of(view, self._name, self.incarnation)
-        return self._compactor.plan(view, policy)
 
     def compact(self, plan: BlobPlan | None = None, *, policy: BlobPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
@@ -531,9 +368,12 @@ class BlobStore(Closing):
         self._check_given(plan, policy)
         steps = self._compactor.steps(plan, policy, budget, observer, fence)
         try:
-            return run_steps(steps, local_executor(self._log) if executor is None else executor)
+            found = run_many({"": steps}, local_executor(self._log) if executor is None else executor, None)[""]
         finally:
             self._deliver()
+        if isinstance(found, CompactlibError):
+            raise found
+        return found
 
     def _check_given(self, plan: BlobPlan | None, policy: BlobPolicy | None) -> None:
         self._guard.require_open()
@@ -574,9 +414,9 @@ class BlobStore(Closing):
         finally:
             self._deliver()
         if erased.was_reset:
-            self._observer.event(HARD_DELETE_RESET, store=self._name, error=erased.was_reset)
+            self._observer.event("blobstore_hard_delete_reset", store=self._name, error=erased.was_reset)
         if erased.records:
-            self._observer.event(CONTENTS_ERASED, store=self._name, records=erased.records,
+            self._observer.event("blobstore_contents_erased", store=self._name, records=erased.records,
                                  bytes_written=erased.bytes_written)
         why = erased.why
         if not removed and not erased.records and not why:
@@ -585,32 +425,6 @@ class BlobStore(Closing):
         return BlobReclaimReport(store=self._name, removed=tuple(removed), bytes_freed=size,
                                  erased_records=erased.records, erased_bytes=erased.bytes_written,
                                  sequence=erased.sequence, why=why, is_partial=bool(erased.why))
-
-    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
-        """Read every record, and compare log, index and folder. Memory: one index entry a record of a segment.
-
-        Args:
-            budget: asked for the bytes to read, segment by segment.
-
-        Raises:
-            StorageError: the disk refused.
-            BudgetSpent: the budget ran out.
-            Closed: the store is closed, or was meanwhile.
-            Busy: compactions took segments away under it again and again.
-        """
-        limit, log = Budget() if budget is None else budget, self._log
-        for _ in range(MAX_TRIES):
-            snapshot = log.snapshot()
-            layout = log.layout()
-            names = [] if self._guard.running else leftovers(list_folder(log.folder), layout)
-            report = verify_log(log.folder, snapshot, log.has, names, limit)
-            self._guard.require_open()
-            if report is not None:
-                damage = [] if self._guard.running else [
-                    Finding("damage", f"{error.path}:{error.offset}", str(error), error) for error in layout.damage]
-                return attrs.evolve(report, findings=(*damage, *report.findings))
-        raise Busy(f"compactions of store {self._name} have taken segments away from the verifier {MAX_TRIES} times; "
-                   f"verify again when none is running")
 
     def close_active_segment(self) -> None:
         """Seal the active segment and begin the next one; does nothing to an empty one.
@@ -622,7 +436,7 @@ class BlobStore(Closing):
         log = self._log
         with self._guard.lock:
             self._guard.require_open()
-            if log.contents.open.end > log.contents.active.end or log.contents.active.index:
+            if log.contents.active.records:
                 log.roll()
         self._deliver()
 
@@ -652,15 +466,20 @@ class BlobStore(Closing):
 
     def status(self) -> BlobStoreStatus:
         """Return the store in numbers, from memory."""
-        self._guard.require_open()
-        return BlobStoreStatus.of(self._name, self._log, self._compactor)
+        log, contents, error = self._log, self._log.snapshot(), self._compactor.last_error
+        parts = [part for segment in contents.segments for part in segment.parts]
+        lost = sum(segment.is_lost for segment in contents.segments)
+        return BlobStoreStatus(
+            name=self._name, capacity_bytes=self.capacity_bytes, used_bytes=contents.used_bytes(self.segment_bytes),
+            segments=len(contents.segments), free_segments=log.free_segments,
+            eligible_segments=len(log.eligible()), damaged_segments=len(self._compactor.damaged) + lost,
+            active_segment=str(contents.active.name), records=sum(segment.records for segment in contents.segments),
+            index_memory_bytes=contents.directory.memory_bytes() + sum(part.memory_bytes() for part in parts),
+            unsynced=not log.writer.is_synced, next_sequence=log.next_sequence, is_busy=bool(self._guard.running),
+            is_managed=log.is_managed, last_error="" if error is None else f"{type(error).__name__}: {error}",
+            failures=self._compactor.failures)
 
     def audit(self) -> None:
-        """Check everything in memory against itself.
-
-        Raises:
-            AuditFailed: something does not agree; the message has the numbers.
-        """
         self._log.audit()
 
     def close(self) -> None:
@@ -687,12 +506,34 @@ class BlobStore(Closing):
 
     # -- internal
 
-    def _read(self, entry: IndexEntry) -> bytes:
-        segment = self._log.contents.segment(entry.segment)
-        if segment is not None and segment.is_lost:
-            raise CorruptData(path=os.path.join(self.folder, entry.segment.log_file), offset=entry.offset,
-                              index=entry.sequence, expected=f"the record of blob {entry.id!r}", found="no such file")
-        return content_of(self._log.segments.get(entry.segment, self._log.has), entry, self._salt)
+    def _contents(self) -> LogContents:
+        self._guard.require_open()
+        return self._log.contents
+
+    def _newest(self) -> LogContents:
+        return self._log.snapshot()
+
+    def _has_changed(self, contents: LogContents) -> bool:
+        return self._log.contents is not contents
+
+    def _has(self, name: SegmentName) -> bool:
+        return self._log.contents.has(name)
+
+    def _file(self, name: SegmentName, contents: LogContents) -> SegmentFile:
+        return self._log.segments.get(name, self._has)
+
+    def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
+        self._guard.require_open()
+        return self._compactor.view(policy, budget)
+
+    def _out_of_order(self) -> tuple[list[CorruptData], list[str]]:
+        if self._guard.running:
+            return [], []
+        layout = self._log.layout()
+        return list(layout.damage), leftovers(list_folder(self._folder), layout)
+
+    def _using(self) -> AbstractContextManager[object]:
+        return self._guard.use()
 
     def _counting_put(self, draft: IndexEntry, content: bytes, state: BlobState | None) -> IndexEntry | None:
         """Return the local PUT if a peer brings it once more, or one that it supersedes; else `None`."""
@@ -705,7 +546,7 @@ class BlobStore(Closing):
             # Where a TTL update is known, here or there, the PUT may come with its expiry or without.
             if state.is_permanent or draft.flags & RecordFlag.TTL_UPDATED:
                 known, draft = known._replace(expires_ms=NO_EXPIRY), draft._replace(expires_ms=NO_EXPIRY)
-            here, there = rank_of(known, self._read(known)), rank_of(draft, content)
+            here, there = rank_of(known, self._content(self._log.contents, known)), rank_of(draft, content)
         if here == there:
             return state.put
         self._log.events.append(("blobstore_put_twice", {
@@ -723,9 +564,6 @@ class BlobStore(Closing):
     def _count(self, what: str, value: int) -> None:
         if not self._observer.is_deaf:
             self._observer.event(f"blobstore_{what}", add=value, store=self._name)
-
-    def _now_ms(self) -> int:
-        return milliseconds(self._log.clock.now())
 
 
 def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None, budget: Budget | None = None,

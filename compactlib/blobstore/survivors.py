@@ -10,22 +10,22 @@ one.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple, TypeAlias
 
 import attrs
 
-from compactlib.blobstore.contents import LogSnapshot
+from compactlib.blobstore.contents import OFTEN, LogContents
 from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.records import MAX_TIME_MS, IndexEntry, RecordKind
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.validity import BlobEnd, Rules, Verdict, judge
-from compactlib.blobstore.values import MAX_TIME_MS, IndexEntry, RecordKind
 from compactlib.errors import InvalidInput
 
-_PUT, _TTL_UPDATE = int(RecordKind.PUT), int(RecordKind.TTL_UPDATE)
+_PUT = int(RecordKind.PUT)
 
 
 class Survivor(NamedTuple):
@@ -84,7 +84,7 @@ class OutputPlan:
     """
 
     name: SegmentName
-    picked: list[Picked]
+    picked: tuple[Picked, ...]
 
     @property
     def records(self) -> int:
@@ -95,6 +95,11 @@ class OutputPlan:
     def end(self) -> int:
         """The offset behind its last record."""
         return SEGMENT_HEADER_BYTES + sum(sum(part.sizes) for part in self.picked)
+
+    @property
+    def sequences(self) -> array[int]:
+        """The number of each record, in order."""
+        return array("Q", chain.from_iterable(part.sequences for part in self.picked))
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -122,15 +127,10 @@ class Survivors:
 
     def copies(self, entry: IndexEntry) -> bool:
         """Whether a record of a source is copied."""
-        for output in self.outputs:
-            for part in output.picked:
-                if part.segment == entry.segment:
-                    place = bisect_left(part.offsets, entry.offset)
-                    if place < len(part.offsets) and part.offsets[place] == entry.offset:
-                        return True
-        return False
+        return any(part.segment == entry.segment and entry.offset in part.offsets
+                   for output in self.outputs for part in output.picked)
 
-    def are_hit_by(self, entries: Sequence[IndexEntry], snapshot: LogSnapshot) -> bool:
+    def are_hit_by(self, entries: Iterable[IndexEntry], snapshot: LogContents) -> bool:
         """Whether one of these newer entries revives a blob whose PUT is dropped.
 
         The store refuses that for what is gone by its clock; a clock that was set back, or a peer, may still do it.
@@ -143,30 +143,29 @@ class Survivors:
         return False
 
 
-def choose_survivors(snapshot: LogSnapshot, sources: Sequence[SegmentName], rules: Rules, *, retention_ms: int,
-                     place: Place | None, check: Callable[[], None]) -> Survivors:
+def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rules: Rules, *, segment_bytes: int,
+                     retention_ms: int, place: Place | None, check: Callable[[], None]) -> Survivors:
     """Decide one step, in one pass over the index entries of its sources.
 
     Args:
         snapshot: of the log; every record in it is durable.
         sources: the segments to replace, in the order of copying.
         rules: what is kept.
+        segment_bytes: capacity of a segment.
         retention_ms: for how long a deleted blob is kept.
         place: gives the class of each survivor.
         check: called with each piece of work; what it raises ends it.
-
-    Raises:
-        InvalidInput: `place` gave something else than a whole number.
     """
     compacting, verdicts, kept = frozenset(sources), Counter[Verdict](), [Picked(name) for name in sources]
     classes = array("q")
+    often, ends = dict[bytes, list[IndexEntry]](), dict[bytes, BlobEnd]()
     for part in kept:
-        for entry, history in snapshot.histories_of(part.segment, check=check):
+        for entry, history in snapshot.histories_of(part.segment, often, check):
             check()
-            if history:
-                verdict = judge(entry, history, rules, compacting)
-            else:
-                verdict = Verdict.REPLACED if entry.kind in (_PUT, _TTL_UPDATE) else Verdict.SUPERSEDED
+            end = ends.get(entry.id)
+            if end is None and len(history) > OFTEN:
+                end = ends[entry.id] = BlobEnd.of(history)
+            verdict = judge(entry, history, rules, compacting, end)
             verdicts[verdict] += 1
             if verdict is Verdict.KEEP:
                 part.offsets.append(entry.offset)
@@ -174,13 +173,13 @@ def choose_survivors(snapshot: LogSnapshot, sources: Sequence[SegmentName], rule
                 part.sequences.append(entry.sequence)
                 if place is not None:
                     classes.append(_class_of(place, entry, history, rules.now_ms, retention_ms))
-    outputs = _packed(((part, row) for part in kept for row in range(len(part.offsets))), snapshot.segment_bytes)
+    outputs = _packed(((part, row) for part in kept for row in range(len(part.offsets))), segment_bytes)
     if place is not None and len(outputs) > 1:
-        by_class = _packed(_by_class(kept, classes), snapshot.segment_bytes)
+        by_class = _packed(_by_class(kept, classes), segment_bytes)
         if len(by_class) <= len(outputs):
             outputs = by_class
     generation = 1 + max(name.generation for name in sources)
-    named = tuple(OutputPlan(SegmentName(source.position, generation), picked)
+    named = tuple(OutputPlan(SegmentName(source.position, generation), tuple(picked))
                   for source, picked in zip(sources, outputs, strict=False))
     assert len(named) == len(outputs), "what one source keeps fits into one output"
     return Survivors(sources=tuple(sources), outputs=named, verdicts=verdicts, last_sequence=snapshot.last_sequence,

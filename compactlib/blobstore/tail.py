@@ -7,15 +7,18 @@ import contextlib
 import os
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from compactlib.blobstore.names import LogPosition, SegmentName
+from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentHeader, create_segment
 from compactlib.errors import StorageError
 from compactlib.files.disk import Files, OutFile, look_at
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+Place: TypeAlias = tuple[SegmentName, int]
+"""A segment, and an offset in it."""
 
 
 class LogWriter:
@@ -41,7 +44,7 @@ class LogWriter:
         self.header: SegmentHeader = header
         self.end: int = end
         self.unsynced_records: int = 0
-        self._synced = LogPosition(header.name, end)
+        self._synced = (header.name, end)
         self._sync_lock = threading.Lock()
         self._failed: StorageError | None = None
         path = os.path.join(folder, header.name.log_file)
@@ -63,24 +66,16 @@ class LogWriter:
         """Whether every record written is durable."""
         return self._synced >= (self.header.name, self.end)
 
-    def is_durable(self, position: LogPosition) -> bool:
+    def is_durable(self, position: Place) -> bool:
         """Whether everything before a position is durable."""
         return self._synced >= position
 
     def write(self, pieces: Sequence[Buffer]) -> None:
-        """Write behind the end; counts for nothing before `keep`.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Write behind the end; counts for nothing before `keep`."""
         self._out.write_at(self.end, pieces)
 
     def take_back(self) -> None:
-        """Cut off what `write` has left behind the end.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Cut off what `write` has left behind the end."""
         self._out.truncate(self.end)
 
     def keep(self, size: int) -> None:
@@ -89,28 +84,20 @@ class LogWriter:
         self.unsynced_records += 1
 
     def sync(self) -> None:
-        """Make everything written durable.
-
-        Raises:
-            StorageError: the disk refused, now or before.
-        """
+        """Make everything written durable."""
         if self.is_synced:
             return
         with self._sync_lock:
-            self._sync(self._out, LogPosition(self.header.name, self.end))
+            self._sync(self._out, (self.header.name, self.end))
         self.unsynced_records = 0
 
-    def sync_to(self, position: LogPosition) -> None:
-        """Make everything before `position` durable. Threads may call it together: one sync serves all that wait.
-
-        Raises:
-            StorageError: the disk refused, now or before.
-        """
+    def sync_to(self, position: Place) -> None:
+        """Make everything before `position` durable. Threads may call it together: one sync serves all that wait."""
         with self._sync_lock:
             if self._synced < position:
-                self._sync(self._synced_through, LogPosition(self.header.name, self.end))
+                self._sync(self._synced_through, (self.header.name, self.end))
 
-    def _sync(self, out: OutFile, reached: LogPosition) -> None:
+    def _sync(self, out: OutFile, reached: Place) -> None:
         if self._failed is not None:
             raise StorageError.from_os(OSError(self._failed.errno or 0, ""), "sync", self._failed.path)
         try:
@@ -121,11 +108,7 @@ class LogWriter:
         self._synced = max(self._synced, reached)
 
     def roll(self, header: SegmentHeader) -> None:
-        """Go on in a new segment. The active one has to be synced; the new one is durable when this returns.
-
-        Raises:
-            StorageError: the disk refused; the active segment stays the one it was.
-        """
+        """Go on in a new segment. The active one has to be synced; the new one is durable when this returns."""
         path = os.path.join(self._folder, header.name.log_file)
         if look_at(path) is not None:
             # Left by an attempt that failed; nothing was written to it.
@@ -146,7 +129,7 @@ class LogWriter:
             before = self._out, self._synced_through
             self._out, self._synced_through = opened
             self.header, self.end = header, SEGMENT_HEADER_BYTES
-            self._synced = LogPosition(header.name, self.end)
+            self._synced = (header.name, self.end)
         for each in before:
             each.close()
 

@@ -3,8 +3,8 @@
 
 Nothing in the rules comes back to life by time alone, so the answer for a record is two times: one that the reference
 time must not pass (then a delete is in effect) and one that now must not pass (then the blob has expired).
-`kept_until` gives both; `judge` compares them with the times of a compaction, and `lifetimes.py` leaves them open, so
-that statistics of any time are sums.
+`kept_until` gives both; `judge` compares them with the times of a compaction, and `lifetimes` leaves them open, so that
+statistics of any time are sums.
 
 Everything follows from the newest state of the blob: the record with the highest sequence among its PUT, DELETE and
 UNDELETE, and whether a TTL_UPDATE has made it permanent. "Latest" is always the sequence, never the place in the log.
@@ -30,13 +30,13 @@ the same step.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import attrs
 
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.values import IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind
 
 _PUT, _DELETE, _TTL_UPDATE, _UNDELETE = map(int, RecordKind)
 _TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
@@ -161,7 +161,8 @@ def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], 
         return KeptUntil(FOREVER, _GONE, Verdict.ORPHANED)
     if put is not None and entry.sequence < put.sequence and entry.kind in (_PUT, _TTL_UPDATE):
         return KeptUntil(FOREVER, _GONE, Verdict.REPLACED)
-    must_outlive = len(history) > 1 and (entry is newest or entry.kind == _TTL_UPDATE) and _outlives(
+    is_newest = entry.sequence == newest.sequence
+    must_outlive = len(history) > 1 and (is_newest or entry.kind == _TTL_UPDATE) and _outlives(
         entry, history, compacting)
     if entry.kind == _PUT:
         puts = [other for other in history if other.kind == _PUT]
@@ -171,7 +172,7 @@ def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], 
     if entry.kind == _TTL_UPDATE:
         put_stays = put is not None and put.segment not in compacting
         return KeptUntil(FOREVER if put_stays else deleted, FOREVER, Verdict.ORPHANED)
-    if entry is not newest:
+    if not is_newest:
         return KeptUntil(FOREVER, _GONE, Verdict.SUPERSEDED)
     if entry.kind == _DELETE:
         until, why = FOREVER if put is not None else _tombstone_until(entry, rules), Verdict.PURGED
@@ -193,8 +194,8 @@ def _tombstone_until(tombstone: IndexEntry, rules: PurgeRules) -> int:
     return _GONE if rules.seen_by_all_peers(tombstone) else expiry(tombstone.expires_ms, 0)
 
 
-def judge(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules,
-          compacting: Collection[SegmentName]) -> Verdict:
+def judge(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules, compacting: Collection[SegmentName],
+          end: BlobEnd | None = None) -> Verdict:
     """Return the verdict on a record if these segments, of which one holds it, are compacted together. O(n).
 
     Args:
@@ -202,11 +203,49 @@ def judge(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules,
         history: every record of its blob, ascending by sequence.
         rules: times and questions.
         compacting: the segments.
+        end: what the history says of the blob's end, if that is known.
     """
     if len(history) == 1 and entry.kind == _PUT:
         # Most blobs were put once and never touched again.
         return Verdict.KEEP if rules.now_ms <= expiry(entry.expires_ms, entry.flags) else Verdict.EXPIRED
-    reference_ms, now_ms, why = kept_until(entry, BlobEnd.of(history), history, rules.purge, compacting)
+    reference_ms, now_ms, why = kept_until(entry, BlobEnd.of(history) if end is None else end, history, rules.purge,
+                                           compacting)
     if rules.reference_ms > reference_ms and entry.kind == _PUT:
         return Verdict.DELETED
     return why if rules.reference_ms > reference_ms or rules.now_ms > now_ms else Verdict.KEEP
+
+
+class Lifetime(NamedTuple):
+    """Until when a record is kept by a compaction of its segment, if nothing more is written about its blob.
+
+    Attributes:
+        segment: where the record lies.
+        size: its bytes.
+        reference_until: the last reference time at which it is kept, milliseconds.
+        now_until: the last time at which it is kept, milliseconds.
+        offset: where the record begins.
+    """
+
+    segment: SegmentName
+    size: int
+    reference_until: int
+    now_until: int
+    offset: int
+
+    def is_kept(self, reference_ms: int, now_ms: int) -> bool:
+        """Whether a compaction at these times keeps it."""
+        return reference_ms <= self.reference_until and now_ms <= self.now_until
+
+
+def lifetimes(history: Sequence[IndexEntry], rules: PurgeRules) -> Iterator[Lifetime]:
+    """Yield the lifetimes of all records of one blob; a record that is not kept at any time is left out.
+
+    Args:
+        history: every record of the blob in the store, ascending by sequence.
+        rules: what else may go.
+    """
+    end = BlobEnd.of(history)
+    for entry in history:
+        reference_ms, now_ms, _ = kept_until(entry, end, history, rules, (entry.segment,))
+        if now_ms >= 0:
+            yield Lifetime(entry.segment, entry.size, reference_ms, now_ms, entry.offset)

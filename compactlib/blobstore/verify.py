@@ -7,25 +7,24 @@ index entry (`orphan`: dropped by the next compaction); `order`; and files that 
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable
 
-from compactlib.blobstore.contents import LogSnapshot
-from compactlib.blobstore.erasure import state_in
+from compactlib.blobstore.contents import LogContents
+from compactlib.blobstore.erasure import pending_erasures
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.scan import DamagedRange, ScannedRecord, scan_records
+from compactlib.blobstore.records import IndexEntry, RecordFlag
+from compactlib.blobstore.scan import Scanned, scan_records
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile
-from compactlib.blobstore.values import IndexEntry, RecordFlag
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, CorruptData, Unsupported
+from compactlib.errors import CompactlibError, CorruptData
 from compactlib.report import Finding, VerifyReport
 
 MAX_TRIES = 20
 """How often a verification begins again because a compaction has taken a segment away from it."""
 
 
-def verify_log(folder: str, snapshot: LogSnapshot, is_there: Callable[[SegmentName], bool], names: Iterable[str],
+def verify_log(folder: str, snapshot: LogContents, is_there: Callable[[SegmentName], bool], names: Iterable[str],
                budget: Budget) -> VerifyReport | None:
     """Read every record of a log, and compare it with its index. Writers and compactions may go on meanwhile.
 
@@ -41,31 +40,31 @@ def verify_log(folder: str, snapshot: LogSnapshot, is_there: Callable[[SegmentNa
     """
     findings: list[Finding] = []
     records = read = 0
-    for segment, info in zip(snapshot.contents.segments, snapshot.segments, strict=True):
-        path = os.path.join(folder, info.name.log_file)
+    for segment in snapshot.segments:
+        path = os.path.join(folder, segment.name.log_file)
         if segment.is_lost:
             error = CorruptData(path=path, offset=0, expected="a segment of the log", found="no such file")
-            findings.append(Finding("missing", str(info.name), str(error), error))
+            findings.append(Finding("missing", str(segment.name), str(error), error))
             continue
-        budget.spend(max(info.end - SEGMENT_HEADER_BYTES, 0))
+        budget.spend(max(segment.end - SEGMENT_HEADER_BYTES, 0))
         try:
             file = SegmentFile(path)
         except CompactlibError as error:
-            if not is_there(info.name):
+            if not is_there(segment.name):
                 return None
-            findings.append(Finding("damage", str(info.name), str(error), error))
+            findings.append(Finding("damage", str(segment.name), str(error), error))
             continue
-        if file.header.name != info.name:
-            findings.append(Finding("name", str(info.name), f"its header names segment {file.header.name}"))
-        found, count = verify_segment(snapshot, info.name, file, info.end)
+        if file.header.name != segment.name:
+            findings.append(Finding("name", str(segment.name), f"its header names segment {file.header.name}"))
+        found, count = verify_segment(snapshot, segment.name, file, segment.end)
         findings += found
         records += count
-        read += info.end
+        read += segment.end
     findings += [Finding("leftover", name, "no segment of the log, and no compaction runs") for name in names]
     return VerifyReport(tuple(findings), records, read)
 
 
-def verify_segment(snapshot: LogSnapshot, name: SegmentName, file: SegmentFile, end: int) -> tuple[list[Finding], int]:
+def verify_segment(snapshot: LogContents, name: SegmentName, file: SegmentFile, end: int) -> tuple[list[Finding], int]:
     """Compare the records of a segment with its index; return what was found, and how many entries the index has.
 
     What a hard delete overwrites meanwhile, or was kept from overwriting wholly, is no finding.
@@ -76,25 +75,19 @@ def verify_segment(snapshot: LogSnapshot, name: SegmentName, file: SegmentFile, 
     if list(entries) != sorted(entries):
         findings.append(Finding("order", str(name), "its index entries do not ascend by offset"))
     for found in scan_records(file, SEGMENT_HEADER_BYTES, end):
-        place = f"{name}:{found.offset}"
-        if isinstance(found, DamagedRange):
-            findings.append(_damage(file, name, found.offset, "a record", found.found,
+        here, entry = found.entry, entries.pop(found.offset, None)
+        if here is None:
+            findings.append(_damage(file, name, found, "a record",
                                     f"{found.end - found.offset} bytes that are no record: {found.found}"))
             continue
-        entry = entries.pop(found.offset, None)
         if entry is None:
-            findings.append(Finding("orphan", place, f"record {found.header.sequence} of {found.header.id!r} has no "
-                                                     f"index entry"))
-        elif not _describes(entry, found):
-            findings.append(_damage(
-                file, name, found.offset, f"record {entry.sequence} of {entry.id!r}",
-                f"record {found.header.sequence} of {found.header.id!r}",
-                f"the index names record {entry.sequence} of {entry.id!r}, the log holds {found.header.sequence} of "
-                f"{found.header.id!r}"))
-        if not found.whole:
-            findings.append(_damage(
-                file, name, found.offset, "a content that fits its CRC", "another one",
-                f"the content of record {found.header.sequence} of {found.header.id!r} does not fit its CRC"))
+            findings.append(Finding("orphan", f"{name}:{found.offset}", f"record {here.sequence} of {here.id!r} has no "
+                                                                        f"index entry"))
+        elif not _describes(entry, here):
+            findings.append(_damage(file, name, found, f"record {entry.sequence} of {entry.id!r}",
+                                    f"record {here.sequence} of {here.id!r}"))
+        if found.found:
+            findings.append(_damage(file, name, found, f"record {here.sequence} of {here.id!r}", found.found))
     findings += [Finding("missing", f"{name}:{entry.offset}", f"record {entry.sequence} of {entry.id!r} is not there")
                  for entry in entries.values()]
     places = {each.place for each in findings}
@@ -105,24 +98,19 @@ def verify_segment(snapshot: LogSnapshot, name: SegmentName, file: SegmentFile, 
 
 def _is_erased(file: SegmentFile, entry: IndexEntry) -> bool:
     """Whether a hard delete is about to overwrite the content of a record, or has done so since it was read."""
-    with contextlib.suppress(CorruptData, Unsupported):
-        # In this order: what is named no more, is overwritten.
-        state = state_in(os.path.dirname(file.path)).read()
-        if state is not None and any((each.segment, each.offset) == (entry.segment, entry.offset)
-                                     for each in state.erasures):
-            return True
-    return any(isinstance(found, ScannedRecord) and found.whole and bool(found.header.flags & RecordFlag.ERASED)
-               and _describes(entry, found) for found in scan_records(file, entry.offset, entry.end))
+    # In this order: what is named no more, is overwritten.
+    pending = pending_erasures(os.path.dirname(file.path), file.header.incarnation)
+    if entry.offset in pending.get(entry.segment, ()):
+        return True
+    return any(found.entry is not None and not found.found and bool(found.entry.flags & RecordFlag.ERASED)
+               and _describes(entry, found.entry) for found in scan_records(file, entry.offset, entry.end))
 
 
-def _damage(file: SegmentFile, name: SegmentName, offset: int, expected: str, found: str, what: str) -> Finding:
-    return Finding("damage", f"{name}:{offset}", what,
-                   CorruptData(path=file.path, offset=offset, expected=expected, found=found))
+def _damage(file: SegmentFile, name: SegmentName, at: Scanned, expected: str, found: str) -> Finding:
+    error = CorruptData(path=file.path, offset=at.offset, expected=expected, found=found)
+    return Finding("damage", f"{name}:{at.offset}", str(error), error)
 
 
-def _describes(entry: IndexEntry, found: ScannedRecord) -> bool:
-    header = found.header
-    return (entry.id, entry.kind, entry.life_version, entry.sequence, entry.op_time_ms, entry.expires_ms, entry.size,
-            entry.account, entry.container) == (
-        header.id, header.kind, header.life_version, header.sequence, header.op_time_ms, header.expires_ms,
-        header.size, header.account, header.container)
+def _describes(entry: IndexEntry, here: IndexEntry) -> bool:
+    """Whether an index entry is that of the record that lies in its place, but for its flags."""
+    return entry == here._replace(flags=entry.flags, segment=entry.segment)

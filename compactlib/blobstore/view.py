@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import isfinite
-from operator import attrgetter, index
+from operator import attrgetter
 from typing import Any, Literal, Protocol, TypeAlias
 from zlib import crc32 as _hash
 
@@ -85,8 +85,7 @@ class SegmentView:
         damage: why it is left out for damage; empty if it is not. Then it is not eligible.
 
     Raises:
-        InvalidInput: valid bytes are not a part of the used ones, `dying` does not ascend or is more than is valid, or
-            a value is of another type.
+        InvalidInput: valid bytes are not a part of the used ones, or `dying` does not ascend or is more than is valid.
     """
 
     name: SegmentName
@@ -99,16 +98,10 @@ class SegmentView:
     damage: str = ""
 
     def __attrs_post_init__(self) -> None:
-        try:
-            self._check()
-        except (TypeError, AttributeError) as error:
-            raise InvalidInput(f"segment {self.name} has a value of another type: {error}") from error
-
-    def _check(self) -> None:
         if not 0 <= self.valid_bytes <= self.used_bytes:
             raise InvalidInput(f"segment {self.name} claims {self.valid_bytes} valid of {self.used_bytes} used bytes; "
                                f"valid is a part of the whole")
-        if not isfinite(self.last_modified) or (self.disk_bytes is not None and index(self.disk_bytes) < 0):
+        if not isfinite(self.last_modified) or (self.disk_bytes is not None and self.disk_bytes < 0):
             raise InvalidInput(f"segment {self.name} claims to be last modified at {self.last_modified}, and to take "
                                f"{self.disk_bytes} bytes on disk; give seconds since the epoch, and 0 bytes or more")
         if self.dying and (any(first.at > second.at for first, second in pairwise(self.dying))
@@ -141,7 +134,7 @@ class BlobView(Printed):
 
     Raises:
         InvalidInput: the segments do not ascend, a number is negative or not finite, the newest segment is
-            eligible, nothing is left of a segment beside header and largest blob, or a value is of another type.
+            eligible, or nothing is left of a segment beside header and largest blob.
     """
 
     store: str
@@ -157,12 +150,6 @@ class BlobView(Printed):
     history: LastPlans
 
     def __attrs_post_init__(self) -> None:
-        try:
-            self._check()
-        except (TypeError, AttributeError) as error:
-            raise InvalidInput(f"the view of store {self.store!r} has a value of another type: {error}") from error
-
-    def _check(self) -> None:
         for name in ("capacity_bytes", "segment_bytes", "header_bytes", "max_blob_bytes", "used_bytes",
                      "retention_seconds", "reference_time"):
             value = getattr(self, name)
@@ -228,19 +215,7 @@ class BlobView(Printed):
 
 
 def _names(given: Iterable[SegmentName | SegmentView]) -> tuple[SegmentName, ...]:
-    """The names of what was given: names, or segments of a view."""
-    names = [each.name if isinstance(each, SegmentView) else each for each in given] if _is_series(given) else [given]
-    found = tuple(name for name in names if isinstance(name, SegmentName))
-    if len(found) < len(names):
-        wrong = next(name for name in names if not isinstance(name, SegmentName))
-        raise InvalidInput(f"a choice names {wrong!r}, which is no segment; give segments of view.eligible, or their "
-                           f"names")
-    return found
-
-
-def _is_series(given: object) -> bool:
-    # A name is a tuple of its own.
-    return isinstance(given, Iterable) and not isinstance(given, SegmentName | str | bytes)
+    return tuple(each.name if isinstance(each, SegmentView) else each for each in given)
 
 
 @attrs.frozen
@@ -254,7 +229,7 @@ class BlobChoice:
         kind: which schedule it answers to; a `"full"` one is remembered by the store.
 
     Raises:
-        InvalidInput: the victims are no names of segments, there is no reason, or there is no such kind.
+        InvalidInput: there is no reason, or there is no such kind.
     """
 
     victims: tuple[SegmentName, ...] = attrs.field(default=(), converter=_names)
@@ -262,10 +237,8 @@ class BlobChoice:
     kind: PlanKind = attrs.field(default="normal", kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        why: object = self.why
-        if not isinstance(why, str) or not why:
-            raise InvalidInput(f"a choice gives the reason {why!r}; say in one sentence why these segments, or "
-                               f"why none")
+        if not self.why:
+            raise InvalidInput("a choice gives no reason; say in one sentence why these segments, or why none")
         require_one_of("the kind of a choice", self.kind, PlanKind)
 
     @property
@@ -300,16 +273,6 @@ class BlobPolicy(Protocol):
 
 # ------------------------------------------------------------------------------------------- what policies are made of
 
-def check_view(view: object) -> None:
-    """Return if a policy was given a view.
-
-    Raises:
-        InvalidInput: it was not.
-    """
-    if not isinstance(view, BlobView):
-        raise InvalidInput(f"a policy chooses from a BlobView, not from {type(view).__name__}; take one with view()")
-
-
 def require_view_of(view: BlobView, store: str, incarnation: bytes) -> None:
     """Check that a view is one of this store.
 
@@ -322,7 +285,6 @@ def require_view_of(view: BlobView, store: str, incarnation: bytes) -> None:
 
 def shut_by_use(view: BlobView, min_used_fraction: float) -> str:
     """As `shut_gate`, of this gate alone."""
-    check_view(view)
     if view.used_bytes < min_used_fraction * view.capacity_bytes:
         return (f"{view.used_fraction:.1%} of the log is used, below min_used_fraction={min_used_fraction}; lower it, "
                 f"or wait")
@@ -335,9 +297,6 @@ def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
     Args:
         view: the store.
         min_used_fraction: how full the log has to be; exactly as full is enough.
-
-    Raises:
-        InvalidInput: `view` is no `BlobView`.
     """
     if shut := shut_by_use(view, min_used_fraction):
         return shut

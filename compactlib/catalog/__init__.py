@@ -40,16 +40,8 @@ if TYPE_CHECKING:
         SetIndexStatus as SetIndexStatus,
     )
     from compactlib.catalog.lease import LeaseElection as LeaseElection
-    from compactlib.catalog.members import Members as Members, Membership as Membership
-    from compactlib.catalog.needs.published import PublishedTimes as PublishedTimes
-    from compactlib.catalog.needs.rebalance import (
-        Placement as Placement,
-        RebalanceNeed as RebalanceNeed,
-        ZoneProgress as ZoneProgress,
-    )
-    from compactlib.catalog.needs.report import LocalNeeds as LocalNeeds
-    from compactlib.catalog.needs.transactions import ActiveTransactions as ActiveTransactions
-    from compactlib.catalog.needs.watermark import LowWatermark as LowWatermark
+    from compactlib.catalog.members import Members as Members
+    from compactlib.catalog.needs import ActiveTransactions as ActiveTransactions, LocalNeeds as LocalNeeds
     from compactlib.catalog.node import CatalogNode as CatalogNode, Database as Database
     from compactlib.catalog.plan import (
         CatalogPlan as CatalogPlan,
@@ -58,6 +50,12 @@ if TYPE_CHECKING:
         CutToBound as CutToBound,
         KeepSeconds as KeepSeconds,
         KeepVersions as KeepVersions,
+    )
+    from compactlib.catalog.published import PublishedTimes as PublishedTimes
+    from compactlib.catalog.rebalance import (
+        Placement as Placement,
+        RebalanceNeed as RebalanceNeed,
+        ZoneProgress as ZoneProgress,
     )
     from compactlib.catalog.round import Peers as Peers, RoundReport as RoundReport, run_round as run_round
     from compactlib.catalog.schema import (
@@ -84,16 +82,16 @@ if TYPE_CHECKING:
         Unavailable as Unavailable,
         ZoneAssignments as ZoneAssignments,
     )
+    from compactlib.catalog.watermark import LowWatermark as LowWatermark
 else:
     offer(__name__, {
         "compactlib.catalog.commands": "DropObject PutObject RenameObject SetIndexStatus",
         "compactlib.catalog.lease": "LeaseElection",
-        "compactlib.catalog.members": "Members Membership",
-        "compactlib.catalog.needs.published": "PublishedTimes",
-        "compactlib.catalog.needs.rebalance": "Placement RebalanceNeed ZoneProgress",
-        "compactlib.catalog.needs.report": "LocalNeeds",
-        "compactlib.catalog.needs.transactions": "ActiveTransactions",
-        "compactlib.catalog.needs.watermark": "LowWatermark",
+        "compactlib.catalog.members": "Members",
+        "compactlib.catalog.published": "PublishedTimes",
+        "compactlib.catalog.rebalance": "Placement RebalanceNeed ZoneProgress",
+        "compactlib.catalog.needs": "ActiveTransactions LocalNeeds",
+        "compactlib.catalog.watermark": "LowWatermark",
         "compactlib.catalog.node": "CatalogNode Database",
         "compactlib.catalog.plan": "CatalogPlan Cut CutReport CutToBound KeepSeconds KeepVersions",
         "compactlib.catalog.round": "Peers RoundReport run_round",

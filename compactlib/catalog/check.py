@@ -9,6 +9,7 @@ contradicts this, so a shorter history is never taken for the whole; verificatio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import attrs
 
@@ -20,7 +21,7 @@ from compactlib.catalog.records import LEASES, TERMS, TIMES
 from compactlib.catalog.schema import EMPTY, Catalog
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.update_log import LogState, UpdateLog
-from compactlib.errors import Busy, CorruptData, Unsupported
+from compactlib.errors import BudgetSpent, Busy, CorruptData, Unsupported
 from compactlib.kv import Delete
 from compactlib.kv.cell import Cell
 from compactlib.report import Finding, VerifyReport
@@ -113,43 +114,55 @@ def _damaged(version: int, expected: str, found: str) -> CorruptData:
 # ------------------------------------------------------------------------------------------------------------ recovery
 
 
-def recover_history(log: UpdateLog) -> RetainedVersions:
-    """Return the history that the log holds; version 0 alone if the log is empty. O(retained versions), in pages.
+def recover_history(log: UpdateLog, known: RetainedVersions | None = None,
+                    state: LogState | None = None) -> RetainedVersions:
+    """Return the history that the log holds; version 0 alone if the log is empty. O(new versions), in pages.
 
-    Others may append and cut at the same time: recovery then reads again.
+    Others may append and cut at the same time: it then reads again.
+
+    Args:
+        log: is read.
+        known: what is known of it already; returned as it is if there is nothing new, with one request.
+        state: what the log's marks say, if that was just read.
 
     Raises:
         RecordMissing: a version, a mark or a piece of a snapshot is not there.
         CorruptData: a record cannot be read, or contradicts another one.
         Unsupported: a later release wrote a record.
-        Busy: the log was cut again and again while it was read.
+        Busy: the log was cut or grew again and again while it was read.
     """
-    for _ in range(_MAX_READS):
+    known = RetainedVersions() if known is None else known
+    if state is None or state.latest < known.latest:  # what was given was read before
         state = log.state()
+    for _ in range(_MAX_READS):
         try:
-            return _recovered(log, state)
+            return _read_on(log, state, known)
         except (CorruptData, Unsupported):
             again = log.state()
             if (again.earliest, again.latest) == (state.earliest, state.latest):
                 raise
+            state = again
     raise Busy(f"the catalog's log was cut or grew {_MAX_READS} times while it was read; try when there is less load")
 
 
-def _recovered(log: UpdateLog, state: LogState) -> RetainedVersions:
-    first = EMPTY
+def _read_on(log: UpdateLog, state: LogState, known: RetainedVersions) -> RetainedVersions:
+    if state.latest < known.latest:
+        raise RecordMissing(key=keys.LATEST.decode(), version=known.latest, expected=f"version {known.latest}, which "
+                            f"was there before; the log ends at {state.latest}")
     updates: list[tuple[Timestamp, bytes]] = []
-    kept: list[Catalog] = []
-    for read in read_versions(log, state):
+    made = [known.catalog(known.latest)]
+    for read in read_versions(log, state, made[0]) if state.latest > known.latest else ():
         if read.problem is not None or read.catalog is None:
             raise read.problem or AssertionError(f"version {read.version} has neither a catalog nor a problem")
-        if read.payload is None:
-            first = read.catalog.copy()
+        if read.payload is None:  # the log begins above what is known
+            updates, made = [], [read.catalog.copy()]
+            known = RetainedVersions(made[0])
             continue
         updates.append((read.catalog.activation, read.payload))
-        last = kept[-1] if kept else first
-        if read.version == state.latest or is_far_above(last, read.catalog):
-            kept.append(read.catalog.copy())
-    return RetainedVersions.of(first, updates, kept)
+        if read.version == state.latest or is_far_above(made[-1], read.catalog):
+            made.append(read.catalog.copy())
+    found = known.followed_by(updates, made[1:])
+    return found.beginning_with(found.catalog(state.earliest)) if state.earliest > found.earliest else found
 
 
 # -------------------------------------------------------------------------------------------------------- verification
@@ -171,16 +184,9 @@ def verify_log(log: UpdateLog, history: RetainedVersions, budget: Budget) -> Ver
             again = log.state()
             if (again.earliest, again.latest) != (state.earliest, state.latest):
                 continue
-        found.rest(state)
+        found.rest()
         return VerifyReport(tuple(found.findings), found.records, found.bytes_read)
     raise Busy(f"the catalog's log grew or was cut {_MAX_READS} times while it was read; try when there is less load")
-
-
-def _is_same(read: Read, history: RetainedVersions) -> bool:
-    """Return whether memory has the same version, which is retained."""
-    if read.catalog is not None and (read.payload is None or read.version == history.latest):
-        return read.catalog == history.catalog(read.version)
-    return not history.has(read.version - 1) or read.payload in (None, history.payload(read.version))
 
 
 class _Verification:
@@ -195,57 +201,59 @@ class _Verification:
 
     def versions(self, history: RetainedVersions) -> LogState | None:
         """Read every version; returns what the marks say, `None` if they cannot be read."""
-        try:
+        state = None
+        with self._noting():
             state = self._log.state()
             for read in read_versions(self._log, state):
                 self._count(read.size)
                 if read.problem is not None:
                     self._note(read.problem)
-                elif history.has(read.version) and not _is_same(read, history):
+                elif history.has(read.version) and not (
+                        read.catalog == history.catalog(read.version) if read.payload is None else
+                        read.version == history.earliest or read.payload == history.payload(read.version)):
                     self.findings.append(Finding("order", keys.update_key(read.version).decode(),
                                                  f"version {read.version} is another one in memory"))
-        except (CorruptData, Unsupported) as error:
-            self._note(error)
-            return None
-        for version in range(state.latest + 1, history.latest + 1):
-            self._note(_missing(version))
+            for version in range(state.latest + 1, history.latest + 1):
+                self._note(_missing(version))
         return state
 
-    def rest(self, state: LogState | None) -> None:
+    def rest(self) -> None:
         """Read what a cut has left behind, and everything else in the partition."""
-        try:
+        with self._noting():
             for key, size in garbage(self._log, self._budget):
                 self._count(size)
                 self.findings.append(Finding("leftover", key.decode("ascii", "backslashreplace"),
                                              "it is no longer needed; reclaim() deletes it"))
-        except (CorruptData, Unsupported) as error:
-            self._note(error)
         checks: dict[bytes, Callable[[bytes, bytes], object]] = {
             keys.TERM: TERMS.unseal, keys.COORDINATOR: LEASES.unseal, keys.PUBLISHED: TIMES.unseal}
-        cells = (keys.PINS, keys.MEMBERS, keys.LOW_WATERMARK, keys.FORMAT)
-        for prefix in (*checks, *cells):
+        checks |= dict.fromkeys((keys.PINS, keys.MEMBERS, keys.LOW_WATERMARK, keys.FORMAT), self._check_cell)
+        for prefix, check in checks.items():
             with self._log.store.scan(self._log.partition, prefix=prefix) as entries:
                 for entry in entries:
                     if entry.key == prefix or prefix.endswith(b"/"):
                         self._count(len(entry.key) + len(entry.value))
-                        try:
-                            if prefix in cells:
-                                Cell(self._log.store, self._log.partition, entry.key, _AnyValue()).value_of(entry.value)
-                            else:
-                                checks[prefix](entry.key, entry.value)
-                        except (CorruptData, Unsupported) as error:
-                            self._note(error)
+                        with self._noting():
+                            check(entry.key, entry.value)
+
+    def _check_cell(self, key: bytes, stored: bytes) -> None:
+        Cell(self._log.store, self._log.partition, key, _AnyValue()).value_of(stored)
 
     def _count(self, size: int) -> None:
         self._budget.check()
         self.records += 1
         self.bytes_read += size
 
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except (CorruptData, Unsupported) as error:
+            self._note(error)
+
     def _note(self, error: Damage) -> None:
         kind = "missing" if isinstance(error, RecordMissing) else "damage"
-        place = str(getattr(error, "path", ""))
         if str(error) not in {known.what for known in self.findings}:
-            self.findings.append(Finding(kind, place, str(error), error))
+            self.findings.append(Finding(kind, str(getattr(error, "path", "")), str(error), error))
 
 
 class _AnyValue:
@@ -261,30 +269,56 @@ class _AnyValue:
 # ------------------------------------------------------------------------------------------------------------- reclaim
 
 
-def reclaim(log: UpdateLog, budget: Budget) -> Iterator[tuple[int, int]]:
-    """Delete what no snapshot and no version needs any more, a step at a time. Restartable at any step.
+@attrs.frozen
+class CatalogReclaim:
+    """What a reclaim deleted.
+
+    Attributes:
+        keys: how many keys.
+        bytes_freed: of keys and records.
+        why: of a report that is empty or partial, why.
+        is_partial: whether something is left.
+    """
+
+    keys: int
+    bytes_freed: int
+    why: str = ""
+    is_partial: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was nothing to delete."""
+        return not self.keys and not self.is_partial
+
+
+def reclaim(log: UpdateLog, budget: Budget) -> CatalogReclaim:
+    """Delete what no snapshot and no version needs any more. Restartable at any step.
 
     Those are updates below the earliest version, and pieces of snapshots below it or of attempts that lost. The
     earliest version only rises and no key below it is ever written again, so a caller that was held up, while others
     cut the log further, deletes nothing that is needed.
 
-    Returns:
-        After each step how many keys were deleted, and how many bytes of keys and records.
-
     Raises:
         RecordMissing, CorruptData, Unsupported: the snapshot with which the log begins cannot be read.
-        BudgetSpent: the budget ended; what was deleted until then is gone.
+        BudgetSpent: the budget ended before anything was deleted.
     """
-    waste = list(garbage(log, budget))
+    waste = garbage(log, budget)
     step = min(_RECLAIM_BATCH, log.store.limits.max_transact)
+    keys_gone = freed = 0
     for at in range(0, len(waste), step):
-        budget.check()
+        try:
+            budget.check()
+        except BudgetSpent as error:
+            if not at:
+                raise
+            return CatalogReclaim(keys_gone, freed, str(error), is_partial=True)
         gone = waste[at:at + step]
         log.store.transact(deletes=[Delete(log.partition, key) for key, _ in gone])
-        yield len(gone), sum(size for _, size in gone)
+        keys_gone, freed = keys_gone + len(gone), freed + sum(size for _, size in gone)
+    return CatalogReclaim(keys_gone, freed, "" if waste else "nothing lies below the earliest version")
 
 
-def garbage(log: UpdateLog, budget: Budget) -> Iterator[tuple[bytes, int]]:
+def garbage(log: UpdateLog, budget: Budget) -> list[tuple[bytes, int]]:
     """Return the keys that `reclaim` would delete now, each with the bytes that it and its record take.
 
     Raises:
@@ -292,32 +326,25 @@ def garbage(log: UpdateLog, budget: Budget) -> Iterator[tuple[bytes, int]]:
     """
     for _ in range(_MAX_READS):
         earliest, _condition = log.earliest()
+        found: list[tuple[bytes, int]] = []
         if not earliest:
-            return
-        try:
-            found = list(_garbage(log, earliest, budget))
-        except RecordMissing:
-            if log.earliest()[0] == earliest:
-                raise
-            continue
-        yield from found
-        return
-
-
-def _garbage(log: UpdateLog, earliest: int, budget: Budget) -> Iterator[tuple[bytes, int]]:
-    used: set[bytes] | None = None
-    for version, key, record in log.entries(0, few=True):
-        budget.check()
-        if version >= earliest:
-            used = set(log.piece_keys(version, record)) if version == earliest else None
-            break
-        yield key, len(key) + len(record)
-    if used is None:
-        raise _missing(earliest)
-    with log.store.scan(log.partition, prefix=keys.PIECES) as entries:
-        for entry in entries:
+            return found
+        version, record = 0, b""
+        for version, key, record in log.entries(0, few=True):
             budget.check()
-            of_version = keys.version_of(entry.key, keys.PIECES)
-            # Above the earliest version another node may be writing a snapshot right now.
-            if of_version is not None and of_version <= earliest and entry.key not in used:
-                yield entry.key, len(entry.key) + len(entry.value)
+            if version >= earliest:
+                break
+            found.append((key, len(key) + len(record)))
+        if version == earliest:
+            used = set(log.piece_keys(version, record))
+            with log.store.scan(log.partition, prefix=keys.PIECES) as entries:
+                for entry in entries:
+                    budget.check()
+                    of_version = keys.version_of(entry.key, keys.PIECES)
+                    # Above the earliest version another node may be writing a snapshot right now.
+                    if of_version is not None and of_version <= earliest and entry.key not in used:
+                        found.append((entry.key, len(entry.key) + len(entry.value)))
+            return found
+        if log.earliest()[0] == earliest:
+            raise _missing(earliest)
+    raise Busy(f"the catalog's log was cut {_MAX_READS} times while it was read; try when there is less load")

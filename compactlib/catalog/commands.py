@@ -3,8 +3,8 @@
 
 >>> from compactlib.catalog.schema import EMPTY, Schema, Zone
 >>> batch = [PutObject(Schema("S")), PutObject(Zone("Z", partitions=4)), PutObject(Schema("S"), if_exists="keep")]
->>> planned = plan_update(EMPTY, batch)
->>> planned.applied, planned.next_id, len(planned.puts)
+>>> update, applied = plan_update(EMPTY, batch, commit=10, activation=20)
+>>> applied, update.next_id, len(update.puts)
 ((True, True, False), 2, 2)
 """
 
@@ -25,8 +25,10 @@ from compactlib.catalog.schema import (
     Index,
     IndexStatus,
     Schema,
+    Update,
     Zone,
 )
+from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.values import MAX_PARTITIONS
 from compactlib.errors import InvalidInput
 
@@ -59,21 +61,21 @@ class Draft:
         self.catalog.drop(kind, one.id)
         self._touched[kind, one.id] = None
 
-    def planned(self, applied: Sequence[bool]) -> PlannedUpdate:
+    def update(self, commit: Timestamp, activation: Timestamp) -> Update:
         """Return the difference that is left: what is put and dropped in one batch leaves none."""
         puts, drops = [], []
         for kind, object_id in self._touched:
-            before, after = (each._objects(kind).get(object_id) for each in (self._before, self.catalog))
+            before, after = (each.objects_of(kind).get(object_id) for each in (self._before, self.catalog))
             if after is not None and after != before:
-                puts.append(after)
+                puts.append(attrs.evolve(after, created_at=after.created_at or activation, updated_at=commit))
             elif after is None and before is not None:
                 drops.append((kind, object_id))
         order = list(KINDS)
         puts.sort(key=lambda one: (order.index(type(one)), one.id))
         # An index goes before its table, by which it is named.
         drops.sort(key=lambda one: -list(KINDS.values()).index(one[0]))
-        return PlannedUpdate(puts=tuple(puts), drops=tuple(drops), applied=tuple(applied),
-                             next_id=self.catalog.next_id)
+        return Update(version=self._before.version + 1, commit=commit, activation=activation,
+                      next_id=self.catalog.next_id, drops=tuple(drops), puts=tuple(puts))
 
 
 class Command(Protocol):
@@ -87,30 +89,18 @@ class Command(Protocol):
         """
 
 
-@attrs.frozen(kw_only=True)
-class PlannedUpdate:
-    """What a batch of commands comes down to.
-
-    Attributes:
-        puts: objects that are new or changed.
-        drops: kinds and ids of the objects that are gone.
-        applied: one flag per command: whether it changed something.
-        next_id: the id after the last one given out.
-    """
-
-    puts: tuple[CatalogObject, ...]
-    drops: tuple[tuple[str, int], ...]
-    applied: tuple[bool, ...]
-    next_id: int
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no version is needed."""
-        return not self.puts and not self.drops
-
-
-def plan_update(catalog: Catalog, commands: Sequence[Command]) -> PlannedUpdate:
+def plan_update(catalog: Catalog, commands: Sequence[Command], *, commit: Timestamp,
+                activation: Timestamp) -> tuple[Update, tuple[bool, ...]]:
     """Check a batch, each command against the catalog that those before it leave. O(objects + commands).
+
+    Args:
+        catalog: the version before.
+        commands: the batch.
+        commit: when the next version is appended.
+        activation: from when on it is in force.
+
+    Returns:
+        What makes the next version, which may put and drop nothing; and of each command, whether it changed something.
 
     Raises:
         CommandRefused: one does not fit; the batch is refused as a whole.
@@ -119,7 +109,8 @@ def plan_update(catalog: Catalog, commands: Sequence[Command]) -> PlannedUpdate:
     if len(commands) > MAX_COMMANDS:
         raise InvalidInput(f"{len(commands)} commands in one batch; the limit is {MAX_COMMANDS}: split it")
     draft = Draft(catalog)
-    return draft.planned([command.apply(draft) for command in commands])
+    applied = tuple(command.apply(draft) for command in commands)
+    return draft.update(commit, activation), applied
 
 
 def refuse(command: object, reason: str, draft: Draft) -> CommandRefused:
@@ -175,7 +166,7 @@ class PutObject:
 
 @attrs.frozen
 class DropObject:
-    """DropObject an object: a table with its indexes, a schema or a zone without tables.
+    """Drop an object: a table with its indexes, a schema or a zone without tables.
 
     Attributes:
         kind: `"schema"`, `"zone"`, `"table"` or `"index"`.
@@ -259,8 +250,8 @@ class SetIndexStatus:
 
 
 def _check_name(command: object, name: str, draft: Draft) -> None:
-    if type(name) is not str or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
-        raise refuse(command, f"{str(name)[:40]!r} is no name; give 1 to {MAX_NAME} printable characters", draft)
+    if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        raise refuse(command, f"{name[:40]!r} is no name; give 1 to {MAX_NAME} printable characters", draft)
 
 
 def _find(kind: str, name: str, schema: str, draft: Draft) -> CatalogObject | None:

@@ -23,7 +23,7 @@ Built for a thousand nodes and a thousand tables: a decision compares each node'
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -113,21 +113,21 @@ class CatalogView(Printed):
         """Return one row a node that was asked, or that reported unasked."""
         asked = {node.name for node in self.topology.nodes}
         reports = {report.node.name: report for report in self.reports}
-        return [_row(name, reports.get(name), name in asked) for name in sorted(asked | reports.keys())]
+        rows = []
+        for name in sorted(asked | reports.keys()):
+            report, needs_from, why = reports.get(name), None, ""
+            if report is not None and report.unavailable:
+                why = f"{report.unavailable[0].factor}: {report.unavailable[0].reason}"
+            elif report is not None and report.floors:
+                lowest = min(report.floors, key=lambda floor: floor.time)
+                needs_from, why = lowest.time, str(lowest.factor)
+            rows.append({"node": name, "asked": name in asked, "reported": report is not None,
+                         "needs_from": needs_from, "why": why})
+        return rows
 
     def _summary(self) -> str:
         return (f"versions {self.history.earliest} to {self.history.latest}, {len(self.reports)} reports of "
                 f"{len(self.topology.nodes)} nodes")
-
-
-def _row(name: str, report: NodeReport | None, asked: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"node": name, "asked": asked, "reported": report is not None, "needs_from": None, "why": ""}
-    if report is None:
-        return row
-    if report.unavailable:
-        return {**row, "why": f"{report.unavailable[0].factor}: {report.unavailable[0].reason}"}
-    lowest = min(report.floors, key=lambda floor: floor.time, default=None)
-    return row if lowest is None else {**row, "needs_from": lowest.time, "why": str(lowest.factor)}
 
 
 def version_at(history: RetainedVersions, time: Timestamp) -> int | None:
@@ -282,50 +282,40 @@ class _Evidence:
     def limits(self, version: int) -> Iterator[Limit]:
         """Return what forbids this version."""
         catalog = self._history.catalog(version)
-        builds = [Culprit(index=index, table=table, owner=_status(catalog, index))
-                  for index, table in sorted(catalog.building.items())]
         yield from self._unknown
         for factor, floors in self._floors.items():
             time = min(floor.time for floor in floors)
             allows = version_at(self._history, time)
             if allows is None or allows < version:
-                culprits = [floor.culprit for floor in floors if floor.time == time]
-                if factor is Factor.INDEX_BUILD:  # a source of the host's own
-                    culprits, builds = [*culprits, *builds], []
-                yield _limit(factor, allows, culprits, time=time)
-        if builds:
-            yield _limit(Factor.INDEX_BUILD, self._below(version, _being_built), builds)
-        self._hosting.read(catalog)
-        for factor, blocked in self._hosting.blocked.items():
-            if blocked.tables_of(catalog):
-                yield _limit(factor, self._below(version, blocked.tables_of), blocked.culprits, more=blocked.more)
+                yield _limit(factor, allows, [floor.culprit for floor in floors if floor.time == time], time=time)
+        for factor, created in self._forbidding(catalog).items():
+            if created:
+                blocked = self._hosting.blocked.get(factor) or _Blocked(culprits=[
+                    Culprit(index=each, table=table, owner=f"index {catalog.indexes[each].name!r} is "
+                                                           f"{catalog.indexes[each].status}")
+                    for each, table in sorted(catalog.building.items())])
+                yield _limit(factor, self.highest(version, factor), blocked.culprits, more=blocked.more)
 
-    def highest(self, version: int) -> int:
-        """Return the highest version, from this one down, that its own objects do not forbid, whatever time is needed.
-        """
-        def forbidding(catalog: Catalog) -> list[Timestamp]:
-            self._hosting.read(catalog)
-            tables = [each for blocked in self._hosting.blocked.values() for each in blocked.tables_of(catalog)]
-            return [*_being_built(catalog), *tables]
-
-        return self._below(version, forbidding)
-
-    def _below(self, version: int, forbidding: Callable[[Catalog], list[Timestamp]]) -> int:
-        """Return the highest version, from this one down, without objects that forbid it.
-
-        Args:
-            version: where to begin.
-            forbidding: returns when those objects of a catalog were created: all versions since then have them.
+    def highest(self, version: int, *factors: Factor) -> int:
+        """Return the highest version, from this one down, without objects of these factors, or of any, that forbid it.
         """
         history = self._history
-        while version > history.earliest and (created := forbidding(history.catalog(version))):
+        while version > history.earliest:
+            forbidding = self._forbidding(history.catalog(version))
+            created = [time for factor, times in forbidding.items() if not factors or factor in factors
+                       for time in times]
+            if not created:
+                break
+            # All versions since then have the object.
             made = version_at(history, min(created))
             version = history.earliest if made is None else max(min(made, version) - 1, history.earliest)
         return version
 
-
-def _being_built(catalog: Catalog) -> list[Timestamp]:
-    return [catalog.indexes[each].created_at for each in catalog.building]
+    def _forbidding(self, catalog: Catalog) -> dict[Factor, list[Timestamp]]:
+        """Return when the objects were created because of which history may not begin at this version."""
+        self._hosting.read(catalog)
+        return {Factor.INDEX_BUILD: [catalog.indexes[each].created_at for each in catalog.building],
+                **{factor: blocked.tables_of(catalog) for factor, blocked in self._hosting.blocked.items()}}
 
 
 def _limit(factor: Factor, allows: int | None, culprits: Sequence[Culprit], *, time: Timestamp | None = None,
@@ -369,11 +359,6 @@ def _floors(view: CatalogView) -> Iterator[Floor]:
             yield Floor(Factor.ACTIVE_TRANSACTIONS, report.transactions_from, Culprit(node=name))
         for floor in report.floors:
             yield attrs.evolve(floor, culprit=attrs.evolve(floor.culprit, node=name))
-
-
-def _status(catalog: Catalog, index_id: int) -> str:
-    index = catalog.indexes.get(index_id)
-    return "" if index is None else f"index {index.name!r} is {index.status}"
 
 
 @attrs.define

@@ -19,7 +19,7 @@ import attrs
 from compactlib.catalog.errors import CatalogVersionNotFound, TimeBeforeHistory
 from compactlib.catalog.schema import EMPTY, UPDATES, Catalog, Update
 from compactlib.catalog.timestamp import Timestamp
-from compactlib.errors import AuditFailed, InvalidInput
+from compactlib.errors import AuditFailed
 
 UPDATES_BETWEEN = 1000
 """At least so many updates lie between two catalogs that are kept."""
@@ -30,28 +30,22 @@ _RECENT = 16
 class _Made:
     """Catalogs that are made, by version; shared by all histories that go on from one another."""
 
-    kept: list[Catalog] = attrs.field(factory=list)  # Invariant: ascending, the first one is the history's first
+    kept: list[Catalog]  # Invariant: ascending, the first one is the history's first
     recent: dict[int, Catalog] = attrs.field(factory=dict)
     lock: threading.Lock = attrs.field(factory=threading.Lock)
 
     def nearest(self, version: int) -> Catalog:
         """Return the highest catalog that is made, up to this version."""
         with self.lock:
-            below = [each for each in self.recent if each <= version]
             kept = self.kept[bisect_right(self.kept, version, key=lambda each: each.version) - 1]
-            return self.recent[max(below)] if below and max(below) > kept.version else kept
+            below = max((each for each in self.recent if each <= version), default=0)
+            return self.recent[below] if below > kept.version else kept
 
     def remember(self, catalog: Catalog) -> None:
         with self.lock:
             self.recent[catalog.version] = catalog
             while len(self.recent) > _RECENT:
                 del self.recent[next(iter(self.recent))]
-
-    def keep_some(self, catalog: Catalog) -> None:
-        """Keep the latest catalog if many updates lie below it."""
-        with self.lock:
-            if is_far_above(self.kept[-1], catalog):
-                self.kept.append(catalog)
 
 
 def is_far_above(kept: Catalog, catalog: Catalog) -> bool:
@@ -77,24 +71,6 @@ class RetainedVersions:
         self._end = 1
         self._made = _Made([first])
         self._latest = first
-
-    @classmethod
-    def of(cls, first: Catalog, updates: Sequence[tuple[Timestamp, bytes]],
-           kept: Sequence[Catalog]) -> RetainedVersions:
-        """Return the history of a recovery.
-
-        Args:
-            first: the earliest version.
-            updates: what leads on from it: activation, and the update as it is stored.
-            kept: some of the versions above the first, ascending, the latest among them.
-        """
-        made = cls(first)
-        made._activations += [activation for activation, _ in updates]
-        made._updates += [payload for _, payload in updates]
-        made._end = len(made._updates)
-        made._made.kept += kept
-        made._latest = made._made.kept[-1]
-        return made
 
     # -- looking up
 
@@ -145,11 +121,6 @@ class RetainedVersions:
         """Return whether exactly this version is retained."""
         return self.earliest <= version <= self.latest
 
-    def below(self, version: int) -> int | None:
-        """Return the highest retained version strictly below this one; `None` if there is none."""
-        found = min(version - 1, self.latest)
-        return found if found >= self.earliest else None
-
     def update(self, version: int) -> Update:
         """Return what led to this version from the one before it, which is retained as well."""
         return UPDATES.decode(self.payload(version), f"the update to version {version}")
@@ -159,16 +130,6 @@ class RetainedVersions:
         self._require(version - 1)
         self._require(version)
         return self._updates[version - self.earliest]
-
-    def between(self, first: Timestamp, last: Timestamp) -> Iterator[Catalog]:
-        """Return the catalogs in force at some moment from `first` to `last`, both inclusive; at least one.
-
-        Raises:
-            TimeBeforeHistory: `first` is below the earliest retained activation.
-        """
-        start = self.version_at(first)
-        end = start if last < first else self.version_at(last)
-        return map(self.catalog, range(start, end + 1))
 
     def __len__(self) -> int:
         return self._end
@@ -182,42 +143,37 @@ class RetainedVersions:
 
     # -- the next value
 
-    def followed_by(self, catalog: Catalog, payload: bytes) -> RetainedVersions:
-        """Return these with one version more. O(1) for the newest value. One thread at a time builds on a value.
+    def followed_by(self, updates: Sequence[tuple[Timestamp, bytes]], made: Sequence[Catalog]) -> RetainedVersions:
+        """Return these with the versions that follow. O(updates) for the newest value; one thread at a time builds on a
+        value.
 
         Args:
-            catalog: the version.
-            payload: the update that led to it, as it is stored.
-
-        Raises:
-            InvalidInput: it does not follow the latest in version and time.
+            updates: of each version, its activation, and the update that led to it as it is stored.
+            made: the last of the versions, and perhaps some before it, ascending.
         """
-        if catalog.version != self.latest + 1 or catalog.activation <= self._activations[self._end - 1]:
-            raise InvalidInput(f"version {catalog.version}, active at {catalog.activation}, does not follow version "
-                               f"{self.latest}, active at {self._activations[self._end - 1]}")
-        made = RetainedVersions.__new__(RetainedVersions)
-        made.earliest, made._made, made._latest = self.earliest, self._made, catalog
-        made._activations, made._updates = self._activations, self._updates
+        if not updates:
+            return self
+        after = RetainedVersions.__new__(RetainedVersions)
+        after.earliest, after._made, after._latest = self.earliest, self._made, made[-1]
+        after._activations, after._updates = self._activations, self._updates
         if len(self._updates) > self._end:  # another value builds on this one already
-            made._activations, made._updates = self._activations[:self._end], self._updates[:self._end]
-            made._made = _Made(list(self._made.kept))
-        made._activations.append(catalog.activation)
-        made._updates.append(payload)
-        made._end = self._end + 1
-        made._made.keep_some(catalog)
-        return made
+            after._activations, after._updates = self._activations[:self._end], self._updates[:self._end]
+            after._made = _Made(list(self._made.kept))
+        after._activations += [activation for activation, _ in updates]
+        after._updates += [payload for _, payload in updates]
+        after._end = self._end + len(updates)
+        with after._made.lock:
+            for catalog in made:
+                if is_far_above(after._made.kept[-1], catalog):
+                    after._made.kept.append(catalog)
+        return after
 
     def beginning_with(self, first: Catalog) -> RetainedVersions:
         """Return these without what lies below a version; or that version alone, above the latest. O(versions kept)."""
-        made = RetainedVersions(first)
-        if first.version < self.latest:
-            at = first.version - self.earliest + 1
-            made._activations += self._activations[at:self._end]
-            made._updates += self._updates[at:self._end]
-            made._end = len(made._updates)
-            made._made.kept += [each for each in self._made.kept if first.version < each.version <= self.latest]
-            made._latest = self._latest
-        return made
+        above = range(first.version + 1, self.latest + 1)
+        kept = [each for each in self._made.kept if each.version in above]
+        return RetainedVersions(first).followed_by([(self.activation(each), self.payload(each)) for each in above],
+                                                   [*kept, self._latest])
 
     def __eq__(self, other: object) -> bool:
         """Return whether both retain the same versions. O(n), unless they are one."""
@@ -227,32 +183,26 @@ class RetainedVersions:
             self.earliest == other.earliest and self.catalog(self.earliest) == other.catalog(other.earliest)
             and self._updates[1:self._end] == other._updates[1:other._end])
 
-    def __hash__(self) -> int:
-        return hash((self.earliest, self.latest, self._activations[self._end - 1]))
-
     def __reduce__(self) -> tuple[Any, ...]:
         updates = list(zip(self._activations[1:self._end], self._updates[1:self._end], strict=True))
-        kept = [self._latest] if updates else []
-        return RetainedVersions.of, (self.catalog(self.earliest), updates, kept)
+        return _of, (self.catalog(self.earliest), updates, self._latest)
 
     def audit(self) -> None:
-        """Check that the latest catalog is what the updates lead to, and the catalogs that are kept as well.
+        """Check that the catalogs in memory are what the updates lead to. O(changes).
 
         Raises:
-            AuditFailed: they are not.
+            AuditFailed: one is not.
         """
         replayed = self.catalog(self.earliest).copy()
         kept = {each.version: each for each in (*self._made.kept, self._latest)}
         for version in range(self.earliest + 1, self.latest + 1):
-            update = self.update(version)
-            if update.version != version or update.activation != self._activations[version - self.earliest]:
-                raise AuditFailed(f"the update to version {version} is {update!r:.100}")
-            replayed.apply(update)
+            replayed.apply(self.update(version))
             if version in kept and kept[version] != replayed:
                 raise AuditFailed(f"{kept[version]!r} is in memory, and its updates lead to {replayed!r}")
-        if self._activations[:self._end] != sorted(set(self._activations[:self._end])):
-            raise AuditFailed("activation times do not ascend strictly")
-        self._latest.audit()
 
     def __repr__(self) -> str:
         return f"RetainedVersions({self.earliest} to {self.latest})"
+
+
+def _of(first: Catalog, updates: Sequence[tuple[Timestamp, bytes]], latest: Catalog) -> RetainedVersions:
+    return RetainedVersions(first).followed_by(updates, [latest])

@@ -51,9 +51,6 @@ class LeaseElection:
         clock: its `monotonic()` decides when a lease has run out.
         rng: makes the word by which this life of the node knows its own lease.
 
-    Attributes:
-        elected: who coordinated at the last look; `None` before the first.
-
     Raises:
         InvalidInput: the lease is not above 0.
     """
@@ -62,7 +59,6 @@ class LeaseElection:
                  clock: Clock | None = None, rng: random.Random | None = None) -> None:
         if not milliseconds(lease_seconds, name="lease_seconds"):
             raise InvalidInput(f"lease_seconds is {lease_seconds}; give more than 0")
-        self.elected: Elected | None = None
         self._store = store
         self._node = node
         self._lease_seconds = lease_seconds
@@ -96,8 +92,7 @@ class LeaseElection:
         if lease is not None and lease.life == self._life and lease.term == self._last_term:
             held = attrs.evolve(lease, beat=lease.beat + 1)
         elif lease is not None and lease.node != self._node and now - self._since < self._lease_seconds:
-            self.elected = Elected(lease.term, lease.node)
-            return self.elected
+            return Elected(lease.term, lease.node)
         else:
             held = Lease(self._last_term + 1, self._node, self._life, 1)
         conditions = [Condition(*address, found[address].predicate if address in found else None)
@@ -110,8 +105,7 @@ class LeaseElection:
         except PredicateFailed:
             return None
         self._seen, self._last_term = held, held.term
-        self.elected = Elected(held.term, held.node)
-        return self.elected
+        return Elected(held.term, held.node)
 
     def __repr__(self) -> str:
-        return f"LeaseElection({self._node!r}, {self.elected})"
+        return f"LeaseElection({self._node!r})"

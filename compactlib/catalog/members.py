@@ -8,8 +8,7 @@ transactions may go on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
 
 import attrs
 
@@ -19,19 +18,6 @@ from compactlib.clock import Clock
 from compactlib.codec import JsonCodec
 from compactlib.kv import Condition, KVStore
 from compactlib.kv.cell import Cell
-
-
-class Membership(Protocol):
-    """Where a coordinator reads which nodes there are. `Members` is one; a host may have its own."""
-
-    def read(self) -> tuple[Topology, Sequence[Condition]]:
-        """Return the topology, with its epoch, from where the membership is decided: a local copy may be old.
-
-        Returns:
-            The topology, and states of keys of the log's store that hold as long as it does not change: none if it
-            does not lie there. Then no cut is refused for a node that joins in the very moment, and a node must begin
-            nothing for the clocks' greatest skew, and for as long as a cut may take, after it was admitted.
-        """
 
 
 @attrs.frozen
@@ -59,7 +45,7 @@ class Members:
     def __init__(self, store: KVStore, partition: bytes = b"catalog", *, clock: Clock | None = None) -> None:
         self._cell = Cell[_Nodes](store, partition, keys.MEMBERS, JsonCodec(_Nodes), clock=clock)
 
-    def read(self) -> tuple[Topology, Sequence[Condition]]:
+    def read(self) -> tuple[Topology, Condition]:
         """Return the nodes, and the condition that they have not changed since. One request.
 
         Raises:
@@ -67,7 +53,7 @@ class Members:
         """
         state = self._cell.state()
         found = state.value or _Nodes()
-        return Topology(frozenset(NodeId(*each) for each in found.nodes.items()), found.epoch), (state.condition,)
+        return Topology(frozenset(NodeId(*each) for each in found.nodes.items())), state.condition
 
     def join(self, name: str) -> NodeId:
         """Add a node, or begin its next life; returns it with an incarnation that no life had before.

@@ -18,22 +18,21 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol, Self
+from typing import Protocol
 
 from compactlib.budget import Budget
 from compactlib.catalog.errors import ClockSkewExceeded, NotReady, TimeBeforeHistory
 from compactlib.catalog.lease import Elected, LeaseElection
-from compactlib.catalog.members import Members, Membership
-from compactlib.catalog.needs.published import PublishedTimes
-from compactlib.catalog.needs.report import LocalNeeds, NeedSource
-from compactlib.catalog.needs.transactions import ActiveTransactions
-from compactlib.catalog.needs.watermark import LowWatermark
+from compactlib.catalog.members import Members
+from compactlib.catalog.needs import ActiveTransactions, LocalNeeds, NeedSource
 from compactlib.catalog.plan import CatalogPolicy
+from compactlib.catalog.published import PublishedTimes
 from compactlib.catalog.round import Peers, RoundReport, run_round
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import HybridClock, Timestamp, show
 from compactlib.catalog.update_log import UpdateLog
-from compactlib.catalog.values import Assignments, Floor, NodeId, NodeReport, Published, ZoneResult
+from compactlib.catalog.values import Assignments, NodeId, NodeReport, Published, Topology, ZoneResult
+from compactlib.catalog.watermark import LowWatermark
 from compactlib.contract import CommitFence
 from compactlib.errors import Busy, Stale
 from compactlib.observer import Observer, Observers
@@ -63,8 +62,8 @@ class Database(Protocol):
         """Remove the data and the log of a partition that this node hosts, of a dropped table that nobody can read."""
 
 
-class CatalogNode:
-    """One node of a cluster. Any thread may call it.
+class CatalogNode(PeriodicService):
+    """One node of a cluster. Any thread may call it. Its thread starts and stops as every `PeriodicService`.
 
     Args:
         name: this node's, which no other node has.
@@ -75,8 +74,6 @@ class CatalogNode:
         data_availability_seconds: how long old data stays readable.
         delay_seconds: see `CatalogService`.
         sources: further needs: `RebalanceNeed`, the host's own.
-        membership: which nodes there are; default: a cell beside the log, which `join` and `leave` change. With one of
-            the host's own, `join` is given this node's present life.
         follow_seconds: how often the log is read for what other nodes append.
         upkeep_seconds: how often the low watermark is raised, and expired pins, destroyed partitions and leftovers of
             cuts are forgotten.
@@ -85,24 +82,27 @@ class CatalogNode:
 
     Attributes:
         name, service, published: as their names say; `published` before the node has joined as well.
+        coordinator: who coordinates, as far as this node knows; `None` before the first election.
         last_round: the report of the last round that this node ran.
+        last_error: what the thread or a round raised last; it is logged, and the work is tried again.
+        failures: how often that was.
     """
 
     def __init__(self, name: str, log: UpdateLog, clock: HybridClock, database: Database, *,
                  lease_seconds: float | None = 15.0, data_availability_seconds: float = 600.0,
-                 delay_seconds: float = 0.5, sources: Sequence[NeedSource] = (), membership: Membership | None = None,
-                 follow_seconds: float = 0.1, upkeep_seconds: float = 60.0, policy: CatalogPolicy | None = None,
+                 delay_seconds: float = 0.5, sources: Sequence[NeedSource] = (), follow_seconds: float = 0.1,
+                 upkeep_seconds: float = 60.0, policy: CatalogPolicy | None = None,
                  observer: Observer | None = None) -> None:
-        self.name: str = name
+        super().__init__(self._keep_up, name=name, every_seconds=follow_seconds, retry_seconds=follow_seconds,
+                         max_retry_seconds=10.0, clock=clock.clock)
         self.service: CatalogService = CatalogService(log, clock, delay_seconds=delay_seconds, policy=policy,
                                                       observer=observer)
         self.published: PublishedTimes = PublishedTimes(log.store, name, log.partition, clock=clock.clock)
+        self.coordinator: Elected | None = None
         self.last_round: RoundReport | None = None
-        self._clock = clock
         self._database = database
         self._observer = Observers(observer)
         self._members = Members(log.store, log.partition, clock=clock.clock)
-        self._membership: Membership = self._members if membership is None else membership
         history = self.service.history
         self._watermark = LowWatermark(log.store, name, clock, data_availability_seconds=data_availability_seconds,
                                        partition=log.partition, earliest=history.activation(history.earliest))
@@ -112,25 +112,20 @@ class CatalogNode:
         self._needs: LocalNeeds | None = None  # from the admission on
         self._may_begin = False  # from when the clocks' greatest skew has passed since
         self._reported: Timestamp = 0
-        self._coordinator: Elected | None = None
         self._election = None if lease_seconds is None else LeaseElection(
             log.store, name, lease_seconds=lease_seconds, partition=log.partition, clock=clock.clock, rng=log.rng)
         self._look_seconds = (lease_seconds or 15.0) / 3
         self._upkeep_seconds = upkeep_seconds
-        self._looked = self._kept_up = self._epoch = -1.0
+        self._looked = self._kept_up = -1.0
+        self._topology: Topology | None = None
         self._bells: set[Callable[[], object]] = set()
-        self._thread = PeriodicService(self._run_once, name=f"node {name} of the catalog", every_seconds=follow_seconds,
-                                       retry_seconds=follow_seconds, max_retry_seconds=10.0, clock=clock.clock)
 
     # -- membership
 
-    def join(self, node: NodeId | None = None) -> NodeId:
+    def join(self) -> NodeId:
         """Become a member, in the next life of this node, and wait for the clocks' greatest skew.
 
         Whoever handed a time out before does not know this node; by then no clock is behind such a time.
-
-        Args:
-            node: this life, where the host keeps the membership and has admitted it.
 
         Raises:
             ClockSkewExceeded: this node's clock is behind the log, or behind its own low watermark, by more than the
@@ -139,32 +134,33 @@ class CatalogNode:
                 member; it is none again. Remove that partition, and copy it anew.
             Busy, OutcomeUnknown: as `Members.join`.
         """
+        clock = self.service.clock
         self.service.poll()
         history = self.service.history
         for time in (history.catalog(history.latest).commit, self._watermark.value.time or 0):
-            ahead = self._clock.ahead_ms(time)
-            if ahead > self._clock.max_skew_ms:
-                raise ClockSkewExceeded(time=time, ahead_ms=ahead, limit_ms=self._clock.max_skew_ms,
+            ahead = clock.ahead_ms(time)
+            if ahead > clock.max_skew_ms:
+                raise ClockSkewExceeded(time=time, ahead_ms=ahead, limit_ms=clock.max_skew_ms,
                                         advice=f"node {self.name} is not admitted until its clock is right")
         self._may_begin, self._reported = False, 0
-        joined = self._members.join(self.name) if node is None else node
+        joined = self._members.join(self.name)
         # A round that began before does not cut any more, and each later one asks this node.
         self.service.poll()
         needed, _ = self.published.needs_and_hosted()
         try:
-            if isinstance(needed, Floor):
+            if needed is not None:
                 self.service.history.at(needed.time)
         except TimeBeforeHistory:
             self.leave()
             raise
         self._needs = LocalNeeds(joined, lambda: self.service.history, transactions=self._transactions,
                                  partitions=self.published, sources=self._sources)
-        self._clock.clock.sleep(self._clock.max_skew_ms / 1000)
+        clock.clock.sleep(clock.max_skew_ms / 1000)
         self._may_begin = True
         return joined
 
     def leave(self, name: str | None = None) -> None:
-        """Take a node out of the membership kept beside the log: this one, or another one that has ended.
+        """Take a node out of the membership: this one, or another one that has ended.
 
         Until then nothing is cut, since its transactions may go on. Its word is the host's.
 
@@ -239,8 +235,10 @@ class CatalogNode:
         if time > self._reported:
             raise Stale(f"time {show(time)} is above {show(self._reported)}, which node {self.name} has reported last; "
                         f"it is not published")
-        catalogs = self.service.history.between(time, self._clock.present())
-        partitions = {zone.id: zone.partitions for catalog in catalogs for zone in catalog.zones.values()}
+        history = self.service.history
+        versions = range(history.version_at(time), history.version_at(self.service.clock.present()) + 1)
+        partitions = {zone.id: zone.partitions for version in versions
+                      for zone in history.catalog(version).zones.values()}
         results = []
         for zone in sorted(partitions):
             try:
@@ -254,15 +252,9 @@ class CatalogNode:
 
     def elected(self, term: int, node: str) -> None:
         """Take note of the host's election: `node` coordinates in `term`. A lower term than before changes nothing."""
-        known = self._coordinator
-        if known is None or term > known.term:
-            self._coordinator = Elected(term, node)
+        if self.coordinator is None or term > self.coordinator.term:
+            self.coordinator = Elected(term, node)
             self._ring()
-
-    @property
-    def coordinator(self) -> Elected | None:
-        """Who coordinates, as far as this node knows."""
-        return self._coordinator
 
     async def round(self, peers: Peers, *, seconds: float = 10.0, fence: CommitFence | None = None) -> RoundReport:
         """Run one round now; see `run_round`.
@@ -270,12 +262,12 @@ class CatalogNode:
         Raises:
             NotReady: this node does not coordinate, as far as it knows.
         """
-        elected = self._coordinator
+        elected = self.coordinator
         if elected is None or elected.node != self.name:
             raise NotReady(f"node {self.name} does not coordinate; {elected} does" if elected else
                            f"node {self.name} does not know who coordinates")
         self.last_round = await run_round(
-            peers, self.service, self._membership, term=elected.term, assignments=self._database.assignments,
+            peers, self.service, self._members, term=elected.term, assignments=self._database.assignments,
             low_watermark=self._watermark.value.time, seconds=seconds, fence=fence)
         self._observer.event("catalog_round", report=self.last_round)
         return self.last_round
@@ -306,12 +298,12 @@ class CatalogNode:
             while True:
                 wake.clear()
                 pause = interval_seconds
-                if self._coordinator is not None and self._coordinator.node == self.name:
+                if self.coordinator is not None and self.coordinator.node == self.name:
                     try:
                         report = await self.round(peers, seconds=seconds, fence=fence)
                         pause = retry_seconds if report.is_partial else interval_seconds
                     except Exception as error:
-                        self._thread.last_error, self._thread.failures = error, self._thread.failures + 1
+                        self.last_error, self.failures = error, self.failures + 1
                         _LOGGER.warning("a round of node %s failed: %s", self.name, error, exc_info=error)
                         pause = retry_seconds
                 with suppress(TimeoutError):
@@ -334,48 +326,18 @@ class CatalogNode:
         """
         if not self._may_begin:
             self.join()
-        self._thread.start()
-
-    def stop(self, *, wait_seconds: float = 30.0) -> None:
-        """End the thread, and wait for that; the node stays a member, and can be started again.
-
-        Raises:
-            Busy: it has not ended in time.
-        """
-        self._thread.stop(wait_seconds=wait_seconds)
-
-    def run_pending(self) -> bool:
-        """Do what is due in the caller's thread, for hosts without threads; returns whether anything was."""
-        return self._thread.run_pending()
-
-    def wake(self) -> None:
-        """Read the log now: after a notification of the store, for instance."""
-        self._thread.wake()
+        super().start()
 
     def close(self) -> None:
         """Stop, and close the catalog; the node stays a member until it, or another one, calls `leave`."""
-        self._thread.stop()
+        self.stop()
         self.service.close()
-
-    @property
-    def last_error(self) -> BaseException | None:
-        """What the thread or a round raised last; it is logged, and the work is tried again."""
-        return self._thread.last_error
-
-    @property
-    def failures(self) -> int:
-        """How often that was."""
-        return self._thread.failures
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run_once(self, budget: Budget) -> None:
-        now = self._clock.clock.monotonic()
+    def _keep_up(self, budget: Budget) -> None:
+        now = self._clock.monotonic()
         work: list[Callable[[], object]] = [self.service.poll]
         if self._looked < 0 or now - self._looked >= self._look_seconds:
             self._looked = now
@@ -401,14 +363,14 @@ class CatalogNode:
             self.elected(elected.term, elected.node)
 
     def _read_membership(self) -> None:
-        topology, _ = self._membership.read()
+        topology, _ = self._members.read()
         needs = self._needs
         if needs is not None and self._may_begin and needs.node not in topology.nodes:
             # Taken out by the host's word, perhaps while this process stood still.
             self._may_begin, self._needs = False, None
-        if self._epoch not in (-1, topology.epoch):
+        if self._topology not in (None, topology):
             self._ring()
-        self._epoch = topology.epoch
+        self._topology = topology
 
     def _destroy_unreadable(self) -> None:
         since = self._watermark.value.time
@@ -423,4 +385,4 @@ class CatalogNode:
             self.published.forget_removed(self.service.history, self._database.assignments())
 
     def __repr__(self) -> str:
-        return f"<CatalogNode {self.id or self.name}: {self._thread!r}>"
+        return f"<CatalogNode {self.id or self.name}: {'running' if self.is_running else 'stopped'}>"

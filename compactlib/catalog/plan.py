@@ -16,11 +16,9 @@ import attrs
 
 from compactlib.catalog.decision import CatalogView, Decision, decide, version_at
 from compactlib.catalog.errors import UnsafeCompaction
-from compactlib.catalog.timestamp import Timestamp, from_seconds, milliseconds, to_seconds
-from compactlib.catalog.values import Assignments, Need, NodeReport, Topology
+from compactlib.catalog.timestamp import from_seconds, milliseconds, to_seconds
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
-from compactlib.kv import Condition
 from compactlib.report import PolicyRecord, Printed
 
 # -------------------------------------------------------------------------------------------------------- policies
@@ -72,7 +70,7 @@ class KeepVersions:
     margin: int = attrs.field(default=1)
 
     def __attrs_post_init__(self) -> None:
-        if type(self.margin) is not int or self.margin < 0:
+        if self.margin < 0:
             raise InvalidInput(f"margin is {self.margin!r}; give a whole number of at least 0")
 
     @property
@@ -80,15 +78,14 @@ class KeepVersions:
         return "keep_versions"
 
     def choose(self, view: CatalogView, now: float) -> Cut:
-        decision, kept = view.decision, view.needed
-        if decision.target is None:
+        decision, needed = view.decision, view.needed
+        if decision.target is None or needed is None:
             return Cut(None, decision.reason())
-        for _ in range(self.margin):
-            kept = None if kept is None else view.history.below(kept)
-        if kept is None or kept <= view.history.earliest:
+        if needed - self.margin <= view.history.earliest:
             return Cut(None, f"{len(view.history)} versions are retained, and margin={self.margin} keeps as many below "
-                             f"version {view.needed}, which is needed; lower it, or wait")
-        return Cut(min(kept, decision.target), f"margin={self.margin} versions more are kept than are needed")
+                             f"version {needed}, which is needed; lower it, or wait")
+        return Cut(min(needed - self.margin, decision.target),
+                   f"margin={self.margin} versions more are kept than are needed")
 
 
 @attrs.frozen
@@ -127,31 +124,18 @@ class CatalogPlan(Printed):
     """What a compaction of the catalog would do, as it was safe when the view was taken.
 
     Attributes:
-        why: why this is done; of an empty plan what holds the history, and what would end that.
-        target: the version that becomes the earliest one; `None`: nothing is cut.
-        earliest: the earliest version retained when it was planned.
-        latest: the latest one.
-        commits: commit times of the latest version and of the target, by which the plan's catalog is known.
+        view: what it was decided of; asked again before the cut.
         policy: the policy that chose.
         explanation: everything that keeps the target from being higher, the strongest first.
-        reports, topology, assignments, low_watermark, needs: what it was decided by; asked again before the cut.
-        term, conditions: what must still hold in the step that cuts.
+        target: the version that becomes the earliest one; `None`: nothing is cut.
+        why: why this is done; of an empty plan what holds the history, and what would end that.
     """
 
-    why: str
-    target: int | None
-    earliest: int
-    latest: int
-    commits: tuple[tuple[int, Timestamp], ...]
+    view: CatalogView
     policy: PolicyRecord
     explanation: Decision
-    reports: tuple[NodeReport, ...]
-    topology: Topology
-    assignments: Assignments
-    low_watermark: Timestamp | None
-    needs: tuple[Need, ...]
-    term: int | None
-    conditions: tuple[Condition, ...]
+    target: int | None = None
+    why: str
 
     # A snapshot takes kilobytes, and nobody decides by them.
     bytes_to_copy = bytes_freed = bytes_needed = bytes_available = None
@@ -168,13 +152,14 @@ class CatalogPlan(Printed):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one row a limit, each with the target; one row at least."""
-        head = {"target": self.target, "earliest": self.earliest}
+        head = {"target": self.target, "earliest": self.explanation.earliest}
         return [{**head, **row} for row in self.explanation.to_dicts()] or [{**head, "why": self.why}]
 
     def _summary(self) -> str:
+        earliest, latest = self.explanation.earliest, self.explanation.latest
         if self.target is None:
-            return f"nothing is cut (versions {self.earliest} to {self.latest} are retained): {self.why}"
-        return f"history is cut to version {self.target} (of {self.earliest} to {self.latest}): {self.why}"
+            return f"nothing is cut (versions {earliest} to {latest} are retained): {self.why}"
+        return f"history is cut to version {self.target} (of {earliest} to {latest}): {self.why}"
 
 
 def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
@@ -186,12 +171,7 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
         BaseException: whatever the policy raises.
     """
     history, decision = view.history, view.decision
-    latest = history.catalog(history.latest)
-    plan = CatalogPlan(
-        why=decision.reason(), target=None, earliest=history.earliest, latest=history.latest,
-        commits=((latest.version, latest.commit),), policy=PolicyRecord.of(policy), explanation=decision,
-        reports=view.reports, topology=view.topology, assignments=view.assignments, low_watermark=view.low_watermark,
-        needs=view.needs, term=view.term, conditions=view.conditions)
+    plan = CatalogPlan(view=view, policy=PolicyRecord.of(policy), explanation=decision, why=decision.reason())
     if decision.target is None:
         return plan  # whatever a policy says
     choice = policy.choose(view, to_seconds(view.now))
@@ -199,7 +179,7 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
         raise InvalidInput(f"the policy {policy.name} chose {choice!r:.100}; a policy answers a Cut")
     if choice.target is None:
         return attrs.evolve(plan, why=choice.why)
-    if type(choice.target) is not int or not history.has(choice.target):
+    if not history.has(choice.target):
         raise InvalidInput(f"the policy {policy.name} chose {choice.target!r:.100}; versions {history.earliest} to "
                            f"{history.latest} are retained")
     if choice.target > decision.target:
@@ -208,12 +188,11 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
     # The choice itself may be forbidden, by an index build below what is safe, for instance.
     found = decision if choice.target == decision.target else decide(view, at_most=choice.target)
     limits = {limit.factor: limit for limit in (*found.limits, *decision.limits)}
-    plan = attrs.evolve(plan, explanation=attrs.evolve(decision, limits=tuple(limits.values())))
-    if found.target is None:
-        return attrs.evolve(plan, why=f"the policy {policy.name} chose version {choice.target}, and neither that nor a "
-                                      f"lower one can be the earliest: {found.reason()}")
-    return attrs.evolve(plan, target=found.target, why=choice.why,
-                        commits=(*plan.commits, (found.target, history.catalog(found.target).commit)))
+    why = choice.why if found.target is not None else (
+        f"the policy {policy.name} chose version {choice.target}, and neither that nor a lower one can be the "
+        f"earliest: {found.reason()}")
+    return attrs.evolve(plan, explanation=attrs.evolve(decision, limits=tuple(limits.values())), target=found.target,
+                        why=why)
 
 
 @attrs.frozen(kw_only=True)

@@ -84,9 +84,9 @@ class Lease:
     beat: int
 
 
-@attrs.frozen
+@attrs.frozen(order=True)
 class Kept:
-    """The published time of a partition on a node.
+    """The published time of a partition on a node; of a later life, or of a later time, it is greater.
 
     Attributes:
         incarnation: the life of the partition's data.

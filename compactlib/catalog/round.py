@@ -2,7 +2,7 @@
 """`run_round`: one round of the cluster, run by the coordinator over two calls that the host gives.
 
     coordinator                           every node, itself included
-    1  read pins, term and membership
+    1  read membership, pins and term
     2  report ──────────────────────────▶ asks its sources
        ◀────────────────────── NodeReport
     then two processes, in parallel, which fail apart:
@@ -34,22 +34,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import attrs
 
 from compactlib.budget import Budget
-from compactlib.catalog.errors import CatalogMoved
-from compactlib.catalog.members import Membership
-from compactlib.catalog.plan import CatalogPlan, CatalogPolicy, CutReport
-from compactlib.catalog.service import Basis, CatalogService
+from compactlib.catalog.members import Members
+from compactlib.catalog.plan import CatalogPlan, CutReport
+from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.values import Assignments, NodeId, NodeReport, Published, Topology
 from compactlib.contract import CommitFence
 from compactlib.errors import Busy, CompactionFailed, CompactlibError, Stale, TaskFailed
-from compactlib.kv import Condition
 from compactlib.report import Printed
 
 _LOGGER = logging.getLogger("compactlib.catalog")
@@ -125,118 +122,96 @@ class RoundReport(Printed):
         return f"round of term {self.term} over {len(self.topology.nodes)} nodes: {cut}; {self.why or 'all is done'}"
 
 
-async def run_round(peers: Peers, service: CatalogService, membership: Membership, *, term: int,
-                    assignments: Callable[[], Assignments], low_watermark: Timestamp | None,
-                    seconds: float = 10.0, policy: CatalogPolicy | None = None,
+async def run_round(peers: Peers, service: CatalogService, members: Members, *, term: int,
+                    assignments: Callable[[], Assignments], low_watermark: Timestamp | None, seconds: float = 10.0,
                     fence: CommitFence | None = None) -> RoundReport:
     """Ask every node what it needs, cut what nobody does, and have all publish the lowest time of transactions.
 
     Args:
         peers: the host's two calls.
         service: the coordinator's catalog; called in worker threads.
-        membership: which nodes there are; asked in worker threads, up to three times.
+        members: which nodes there are; read in worker threads, twice.
         term: the coordinator's, of its election; higher than all terms before.
         assignments: looks up which nodes must host which partitions, from one moment; in a worker thread, twice.
         low_watermark: the coordinator's; `None` before the first one, and then nothing is cut.
         seconds: the deadline of each call, and of the decision with its cut.
-        policy: instead of the service's own.
         fence: entered around the step that cuts.
 
     Raises:
-        Busy: the store, or the membership, did not answer until the deadline.
+        Busy: the store did not answer until the deadline.
         CompactionFailed: the decision or the cut raised (`failures["compaction"]`), or the membership could not be
-            confirmed (`failures["replicas update"]`); its report has what the other process did.
-        CompactlibError: what the store or the membership raised before any node was asked.
+            confirmed (`failures["replicas update"]`); the other process was done all the same, as `report` says.
+        CompactlibError: what the store raised before any node was asked.
         asyncio.CancelledError: the caller was cancelled. A cut under way may still happen, and is as safe as any.
     """
-    basis = await _in_thread(service.basis, seconds, "reading pins and term")
-    topology, conditions = await _in_thread(membership.read, seconds, "reading the membership")
-    nodes = sorted(topology.nodes)
-    answers = await asyncio.gather(*(_asked(partial(peers.report, node), seconds, "report", node) for node in nodes))
-    reports, missing = [], {}
-    for node, answer in zip(nodes, answers, strict=True):
-        if isinstance(answer, NodeReport) and answer.node == node:
-            reports.append(answer)
-        else:
-            missing[node.name] = f"answered as {answer.node}" if isinstance(answer, NodeReport) else answer
+    topology, unchanged = await _in_thread(members.read, seconds, "reading the membership")
+    view = await _in_thread(lambda: service.view(topology=topology, low_watermark=low_watermark, term=term,
+                                                 conditions=[unchanged]), seconds, "reading pins and term")
+    answers, missing = await _all_asked(topology, peers.report, "report", seconds)
+    missing |= {node.name: f"answered as {answers[node.name].node}" for node in topology.nodes
+                if node.name in answers and answers[node.name].node != node}
+    reports = [answers[name] for name in sorted(answers.keys() - missing.keys())]
     report = RoundReport(term=term, topology=topology, missing=missing)
     budget = Budget()
 
     def compaction() -> tuple[CatalogPlan, CutReport | None]:
-        return _compaction(service, membership, basis, topology, conditions, reports, assignments, low_watermark,
-                           term, policy, fence, budget)
+        """Decide, and cut if everything still holds; assignments are looked up anew right before."""
+        plan = service.plan(view=attrs.evolve(
+            view, reports=tuple(reports), assignments=assignments(), history=service.history,
+            now=service.clock.present()))
+        if plan.target is None:
+            return plan, None
+        plan = attrs.evolve(plan, view=attrs.evolve(plan.view, assignments=assignments()))
+        return plan, service.compact(plan, fence=fence, budget=budget)
 
-    cut, published = await asyncio.gather(
-        _in_thread(compaction, seconds, "the decision and the cut", budget=budget),
-        _replicas_update(peers, membership, topology, None if missing else reports, seconds), return_exceptions=True)
-    failures: dict[str, CompactlibError] = {}
-    if isinstance(cut, BaseException):
-        failures["compaction"] = _as_library_error("compaction", cut)
-    else:
+    async def replicas_update() -> None:
+        """Hand the lowest time of all transactions to all nodes, if all have reported and none has joined since."""
+        nonlocal report
+        if missing or not reports:
+            return
+        time = min(each.transactions_from for each in reports)
+        if (await _in_thread(members.read, seconds, "confirming the membership"))[0] != topology:
+            raise Stale("the membership has changed since the nodes were asked, so their lowest time is published to "
+                        "none; the next round asks the others, too")
+        published, unpublished = await _all_asked(topology, lambda node: peers.publish(node, time),
+                                                     "publish", seconds)
+        report = attrs.evolve(report, time=time, published=published, unpublished=unpublished)
+
+    cut, updated = await asyncio.gather(
+        _in_thread(compaction, seconds, "the decision and the cut", budget=budget), replicas_update(),
+        return_exceptions=True)
+    if not isinstance(cut, BaseException):
         report = attrs.evolve(report, plan=cut[0], cut=cut[1])
-    if isinstance(published, BaseException):
-        failures["replicas update"] = _as_library_error("replicas update", published)
-    elif published is not None:
-        time, done, failed = published
-        report = attrs.evolve(report, time=time, published=done, unpublished=failed)
+    failures = {process: _as_library_error(process, error) for process, error in (
+        ("compaction", cut), ("replicas update", updated)) if isinstance(error, BaseException)}
     if failures:
         raise CompactionFailed(report=report, failures=failures)
     return report
 
 
-def _compaction(service: CatalogService, membership: Membership, basis: Basis, topology: Topology,
-                conditions: Sequence[Condition], reports: Sequence[NodeReport],
-                assignments: Callable[[], Assignments], low_watermark: Timestamp | None, term: int,
-                policy: CatalogPolicy | None, fence: CommitFence | None,
-                budget: Budget) -> tuple[CatalogPlan, CutReport | None]:
-    """Decide, and cut if everything still holds. Assignments are looked up anew right before, and so is a membership
-    that is no condition of the cut itself.
-    """
-    plan = service.plan(policy, view=service.view(
-        basis=basis, reports=reports, topology=topology, assignments=assignments(), low_watermark=low_watermark,
-        term=term, conditions=conditions))
-    if plan.target is None:
-        return plan, None
-    if not conditions and membership.read()[0] != topology:
-        raise CatalogMoved(what="the membership has changed", target=plan.target)
-    plan = attrs.evolve(plan, assignments=assignments())
-    return plan, service.compact(plan, fence=fence, budget=budget)
-
-
-async def _replicas_update(peers: Peers, membership: Membership, topology: Topology, reports: list[NodeReport] | None,
-                           seconds: float) -> tuple[Timestamp, dict[str, Published], dict[str, str]] | None:
-    """Hand the lowest time of all transactions to all nodes, if all have reported and none has joined since."""
-    if not reports:
-        return None
-    time = min(report.transactions_from for report in reports)
-    if (await _in_thread(membership.read, seconds, "confirming the membership"))[0] != topology:
-        raise Stale("the membership has changed since the nodes were asked, so their lowest time is published to none; "
-                    "the next round asks the others, too")
-    nodes = sorted(topology.nodes)
-    answers = await asyncio.gather(*(_asked(partial(peers.publish, node, time), seconds, "publish", node)
-                                     for node in nodes))
-    done, failed = {}, {}
-    for node, answer in zip(nodes, answers, strict=True):
-        if isinstance(answer, Published):
-            done[node.name] = answer
-        else:
-            failed[node.name] = answer
-    return time, done, failed
-
-
-async def _asked(call: Callable[[], Awaitable[T]], seconds: float, what: str, node: NodeId) -> T | str:
-    """Return what a node answers, or why it does not."""
-    try:
+async def _all_asked(topology: Topology, call: Callable[[NodeId], Awaitable[T]], what: str,
+                     seconds: float) -> tuple[dict[str, T], dict[str, str]]:
+    """Return what each node answers, by name; and of those that do not, why."""
+    async def asked(node: NodeId) -> T:
         async with asyncio.timeout(seconds):
-            return await call()
-    except TimeoutError:
-        return f"did not answer within {seconds:g} seconds"
-    except (CompactlibError, OSError) as error:  # a node that is away, for instance
-        return f"{type(error).__name__}: {error}"
-    except Exception as error:
-        _LOGGER.warning("the host's %s of node %s raised %r; the node counts as silent", what, node, error,
-                        exc_info=error)
-        return f"{type(error).__name__}: {error}"
+            return await call(node)
+
+    nodes = sorted(topology.nodes)
+    answers: dict[str, T] = {}
+    silent: dict[str, str] = {}
+    for node, answer in zip(nodes, await asyncio.gather(*map(asked, nodes), return_exceptions=True), strict=True):
+        if not isinstance(answer, BaseException):
+            answers[node.name] = answer
+        elif isinstance(answer, TimeoutError):
+            silent[node.name] = f"did not answer within {seconds:g} seconds"
+        elif not isinstance(answer, Exception):
+            raise answer
+        else:
+            silent[node.name] = f"{type(answer).__name__}: {answer}"
+            if not isinstance(answer, CompactlibError | OSError):  # as of a node that is away, for instance
+                _LOGGER.warning("the host's %s of node %s raised %r; the node counts as silent", what, node, answer,
+                                exc_info=answer)
+    return answers, silent
 
 
 async def _in_thread(call: Callable[[], T], seconds: float, what: str, *, budget: Budget | None = None) -> T:

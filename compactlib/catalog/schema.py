@@ -16,7 +16,6 @@ import attrs
 from compactlib.catalog.errors import ObjectNotFound
 from compactlib.catalog.timestamp import LOWEST, Timestamp
 from compactlib.codec import JsonCodec
-from compactlib.errors import AuditFailed
 
 Property: TypeAlias = str | int | float | bool | None
 """A property of an object; what is deeper the host keeps as text."""
@@ -128,7 +127,7 @@ ObjectT = TypeVar("ObjectT", Schema, Zone, CatalogTable, Index)
 KINDS: Mapping[type[CatalogObject], str] = {Schema: "schema", Zone: "zone", CatalogTable: "table", Index: "index"}
 """The kinds of objects, in the order in which one refers to another."""
 _MAP_OF = {"schema": "schemas", "zone": "zones", "table": "tables", "index": "indexes"}
-_MAPS = (*_MAP_OF.values(), "building", "_names")
+_MAPS = (*_MAP_OF.values(), "_names")
 
 
 @attrs.frozen(kw_only=True)
@@ -168,11 +167,10 @@ class Catalog:
     Attributes:
         version, commit, activation, next_id: as given.
         schemas, zones, tables, indexes: by id.
-        building: ids of the indexes that are registered or building, each to its table's id.
     """
 
-    __slots__ = ("_names", "_shared", "activation", "building", "commit", "indexes", "next_id", "schemas", "tables",
-                 "version", "zones")
+    __slots__ = ("_names", "_shared", "activation", "commit", "indexes", "next_id", "schemas", "tables", "version",
+                 "zones")
 
     def __init__(self, *, version: int = 0, commit: Timestamp = LOWEST, activation: Timestamp = LOWEST,
                  next_id: int = 0) -> None:
@@ -184,10 +182,14 @@ class Catalog:
         self.zones: dict[int, Zone] = {}
         self.tables: dict[int, CatalogTable] = {}
         self.indexes: dict[int, Index] = {}
-        self.building: dict[int, int] = {}
         # Invariant: id by (kind, name) of schemas and zones, by (schema's id, name) of tables and indexes.
         self._names: dict[tuple[str | int, str], int] = {}
         self._shared: set[str] = set()  # maps that another version has as well, to be copied before a change
+
+    @property
+    def building(self) -> dict[int, int]:
+        """The ids of the indexes that are registered or building, each to its table's id. O(indexes)."""
+        return {index.id: index.table_id for index in self.indexes.values() if index.status.is_being_built}
 
     # -- by name
 
@@ -246,43 +248,25 @@ class Catalog:
 
     def put(self, new: CatalogObject) -> None:
         """Add an object, or replace the one with its id."""
-        objects = self._own_objects(KINDS[type(new)])
-        name = self._qualified(new)
+        kind, name = KINDS[type(new)], self._qualified(new)
+        self._own("_names", _MAP_OF[kind])
+        objects = self.objects_of(kind)
         if new.id in objects:
             self._forget_name(objects[new.id])
         objects[new.id] = new
         self._names[name] = new.id
-        if isinstance(new, Index):
-            self._own("building")
-            self.building.pop(new.id, None)
-            if new.status.is_being_built:
-                self.building[new.id] = new.table_id
 
     def drop(self, kind: str, object_id: int) -> None:
         """Remove an object."""
-        if object_id not in self._objects(kind):
-            raise ObjectNotFound(kind=kind, key=str(object_id), version=self.version)
-        objects = self._own_objects(kind)
-        self._forget_name(objects[object_id])
-        del objects[object_id]
-        if object_id in self.building:
-            self._own("building")
-            del self.building[object_id]
+        if object_id not in self.objects_of(kind):
+            raise ObjectNotFound(f"catalog version {self.version} has no {kind} {object_id}")
+        self._own("_names", _MAP_OF[kind])
+        self._forget_name(self.objects_of(kind).pop(object_id))
 
     def _forget_name(self, one: CatalogObject) -> None:
         name = self._qualified(one)
         if self._names.get(name) == one.id:  # and not that of one that was renamed to it in the same update
             del self._names[name]
-
-    def _own_objects(self, kind: str) -> dict[int, Any]:
-        self._own("_names", _MAP_OF.get(kind, ""))
-        return self._objects(kind)
-
-    def _objects(self, kind: str) -> dict[int, Any]:
-        if kind not in _MAP_OF:
-            raise ObjectNotFound(kind=kind, key="any", version=self.version)
-        objects: dict[int, Any] = getattr(self, _MAP_OF[kind])
-        return objects
 
     def _qualified(self, one: CatalogObject) -> tuple[str | int, str]:
         if isinstance(one, CatalogTable):
@@ -290,38 +274,22 @@ class Catalog:
         if isinstance(one, Index):
             table = self.tables.get(one.table_id)
             if table is None:
-                raise ObjectNotFound(kind="table", key=str(one.table_id), version=self.version)
+                raise ObjectNotFound(f"catalog version {self.version} has no table {one.table_id}, of {one!r}")
             return table.schema_id, one.name
         return KINDS[type(one)], one.name
 
     # -- itself
 
+    def objects_of(self, kind: str) -> dict[int, Any]:
+        """Return the objects of one kind by id; of a kind that there is not, none."""
+        objects: dict[int, Any] = getattr(self, _MAP_OF[kind]) if kind in _MAP_OF else {}
+        return objects
+
     def objects(self) -> Iterator[CatalogObject]:
         """Return everything in it, each after what it refers to: schemas, zones, tables, indexes, each by id."""
         for kind in KINDS.values():
-            objects = self._objects(kind)
+            objects = self.objects_of(kind)
             yield from (objects[each] for each in sorted(objects))
-
-    def audit(self) -> None:
-        """Check that ids, names and references agree. O(n).
-
-        Raises:
-            AuditFailed: they do not; the message names the object.
-        """
-        found = list(self.objects())
-        ids = {each.id for each in found}
-        if len(ids) < len(found) or not all(0 <= each < self.next_id for each in ids):
-            raise AuditFailed(f"version {self.version}: two objects share an id, or one is not below {self.next_id}")
-        for table in self.tables.values():
-            if table.zone_id not in self.zones or table.schema_id not in self.schemas:
-                raise AuditFailed(f"{table} is in no zone or in no schema")
-        for index in self.indexes.values():
-            if index.table_id not in self.tables:
-                raise AuditFailed(f"{index} is of no table")
-        if self._names != {self._qualified(each): each.id for each in found}:
-            raise AuditFailed(f"version {self.version}: names and objects differ")
-        if self.building != {each.id: each.table_id for each in self.indexes.values() if each.status.is_being_built}:
-            raise AuditFailed(f"version {self.version}: the list of indexes being built is wrong")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Catalog):

@@ -4,33 +4,41 @@
 It is the edge where log, history and clock meet. No thread runs inside: `poll` reads what others wrote, and a host
 calls it from a thread, a timer or a notification of its own (`CatalogNode` has such a thread).
 
-A compaction has the five steps: `view` senses what is needed, `plan` decides, `UpdateLog.cut` rewrites the versions
-below as a snapshot and commits it in one conditional step, `reclaim` deletes what that left behind.
+A compaction has the five steps: `view` senses what is needed, `plan` decides, `UpdateLog.write_snapshot` rewrites the
+versions below as a snapshot and reads it back, `UpdateLog.cut` commits it in one conditional step, `reclaim` deletes
+what that left behind.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from compactlib._closing import Closing
 from compactlib.budget import Budget
-from compactlib.catalog.check import reclaim, verify_log
-from compactlib.catalog.commands import Command, PlannedUpdate, plan_update
+from compactlib.catalog.check import CatalogReclaim, reclaim, recover_history, verify_log
+from compactlib.catalog.commands import Command, plan_update
 from compactlib.catalog.decision import CatalogView, limits_of
-from compactlib.catalog.errors import CatalogMoved, ClockSkewExceeded, CommandRefused, NotReady, UnsafeCompaction
+from compactlib.catalog.errors import (
+    CatalogMoved,
+    ClockSkewExceeded,
+    CommandRefused,
+    NotReady,
+    RecordMissing,
+    UnsafeCompaction,
+)
 from compactlib.catalog.history import RetainedVersions
-from compactlib.catalog.needs.pins import Pins, PinState
+from compactlib.catalog.pins import Pins
 from compactlib.catalog.plan import CatalogPlan, CatalogPolicy, CutReport, CutToBound, plan_of
-from compactlib.catalog.replica import CatalogReplica, Listener
-from compactlib.catalog.schema import UPDATES, Catalog, Update
+from compactlib.catalog.schema import UPDATES, Catalog
 from compactlib.catalog.timestamp import (
     HybridClock,
-    Moment,
     Timestamp,
     add_ms,
     ensured_activation,
@@ -49,10 +57,13 @@ if TYPE_CHECKING:
     from compactlib.contract import CommitFence
     from compactlib.rewrite import Executor
 
+_LOGGER = logging.getLogger("compactlib.catalog")
+
+Listener = Callable[[Catalog], object]
+"""Called with each version once and in order, before it counts as ready. What it raises is kept and logged."""
+
 MAX_ATTEMPTS = 10
 """How often a batch of commands is tried while other writers are first."""
-_PLANNINGS = 3
-"""How often `compact` plans anew by itself, when pins or the term moved between its plan and its cut."""
 _FAR_AHEAD_MS = 60_000
 """How far beyond the skew a version may be ahead of the clock, for a caller to wait for the next one."""
 
@@ -76,27 +87,14 @@ class Executed:
     attempts: int
 
 
-@attrs.frozen
-class Basis:
-    """What must not have changed when history is cut, as it was before anybody was asked what is needed.
-
-    Attributes:
-        pins: all pins.
-        log: the marks of the log, the coordinators' term among them.
-    """
-
-    pins: PinState
-    log: LogState
-
-
 @attrs.frozen(kw_only=True, repr=False)
 class CatalogStatus(Printed):
     """A catalog in numbers.
 
     Attributes:
         is_busy: whether a compaction or a reclaim is under way in this service.
-        last_error: what reclaiming met last, or else what a listener raised last, as `Kind: message`; empty if nothing.
-            The next compaction tries to reclaim again.
+        last_error: what reclaiming met, or a listener raised, last, as `Kind: message`; empty if nothing. The next
+            compaction tries to reclaim again.
         failures: how often that was.
         earliest: the earliest version retained.
         latest: the latest one.
@@ -113,28 +111,6 @@ class CatalogStatus(Printed):
     def _summary(self) -> str:
         return (f"versions {self.earliest} to {self.latest}{', busy' if self.is_busy else ''}"
                 + (f"; {self.failures} failures, the last: {self.last_error}" if self.failures else ""))
-
-
-@attrs.frozen
-class CatalogReclaim:
-    """What a reclaim deleted.
-
-    Attributes:
-        keys: how many keys.
-        bytes_freed: of keys and records.
-        why: of a report that is empty or partial, why.
-        is_partial: whether something is left.
-    """
-
-    keys: int
-    bytes_freed: int
-    why: str = ""
-    is_partial: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there was nothing to delete."""
-        return not self.keys and not self.is_partial
 
 
 class CatalogService(Closing):
@@ -167,10 +143,15 @@ class CatalogService(Closing):
         self._observer = Observers(observer)
         self._guard = Guard(f"the catalog in partition {log.partition!r}")
         self._writing = threading.Lock()
+        self._following = threading.RLock()
+        self._arrived = threading.Condition()  # a version, or the end of the service
+        self._listeners: tuple[Listener, ...] = ()
+        self._calling: int | None = None  # the thread in which listeners are called at the moment
+        self._news: deque[tuple[str, dict[str, Any]]] = deque()
         self._failures = 0
-        self._last_error: CompactlibError | None = None
+        self._last_error: Exception | None = None
         log.prepare()
-        self._replica = CatalogReplica(log)
+        self._history = recover_history(log)
         latest = self.history.catalog(self.history.latest)
         if latest.version and clock.ahead_ms(latest.commit) > clock.max_skew_ms:
             self._observer.event("catalog_clock_ahead", version=latest.version,
@@ -181,7 +162,7 @@ class CatalogService(Closing):
     @property
     def history(self) -> RetainedVersions:
         """The retained versions, immutable."""
-        return self._replica.history
+        return self._history
 
     def catalog(self, version: int) -> Catalog:
         """Return the catalog of exactly this version.
@@ -203,9 +184,12 @@ class CatalogService(Closing):
         """Return the catalog in force now."""
         return self.at(self.clock.present())
 
+    # -- following the log
+
     def listen(self, listener: Listener) -> None:
         """Call `listener` with each version from the next one on."""
-        self._replica.listen(listener)
+        with self._following:
+            self._listeners += (listener,)
 
     def poll(self) -> int:
         """Take in what the log holds and this node does not know yet; returns how many versions. One request if none.
@@ -214,10 +198,11 @@ class CatalogService(Closing):
 
         Raises:
             RecordMissing, CorruptData, Unsupported: the log is broken; what is known stays as it was.
+            Busy: the log was cut or grew again and again meanwhile.
             Closed: the service was closed.
         """
         with self._reporting():
-            return self._replica.take_in()
+            return self._take_in()
 
     def wait_ready(self, version: int, wait_seconds: float) -> Catalog:
         """Return the catalog of a version, once it is registered here and every listener was called with it.
@@ -229,7 +214,8 @@ class CatalogService(Closing):
             CatalogVersionNotFound: history has moved past it.
             Closed: the service was closed.
         """
-        self._replica.wait(version, wait_seconds, self.clock.clock, lambda: not self._guard.is_open)
+        with self._arrived:
+            self._arrived.wait_for(lambda: self.history.latest >= version or not self._guard.is_open, wait_seconds)
         if self.history.latest < version:
             self._guard.require_open()
             raise NotReady(f"catalog version {version} was not ready in {wait_seconds:g} seconds; "
@@ -244,13 +230,47 @@ class CatalogService(Closing):
                 self._guard.require_open()
                 yield
         finally:
-            for name, fields in self._replica.news():
+            while self._news:
+                try:
+                    name, fields = self._news.popleft()
+                except IndexError:  # another thread was faster
+                    break
                 self._observer.event(name, **fields)
+
+    def _take_in(self, state: LogState | None = None) -> int:
+        with self._following:
+            if self._calling is not None:
+                return 0
+            before = self._history
+            self._register(recover_history(self.log, before, state))
+            return self._history.latest - before.latest
+
+    def _register(self, after: RetainedVersions) -> None:
+        before = self._history
+        # Listeners first: a version counts as ready only after all of them were called with it.
+        self._calling = threading.get_ident()
+        try:
+            for version in range(max(before.latest + 1, after.earliest), after.latest + 1):
+                for listener in self._listeners:
+                    try:
+                        listener(after.catalog(version))
+                    except Exception as error:
+                        self._last_error, self._failures = error, self._failures + 1
+                        _LOGGER.warning("the listener %r of the catalog raised %r; the others are called", listener,
+                                        error, exc_info=error)
+                self._news.append(("catalog_version", {"version": version, "activation": after.activation(version)}))
+        finally:
+            self._calling = None
+        if after.earliest != before.earliest:
+            self._news.append(("catalog_compacted", {"earliest": after.earliest, "before": before.earliest}))
+        if after is not before:
+            with self._arrived:
+                self._history = after
+                self._arrived.notify_all()
 
     # -- changing
 
-    def execute(self, commands: Sequence[Command], *, delay_seconds: float | None = None,
-                wait: bool = True) -> Executed:
+    def execute(self, commands: Sequence[Command], *, wait: bool = True) -> Executed:
         """Carry out a batch as one version, or none of it; a batch that changes nothing makes no version.
 
         Returns once the version is ready here and in force on every node; without `wait`, once it is ready here.
@@ -258,7 +278,6 @@ class CatalogService(Closing):
 
         Args:
             commands: checked in order, each against what those before it leave.
-            delay_seconds: instead of the service's own; 0 for a version in force at once.
             wait: whether to sleep until every node agrees that the version is in force.
 
         Raises:
@@ -267,84 +286,70 @@ class CatalogService(Closing):
             OutcomeUnknown: the store did not say whether it took the version, and it could not be seen.
             ClockSkewExceeded: the log's latest version was committed so far ahead of this clock that no caller should
                 wait for the next one; nothing was changed. Without `wait` it is made all the same.
-            InvalidInput: the delay is negative, there are too many commands, or a value cannot be stored.
+            InvalidInput: there are too many commands, or a value cannot be stored.
             Closed: the service was closed.
         """
-        if self._replica.is_calling:
+        if self._calling == threading.get_ident():
             raise Busy("a listener cannot execute commands: the version that it was given counts as ready only when "
                        "it has returned; execute them in another thread, and do not wait for that one")
-        delay_ms = self._delay_ms if delay_seconds is None else milliseconds(delay_seconds, name="delay_seconds")
         with self._reporting(), self._writing:
-            drawn, catalog, planned, attempts = self._write(tuple(commands), delay_ms, wait)
+            drawn, tick, catalog, applied, attempts = self._write(tuple(commands), wait)
         # No call waits for a time while it keeps others from writing.
         ensured = ensured_activation(catalog.activation, max_skew_ms=self.clock.max_skew_ms)
         if wait and catalog.version:
-            self.clock.wait_until(ensured, drawn)
-        if isinstance(planned, CommandRefused):
-            raise planned
-        return Executed(version=catalog.version, applied=planned.applied, activation=catalog.activation,
-                        ensured=ensured, attempts=attempts)
+            self.clock.wait_until(ensured, drawn, tick)
+        if isinstance(applied, CommandRefused):
+            raise applied
+        return Executed(version=catalog.version, applied=applied, activation=catalog.activation, ensured=ensured,
+                        attempts=attempts)
 
-    def _write(self, commands: Sequence[Command], delay_ms: int,
-               wait: bool) -> tuple[Moment, Catalog, PlannedUpdate | CommandRefused, int]:
-        """Return when it was, the version that the batch made, or that it was judged by; what was planned or refused;
-        and after how many tries.
+    def _write(self, commands: Sequence[Command],
+               wait: bool) -> tuple[Timestamp, float, Catalog, tuple[bool, ...] | CommandRefused, int]:
+        """Return when it was, by both clocks; the version that the batch made, or that it was judged by; what it
+        changed, or why it was refused; and after how many tries.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            self._replica.take_in()  # what is refused or needless is judged by the log, not by a copy left behind
+            self._take_in()  # what is refused or needless is judged by the log, not by a copy left behind
             latest = self.history.catalog(self.history.latest)
-            drawn = self.clock.draw()
+            drawn, tick = self.clock.now(), self.clock.clock.monotonic()
             # A version follows the one before it in time, also after one from a faster clock.
-            commit = max(drawn.time, latest.commit + 1)
+            commit = max(drawn, latest.commit + 1)
             limit = self.clock.max_skew_ms + _FAR_AHEAD_MS
             if wait and (ahead := self.clock.ahead_ms(commit)) > limit:
                 raise ClockSkewExceeded(
                     time=commit, ahead_ms=ahead, limit_ms=limit,
                     advice=f"it follows version {latest.version}, whose writer's clock was ahead if this one is right: "
                            f"wait, or execute with wait=False to have a version that is in force only then")
+            activation = max(add_ms(commit, self._delay_ms), latest.activation + 1)
             try:
-                planned = plan_update(latest, commands)
+                update, applied = plan_update(latest, commands, commit=commit, activation=activation)
             except CommandRefused as refused:
-                return drawn, latest, refused, 0
-            if planned.is_empty:
-                return drawn, latest, planned, 0
-            activation = max(add_ms(commit, delay_ms), latest.activation + 1)
-            update = Update(
-                version=latest.version + 1, commit=commit, activation=activation, next_id=planned.next_id,
-                drops=planned.drops, puts=tuple(attrs.evolve(one, created_at=one.created_at or activation,
-                                                             updated_at=commit) for one in planned.puts))
+                return drawn, tick, latest, refused, 0
+            if not update.puts and not update.drops:
+                return drawn, tick, latest, applied, 0
             payload = UPDATES.encode(update)
             if self.log.append(update.version, payload):
                 # Without asking the store again: a failure of that could not be distinguished from one of the append.
                 made = latest.updated(update)
-                self._replica.add(made, payload)
-                return drawn, made, planned, attempt
+                with self._following:
+                    if self.history.latest < made.version:
+                        self._register(self.history.followed_by([(activation, payload)], [made]))
+                return drawn, tick, made, applied, attempt
         raise Busy(f"{MAX_ATTEMPTS} attempts to append to the catalog's log lost against other writers; call again")
 
     # -- sensing and planning
 
-    def basis(self) -> Basis:
-        """Read what must not have changed when history is cut; first thing, before any node is asked. Two requests.
-
-        Raises:
-            CorruptData, Unsupported: the marks of the log or the pins cannot be read.
-            Closed: the service was closed.
-        """
-        with self._reporting():
-            return Basis(self.pins.state(), self.log.state())
-
-    def view(self, *, budget: Budget | None = None, basis: Basis | None = None,
-             reports: Sequence[NodeReport] | None = None, topology: Topology | None = None,
-             assignments: Assignments | None = None, low_watermark: Timestamp | None = None, term: int | None = None,
+    def view(self, *, budget: Budget | None = None, reports: Sequence[NodeReport] = (),
+             topology: Topology | None = None, assignments: Assignments | None = None,
+             low_watermark: Timestamp | None = None, term: int | None = None,
              conditions: Sequence[Condition] = ()) -> CatalogView:
         """Return what a plan is made from: what is retained, and what the nodes and the pins need of it.
 
-        What is not given is not known, and then nothing is cut. Two requests, and one more with a basis.
+        What is not given is not known, and then nothing is cut. What must not change until history is cut is read now:
+        take the view before the nodes are asked, and add their reports (`attrs.evolve`). Two requests.
 
         Args:
             budget: not needed: nothing has to be counted.
-            basis: was read before the nodes were asked, so that a copy registered since keeps history from being cut;
-                default: is read now, for reports of this moment.
             reports: one a node that answered.
             topology: all nodes that there are.
             assignments: which nodes must host which partitions.
@@ -357,16 +362,16 @@ class CatalogService(Closing):
             RecordMissing, CorruptData, Unsupported: the log or the pins cannot be read.
             Closed: the service was closed.
         """
-        given = self.basis() if basis is None else basis
         with self._reporting():
-            self._replica.take_in(given.log if basis is None else None)
-        pinned = self.pins.need_of(given.pins)
+            pins, log = self.pins.state(), self.log.state()
+            self._take_in(log)
+        pinned = self.pins.need_of(pins.value)
         # Without a term of its own a plan holds as long as no coordinator's has moved.
-        of_term = () if term is not None else (given.log.term_condition,)
+        of_term = () if term is not None else (log.term_condition,)
         return CatalogView(
-            reports=tuple(reports or ()), history=self.history, now=self.clock.present(), low_watermark=low_watermark,
+            reports=tuple(reports), history=self.history, now=self.clock.present(), low_watermark=low_watermark,
             assignments=assignments or Assignments(), topology=topology or Topology(frozenset()), term=term,
-            needs=() if pinned is None else (pinned,), conditions=(*conditions, given.pins.condition, *of_term))
+            needs=() if pinned is None else (pinned,), conditions=(*conditions, pins.condition, *of_term))
 
     def plan(self, policy: CatalogPolicy | None = None, *, view: CatalogView | None = None) -> CatalogPlan:
         """Choose the version to cut to, and list what prevents cutting further.
@@ -398,8 +403,8 @@ class CatalogService(Closing):
             fence: entered around the step that cuts.
 
         Raises:
-            Busy: a compaction of this service is under way, or another process has cut history meanwhile.
-            CatalogMoved: the plan is outdated.
+            Busy: a compaction of this service is under way.
+            CatalogMoved: the plan is outdated; another process has cut history, for instance.
             StaleTerm: a coordinator of a later term is known.
             UnsafeCompaction: what the plan knows forbids its target.
             BudgetSpent: the budget ended before the cut.
@@ -417,8 +422,7 @@ class CatalogService(Closing):
         self._guard.require_open()
         try:
             with self._running("compaction", budget) as run:
-                report = (self._plan_and_cut(policy or self._policy, run, observer, fence) if plan is None
-                          else self._cut(plan, run, observer, fence))
+                report = self._cut(self.plan(policy) if plan is None else plan, run, observer, fence)
         except BaseException as error:
             is_busy = isinstance(error, Busy) and not isinstance(error, BudgetSpent)
             outcome, reason = ("skipped", "busy") if is_busy else ("failed", type(error).__name__)
@@ -439,78 +443,73 @@ class CatalogService(Closing):
             with self._reporting():
                 yield run
 
-    def _plan_and_cut(self, policy: CatalogPolicy, run: Run, observer: Observer,
-                      fence: CommitFence | None) -> CutReport:
-        for _ in range(_PLANNINGS):
-            plan = self.plan(policy)
-            try:
-                return self._cut(plan, run, observer, fence)
-            except CatalogMoved as error:
-                moved = error
-            if self.history.earliest != plan.earliest:
-                raise Busy(f"another process has cut history to version {self.history.earliest} meanwhile") from moved
-        raise moved
-
     def _cut(self, plan: CatalogPlan, run: Run, observer: Observer, fence: CommitFence | None) -> CutReport:
         self._require_own(plan)
-        report = CutReport(earliest=plan.earliest, before=plan.earliest, policy=plan.policy.name, why=plan.why)
-        if plan.target is None:
-            return self._tidied(report, run.budget, observer)
-        self._check(plan, plan.target)
-        watched = _Watched(fence)
-        try:
-            written, deleted = self.log.cut(self.history.catalog(plan.target), term=plan.term, fence=watched,
-                                            conditions=plan.conditions, spend=run.budget.spend)
-        except CatalogMoved:
-            self._replica.take_in()
-            raise
-        except CompactlibError as error:
-            if not watched.has_committed:
+        earliest, target = plan.view.history.earliest, plan.target
+        report = CutReport(earliest=earliest, before=earliest, policy=plan.policy.name, why=plan.why)
+        if target is not None:
+            self._check(plan, target)
+            is_cut = False
+            try:
+                snapshot = self.log.write_snapshot(self.history.catalog(target), run.budget.spend)
+            except RecordMissing:  # another process may have cut further, and reclaimed these pieces, too
+                self._take_in()
+                self._check(plan, target)
                 raise
-            report = attrs.evolve(report, earliest=plan.target, is_partial=True, why=f"the fence raised: {error}")
-            raise CompactionFailed(report=report, failures={"fence": error}) from error
-        observer.event("progress", work=f"cut history to version {plan.target}", done=written, total=written,
-                       unit="bytes")
-        return self._tidied(attrs.evolve(report, earliest=plan.target, deleted=deleted, bytes_written=written, why=""),
-                            run.budget, observer)
+            try:
+                with nullcontext() if fence is None else fence.guard():
+                    deleted = self.log.cut(snapshot, term=plan.view.term, conditions=plan.view.conditions)
+                    is_cut = True
+            except CatalogMoved:
+                self._take_in()
+                raise
+            except CompactlibError as error:
+                if not is_cut:
+                    raise
+                report = attrs.evolve(report, earliest=target, is_partial=True, why=f"the fence raised: {error}")
+                raise CompactionFailed(report=report, failures={"fence": error}) from error
+            observer.event("progress", work=f"cut history to version {target}", done=snapshot.size,
+                           total=snapshot.size, unit="bytes")
+            report = attrs.evolve(report, earliest=target, deleted=deleted, bytes_written=snapshot.size, why="")
+        return self._tidied(report, run.budget, observer)
 
     def _check(self, plan: CatalogPlan, target: int) -> None:
         """Ask the decision once more, by what is retained now."""
-        history, now = self.history, self.clock.present()
-        if history.earliest != plan.earliest:
-            raise CatalogMoved(what=f"history begins at version {history.earliest} now, and began at {plan.earliest}",
+        history, now, began = self.history, self.clock.present(), plan.view.history.earliest
+        if history.earliest != began:
+            raise CatalogMoved(what=f"history begins at version {history.earliest} now, and began at {began}",
                                target=target)
-        limits = limits_of(CatalogView(
-            reports=plan.reports, history=history, now=now, low_watermark=plan.low_watermark, needs=plan.needs,
-            assignments=plan.assignments, topology=plan.topology, term=plan.term), target)
+        limits = limits_of(attrs.evolve(plan.view, history=history, now=now), target)
         if limits or target <= history.earliest or history.activation(target) > now:
             in_force = f"versions {history.earliest} to {history.version_at(now)} are retained and in force"
             raise UnsafeCompaction(target=target, detail="; ".join(map(str, limits)) or in_force)
 
     def _require_own(self, plan: CatalogPlan) -> None:
-        """Raise if the plan was made from another catalog: one whose versions were committed at other times."""
-        self._replica.take_in()
-        for version, commit in plan.commits:
-            known = self.history.catalog(version).commit if self.history.has(version) else None
-            if version > self.history.latest or (known is not None and known != commit):
-                raise InvalidInput(f"the plan is of another catalog: there, version {version} was committed at "
-                                   f"{commit}; here {'there is none' if known is None else f'it was at {known}'}")
+        """Raise if the plan was made from another catalog: one whose versions became active at other times."""
+        self._take_in()
+        planned = plan.view.history
+        for version in {planned.latest, planned.latest if plan.target is None else plan.target}:
+            known = self.history.activation(version) if self.history.has(version) else None
+            if version > self.history.latest or known not in (None, planned.activation(version)):
+                raise InvalidInput(f"the plan is of another catalog: there, version {version} is active from "
+                                   f"{planned.activation(version)}; here "
+                                   f"{'there is none' if known is None else f'it is from {known}'}")
 
     def _tidied(self, report: CutReport, budget: Budget, observer: Observer) -> CutReport:
         """Delete what this cut or an earlier one has left behind; a cut stands although that fails."""
-        keys = freed = 0
         try:
-            for gone, size in reclaim(self.log, budget):
-                keys, freed = keys + gone, freed + size
-            self._replica.take_in()
+            done = reclaim(self.log, budget)
+            self._take_in()
         except CompactlibError as error:
             if report.is_empty and isinstance(error, BudgetSpent):
                 raise
             if not isinstance(error, BudgetSpent):
                 self._last_error, self._failures = error, self._failures + 1
                 observer.event("catalog_reclaim_failed", version=report.earliest, error=str(error))
-            report = attrs.evolve(report, is_partial=True, why=f"reclaim goes on with what is left: {error}")
-        return attrs.evolve(report, deleted=report.deleted + keys, bytes_freed=freed)
+            return attrs.evolve(report, is_partial=True, why=f"reclaim goes on with what is left: {error}")
+        if done.is_partial:
+            report = attrs.evolve(report, is_partial=True, why=f"reclaim goes on with what is left: {done.why}")
+        return attrs.evolve(report, deleted=report.deleted + done.keys, bytes_freed=done.bytes_freed)
 
     # -- reclaiming, verifying, closing
 
@@ -523,16 +522,8 @@ class CatalogService(Closing):
             RecordMissing, CorruptData, Unsupported: the snapshot with which the log begins cannot be read.
             Closed: the service was closed.
         """
-        keys = freed = 0
         with self._running("reclaim", budget) as run:
-            try:
-                for gone, size in reclaim(self.log, run.budget):
-                    keys, freed = keys + gone, freed + size
-            except BudgetSpent as error:
-                if not keys:
-                    raise
-                return CatalogReclaim(keys, freed, str(error), is_partial=True)
-        return CatalogReclaim(keys, freed, "" if keys else "nothing lies below the earliest version")
+            return reclaim(self.log, run.budget)
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read the whole log, hold it against what is in memory, and list what is damaged, missing or left over.
@@ -552,11 +543,11 @@ class CatalogService(Closing):
             Closed: it was closed.
         """
         self._guard.require_open()
-        error, history = self._last_error or self._replica.last_error, self.history
+        error, history = self._last_error, self.history
         return CatalogStatus(
-            is_busy=bool(self._guard.running), failures=self._failures + self._replica.failures,
-            last_error="" if error is None else f"{type(error).__name__}: {error}", earliest=history.earliest,
-            latest=history.latest, versions=len(history))
+            is_busy=bool(self._guard.running), failures=self._failures, earliest=history.earliest,
+            latest=history.latest, versions=len(history),
+            last_error="" if error is None else f"{type(error).__name__}: {error}")
 
     def audit(self) -> None:
         """Check the versions in memory against their own rules; `verify` holds them against the log. O(changes).
@@ -577,22 +568,9 @@ class CatalogService(Closing):
         """
         self._guard.require_outside()
         self._guard.close()
-        self._replica.wake()
+        with self._arrived:
+            self._arrived.notify_all()
         self._guard.release()
 
     def __repr__(self) -> str:
         return f"CatalogService(versions {self.history.earliest} to {self.history.latest})"
-
-
-class _Watched:
-    """A fence that knows whether the step inside it was done."""
-
-    def __init__(self, fence: CommitFence | None) -> None:
-        self.has_committed = False
-        self._fence = fence
-
-    @contextmanager
-    def guard(self) -> Iterator[None]:
-        with nullcontext() if self._fence is None else self._fence.guard():
-            yield
-            self.has_committed = True

@@ -4,7 +4,7 @@
 A timestamp is a plain `int`, so that it compares, packs and prints at no cost: `physical_ms << 16 | logical`. 0 means
 "no time"; the lowest time is 1.
 
->>> commit = timestamp(1000, 5)
+>>> commit = from_seconds(1.0) + 5
 >>> activation = add_ms(commit, 500)
 >>> activation, show(activation)
 (98304005, '1500+5')
@@ -18,8 +18,6 @@ import math
 import threading
 from sys import float_info
 from typing import TypeAlias
-
-import attrs
 
 from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.clock import Clock
@@ -39,24 +37,13 @@ _ROUNDING_SECONDS = 0.01
 _MAX_SECONDS = float_info.max / 1000
 
 
-def timestamp(physical_ms: int, logical: int = 0) -> Timestamp:
-    """Return the timestamp of these two parts.
-
-    Raises:
-        InvalidInput: a part is out of range, or both are 0.
-    """
-    if not 0 <= logical <= _MAX_LOGICAL:
-        raise InvalidInput(f"the logical part is {logical}; it must be between 0 and {_MAX_LOGICAL}")
-    return checked_timestamp((physical_ms << LOGICAL_BITS) | logical)
-
-
 def checked_timestamp(value: int) -> Timestamp:
     """Return `value`, which must be a timestamp.
 
     Raises:
-        InvalidInput: it is no integer from 1 to 2**63 - 1.
+        InvalidInput: it is not from 1 to 2**63 - 1.
     """
-    if type(value) is not int or not LOWEST <= value <= HIGHEST:
+    if not LOWEST <= value <= HIGHEST:
         raise InvalidInput(f"{value!r} is no timestamp; one is an integer from {LOWEST} to {HIGHEST}")
     return value
 
@@ -115,19 +102,6 @@ def show(time: Timestamp) -> str:
     return f"{physical_ms(time)}+{counter}" if counter else str(physical_ms(time))
 
 
-@attrs.frozen
-class Moment:
-    """A timestamp that was drawn, and when that was by the monotonic clock.
-
-    Attributes:
-        time: the timestamp.
-        tick: monotonic seconds.
-    """
-
-    time: Timestamp
-    tick: float
-
-
 class HybridClock:
     """Gives timestamps that ascend strictly, also when the physical clock jumps back. Any thread may call it.
 
@@ -159,10 +133,6 @@ class HybridClock:
             self._last = physical if physical > self._last else self._last + 1
             return self._last
 
-    def draw(self) -> Moment:
-        """Draw the next timestamp, with the monotonic time for `wait_until`."""
-        return Moment(self.now(), self.clock.monotonic())
-
     def present(self) -> Timestamp:
         """Return the time to look things up at; every later timestamp is at or above it."""
         return max(self._physical(), self._last)
@@ -185,15 +155,16 @@ class HybridClock:
             self._last = max(self._last, time)
         return self.now()
 
-    def wait_until(self, time: Timestamp, drawn: Moment) -> None:
+    def wait_until(self, time: Timestamp, drawn: Timestamp, tick: float) -> None:
         """Sleep until the physical clock is at or above `time`, or as much time has passed as lay between.
 
         Args:
             time: what to wait for.
-            drawn: an earlier moment: a physical clock that jumped back since does not prolong the wait.
+            drawn: an earlier time: a physical clock that jumped back since does not prolong the wait.
+            tick: when that was, in monotonic seconds.
         """
         # A little more, so that rounding does not end it before the physical clock is there.
-        end = drawn.tick + (physical_ms(time) - physical_ms(drawn.time)) / 1000 + _ROUNDING_SECONDS
+        end = tick + (physical_ms(time) - physical_ms(drawn)) / 1000 + _ROUNDING_SECONDS
         while (short := min(self.ahead_ms(time) / 1000, end - self.clock.monotonic())) > 0:
             self.clock.sleep(short)
 

@@ -4,14 +4,14 @@
 **Append** of version v: one compare-and-set of the mark `latest` from v - 1 to v, which puts the update in the same
 step.
 
-**Cut** to version v, in five steps:
+**Cut** to version v, in five steps, of which `write_snapshot` takes the first two and `cut` the third:
 
 1. The snapshot's pieces are put under names that no other attempt has.
 2. The pieces are read back, checked and compared.
 3. One compare-and-set raises the mark `earliest` to v. In the same step it puts the snapshot's record, which names the
    pieces, in the place of v's update, raises the term, and deletes as many updates below as fit. It demands that the
-   pieces are there, that the term is not above the coordinator's, and what the caller adds: that pins and membership
-   have not changed.
+   term is not above the coordinator's, and what the caller adds: that pins and membership have not changed. The pieces
+   are there still: nobody deletes one above `earliest`.
 4. A crash before that step changes nothing that is read; a crash after it leaves garbage below `earliest`.
 5. `check.reclaim` deletes the garbage: nothing below the earliest version is ever written again.
 
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 
 import attrs
 
@@ -45,10 +44,9 @@ from compactlib.catalog.records import (
 from compactlib.catalog.schema import UPDATES, Catalog, Update
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
-from compactlib.contract import CommitFence
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
-from compactlib.kv import EXISTS, Condition, Delete, KVStore, PredicateFailed, Put
+from compactlib.kv import Condition, Delete, KVStore, PredicateFailed, Put
 from compactlib.kv.batches import get_many, get_pieces, put_pieces
 from compactlib.kv.cell import Cell, Retries
 
@@ -77,6 +75,21 @@ class LogState:
     earliest: int
     term: int
     term_condition: Condition
+
+
+@attrs.frozen
+class WrittenSnapshot:
+    """A snapshot that was put and read back, and that no log begins with yet.
+
+    Attributes:
+        version: of the catalog.
+        record: what takes the place of the version's update.
+        size: bytes of the record, the pieces, and their keys.
+    """
+
+    version: int
+    record: bytes
+    size: int
 
 
 class UpdateLog:
@@ -239,53 +252,59 @@ class UpdateLog:
         key = keys.update_key(version)
         self._check_size(key, len(payload), "split the batch, or raise max_record_bytes of the log")
         put = Put(self.partition, key, seal(key, UPDATE, payload))
-
-        def next_one(latest: int | None) -> int:
-            if (latest or 0) != version - 1:
-                raise _LostRace
-            return version
-
-        try:
-            self._latest.update(next_one, also=lambda *_: [put], operation=f"append of catalog version {version}")
-        except _LostRace:
-            return False
-        return True
+        updated = self._latest.update(lambda latest: version if (latest or 0) == version - 1 else latest,
+                                      also=lambda *_: [put], operation=f"append of catalog version {version}")
+        return updated.before != updated.after
 
     # -- cutting
 
-    def cut(self, catalog: Catalog, *, term: int | None = None, conditions: Sequence[Condition] = (),
-            fence: CommitFence | None = None, spend: Callable[[int], object] = lambda size: None) -> tuple[int, int]:
-        """Let the log begin with a snapshot of this catalog. Five requests, and one for each 16 pieces.
+    def write_snapshot(self, catalog: Catalog, spend: Callable[[int], object] = lambda size: None) -> WrittenSnapshot:
+        """Put a snapshot of a version, and read it back. Two requests, and one for each 16 pieces.
 
         Args:
             catalog: a version of the log.
-            term: the coordinator's; becomes the log's.
-            conditions: what must hold besides.
-            fence: entered around the step that cuts.
             spend: asked before bytes are written.
 
+        Raises:
+            RecordTooLarge: the snapshot exceeds a limit.
+            CorruptData, RecordMissing: a piece is not what was written.
+            BaseException: what `spend` raises.
+        """
+        version, key, payload = catalog.version, keys.update_key(catalog.version), encode_catalog(catalog)
+        self._check_size(key, len(payload), "a snapshot holds the whole catalog: raise max_record_bytes of the log")
+        writer = f"{self.rng.getrandbits(64):016x}"
+        parts = []
+        for number, at in enumerate(range(0, len(payload), self._chunk_bytes)):
+            name = keys.piece_key(version, writer, number)
+            parts.append((name, seal(name, PIECE, payload[at:at + self._chunk_bytes])))
+        size = sum(len(name) + len(part) for name, part in parts)
+        spend(size)
+        put_pieces(self.store, self.partition, parts)
+        pieces = Pieces(writer, len(parts), len(payload), crc32(payload))
+        if decode_catalog(self._joined(version, pieces), key.decode()) != catalog:
+            raise CorruptData(path=key.decode(), offset=0, expected=repr(catalog), found="another one, read back")
+        record = SNAPSHOTS.seal(key, pieces)
+        return WrittenSnapshot(version, record, size + len(key) + len(record))
+
+    def cut(self, snapshot: WrittenSnapshot, *, term: int | None = None, conditions: Sequence[Condition] = ()) -> int:
+        """Let the log begin with a snapshot that `write_snapshot` has put. Three requests.
+
+        Args:
+            snapshot: of a version of the log.
+            term: the coordinator's; becomes the log's.
+            conditions: what must hold besides.
+
         Returns:
-            How many bytes were put, and how many keys were deleted.
+            How many updates below it were deleted.
 
         Raises:
             CatalogMoved: the log begins at this version or above already, or one of the conditions does not hold.
             StaleTerm: a coordinator of a later term is known.
-            RecordTooLarge: the snapshot exceeds a limit.
-            CorruptData, RecordMissing: a piece is not what was written; nothing was cut.
             OutcomeUnknown: the store did not say whether it cut, and it could not be seen.
-            BaseException: what `spend` or the fence raises.
         """
-        version, key = catalog.version, keys.update_key(catalog.version)
-        pieces, parts = self._pieces(key, version, encode_catalog(catalog))
-        written = sum(len(name) + len(part) for name, part in parts)
-        spend(written)
-        put_pieces(self.store, self.partition, parts)
-        if decode_catalog(self._joined(version, pieces), key.decode()) != catalog:
-            raise CorruptData(path=key.decode(), offset=0, expected=repr(catalog), found="another one, read back")
-        record = SNAPSHOTS.seal(key, pieces)
-        state = self.state()
-        held = [*conditions, *(Condition(self.partition, name, EXISTS) for name, _ in parts)]
-        puts = [Put(self.partition, key, record)]
+        version, state = snapshot.version, self.state()
+        held = list(conditions)
+        puts = [Put(self.partition, keys.update_key(version), snapshot.record)]
         if term is not None:
             if term < state.term:
                 raise StaleTerm(term=term, current=state.term)
@@ -300,33 +319,16 @@ class UpdateLog:
                 raise CatalogMoved(what=f"history begins at version {before} by now", target=version)
             return version
 
-        with nullcontext() if fence is None else fence.guard():
-            try:
-                self._earliest.update(raised, also=lambda *_: [*held, *puts, *deletes],
-                                      operation=f"cut of the catalog to version {version}")
-            except PredicateFailed as error:
-                if error.key == keys.TERM and (again := self.state()).term > (term or 0):
-                    raise StaleTerm(term=term or 0, current=again.term) from error
-                raise CatalogMoved(what=f"{error.key!r} has changed since", target=version) from error
-        return written + sum(len(each.key) + len(each.value) for each in puts), len(deletes)
-
-    def _pieces(self, key: bytes, version: int, payload: bytes) -> tuple[Pieces, list[tuple[bytes, bytes]]]:
-        self._check_size(key, len(payload), "a snapshot holds the whole catalog: raise max_record_bytes of the log")
-        step, limit = self._chunk_bytes, self.store.limits.max_transact - 8
-        if len(payload) > step * limit:
-            raise RecordTooLarge(key=key.decode(), size=len(payload), limit=step * limit,
-                                 advice=f"the store takes {limit} pieces in one step: raise chunk_bytes of the log")
-        writer = f"{self.rng.getrandbits(64):016x}"
-        parts = []
-        for number, at in enumerate(range(0, len(payload), step)):
-            name = keys.piece_key(version, writer, number)
-            parts.append((name, seal(name, PIECE, payload[at:at + step])))
-        return Pieces(writer, len(parts), len(payload), crc32(payload)), parts
+        try:
+            self._earliest.update(raised, also=lambda *_: [*held, *puts, *deletes],
+                                  operation=f"cut of the catalog to version {version}")
+        except PredicateFailed as error:
+            if error.key == keys.TERM and (again := self.state()).term > (term or 0):
+                raise StaleTerm(term=term or 0, current=again.term) from error
+            raise CatalogMoved(what=f"{error.key!r} has changed since", target=version) from error
+        return len(deletes)
 
     def _check_size(self, key: bytes, size: int, advice: str) -> None:
         if size > self._max_record_bytes:
-            raise RecordTooLarge(key=key.decode(), size=size, limit=self._max_record_bytes, advice=advice)
-
-
-class _LostRace(Exception):
-    """Another writer has appended first."""
+            raise RecordTooLarge(f"the record for {key.decode()} would take {size} bytes; the limit is "
+                                 f"{self._max_record_bytes}: {advice}")

@@ -60,14 +60,12 @@ class Topology:
 
     Attributes:
         nodes: each name once.
-        epoch: grows with every change of the membership.
 
     Raises:
         InvalidInput: two nodes have one name.
     """
 
     nodes: frozenset[NodeId]
-    epoch: int = 0
 
     def __attrs_post_init__(self) -> None:
         if len({node.name for node in self.nodes}) < len(self.nodes):
@@ -75,9 +73,9 @@ class Topology:
                                f"that is alive")
 
     @classmethod
-    def of(cls, *names: str, epoch: int = 0) -> Topology:
+    def of(cls, *names: str) -> Topology:
         """Return a topology of first incarnations."""
-        return cls(frozenset(NodeId(name) for name in names), epoch)
+        return cls(frozenset(NodeId(name) for name in names))
 
 
 @attrs.frozen(kw_only=True)

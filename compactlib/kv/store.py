@@ -368,7 +368,8 @@ def _checked_name(what: str, name: bytes, limit: int) -> bytes:
 
 
 def _within(what: str, value: bytes, limit: int) -> bytes:
-    data = bytes(value)  # the same object, unless the caller could change it later
+    # The same object, unless the caller could change it later. `bytes` would make zeros of a number.
+    data = b"".join((value,))
     if len(data) > limit:
         raise TooLarge(what=what, size=len(data), limit=limit)
     return data

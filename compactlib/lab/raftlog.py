@@ -180,16 +180,16 @@ class RaftLogSimulation(Simulation):
         self._snapshots += 1
         self._clock.advance(max(now - self._clock.now(), 0.0))
         is_major = (self._snapshots % self._model.major_every == 0 if cadence is None else
-                    bool(cadence.reason_for_major(view)))
+                    cadence.judge(view)[0])
         self.sample()
         self.counts.asked += 1
         plan = plan_for(view, self.policy if is_major else DropDead(), now)
         if not plan.is_empty:
             self.counts.compactions += 1
+            self.counts.freed_segments += len(view.segments) - len(plan.forecast(view).segments)
             self.rewrite(plan)
         if cadence is not None:
-            cadence.planned(plan, view)
-            cadence.ended(plan, ())
+            cadence.ended(view, drops_only=plan.drops_only)
         return plan
 
     def view(self) -> LogView:
@@ -199,7 +199,6 @@ class RaftLogSimulation(Simulation):
 
     def rewrite(self, plan: LogPlan) -> None:
         """Drop and rewrite what the plan says."""
-        self.counts.freed_segments += plan.segments_removed
         for drop in plan.drops:
             dead = self._segments.pop(drop.number)
             self.counts.victims += 1

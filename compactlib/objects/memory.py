@@ -35,7 +35,7 @@ class MemoryObjects(Closing):
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         self._require_open()
         check_key(key)
-        kept = bytes(data)
+        kept = b"".join((data,))
         with self._lock:
             if key in self._objects:
                 raise ObjectExists(key=key)

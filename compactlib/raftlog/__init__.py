@@ -8,8 +8,8 @@ are wholly dead and merges those that are mostly dead, while appends and reads g
 >>> from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 >>> folder = tempfile.mkdtemp()
 >>> with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4))) as log:
-...     log.extend((index, 1, b"command %d" % index) for index in range(1, 14))
-...     log.record_snapshot(12, live=[2, 3, 11])
+...     _ = log.append((index, 1, b"command %d" % index) for index in range(1, 14))
+...     log.snapshot(12, live=[2, 3, 11])
 ...     report = log.compact(policy=SeedPolicy())
 ...     [log.read(2).payload, log.read(4), log.read(99), len(log.refs)]
 [b'command 2', DeadEntry(index=4, snapshot_index=12), MissingEntry(index=99), 2]
@@ -24,33 +24,29 @@ from compactlib._lazy import offer
 
 if TYPE_CHECKING:
     from compactlib.raftlog.compaction.options import LogOptions as LogOptions
-    from compactlib.raftlog.compaction.plan.plan import LogPlan as LogPlan
-    from compactlib.raftlog.compaction.plan.policies.cost import CostPolicy as CostPolicy
-    from compactlib.raftlog.compaction.plan.policies.drop import DropDead as DropDead
-    from compactlib.raftlog.compaction.plan.policies.ra import RaPolicy as RaPolicy
-    from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy as SeedPolicy
-    from compactlib.raftlog.compaction.plan.policy import LogChoice as LogChoice, LogPolicy as LogPolicy
-    from compactlib.raftlog.compaction.plan.view import LogView as LogView
+    from compactlib.raftlog.compaction.plan import LogPlan as LogPlan
+    from compactlib.raftlog.compaction.policies import (
+        CostPolicy as CostPolicy,
+        DropDead as DropDead,
+        RaPolicy as RaPolicy,
+        SeedPolicy as SeedPolicy,
+    )
+    from compactlib.raftlog.compaction.policy import LogChoice as LogChoice, LogPolicy as LogPolicy, LogView as LogView
     from compactlib.raftlog.compaction.report import (
         LogCompactionReport as LogCompactionReport,
         SegmentChanges as SegmentChanges,
     )
-    from compactlib.raftlog.compaction.sense.trigger import DeadRatio as DeadRatio, EveryNMinors as EveryNMinors
+    from compactlib.raftlog.compaction.triggers import DeadRatio as DeadRatio, EveryNMinors as EveryNMinors
     from compactlib.raftlog.local_log import LocalLog as LocalLog
-    from compactlib.raftlog.log.folder import is_log as is_log
+    from compactlib.raftlog.log.folder import OtherName as OtherName, is_log as is_log
     from compactlib.raftlog.log.log_reader import LogReader as LogReader, verify_log as verify_log
-    from compactlib.raftlog.log.other_names import OtherName as OtherName
     from compactlib.raftlog.log.segment_log import SegmentLog as SegmentLog
-    from compactlib.raftlog.log.snapshot_writer import (
-        Applied as Applied,
-        MachineCopy as MachineCopy,
-        SnapshotReport as SnapshotReport,
-        SnapshotWriter as SnapshotWriter,
-    )
     from compactlib.raftlog.log.stored_segment import StoredEntry as StoredEntry, StoredSegment as StoredSegment
     from compactlib.raftlog.log.unflushed import logs_of_store as logs_of_store
-    from compactlib.raftlog.log.worker import LogCompactionWorker as LogCompactionWorker
-    from compactlib.raftlog.model.snapshot_meta import SnapshotMeta as SnapshotMeta
+    from compactlib.raftlog.model.snapshot_meta import (
+        SnapshotManifest as SnapshotManifest,
+        SnapshotMeta as SnapshotMeta,
+    )
     from compactlib.raftlog.model.values import (
         AppendAnswer as AppendAnswer,
         AppendEntries as AppendEntries,
@@ -60,51 +56,48 @@ if TYPE_CHECKING:
         MissingEntry as MissingEntry,
         SegmentLimits as SegmentLimits,
     )
+    from compactlib.raftlog.options import StoreOptions as StoreOptions
     from compactlib.raftlog.ra_import import import_ra as import_ra
+    from compactlib.raftlog.raft_log import RaftLog as RaftLog
     from compactlib.raftlog.replication.conversation import TransferReport as TransferReport
     from compactlib.raftlog.replication.streams import (
         receive_snapshot as receive_snapshot,
         send_snapshot as send_snapshot,
     )
-    from compactlib.raftlog.snapshots.folder import SnapshotFolder as SnapshotFolder
     from compactlib.raftlog.snapshots.machine import LiveTracker as LiveTracker, StateMachine as StateMachine
-    from compactlib.raftlog.snapshots.model import SnapshotManifest as SnapshotManifest
     from compactlib.raftlog.snapshots.state_reader import StateReader as StateReader
-    from compactlib.raftlog.store.options import StoreOptions as StoreOptions
-    from compactlib.raftlog.store.raft_log import RaftLog as RaftLog
-    from compactlib.raftlog.store.store import RaftLogStore as RaftLogStore, open_log as open_log
+    from compactlib.raftlog.store import RaftLogStore as RaftLogStore, open_log as open_log
+    from compactlib.raftlog.worker import (
+        Applied as Applied,
+        LogCompactionWorker as LogCompactionWorker,
+        MachineCopy as MachineCopy,
+        SnapshotReport as SnapshotReport,
+        SnapshotWriter as SnapshotWriter,
+    )
 else:
     offer(__name__, {
-        "compactlib.raftlog.compaction.plan.plan": "LogPlan",
-        "compactlib.raftlog.compaction.plan.policies.cost": "CostPolicy",
-        "compactlib.raftlog.compaction.plan.policies.drop": "DropDead",
-        "compactlib.raftlog.compaction.plan.policies.ra": "RaPolicy",
-        "compactlib.raftlog.compaction.plan.policies.seed": "SeedPolicy",
-        "compactlib.raftlog.compaction.plan.policy": "LogChoice LogPolicy",
-        "compactlib.raftlog.compaction.plan.view": "LogView",
+        "compactlib.raftlog.compaction.plan": "LogPlan",
+        "compactlib.raftlog.compaction.policies": "CostPolicy DropDead RaPolicy SeedPolicy",
+        "compactlib.raftlog.compaction.policy": "LogChoice LogPolicy LogView",
         "compactlib.raftlog.compaction.report": "LogCompactionReport SegmentChanges",
-        "compactlib.raftlog.compaction.sense.trigger": "DeadRatio EveryNMinors",
+        "compactlib.raftlog.compaction.triggers": "DeadRatio EveryNMinors",
         "compactlib.raftlog.local_log": "LocalLog",
-        "compactlib.raftlog.log.folder": "is_log",
+        "compactlib.raftlog.log.folder": "OtherName is_log",
         "compactlib.raftlog.log.log_reader": "LogReader verify_log",
-        "compactlib.raftlog.log.other_names": "OtherName",
         "compactlib.raftlog.log.segment_log": "SegmentLog",
-        "compactlib.raftlog.log.snapshot_writer": "Applied MachineCopy SnapshotReport SnapshotWriter",
         "compactlib.raftlog.log.stored_segment": "StoredEntry StoredSegment",
         "compactlib.raftlog.log.unflushed": "logs_of_store",
-        "compactlib.raftlog.log.worker": "LogCompactionWorker",
-        "compactlib.raftlog.model.snapshot_meta": "SnapshotMeta",
+        "compactlib.raftlog.worker": "Applied LogCompactionWorker MachineCopy SnapshotReport SnapshotWriter",
+        "compactlib.raftlog.model.snapshot_meta": "SnapshotManifest SnapshotMeta",
         "compactlib.raftlog.model.values":
             "AppendAnswer AppendEntries DamagedEntry DeadEntry Entry MissingEntry SegmentLimits",
         "compactlib.raftlog.compaction.options": "LogOptions",
         "compactlib.raftlog.ra_import": "import_ra",
         "compactlib.raftlog.replication.conversation": "TransferReport",
         "compactlib.raftlog.replication.streams": "receive_snapshot send_snapshot",
-        "compactlib.raftlog.snapshots.folder": "SnapshotFolder",
         "compactlib.raftlog.snapshots.machine": "LiveTracker StateMachine",
-        "compactlib.raftlog.snapshots.model": "SnapshotManifest",
         "compactlib.raftlog.snapshots.state_reader": "StateReader",
-        "compactlib.raftlog.store.options": "StoreOptions",
-        "compactlib.raftlog.store.raft_log": "RaftLog",
-        "compactlib.raftlog.store.store": "RaftLogStore open_log",
+        "compactlib.raftlog.options": "StoreOptions",
+        "compactlib.raftlog.raft_log": "RaftLog",
+        "compactlib.raftlog.store": "RaftLogStore open_log",
     })

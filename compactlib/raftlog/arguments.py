@@ -1,37 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments: what a host may give for a number, a folder or a payload; anything else is `InvalidInput`."""
+"""Checks of values that a host gives; what cannot be is `InvalidInput`."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from sys import float_info
 from typing import Any
 
 from compactlib.errors import InvalidInput, Unsorted
 from compactlib.indexset import IndexSet
-
-
-def whole(name: str, value: Any) -> int:
-    """`value` as a whole number.
-
-    Raises:
-        InvalidInput: it is none.
-    """
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise InvalidInput(f"{name} is {value!r:.100}; give a whole number") from None
-
-
-def listed(name: str, values: Any, each: Callable[[Any], Any] | None = None) -> list[Any]:
-    """The members of an iterable, of whatever kind they are; with `each` what that makes of them, one after the other.
-
-    Raises:
-        InvalidInput: it is no iterable.
-    """
-    members = iter(values)
-    return list(members if each is None else map(each, members))
 
 
 def index_set(name: str, indexes: Any) -> IndexSet:
@@ -71,3 +49,13 @@ def bytes_of(payload: Any, what: str = "a payload") -> bytes:
     except (TypeError, ValueError):
         raise InvalidInput(f"{what} is a {type(payload).__name__}; give bytes, or what has the buffer of bytes"
                            ) from None
+
+
+def is_number(least: float = 0, most: float = float_info.max) -> Callable[[object, Any, Any], None]:
+    """A validator of `attrs`: `InvalidInput` if a field is no number from `least` to `most`."""
+    def check(_: object, field: Any, value: object) -> None:
+        if not isinstance(value, int | float) or not least <= value <= most:
+            raise InvalidInput(f"{field.name} is {value!r:.100}; it must be a number of at least {least}"
+                               + f" and at most {most:g}" * (most < float_info.max))
+
+    return check

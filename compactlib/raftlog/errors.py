@@ -13,20 +13,14 @@ class GapDetected(InvalidInput):
 
     Attributes:
         previous: the index that the entry says it follows.
-        last: the last index of the log, or the one before its first gap.
-        highest: the highest index that the log holds behind that gap; `None` if there is no gap.
+        last: the last index of the log.
     """
 
-    def __init__(self, *, previous: int, last: int, highest: int | None = None) -> None:
-        ends = f"ends at {last}" if highest is None else \
-            f"has a gap behind {last}, below its highest index {highest}, since a snapshot's transfer was cut short"
-        other = "with append_sparse and the log's own last index" if highest is None else \
-            f"take back what is behind the gap with reset({last})"
-        super().__init__(f"an entry that follows index {previous} was given to a log that {ends}; append from "
-                         f"{last + 1} on, or {other}")
+    def __init__(self, *, previous: int, last: int) -> None:
+        super().__init__(f"an entry that follows index {previous} was given to a log that ends at {last}; append from "
+                         f"{last + 1} on")
         self.previous = previous
         self.last = last
-        self.highest = highest
 
 
 class Overwriting(InvalidInput):
@@ -69,10 +63,15 @@ class MemtableFull(Busy):
 
 
 class LiveSetLost(CorruptData):
-    """A snapshot's live set is missing or damaged, and this process cannot rebuild it; it is never taken for empty.
+    """A snapshot's live set is damaged, and this process cannot rebuild it; it is never taken for empty.
 
-    Give the store a `machine`, from whose state it is rebuilt, or restore the file from a copy.
+    Give the store `StoreOptions.machine_of`, from whose state it is rebuilt, or restore the file from a copy.
     """
+
+
+class SnapshotLost(CorruptData):
+    """The state of a log's last snapshot is missing or another one, or the note of that snapshot is; what it covers is
+    not in the log any more. Put back the log's whole folder from one copy, or remove the log and receive a snapshot."""
 
 
 class LiveAboveSnapshot(InvalidInput):

@@ -30,7 +30,7 @@ from compactlib.files.disk import StrPath, local_path
 from compactlib.guard import Guard
 from compactlib.observer import Observers
 from compactlib.raftlog.compaction.options import LogOptions
-from compactlib.raftlog.compaction.plan.policies.drop import DropDead
+from compactlib.raftlog.compaction.policies import DropDead
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.model.values import Entry
 
@@ -84,13 +84,13 @@ class LocalLog(Closing):
         self._log = SegmentLog(folder, self._options, create=create)
         self._guard.keep(self._log)
         try:
-            if first_index > 1 and self._log.last_index is None and self._log.snapshot is None:
-                self._log.record_snapshot(first_index - 1)
-            snapshot = self._log.snapshot
-            self._first = 1 if snapshot is None else snapshot.index + 1
-            self._last = max(self._log.last_index or 0, self._first - 1)
+            if first_index > 1 and self._log.last_index < 0:
+                self._log.snapshot(first_index - 1, ())
+            snapshot = self._log.state
+            self._first = max(snapshot.index, 0) + 1
+            self._last = max(self._log.last_index, self._first - 1)
             self._durable = self._last
-            if snapshot is not None and snapshot.live:
+            if snapshot.live:
                 self._term = self._kept_term(snapshot.index)
         except BaseException:
             self._guard.release()
@@ -103,14 +103,6 @@ class LocalLog(Closing):
         return found.term
 
     def start(self, machine: CommandMachine) -> None:
-        """See `CommandLog.start`. Replays about 200,000 commands a second, plus what the machine itself needs.
-
-        Raises:
-            OutOfStep: see `CommandLog.start`.
-            CorruptData: one of the commands that follow is damaged or missing.
-            Unsupported: a command was written by a later release.
-            StorageError: the new term could not be noted; the log is closed.
-        """
         require_outside_commands(self._guard)
         with self._guard.lock:
             self._guard.require_open()
@@ -123,7 +115,7 @@ class LocalLog(Closing):
             self._replay(machine, applied)
             self._term += 1
             self._last += 1
-            self._log.append(self._last, self._term, _HEAD.pack(_OPENING, self._clock.now()))
+            self._log.append([(self._last, self._term, _HEAD.pack(_OPENING, self._clock.now()))])
             self._log.sync()
             self._durable = self._last
             self._machine = machine
@@ -132,8 +124,7 @@ class LocalLog(Closing):
     @property
     def _is_cut(self) -> bool:
         """Whether commands were forgotten."""
-        snapshot = self._log.snapshot
-        return snapshot is not None and bool(snapshot.live)
+        return bool(self._log.state.live)
 
     def _replay(self, machine: CommandMachine, applied: int) -> None:
         # From its beginning, though the machine may stand later: the last term must be known, and damage reported.
@@ -158,16 +149,9 @@ class LocalLog(Closing):
         return CorruptData(path=self._log.folder, offset=0, expected=expected, found=found, index=index)
 
     def propose(self, payload: bytes) -> Any:
-        """See `CommandLog.propose`. About 10 microseconds, and its share of a sync."""
         return self.decide(lambda command: payload)
 
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
-        """See `CommandLog.decide`.
-
-        Raises:
-            StorageError: the disk refused, and the log is closed; whether the command is in it is not known.
-            Closed: the log was closed, or closed itself.
-        """
         require_outside_commands(self._guard)
         result = None
         with self._guard.lock:
@@ -199,7 +183,7 @@ class LocalLog(Closing):
         if not pending:
             return
         try:
-            self._log.extend([(one.index, one.term, one.entry) for one in pending])
+            self._log.append([(one.index, one.term, one.entry) for one in pending])
             self._log.sync()
         except BaseException as error:
             self._guard.fail(error)
@@ -212,11 +196,6 @@ class LocalLog(Closing):
         self._observer.event("command_log_commands", add=len(pending))
 
     def compact(self, index: int) -> None:
-        """See `CommandLog.compact`. Drops the segments that hold nothing later.
-
-        Raises:
-            CompactlibError: the disk refused; call again.
-        """
         require_outside_commands(self._guard)
         with self._writing:
             self._guard.require_open()
@@ -225,7 +204,7 @@ class LocalLog(Closing):
                                    f"{self._durable}; compact to what a snapshot covers")
             if index >= self._first:
                 # The last entry that is covered stays: with nothing after it, it is where the last term is found.
-                self._log.record_snapshot(index, live=[index])
+                self._log.snapshot(index, live=[index])
                 self._first = index + 1
         self._log.compact(policy=DropDead())
 
@@ -250,14 +229,6 @@ class LocalLog(Closing):
         return self._term if self._machine is not None else 0
 
     def close(self) -> None:
-        """See `CommandLog.close`. Commands under way are made durable first, unless the log has closed itself.
-
-        In a fork of the process that opened the log it only gives up the fork's copy.
-
-        Raises:
-            Busy: called from within a command; nothing was done.
-            StorageError: the disk refused the last sync; the log is closed all the same.
-        """
         require_outside_commands(self._guard)
         try:
             if self._guard.is_open:

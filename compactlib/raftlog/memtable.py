@@ -8,8 +8,8 @@ from its `base` on.
 >>> memtable = Memtable()
 >>> memtable.insert(1, 1, [b"a", b"b", b"c"])
 >>> memtable.insert(2, 2, [b"B"])
->>> [memtable.find(index) for index in (1, 2, 3)]
-[Entry(index=1, term=1, payload=b'a'), Entry(index=2, term=2, payload=b'B'), None]
+>>> [(slab.first, slab.term, slab.payloads) for slab in visible_slabs(memtable.tables)]
+[(1, 1, [b'a']), (2, 2, [b'B'])]
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib.errors import AuditFailed, CorruptData
+from compactlib.errors import CorruptData
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.errors import GapDetected, MemtableFull, Overwriting
+from compactlib.raftlog.errors import MemtableFull
 from compactlib.raftlog.model.values import MAX_INDEX, Entry, entry_of
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Memtable:
         entries: how many entries the tables hold, overwritten ones included.
         tables: the chain, oldest first; an immutable value, whose newest table may grow.
         max_entries: as given.
-        missing: of a replay, an entry that is not there, and the sparse one that follows it; `None` if all are.
+        missing: of a replay, an entry that is not there, and the one that follows it; `None` if all are.
     """
 
     def __init__(self, last: int = -1, *, max_entries: int = DEFAULT_MAX_ENTRIES) -> None:
@@ -137,14 +137,6 @@ class Memtable:
         """Raise `MemtableFull` if so many more entries would be too many."""
         if self.entries + more > self.max_entries:
             raise MemtableFull(entries=self.entries, limit=self.max_entries)
-
-    def require_sparse_fit(self, index: int, previous: int | None) -> None:
-        """Raise `GapDetected` if the last index is not `previous`, `Overwriting` if `index` is not above the last."""
-        if self.last >= 0:
-            if previous is not None and previous != self.last:
-                raise GapDetected(previous=previous, last=self.last)
-            if index <= self.last:
-                raise Overwriting(index=index, last=self.last)
 
     def insert(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
         """Take entries of consecutive indexes; those that lie at or above the first are taken back."""
@@ -182,7 +174,7 @@ class Memtable:
         self.tables, self.entries, self.last = tables, count, after
 
     def require_links(self) -> None:
-        """Raise `CorruptData` if a replay has found a sparse entry that follows one which is not there."""
+        """Raise `CorruptData` if a replay has found an entry that follows one which is not there."""
         if self.missing is not None:
             raise CorruptData(path="<the write-ahead log>", offset=0, index=self.missing[0], found="none",
                               expected=f"entry {self.missing[0]}, which entry {self.missing[1]} follows")
@@ -209,34 +201,9 @@ class Memtable:
         """From this index on the tables answer; above every index if there is none."""
         return min((table.base for table in self.tables), default=MAX_INDEX + 1)
 
-    def find(self, index: int) -> Entry | None:
-        """The entry of `index`, `None` if the tables hold none. O(tables + log slabs)."""
-        for table in reversed(self.tables):
-            if index >= table.base:
-                return table.find(index)
-        return None
-
     def indexes(self) -> IndexSet:
         """What the tables hold and was not taken back. O(slabs)."""
         return IndexSet.from_runs((slab.first, slab.last) for slab in visible_slabs(self.tables))
-
-    def audit(self) -> None:
-        """Check that slabs ascend, that tables answer from their base on, and that the count is right.
-
-        Raises:
-            AuditFailed: they do not.
-        """
-        counted = 0
-        for table in self.tables:
-            above = table.base - 1
-            for slab in table.slabs:
-                if slab.first <= above or not slab.payloads:
-                    raise AuditFailed(f"slab {slab.first}..{slab.last} follows {above} in a table from "
-                                      f"{table.base} on")
-                above = slab.last
-                counted += len(slab.payloads)
-        if counted != self.entries:
-            raise AuditFailed(f"the tables hold {counted} entries, {self.entries} were counted")
 
     def __repr__(self) -> str:
         return f"<Memtable: {self.entries:,} entries in {len(self.tables)} tables, last {self.last}>"
@@ -257,17 +224,17 @@ def visible_slabs(tables: Sequence[Table]) -> list[Slab]:
     return [slab for part in reversed(found) for slab in part]
 
 
-def needed_slabs(slabs: Iterable[Slab], row: SnapshotMeta) -> list[Slab]:
+def needed_slabs(slabs: Iterable[Slab], snapshot_index: int, live: IndexSet) -> list[Slab]:
     """What of `slabs` a flush writes: all entries above the snapshot, only live ones below. O(slabs and live runs)."""
     kept: list[Slab] = []
     for slab in slabs:
-        if slab.first > row.index:
+        if slab.first > snapshot_index:
             kept.append(slab)
             continue
         kept += (slab.part(first, last) for first, last
-                 in row.live.between(slab.first, min(slab.last, row.index)).runs())
-        if slab.last > row.index:
-            kept.append(slab.part(row.index + 1, slab.last))
+                 in live.between(slab.first, min(slab.last, snapshot_index)).runs())
+        if slab.last > snapshot_index:
+            kept.append(slab.part(snapshot_index + 1, slab.last))
     return kept
 
 
@@ -284,15 +251,26 @@ def replay(frame: Frame, memtable: Memtable, row: SnapshotMeta, matching: Callab
         matching: how many entries from a first index on, up to a last one, segments hold with a term.
     """
     if frame.cuts:
-        memtable.cut(-1 if frame.previous is None else frame.previous)
+        after = -1 if frame.previous is None else frame.previous
+        memtable.cut(after)
+        if row.is_dead(after):
+            # The log ended there, although what is dead need not be there any more.
+            memtable.skip_to(after)
+    if frame.payloads and _lacks(frame, memtable, row):
+        memtable.missing = memtable.missing or (frame.previous or 0, frame.indexes[0] if frame.indexes else frame.first)
     if frame.indexes:
-        previous = frame.previous
-        if previous is not None and previous > memtable.last and row.needed(IndexSet.range(previous, previous)):
-            memtable.missing = memtable.missing or (previous, frame.indexes[0])
         for index, term, payload in zip(frame.indexes, frame.terms, frame.payloads, strict=True):
             _replay_run(index, term, [payload], memtable, row, matching)
     elif frame.payloads:
         _replay_run(frame.first, frame.term, frame.payloads, memtable, row, matching)
+
+
+def _lacks(frame: Frame, memtable: Memtable, row: SnapshotMeta) -> bool:
+    """Whether the entry is not there that a frame's first one follows. A log without one begins anywhere."""
+    previous = frame.previous
+    if previous is None or previous <= memtable.last or previous < row.smallest_live_index:
+        return False
+    return bool(frame.indexes) or (memtable.last >= 0 and not row.is_dead(previous))
 
 
 def _replay_run(first: int, term: int, payloads: Sequence[bytes], memtable: Memtable, row: SnapshotMeta,

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-from compactlib.raftlog.compaction.plan.policies.cost import CostPolicy
-from compactlib.raftlog.compaction.plan.policies.drop import DropDead
-from compactlib.raftlog.compaction.plan.policies.ra import RaPolicy
-from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy
-from compactlib.raftlog.compaction.sense.trigger import (
+from compactlib.raftlog.compaction.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
+from compactlib.raftlog.compaction.triggers import (
     AllOf,
     AnyOf,
     DeadBytes,

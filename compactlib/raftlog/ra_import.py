@@ -46,7 +46,7 @@ def import_ra(folder: StrPath, log: SegmentLog) -> int:
         Unsupported: a segment is of another version.
         StorageError: a segment cannot be read, or the log was refused a write.
     """
-    if log.last_index is not None:
+    if log.last_index >= 0:
         raise InvalidInput(f"{log!r} is not empty; import into a new log")
     names = [name for name in list_folder(folder) if name.endswith(".segment")]
     if not names:
@@ -54,7 +54,7 @@ def import_ra(folder: StrPath, log: SegmentLog) -> int:
     count = 0
     for name in names:
         for entry in ra_entries(os.path.join(folder, name)):
-            log.append(*entry)
+            log.append([entry])
             count += 1
     return count
 

@@ -201,7 +201,7 @@ class CommitStore:
         return False
 
     def merge_bases(self, ones: Collection[CommitId], others: Collection[CommitId]) -> Sequence[CommitId]:
-        """Return the newest common ancestors of two sets of commits: those that no other common ancestor descends from.
+        """Return the newest common ancestors of two sets of commits: no other common ancestor descends from them.
 
         There are several if the two sides have merged each other. Reads the commits down to them.
         """

@@ -209,7 +209,7 @@ class Repository(Closing):
             budget: checked before every 1,000 entries and every 1,000 files.
 
         Returns:
-            The report: numbers freed, and what was left with the reason. It is partial if the budget ran out after
+            The report: numbers freed, and leftovers with the reason. It is partial if the budget ran out after
             something was freed.
 
         Raises:

@@ -143,7 +143,7 @@ class StagingWorker:
         self._service.wake()
 
     def remove(self, name: str) -> None:
-        """Remove a repository. An operation that runs on it goes on; closing the repository cancels it.
+        """Remove a repository. A running operation continues; closing the repository cancels it.
 
         Raises:
             NotFound: the worker has no repository of this name.

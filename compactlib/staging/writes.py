@@ -164,7 +164,7 @@ def put_many(context: StagingContext, branch: str, items: Mapping[bytes, bytes])
 
 def _record_of(data: bytes) -> Record:
     """Return the record of data; copies a buffer."""
-    held = bytes(memoryview(data))  # bytes(7) would be seven zeros
+    held = b"".join((data,))  # `bytes` would make zeros of a number
     if len(held) > MAX_PART_BYTES:
         raise InvalidInput(f"a record of {len(held)} bytes was given; the limit is {MAX_PART_BYTES}; split it, or "
                            f"store the data elsewhere and a reference to it here")

@@ -17,7 +17,7 @@ from compactlib.fences import FileFence
 from compactlib.files.disk import local_path
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
-from compactlib.raftlog import LogReader, RaftLogStore, SegmentLog, SnapshotFolder, open_log
+from compactlib.raftlog import LogReader, RaftLogStore, SegmentLog, open_log
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 16)
 
@@ -28,7 +28,7 @@ def copied(folder: Any) -> None:
 
 
 TAKERS: list[Callable[[Any], Any]] = [
-    SegmentLog, LogReader, RaftLogStore, open_log, SnapshotFolder, lambda folder: BlobStore(folder, CONFIG), BlobReader,
+    SegmentLog, LogReader, RaftLogStore, open_log, lambda folder: BlobStore(folder, CONFIG), BlobReader,
     copied, LocalObjects, FileFence, SqliteStore,
 ]
 

@@ -157,7 +157,7 @@ class Story:
             payload = bytes(given["size"]) if "size" in given else payload_of(index, term)
             self.written = {other: entry for other, entry in self.written.items() if other < index}
             self.written[index] = Entry(index, term, payload)
-            self.log.append(index, term, payload)
+            self.log.append([(index, term, payload)])
 
     def do_sync(self) -> None:
         self.log.sync()
@@ -171,7 +171,7 @@ class Story:
         self.clock.advance(max(time.time() - self.clock.now(), 0.0) + float(seconds))
 
     def do_snapshot(self, index: str, _: str, live: str) -> None:
-        self.log.record_snapshot(int(index), numbers(live))
+        self.log.snapshot(int(index), numbers(live))
         self.snapshot = int(index), numbers(live)
 
     def do_compact(self, *by: str) -> None:
@@ -207,7 +207,7 @@ class Story:
             with SegmentLog(folder, self._options(files)) as log:
                 opened = len(files.recording().operations)
                 for index, term in self.unsynced:
-                    log.append(index, term, payload_of(index, term))
+                    log.append([(index, term, payload_of(index, term))])
                 with contextlib.suppress(CompactionFailed):
                     log.compact(policy=POLICIES[policy]())
 
@@ -274,8 +274,8 @@ class Story:
         other = self.base / f"without-{index}"
         before = range(kept[0].index - (number - 1) * len(kept), kept[0].index)
         with SegmentLog(other, LogOptions(limits=SegmentLimits(max_entries=len(kept)))) as log:
-            log.extend([*(Entry(each, 1, b"") for each in before), *kept])
-            log.append(kept[-1].index + 1, kept[-1].term, b"")
+            log.append([*(Entry(each, 1, b"") for each in before), *kept])
+            log.append([(kept[-1].index + 1, kept[-1].term, b"")])
         path = self.folder / SEGMENT.format(number)
         path.unlink()
         path.write_bytes((other / path.name).read_bytes())
@@ -292,13 +292,13 @@ class Story:
         return plain
 
     def do_expect_files(self, *files: str) -> None:
-        """The segment files and links, and nothing else but the snapshot, the cadence and the lock."""
+        """The segment files and links, and nothing else but the snapshot and the lock."""
         found = [f"{number_of(name)}->{number_of(os.readlink(self.folder / name))}"
                  if os.path.islink(self.folder / name) else f"{number_of(name)}"
                  for name in sorted(os.listdir(self.folder)) if number_of(name) is not None]
         assert found == list(files), found
         others = {name for name in os.listdir(self.folder) if number_of(name) is None}
-        assert others <= {"LOCK", "SNAPSHOT", "CADENCE"}, others
+        assert others <= {"LOCK", "SNAPSHOT"}, others
 
     def do_expect_refs(self, *refs: str) -> None:
         found = [f"{ref.number}{{{ref.first},{ref.last}}}" for ref in self.log.refs]
@@ -313,7 +313,7 @@ class Story:
             self.expected.check(reader)
         self.expected.check(self.log)
         names = [name for name in os.listdir(self.folder) if number_of(name) is None]
-        assert {*names} <= {"LOCK", "SNAPSHOT", "CADENCE"}, names
+        assert {*names} <= {"LOCK", "SNAPSHOT"}, names
 
     def do_expect_done(self, *words: str) -> None:
         """`dropped 2,3`, `merged 1,4` once for each group, `failed 5,6 DiskFull`, `kept 7`."""

@@ -6,9 +6,9 @@ One command a line; what follows `#` is for the reader. Numbers are written `1,2
 | command | what it does |
 | --- | --- |
 | `append 1..16 term 2` | consecutive entries, with payloads that tell index and term |
-| `sparse 7,17 after 5 term 2` | entries with gaps; `after` is what the writer takes for the last index |
 | `sync`, `flush`, `reset 5`, `compact major` | |
-| `snapshot 8 live 3,5`, `install 15 term 3 live 2,9` | |
+| `snapshot 8 live 3,5` | |
+| `receive 15 term 3 live 2,9 applied 7` | a leader's snapshot; up to what was applied it has the same entries |
 | `reopen` | close and open |
 | `kill` | the process ends here: what was not synced is gone |
 | `expect entries 1,2,5..9`, `expect terms 1..3 2` | what can be read, and with which term |
@@ -24,19 +24,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     DropDead,
-    Entry,
     LogOptions,
     RaftLog,
     SeedPolicy,
     SegmentLimits,
-    SnapshotMeta,
     StoreOptions,
     open_log,
 )
 from tests.harness.log_compaction_story import numbers
+from tests.harness.snapshot_line import transfer
 
 OPTIONS = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=8), keep_links_seconds=0.0))
 
@@ -50,7 +48,7 @@ class LogStory:
 
     def __init__(self, folder: Path) -> None:
         self.base = folder
-        self.lives = 0
+        self.lives = self.received = 0
         self.log: RaftLog = open_log(folder / "life-0", OPTIONS)
         self.abandoned: list[RaftLog] = []
 
@@ -90,12 +88,6 @@ class LogStory:
             (index, int(term), payload(index, int(term))) for index in indexes))
         assert answer.success
 
-    def do_sparse(self, which: str, *rest: str) -> None:
-        given = named(rest)
-        term = int(given.get("term", "1"))
-        self.log.append_sparse([Entry(index, term, payload(index, term)) for index in numbers(which)],
-                               previous_index=int(given["after"]) if "after" in given else None)
-
     def do_sync(self) -> None:
         self.log.sync()
 
@@ -111,9 +103,18 @@ class LogStory:
     def do_snapshot(self, index: str, _live: str = "live", live: str = "none") -> None:
         self.log.snapshot(int(index), numbers(live))
 
-    def do_install(self, index: str, *rest: str) -> None:
+    def do_receive(self, index: str, *rest: str) -> None:
         given = named(rest)
-        self.log.install(SnapshotMeta(int(index), int(given["term"]), IndexSet.from_sorted(numbers(given["live"]))))
+        term, applied = int(given["term"]), int(given["applied"])
+        self.received += 1
+        with open_log(self.base / f"leader-{self.received}", OPTIONS) as leader:
+            for each in range(1, int(index) + 1):
+                old = self.log.term_of(each) if each <= applied else term
+                leader.append([(each, old or 1, payload(each, old or 1))])
+            leader.snapshot(int(index), numbers(given["live"]), [b"the state"])
+            ended = transfer(leader, self.log, applied=applied, term=term)
+        if not ended.is_well:
+            raise ended.received
 
     def do_reopen(self) -> None:
         self.log.close()

@@ -54,12 +54,10 @@ class PlainLog:
     Attributes:
         entries: everything that was written and neither taken back nor declared dead.
         snapshot: at or below it all else is dead; -1 before the first.
-        gap: what lies above this index does not follow it, although none is missing.
     """
 
     entries: dict[int, Entry] = attrs.field(factory=dict)
     snapshot: int = -1
-    gap: int | None = None
 
     @classmethod
     def of(cls, entries: Iterable[tuple[int, int, bytes]]) -> PlainLog:
@@ -74,20 +72,10 @@ class PlainLog:
         """The highest index that anything can be said of."""
         return max([self.snapshot, *self.entries])
 
-    @property
-    def contiguous_through(self) -> int:
-        """The highest index up to which nothing behind the snapshot is missing."""
-        through = self.snapshot if self.snapshot >= 0 or not self.entries else min(self.entries)
-        while through != self.gap and through + 1 in self.entries:
-            through += 1
-        return through
-
     def append(self, index: int, term: int, payload: bytes) -> None:
         """Take back everything from `index` on, and add it."""
         self.entries = {kept: entry for kept, entry in self.entries.items() if kept < index}
         self.entries[index] = Entry(index, term, payload)
-        if self.gap is not None and index <= self.gap + 1:
-            self.gap = None
 
     def record_snapshot(self, index: int, live: Iterable[int]) -> None:
         """Everything up to `index` dies, except `live`."""
@@ -139,12 +127,12 @@ class History:
 
     def found(self, log: LogReader | SegmentLog, acknowledged: Sequence[int]) -> PlainLog:
         """Which of the states the log is in: one that is no older than what was acknowledged."""
-        return self.found_in(log.entries(), log.snapshot, acknowledged)
+        return self.found_in(log.entries(), log.state, acknowledged)
 
     def found_in(self, held: Iterable[Entry], snapshot: Any, acknowledged: Sequence[int]) -> PlainLog:
         """As `found`, of what is held and the snapshot beside it."""
         entries = {entry.index: entry for entry in held}
-        reached = -1 if snapshot is None else snapshot.index
+        reached = snapshot.index
         for number in range(max(acknowledged, default=0), len(self.states)):
             for state in self._may_be(number):
                 if (state.entries, state.snapshot) == (entries, reached):

@@ -8,15 +8,15 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import attrs
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib.errors import CorruptData
 from compactlib.files import Files, LocalFiles
-from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     DropDead,
     Entry,
@@ -24,16 +24,17 @@ from compactlib.raftlog import (
     RaftLog,
     RaftLogStore,
     SegmentLimits,
-    SnapshotMeta,
     StoreOptions,
+    open_log,
 )
 from compactlib.raftlog.errors import GapDetected
 from tests.harness.plain_log import History, PlainLog, Told, told
+from tests.harness.snapshot_line import transfer
 
 Operation: TypeAlias = tuple[str, int, int, int]
 """What to do, to which log, and two numbers that mean something to each kind."""
 
-KINDS = ("append", "append", "overwrite", "sparse", "reset", "sync", "sync", "flush", "snapshot", "snapshot", "install",
+KINDS = ("append", "append", "overwrite", "reset", "sync", "sync", "flush", "snapshot", "snapshot", "install",
          "minor", "major", "reopen")
 LOGS = ("a", "b")
 
@@ -78,7 +79,7 @@ class RaftModel:
 
     def change(self, how: Callable[[PlainLog], object]) -> None:
         """Add a state."""
-        state = PlainLog(dict(self.now.entries), self.now.snapshot, self.now.gap)
+        state = PlainLog(dict(self.now.entries), self.now.snapshot)
         how(state)
         self.history.states.append(state)
 
@@ -86,16 +87,6 @@ class RaftModel:
 def reset_plain(state: PlainLog, last: int) -> None:
     """Take back everything above `last`."""
     state.entries = {index: entry for index, entry in state.entries.items() if index <= last}
-    if state.gap is not None and last <= state.gap:
-        state.gap = None
-
-
-def install_plain(state: PlainLog, meta: SnapshotMeta) -> None:
-    """Put a snapshot from elsewhere in force."""
-    kept = state.entries.get(meta.index)
-    if kept is None or kept.term != meta.term:
-        reset_plain(state, meta.index)
-    state.record_snapshot(meta.index, meta.live)
 
 
 def answers_of(log: RaftLog, indexes: Sequence[int]) -> dict[int, Told]:
@@ -117,7 +108,6 @@ def check_log(log: RaftLog, state: PlainLog) -> None:
     assert answers_of(log, indexes) == {index: state.answer(index) for index in indexes}
     assert list(log.entries()) == list(state.entries.values())
     assert log.last_index == state.last
-    assert log.contiguous_through == state.contiguous_through
     assert log.first_index == min(state.entries, default=None)
     for index, entry in state.entries.items():
         assert log.term_of(index) == entry.term
@@ -192,24 +182,20 @@ class World:
         log.append(in_one_buffer(rows) if rows[0][0] % 2 else rows)
 
     def _append(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
-        through, last = model.now.contiguous_through, model.now.last
-        if through < last:
-            with pytest.raises(GapDetected, match=f"append from {through + 1} on"):
-                log.append(self._rows(through + 2 + x % (last - through), model.term, 1 + x % 5, y))
-            # What lies behind the gap is taken back by this.
-            model.term += 1
-        self._end_gap(model)
-        self._put(log, model, self._rows(through + 1, model.term, 1 + x % 5, y))
+        last = model.now.last
+        if last >= 0:
+            with pytest.raises(GapDetected, match=f"append from {last + 1} on"):
+                log.append(self._rows(last + 2 + x % 3, model.term, 1 + x % 5, y))
+        self._put(log, model, self._rows(last + 1, model.term, 1 + x % 5, y))
 
     def _overwrite(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         """As a follower whose leader has others; nothing that the leader sends twice changes anything."""
         now = model.now
-        first = max(now.contiguous_through - x % 6, now.snapshot + 1, 0)
+        first = max(now.last - x % 6, now.snapshot + 1, 0)
         if now.entries and now.snapshot < 0:
             first = max(first, min(now.entries) + 1)
         prev_term = log.term_of(first - 1) or 0
         model.term += 1
-        self._end_gap(model)
         rows = self._rows(first, model.term, 1 + y % 3, y)
         self._expect(model, rows)
         for part in (rows, rows[:1]):
@@ -217,30 +203,6 @@ class World:
             assert answer.success
             assert answer.match_index == part[-1][0]
         self.promise(log.log_id)
-
-    def _end_gap(self, model: RaftModel) -> None:
-        """Where no index is missing, what lies behind the gap is gone before others come."""
-        gap = model.now.gap
-        if gap is not None and gap == model.now.contiguous_through < model.now.last:
-            model.change(lambda state: reset_plain(state, gap))
-
-    def _append_apart(self, log: RaftLog, model: RaftModel, entries: list[Entry], *, apart: bool,
-                      previous: int | None = None) -> None:
-        now = model.now
-
-        def add(state: PlainLog) -> None:
-            state.entries.update({entry.index: entry for entry in entries})
-            if apart and 0 <= now.last == now.contiguous_through == entries[0].index - 1:
-                state.gap = now.last
-
-        model.change(add)
-        log.append_sparse(entries, previous_index=previous, apart=apart)
-
-    def _sparse(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
-        last = model.now.last
-        entries = [Entry(index, model.term, b"sparse %d" % index)
-                   for index in (last + 1 + x % 3, last + 4 + x % 3, last + 5 + x % 3 + y % 3)]
-        self._append_apart(log, model, entries, apart=y % 2 == 0, previous=last if last >= 0 and x % 2 else None)
 
     def _reset(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         last = max(model.now.last - x % 9, model.now.snapshot)
@@ -263,10 +225,7 @@ class World:
         now = model.now
         if now.last < 0:
             return
-        if now.contiguous_through < now.last:
-            with pytest.raises(InvalidInput, match=f"behind a gap.*up to {now.contiguous_through} only"):
-                log.snapshot(now.last)
-        index = max(now.contiguous_through - x % 4, now.snapshot, 0)
+        index = max(now.last - x % 4, now.snapshot, 0)
         # Applied is what is there: a snapshot ends at an entry, or where the one before did.
         index = max([held for held in now.entries if held <= index], default=now.snapshot)
         index = max(index, now.snapshot)
@@ -283,24 +242,24 @@ class World:
         self.promise(log.log_id)
 
     def _install(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
-        """As a receiver does: back to what was applied, sparse live entries above it, the snapshot."""
+        """A leader sends its snapshot, with some live entries above what was applied."""
         now = model.now
         applied = max(now.last - x % 5, now.snapshot)
         index = applied + 3 + y % 5
-        self._reset_to(log, model, applied)
         model.term += 1
-        sent = [Entry(each, model.term, b"live %d" % each) for each in range(applied + 1, index + 1)
-                if (each + x) % 3 == 0]
-        if sent:
-            self._append_apart(log, model, sent, apart=y % 2 == 0)
-        if x % 7 == 0:
-            # The transfer was given up.
-            self._reset_to(log, model, applied)
-            return
-        live = [each for each in model.now.entries if each <= applied and (each + y) % 2 == 0]
-        meta = SnapshotMeta(index, model.term, IndexSet.from_sorted([*live, *(entry.index for entry in sent)]))
-        model.change(lambda state: install_plain(state, meta))
-        log.install(meta)
+        sent = [each for each in range(applied + 1, index + 1) if (each + x) % 3 == 0]
+        rows = [Entry(each, model.term, b"live %d" % each) for each in range(applied + 1, index + 1)]
+
+        def install(state: PlainLog) -> None:
+            state.entries, state.snapshot = {each.index: each for each in rows if each.index in sent}, index
+
+        model.change(install)
+        with TemporaryDirectory() as folder, open_log(folder, log_id=log.log_id) as leader:
+            leader.append(rows)
+            leader.snapshot(index, sent, [b"the state of %d" % index])
+            ended = transfer(leader, log, applied=applied, term=model.term)
+        if not ended.is_well:
+            raise ended.received
         self.promise(log.log_id)
 
     def _reset_to(self, log: RaftLog, model: RaftModel, last: int) -> None:
@@ -355,7 +314,7 @@ def check_after_crash(models: dict[str, RaftModel]) -> Callable[[Path, Sequence[
         if next(checked) % 2:
             # In every other state all that may be is taken back before anything is written behind it.
             world.take_back()
-            world.run([("sparse", 0, 2, 1), ("flush", 0, 0, 0)])
+            world.run([("install", 0, 2, 1), ("flush", 0, 0, 0)])
             world.check()
         world.run([("append", 0, 1, 3), ("append", 1, 4, 2), ("flush", 0, 0, 0), ("major", 0, 0, 0),
                    ("reopen", 0, 0, 0)])

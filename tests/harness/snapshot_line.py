@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.raftlog import RaftLog, SnapshotFolder, TransferReport, receive_snapshot, send_snapshot
+from compactlib.raftlog import RaftLog, TransferReport, receive_snapshot, send_snapshot
 
 HEAD_BYTES, CRC_BYTES = 12, 4
 KINDS = ("", "offer", "accept", "live", "entries", "state", "installed", "refuse")
@@ -17,7 +17,7 @@ CHUNK_BYTES = 64
 PATIENCE_SECONDS = 60.0
 """How long a transfer may take before a test gives up; nothing depends on how long it takes."""
 
-Member = tuple[RaftLog, SnapshotFolder]
+Member = RaftLog
 
 
 @attrs.frozen
@@ -139,7 +139,7 @@ def transfer(of: Member, to: Member, *, applied: int = 0, term: int = 3, change:
     """Send a snapshot over a new line. Whoever ends first closes the line, as hosts do.
 
     Args:
-        of: the leader's log with its snapshots.
+        of: the leader's log.
         to: the follower's.
         applied: what the follower's machine has applied.
         term: the leader's.
@@ -158,8 +158,8 @@ def transfer(of: Member, to: Member, *, applied: int = 0, term: int = 3, change:
             finally:
                 line.cut()
 
-        sending = send_snapshot(line.ends[0], *of, term=term, chunk_bytes=chunk_bytes)
-        taking = receive_snapshot(line.ends[1], *to, last_applied=applied, **receiving)
+        sending = send_snapshot(line.ends[0], of, term=term, chunk_bytes=chunk_bytes)
+        taking = receive_snapshot(line.ends[1], to, last_applied=applied, **receiving)
         sent, received = await asyncio.wait_for(
             asyncio.gather(closing(sending), closing(taking), return_exceptions=True), PATIENCE_SECONDS)
         return Ended(sent, received, line.frames)

@@ -35,7 +35,7 @@ UNUSED = {
     # A worker that rewrites a group knows nothing of the log, nor of how it is replicated.
     "from compactlib.raftlog.compaction.rewrite import CompactSegments":
         {"compactlib.raftlog.log.segment_log", "compactlib.raftlog.wal", "compactlib.raftlog.replication",
-         "compactlib.raftlog.snapshots", "compactlib.raftlog.compaction.plan.policies"},
+         "compactlib.raftlog.snapshots", "compactlib.raftlog.compaction.policies"},
     "from compactlib.raftlog import SegmentLog": {"compactlib.raftlog.wal", "compactlib.raftlog.memtable.table",
                                                   "fractions"},
     "from compactlib.raftlog import RaftLogStore": {"compactlib.raftlog.replication"},

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Deleted, GetOptions, RecordKind
+from compactlib.blobstore import (
+    Blob,
+    BlobStore,
+    BlobStoreConfig,
+    CompactAll,
+    Deleted,
+    GetOptions,
+    Missing,
+    RecordKind,
+)
 from compactlib.clock import ManualClock
 
 EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
@@ -57,6 +66,26 @@ def test_peer_keeps_its_own_delete(tmp_path: Path) -> None:
         two.delete(b"id")
         _take_over(one, two)
         assert isinstance(two.get(b"id"), Deleted)
+
+
+def test_blob_without_a_put_can_be_put(tmp_path: Path) -> None:
+    """Of a blob whose content has not come from its peer, only what ended and revived it is known: it is missing."""
+    config = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, max_blob_bytes=0,
+                             deleted_retention_seconds=0.0)
+    for is_compacted in (False, True):
+        clock = ManualClock(1_700_000_000.0)
+        with BlobStore(tmp_path / str(is_compacted), config, clock=clock) as store:
+            store.append_replicated(RecordKind.DELETE, b"id", op_time=clock.now())
+            store.append_replicated(RecordKind.UNDELETE, b"id", op_time=clock.now() + 1.0, life_version=1)
+            if is_compacted:
+                clock.advance(10.0)
+                store.close_active_segment()
+                assert not store.compact(policy=CompactAll(min_used_fraction=0.0)).is_empty
+            assert isinstance(store.get(b"id", EVERYTHING), Missing)
+            store.put(b"id", b"content")
+            found = store.get(b"id")
+            assert isinstance(found, Blob)
+            assert (found.content, found.info.life_version) == (b"content", 1)
 
 
 def _take_over(one: BlobStore, two: BlobStore) -> None:

@@ -22,9 +22,9 @@ Opened = tuple[Any, list[Callable[[], object]], Callable[[], object]]
 
 def segment_log(folder: Path) -> Opened:
     log = SegmentLog(folder)
-    log.append(1, 1, b"one")
+    log.append([(1, 1, b"one")])
     log.sync()
-    return log, [lambda: log.read(1), lambda: log.append(2, 1, b"two"), log.sync, log.compact], lambda: log.read(1)
+    return log, [lambda: log.read(1), lambda: log.append([(2, 1, b"two")]), log.sync, log.compact], lambda: log.read(1)
 
 
 def raft_log_store(folder: Path) -> Opened:
@@ -81,7 +81,7 @@ def test_fork_of_a_fork_is_refused_what_either_has_open(tmp_path: Path) -> None:
 
     def forks_again(log: SegmentLog) -> tuple[int, int | None]:
         with SegmentLog(tmp_path / "child") as own:
-            own.append(1, 1, b"one")
+            own.append([(1, 1, b"one")])
             grandchild = os.fork()
             if not grandchild:
                 try:
@@ -89,9 +89,9 @@ def test_fork_of_a_fork_is_refused_what_either_has_open(tmp_path: Path) -> None:
                 finally:
                     os._exit(2)
             _, status = os.waitpid(grandchild, 0)
-            own.append(2, 1, b"two")
+            own.append([(2, 1, b"two")])
             return status, own.last_index
 
     with SegmentLog(tmp_path / "parent") as log:
-        log.append(1, 1, b"one")
+        log.append([(1, 1, b"one")])
         assert in_a_fork(lambda: forks_again(log)) == (0, 2)

@@ -98,7 +98,7 @@ KNOWN: Mapping[tuple[str, str], str] = {
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",
     ("segment_log", "older_files"): "an older snapshot's record is named: what is dead was not never there",
     ("scheduler_in_folder", "missing_files"): "a missing segment of the log is named at opening",
-    ("raft_log_store", "missing_files"): "a missing segment, row, snapshot, checkpoint or vote is named at opening",
+    ("raft_log_store", "missing_files"): "a missing segment, checkpoint, vote or stateless row is named at opening",
     ("raft_log_store", "older_files"): "the same",
     ("local_log", "missing_files"): "a log whose newest segment is missing is named at opening",
     ("file_fence", "missing_files"): "a fence whose record is missing says so, and admits no lower token",

@@ -217,8 +217,8 @@ def worker_observer(host: Host) -> Seen:
 
 def filled_log(folder: Path, **options: Any) -> SegmentLog:
     log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4), **options))
-    log.extend((index, 1, b"command") for index in range(1, 30))
-    log.record_snapshot(28, live=[1, 5, 9, 13, 17])
+    log.append((index, 1, b"command") for index in range(1, 30))
+    log.snapshot(28, live=[1, 5, 9, 13, 17])
     return log
 
 

@@ -14,7 +14,7 @@ from compactlib.errors import CompactlibError, InvalidInput, NotFound
 from compactlib.fences import FileFence
 from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
-from compactlib.raftlog import LocalLog, RaftLogStore, SegmentLog, SnapshotFolder, open_log
+from compactlib.raftlog import LocalLog, RaftLogStore, SegmentLog, open_log
 from compactlib.staging import CommittedRanges, Repository
 
 
@@ -23,7 +23,7 @@ def opened_log(path: Path, *, create: bool) -> object:
 
 
 STORES: list[Callable[..., object]] = [BlobStore, LocalLog, SqliteStore, LocalObjects, RaftLogStore, SegmentLog,
-                                       SnapshotFolder, FileFence, opened_log]
+                                       FileFence, opened_log]
 
 
 def closed(store: object) -> None:
@@ -44,7 +44,7 @@ def test_a_missing_store_is_named_and_not_made(make: Callable[..., object], tmp_
     assert tree(tmp_path) == []
 
 
-@pytest.mark.parametrize("make", [each for each in STORES if each not in (SqliteStore, SnapshotFolder, FileFence)],
+@pytest.mark.parametrize("make", [each for each in STORES if each not in (SqliteStore, FileFence)],
                          ids=lambda make: str(make.__name__))
 def test_a_folder_of_something_else_is_left_as_it_is(make: Callable[..., object], tmp_path: Path) -> None:
     for name in ("empty", "photos"):

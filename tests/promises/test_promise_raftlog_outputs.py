@@ -36,9 +36,9 @@ def half_dead(folder: Path) -> SegmentLog:
     """A log of ten segments, a quarter of whose entries are live."""
     log = SegmentLog(folder, LogOptions(limits=LIMITS))
     for index in range(1, 161):
-        log.append(index, 1, payload(index))
+        log.append([(index, 1, payload(index))])
     log.sync()
-    log.record_snapshot(160, LIVE)
+    log.snapshot(160, LIVE)
     return log
 
 

@@ -26,8 +26,8 @@ MISSING = ("ordres", "*.log", "an-empty-folder")
 def stores(top: Path) -> list[str]:
     """A log with work, and names of stores that do not exist."""
     with SegmentLog(top / "orders", OPTIONS) as log:
-        log.extend((index, 1, b"x" * 200) for index in range(1, 1001))
-        log.record_snapshot(900, live=range(10, 901, 10))
+        log.append((index, 1, b"x" * 200) for index in range(1, 1001))
+        log.snapshot(900, live=range(10, 901, 10))
     (top / "an-empty-folder").mkdir()
     (top / "photos").mkdir()
     (top / "photos" / "me.jpg").write_text("hello")

@@ -147,8 +147,8 @@ def vector_45(folder: Path, live: Sequence[int] = (1, 2, 20, 40)) -> Expected:
 def filled(folder: Path, *, last: int, snapshot: int, live: Sequence[int], **changes: Any) -> Expected:
     """A log of segments of 16 entries, 1 to `last`, with a snapshot."""
     with SegmentLog(folder, options(**changes)) as log:
-        log.extend(entries_of(1, last))
-        log.record_snapshot(snapshot, live)
+        log.append(entries_of(1, last))
+        log.snapshot(snapshot, live)
     return Expected.of(entries_of(1, last), snapshot, live)
 
 
@@ -158,35 +158,35 @@ def chained(folder: Path) -> Expected:
     A major compaction now merges 1, 3 and more: its leader is an earlier leader, and 4 leads to 1 by way of 3.
     """
     with SegmentLog(folder, options(policy=SeedPolicy(max_sources=2))) as log:
-        log.extend(entries_of(1, 65))
-        log.record_snapshot(64, [1, 2, 20, 40, 41, 60])
+        log.append(entries_of(1, 65))
+        log.snapshot(64, [1, 2, 20, 40, 41, 60])
         done(log.compact(policy=log.policy))
         assert [ref.number for ref in log.refs] == [1, 3, 5]
-        log.extend(entries_of(66, 97))
-        log.record_snapshot(96, [2, 40, 60, 70, 96])
+        log.append(entries_of(66, 97))
+        log.snapshot(96, [2, 40, 60, 70, 96])
     return Expected.of(entries_of(1, 97), 96, [2, 40, 60, 70, 96])
 
 
 def dead_leader(folder: Path) -> Expected:
     """Segment 1, merged from three, has died with its links 2 and 3; something lives in 4 and 6, nothing in 5."""
     with SegmentLog(folder, options(policy=SeedPolicy(max_sources=3))) as log:
-        log.extend(entries_of(1, 64))
-        log.record_snapshot(48, [1, 20, 40])
+        log.append(entries_of(1, 64))
+        log.snapshot(48, [1, 20, 40])
         done(log.compact(policy=log.policy))
         assert [ref.number for ref in log.refs] == [1, 4]
-        log.extend(entries_of(65, 113))
-        log.record_snapshot(112, [50, 51, 90, 112])
+        log.append(entries_of(65, 113))
+        log.snapshot(112, [50, 51, 90, 112])
     return Expected.of(entries_of(1, 113), 112, [50, 51, 90, 112])
 
 
 def overwritten(folder: Path) -> Expected:
     """Segments in which a new leader took entries back, within a segment and across two, before all was committed."""
     with SegmentLog(folder, options()) as log:
-        log.extend(entries_of(1, 40))
-        log.extend(entries_of(28, 60, term=2))
-        log.extend(entries_of(55, 81, term=3))
+        log.append(entries_of(1, 40))
+        log.append(entries_of(28, 60, term=2))
+        log.append(entries_of(55, 81, term=3))
         log.sync()
-        log.record_snapshot(80, [3, 28, 30, 54, 55, 80])
+        log.snapshot(80, [3, 28, 30, 54, 55, 80])
     written = [*entries_of(1, 27), *entries_of(28, 54, 2), *entries_of(55, 81, 3)]
     return Expected.of(written, 80, [3, 28, 30, 54, 55, 80])
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, find, settings
 
 from compactlib.blobstore import BlobChoice, BlobView
 from compactlib.raftlog import LogChoice, LogView
-from compactlib.raftlog.compaction.plan.policy import LeftOut, filled_groups
+from compactlib.raftlog.compaction.policy import LeftOut, filled_groups
 from compactlib.scheduler import AssignmentView, JobChoice
 from compactlib.staging import StagingChoice
 from compactlib.staging.policy import BranchPressure

@@ -49,8 +49,8 @@ from compactlib.raftlog.model.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.known import KnownSegment, is_committed, know_segment
 from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.segment_list import KnownSegment, is_committed
 from compactlib.rewrite import RewrittenFile
 
 _ATTEMPTS = 3
@@ -77,9 +77,9 @@ def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequ
     """
     with SegmentReader(rewritten.path, tail="refuse", number=members[0]) as reader:
         loaded = reader.loaded
-        found = (loaded.data_end, loaded.durable_entries, loaded.index_crc)
+        found = (loaded.data_end, loaded.seal.entries, loaded.index_crc)
         size = os.fstat(reader.fileno()).st_size
-        merged = know_segment(members[0], reader)
+        merged = KnownSegment.of(members[0], reader.index)
         damaged = reader.damaged_entries() if size >= loaded.data_end else []
     wanted = (rewritten.size_bytes, rewritten.entries, rewritten.crc32)
     if found != wanted or size != rewritten.size_bytes or merged is None:
@@ -108,7 +108,7 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: St
     """Put a checked file in place of `members` (segment numbers, ascending), durably, with one folder sync.
 
     Raises:
-        StorageError: the disk refused a step. If `is_placed` says no, the sources are as before; else the leader may
+        StorageError: the disk refused a step. If `is_committed` says no, the sources are as before; else the leader may
             already hold everything. Opening the log finishes or undoes it in either case.
     """
     compacting = os.path.join(folder, compacting_name(members))
@@ -119,19 +119,10 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: St
     except BaseException:
         # On a full disk a large file must not wait for the next run to be removed.
         with contextlib.suppress(StorageError):
-            if not is_placed(folder, members):
+            if not is_committed(folder, members):
                 files.unlink(compacting)
         raise
     files.sync_folder(folder)
-
-
-def is_placed(folder: StrPath, members: Sequence[int]) -> bool:
-    """Whether the leader's name leads to the new file, durably or not.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    return is_committed(folder, compacting_name(members))
 
 
 # -- steps 3 and 4
@@ -256,7 +247,7 @@ def recover_folder(files: Files, folder: StrPath) -> LogRecoveryReport:
         members = compacting_members(name)
         if members is None:
             continue
-        if is_placed(folder, members):
+        if is_committed(folder, members):
             _require_whole_leader(folder, members)
             # The rename that committed may not have been synced yet; the links must not overtake it.
             files.sync_folder(folder)

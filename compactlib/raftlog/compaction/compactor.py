@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import attrs
@@ -37,7 +37,6 @@ from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.commit import (
     check_rewritten,
     finish_groups,
-    is_placed,
     link_members,
     links_in,
     place_leader,
@@ -46,20 +45,18 @@ from compactlib.raftlog.compaction.commit import (
     remove_private_folder,
 )
 from compactlib.raftlog.compaction.options import LogOptions
-from compactlib.raftlog.compaction.plan.plan import GroupFailed, LogPlan, PlannedGroup, plan_for, require_fitting
-from compactlib.raftlog.compaction.plan.policies.drop import DropDead
-from compactlib.raftlog.compaction.plan.policy import LogPolicy
-from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog.compaction.plan import GroupFailed, LogPlan, PlannedGroup, plan_for, require_fitting
+from compactlib.raftlog.compaction.policies import DropDead
+from compactlib.raftlog.compaction.policy import LogPolicy, LogView
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, LogReclaimReport, SegmentChanges
 from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
-from compactlib.raftlog.compaction.sense.cadence import CadenceFile, MajorCadence
-from compactlib.raftlog.compaction.sense.statistics import StatsCache, room_in, view_of
+from compactlib.raftlog.compaction.statistics import StatsCache, room_in
+from compactlib.raftlog.compaction.triggers import MajorCadence
 from compactlib.raftlog.model.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
 from compactlib.raftlog.model.refs import asked_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.raftlog.segment.known import file_bytes
-from compactlib.raftlog.segment.segment_list import between
+from compactlib.raftlog.segment.segment_list import between, file_bytes, is_committed
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 from compactlib.store_numbers import Moved, StoreLevels, StoreNumbers
@@ -78,7 +75,6 @@ class _Work:
         plan: what it carries out.
         waiting: groups whose new segments are still to come, by task.
         placed: groups whose new segments are in force, and whose members' names are to become links.
-        ended: what ended the run: the fence, or the end of the log.
     """
 
     plan: LogPlan
@@ -88,9 +84,22 @@ class _Work:
     dropped_bytes: int = 0
     done: list[GroupStats] = attrs.field(factory=list)
     failed: list[GroupFailed] = attrs.field(factory=list)
-    purged: list[int] = attrs.field(factory=list)
+    purged: tuple[int, ...] = ()
     unreclaimed: CompactlibError | None = None
-    ended: CompactlibError | None = None
+
+    def give_up(self, error: CompactlibError) -> None:
+        """Note that the groups that were not rewritten have failed by this error."""
+        self.failed += [GroupFailed(group.numbers, error) for group, _ in self.waiting.values()]
+        self.waiting.clear()
+
+    def report(self, seconds: float, why: str = "") -> LogCompactionReport:
+        """What became of it. `why`: instead of the plan's reason."""
+        plan = self.plan
+        return LogCompactionReport(
+            policy=plan.policy, why=why or plan.why,
+            snapshot_index=-1 if plan.snapshot_index is None else plan.snapshot_index, dropped=self.dropped,
+            dropped_bytes=self.dropped_bytes, groups=(*self.failed, *self.done), left_out=plan.left_out,
+            purged_links=tuple(sorted(self.purged)), unreclaimed=self.unreclaimed, seconds=seconds)
 
 
 class Compactor:
@@ -113,8 +122,7 @@ class Compactor:
         self._clock = options.clock
         self._observer = Observers(options.observer)
         self._stats = StatsCache()
-        self._cadence = MajorCadence(options.trigger, options.clock,
-                                     CadenceFile(options.files, segments.folder, self._observer))
+        self._cadence = MajorCadence(options.trigger, options.clock)
         # By merged segment, the change of the list that made it a link: leases from before may use that.
         self._linked: dict[int, int] = {}
         # The list as the host knows it.
@@ -131,7 +139,7 @@ class Compactor:
         known = self._segments.known()
         # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
         state = self._state_of_segments()
-        return state, view_of(self._segments, state, known, self._stats, self._options.limits, budget)
+        return state, self._stats.view_of(self._segments, state, known, self._options.limits, budget)
 
     def _state_of_segments(self) -> SnapshotMeta | None:
         """Return the snapshot, with what is pinned, and without what no segment holds (memory or its pin holds it)."""
@@ -141,8 +149,6 @@ class Compactor:
         pinned = self._segments.pinned.at_most(state.index)
         live = state.live | pinned
         suspects = live & (pinned if self._memtable is None else self._memtable.indexes() | pinned)
-        if not suspects:
-            return state
         found = []
         for ref, here in asked_refs(self._segments.refs, suspects):
             try:
@@ -155,30 +161,23 @@ class Compactor:
     def plan(self, view: LogView, policy: LogPolicy | None) -> LogPlan:
         """See `SegmentLog.plan`."""
         now, room = self._clock.now(), room_in(self._files, self._folder)
-
-        def planned(chosen: LogPolicy, why: str) -> LogPlan:
-            return plan_for(view, chosen, now, why=why, bytes_available=room)
-
         if policy is not None:
-            return planned(policy, "")
-        due = self._cadence.reason_for_major(view)
-        if not due:
-            return planned(DropDead(), f"nothing is rewritten yet: {self._cadence.why_not(view)}")
-        if not view.candidates:
-            # With nothing alive a rewrite would only do what a drop does.
-            return planned(DropDead(), "")
-        own = self._options.policy
-        plan = planned(own, "" if isinstance(own, DropDead) else due)
-        if room is None or plan.bytes_needed <= room:
-            return plan
-        return planned(DropDead(), f"nothing is rewritten for want of room: {_without_room(plan.bytes_needed, room)}")
+            return plan_for(view, policy, now, bytes_available=room)
+        is_due, why = self._cadence.judge(view)
+        held_back = "" if is_due else f"nothing is rewritten yet: {why}"
+        # With nothing alive a rewrite would only do what a drop does.
+        if is_due and view.candidates:
+            plan = plan_for(view, self._options.policy, now, why=why, bytes_available=room)
+            if room is None or plan.bytes_needed <= room:
+                return plan
+            held_back = f"nothing is rewritten for want of room: {_without_room(plan.bytes_needed, room)}"
+        return plan_for(view, DropDead(), now, why=held_back, bytes_available=room)
 
     # -- the five steps
 
     def compact(self, plan: LogPlan | None, policy: LogPolicy | None, executor: Executor | None,
                 budget: Budget | None, observer: Observer | None, fence: CommitFence | None) -> LogCompactionReport:
         """See `SegmentLog.compact`."""
-        self._guard.require_open()
         if plan is not None:
             self._require_own(plan, policy)
         notified = Observers(self._observer, observer)
@@ -206,27 +205,25 @@ class Compactor:
         if given is not None:
             require_fitting(given, view)
         budget.check()
-        work, why_not = _Work(plan), self._without_room(plan, executor)
-        if why_not:
-            return self._report(attrs.evolve(plan, damaged=()), work, began, why_not)
-        self._cadence.planned(plan, view)
+        work, without_room = _Work(plan), self._without_room(plan, executor)
+        if without_room:
+            return work.report(self._clock.monotonic() - began, without_room)
         work.failed += plan.damaged
-        if state is not None:
-            try:
-                self._drop(work, fence)
-                work.waiting = dict(self._tasks(plan.groups, state))
-                with contextlib.closing(self._rewritten(work, executor or LocalExecutor(), budget, observer)) as made:
-                    for group, task, result in made:                                    # rewrite
-                        self._commit(group, task, result, fence, work)                  # check, commit
-            except CompactlibError as error:
-                work.ended = error
-        work.failed += [GroupFailed(group.numbers, work.ended) for group, _ in work.waiting.values() if work.ended]
-        if work.ended is None:
+        ended: CompactlibError | None = None
+        try:
+            self._drop(work, fence)
+            work.waiting = self._tasks(plan, state)
+            with contextlib.closing(self._rewritten(work, executor or LocalExecutor(), budget, observer)) as made:
+                for group, task, result in made:                                        # rewrite
+                    self._commit(group, task, result, fence, work)                      # check, commit
             self._finish_and_reclaim(work)                                              # reclaim
-        self._cadence.ended(plan, work.failed)
-        report = self._report(plan, work, began)
+        except CompactlibError as error:
+            ended = error
+            work.give_up(error)
+        self._cadence.ended(view, drops_only=plan.drops_only, failures=[each.error for each in work.failed])
+        report = work.report(self._clock.monotonic() - began)
         _notify(report, observer)
-        return _returned(report, work.ended)
+        return _returned(report, ended)
 
     def _recover(self) -> tuple[str, ...]:
         """Finish what an earlier run has left of its links and files, as opening the log would; return the names."""
@@ -251,26 +248,27 @@ class Compactor:
         try:
             with _entered(fence):
                 self._segments.drop(numbers, self._clock)
-                work.dropped, work.dropped_bytes = numbers, freed
-            # Now, so that the rewrite finds the room.
-            with _entered(fence):
-                self._reclaim_for(work)
         except CompactlibError as error:
-            if not work.dropped:
-                work.failed += [GroupFailed((number,), error) for number in numbers]
+            work.failed += [GroupFailed((number,), error) for number in numbers]
             raise
+        work.dropped, work.dropped_bytes = numbers, freed
+        # Now, so that the rewrite finds the room.
+        with _entered(fence):
+            self._reclaim_for(work)
 
-    def _tasks(self, groups: Sequence[PlannedGroup],
-               state: SnapshotMeta) -> Generator[tuple[str, tuple[PlannedGroup, CompactSegments]]]:
-        private = os.path.join(self._folder, f"{REWRITE_PREFIX}{self._options.run_id()}") if groups else ""
-        for group in groups:
+    def _tasks(self, plan: LogPlan, state: SnapshotMeta | None) -> dict[str, tuple[PlannedGroup, CompactSegments]]:
+        if state is None or not plan.groups:
+            return {}
+        private = os.path.join(self._folder, f"{REWRITE_PREFIX}{self._options.run_id()}")
+        tasks = {}
+        for group in plan.groups:
             name = segment_name(group.members[0].number)
-            sources = tuple(
-                SegmentSource(os.path.join(self._folder, segment_name(stats.number)), stats.ref,
-                              state.live.between(stats.ref.first, stats.ref.last))
-                for stats in group.members)
-            yield name, (group, CompactSegments(name=name, folder=private, sources=sources,
-                                                max_bytes=self._options.limits.max_bytes, files=self._files))
+            sources = tuple(SegmentSource(os.path.join(self._folder, segment_name(stats.number)), stats.ref,
+                                          state.live.between(stats.ref.first, stats.ref.last))
+                            for stats in group.members)
+            tasks[name] = group, CompactSegments(name=name, folder=private, sources=sources, files=self._files,
+                                                 max_bytes=self._options.limits.max_bytes)
+        return tasks
 
     def _rewritten(self, work: _Work, executor: Executor, budget: Budget,
                    observer: Observer) -> Generator[tuple[PlannedGroup, CompactSegments, RewriteResult]]:
@@ -296,9 +294,7 @@ class Compactor:
                         yield group, task, answer
                     observer.event("progress", work="compact", done=count - len(waiting), total=count, unit="groups")
         except Exception as raised:  # whatever a host's executor raises
-            error = own_error("compact", raised)
-            work.failed += [GroupFailed(group.numbers, error) for group, _ in waiting.values()]
-            waiting.clear()
+            work.give_up(own_error("compact", raised))
         finally:
             with contextlib.suppress(StorageError):
                 remove_private_folder(self._files, private)
@@ -327,7 +323,7 @@ class Compactor:
                     try:
                         place_leader(self._files, self._folder, members, file.path)
                     except StorageError:
-                        if not is_placed(self._folder, members):
+                        if not is_committed(self._folder, members):
                             self._guard.undone()
                         raise
                     epoch = self._segments.replace(members, merged)
@@ -364,7 +360,6 @@ class Compactor:
 
     def reclaim(self, budget: Budget | None) -> LogReclaimReport:
         """See `SegmentLog.reclaim`."""
-        self._guard.require_open()
         run = Run(self._guard, budget)
         with run.held:
             run.begin("compaction")
@@ -409,8 +404,7 @@ class Compactor:
     def _finish_and_reclaim(self, work: _Work) -> None:
         """Finish the groups that were placed, and remove what nobody reaches; what is refused is for the next run."""
         try:
-            if work.placed:
-                self._finish(work)
+            self._finish(work)
         except StorageError as error:
             work.unreclaimed = error
         else:
@@ -424,12 +418,11 @@ class Compactor:
             return
         newest = max(self._shown, default=0)
         changed = [ref for number, ref in now.items() if self._shown.get(number) != ref]
-        changes = SegmentChanges(
-            folder=self._folder, new=tuple(ref for ref in changed if ref.number >= newest),
-            merged=tuple(ref for ref in changed if ref.number < newest),
-            removed=tuple(sorted(self._shown.keys() - now)))
         try:
-            notified(changes)
+            notified(SegmentChanges(
+                folder=self._folder, new=tuple(ref for ref in changed if ref.number >= newest),
+                merged=tuple(ref for ref in changed if ref.number < newest),
+                removed=tuple(sorted(self._shown.keys() - now))))
         except Exception as error:
             _LOGGER.warning("on_changes of the log in %s failed; no file is removed, and the next reclaim calls it "
                             "again", self._folder, exc_info=error)
@@ -439,21 +432,11 @@ class Compactor:
     # -- what is said of it
 
     def _require_own(self, plan: LogPlan, policy: LogPolicy | None) -> None:
-        if not isinstance(plan, LogPlan):
-            raise InvalidInput(f"the plan is {plan!r:.100}; give one that plan() made, or policy= for a policy")
         if policy is not None:
             raise InvalidInput("a plan and a policy were given; a plan says already what its policy chose")
         if not plan.folder or os.path.realpath(plan.folder) != os.path.realpath(self._folder):
             whose = f"the log in {plan.folder}" if plan.folder else "no log, but of a view made by hand"
             raise InvalidInput(f"the plan is of {whose}, and this is the one in {self._folder}; plan with this log")
-
-    def _report(self, plan: LogPlan, work: _Work, began: float, why_not: str = "") -> LogCompactionReport:
-        return LogCompactionReport(
-            policy=plan.policy, why=why_not or plan.why,
-            snapshot_index=-1 if plan.snapshot_index is None else plan.snapshot_index, dropped=work.dropped,
-            dropped_bytes=work.dropped_bytes, groups=(*work.failed, *work.done), left_out=plan.left_out,
-            purged_links=tuple(sorted(set(work.purged))), unreclaimed=work.unreclaimed,
-            seconds=self._clock.monotonic() - began)
 
     def _notify_numbers(self, observer: Observers, outcome: tuple[str, str], report: LogCompactionReport | None,
                         seconds: float) -> None:
@@ -508,9 +491,9 @@ def _name(failed: GroupFailed) -> str:
 
 def _naming_total(error: CompactlibError, group: PlannedGroup, left: int | None) -> CompactlibError:
     """Return `error`; if the budget's total did not suffice for one group, another one that says how much would."""
-    if not isinstance(error, BudgetSpent) or error.reason != "bytes" or left is None or left >= group.live_bytes:
+    if not isinstance(error, BudgetSpent) or error.reason != "bytes" or left is None or left >= group.output.live_bytes:
         return error
-    least = max(group.live_bytes, left + 1)
+    least = max(group.output.live_bytes, left + 1)
     return BudgetSpent(f"segments {group.numbers} become one at once: the budget had {left} bytes left "
                        f"({error.spent_bytes} bytes spent in all); give at least {least}",
                        reason=error.reason, spent_bytes=error.spent_bytes, needed_bytes=least)

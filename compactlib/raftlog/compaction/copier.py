@@ -11,7 +11,7 @@ import os
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import accumulate, chain, islice, pairwise, repeat
 from operator import add, getitem, mul, sub
 from typing import Any
@@ -26,8 +26,7 @@ from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex, is_uniform
 from compactlib.raftlog.segment.liveness import live_positions
 from compactlib.raftlog.segment.load import load_segment, sealed_records
-from compactlib.raftlog.segment.reader import look_again
-from compactlib.raftlog.segment.spans import MAX_GAP_BYTES, MAX_SPAN_BYTES, read_spans
+from compactlib.raftlog.segment.reader import MAX_GAP_BYTES, MAX_SPAN_BYTES, look_again, read_spans
 
 _RECORD_WORDS = native.RECORD_BYTES // 8
 _CALL_PAYLOADS = 512
@@ -99,7 +98,7 @@ class Copier:
         records = self._picked(region, here) if here and region else b""
         if len(records) < native.RECORD_BYTES * len(here):
             # Says which are missing.
-            live_positions(SegmentIndex.from_records(native.decode_records(region)), live, ref)
+            live_positions(SegmentIndex.of(native.decode_records(region)), live, ref)
         columns = native.decode_records(records)
         lengths = columns.lengths
         size = lengths[0] if lengths and is_uniform(lengths) else 0
@@ -261,20 +260,6 @@ class _Gaps(dict[int, memoryview]):
     def __missing__(self, size: int) -> memoryview:
         made = self[size] = self._bytes[:size]
         return made
-
-
-@contextmanager
-def idle_copier() -> Iterator[Copier]:
-    """One that no task uses now: to make its 2 MiB of buffers takes a tenth of a task."""
-    try:
-        copier = _IDLE.pop()
-    except IndexError:
-        copier = Copier()
-    yield copier
-    _IDLE[:] = [copier]
-
-
-_IDLE: list[Copier] = []
 
 
 def _numpy() -> Any:

@@ -4,33 +4,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import attrs
 
+from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import InvalidInput
 from compactlib.executors.tasks import new_attempt_id
 from compactlib.files.disk import Files, LocalFiles
 from compactlib.observer import Observer, Observers
-from compactlib.raftlog.arguments import whole
-from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy
-from compactlib.raftlog.compaction.plan.policy import LogPolicy
+from compactlib.raftlog.compaction.policies import SeedPolicy
+from compactlib.raftlog.compaction.policy import LogPolicy
 from compactlib.raftlog.compaction.report import SegmentChanges
-from compactlib.raftlog.compaction.sense.trigger import EveryNMinors, Trigger
+from compactlib.raftlog.compaction.triggers import DeadRatio, EveryNMinors, Trigger
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN
 
 
 @attrs.frozen(kw_only=True)
 class LogOptions:
-    """How a log is kept. Everything has a default; hosts replace what they need. `InvalidInput` if a number cannot be.
+    """How a log is kept. Everything has a default; hosts replace what they need.
 
     Attributes:
         limits: how large a segment may become.
         policy: what is rewritten when the trigger asks for it.
         trigger: when `compact()`, given neither a plan nor a policy, asks the policy; `DropDead` is asked otherwise.
         keep_links_seconds: how long the names of merged segments stay readable for other processes.
-        max_open_segments: files kept open for reading.
+        max_open_segments: files kept open for reading, in all logs of a store together.
         files: the disk.
         clock: where time comes from.
         observer: notified of progress, counters and events.
@@ -41,18 +41,11 @@ class LogOptions:
 
     limits: SegmentLimits = attrs.field(factory=SegmentLimits)
     policy: LogPolicy = attrs.field(factory=SeedPolicy)
-    trigger: Trigger = attrs.field(factory=EveryNMinors)
-    keep_links_seconds: float = 60.0
-    max_open_segments: int = DEFAULT_MAX_OPEN
+    trigger: Trigger = DeadRatio(1.0) | EveryNMinors(8)
+    keep_links_seconds: float = attrs.field(default=60.0, validator=is_seconds(0, inf))
+    max_open_segments: int = attrs.field(default=DEFAULT_MAX_OPEN, validator=is_whole(1))
     files: Files = attrs.field(factory=LocalFiles)
     clock: Clock = attrs.field(factory=SystemClock)
     observer: Observer = attrs.field(factory=Observers)
     on_changes: Callable[[SegmentChanges], object] | None = None
     run_id: Callable[[], str] = new_attempt_id
-
-    def __attrs_post_init__(self) -> None:
-        if whole("max_open_segments", self.max_open_segments) < 1:
-            raise InvalidInput(f"max_open_segments is {self.max_open_segments}; at least 1 stays open")
-        seconds: object = self.keep_links_seconds
-        if not (isinstance(seconds, int | float) and seconds >= 0):
-            raise InvalidInput(f"keep_links_seconds is {seconds!r:.100}; give 0 or more seconds")

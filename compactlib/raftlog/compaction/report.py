@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.errors import BudgetSpent, CompactlibError
-from compactlib.raftlog.compaction.plan.plan import DROP_DEAD, GroupFailed, LeftOutSegment
+from compactlib.raftlog.compaction.plan import DROP_DEAD, GroupFailed, LeftOutSegment
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.report import PolicyRecord, Printed, Table
 
@@ -111,16 +111,15 @@ class LogCompactionReport(Printed):
         return self.dropped_bytes + sum(group.bytes_freed for group in self.done)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary a drop, group and left-out segment."""
-        rows = [_row("dropped", (number,), "holds no live entry") for number in self.dropped]
-        for group in self.groups:
-            if isinstance(group, GroupFailed):
-                rows.append(_row("failed", group.members, str(group.error)))
-            else:
-                numbers = attrs.asdict(group)
-                rows.append({**_row("rewritten", numbers.pop("members"), ""), **numbers})
-        rows.extend(_row("kept", (left.stats.number,), left.reason) for left in self.left_out)
-        return sorted(rows, key=lambda row: int(row["members"][0]))
+        """One dictionary a drop, group and left-out segment; `None` where there is no such number."""
+        rows: list[dict[str, Any]] = [
+            *({"action": "dropped", "members": (number,), "reason": "holds no live entry"} for number in self.dropped),
+            *({"action": "rewritten", **attrs.asdict(each), "reason": ""} for each in self.done),
+            *({"action": "failed", "members": each.members, "reason": str(each.error)} for each in self.failed),
+            *({"action": "kept", "members": (each.stats.number,), "reason": each.reason} for each in self.left_out)]
+        columns = ("action", *(field.name for field in attrs.fields(GroupStats)), "reason")
+        rows.sort(key=lambda row: int(row["members"][0]))
+        return [{name: row.get(name) for name in columns} for row in rows]
 
     def table(self) -> Table:
         """The rows of `to_dicts()` under a title with the totals."""
@@ -197,8 +196,3 @@ class LogReclaimReport(Printed):
             return f"nothing was reclaimed: {self.why}"
         return (f"{len(self.segments)} segments, {len(self.links)} old names and {len(self.leftovers)} leftovers "
                 f"reclaimed, {self.bytes_freed:,} bytes; {self.waiting} segments wait for a lease")
-
-
-def _row(action: str, members: tuple[int, ...], reason: str) -> dict[str, Any]:
-    return {"action": action, "members": members, "entries_before": None, "entries_after": None, "bytes_read": None,
-            "bytes_written": None, "bytes_freed": None, "seconds": None, "reason": reason}

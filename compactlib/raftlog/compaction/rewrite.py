@@ -19,7 +19,7 @@ from compactlib.errors import InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, OutFile
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.compaction.copier import Copier, Part, idle_copier
+from compactlib.raftlog.compaction.copier import Copier, Part
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef
 from compactlib.raftlog.segment import format as native
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
@@ -58,6 +58,11 @@ class CompactSegments:
     max_bytes: int
     files: Files = attrs.field(factory=LocalFiles)
 
+    @property
+    def source_files(self) -> tuple[str, ...]:
+        """The paths of the sources."""
+        return tuple(source.path for source in self.sources)
+
     def run(self, attempt: Attempt) -> RewriteResult:
         """Copy, check and sync; see `RewriteTask.run`.
 
@@ -72,7 +77,7 @@ class CompactSegments:
         with contextlib.ExitStack() as stack:
             turn = stack.enter_context(contextlib.ExitStack())
             turn.enter_context(attempt.turn)
-            copier = stack.enter_context(idle_copier())
+            copier = Copier()
             parts = [copier.part(stack, source.path, source.live, source.ref) for source in self.sources]
             out = self.files.create(path)
             try:

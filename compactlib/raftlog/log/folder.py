@@ -1,35 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a folder holds when a log is opened: a log, nothing, or something else."""
+"""What a folder holds: a log, nothing, or something else; which names are a log's; what is damaged."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Collection
 
 import attrs
 
 from compactlib.budget import Budget
 from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
-from compactlib.files.disk import Files, StrPath, list_folder, look_at
+from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.raftlog.errors import NotALog
-from compactlib.raftlog.model.gap import read_gap
 from compactlib.raftlog.model.hard_state import read_hard_state
 from compactlib.raftlog.model.names import (
-    GAP_NAME,
     HARD_STATE_NAME,
     LOCK_NAME,
     LOGS_FOLDER,
     SNAPSHOT_NAME,
+    SNAPSHOTS_FOLDER,
+    TEMPORARY_SUFFIX,
     WAL_FOLDER,
     compacting_members,
+    is_leftover,
+    is_private_folder,
     is_temporary,
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.segment_list import is_headless, list_segments, open_segment, with_head
+from compactlib.raftlog.segment.segment_list import is_committed, list_segments, open_segment
 from compactlib.report import Finding, VerifyReport
 
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})
+_OWN_NAMES = frozenset((LOCK_NAME, SNAPSHOT_NAME, HARD_STATE_NAME, SNAPSHOTS_FOLDER))
 
 
 def wal_of(folder: StrPath) -> str | None:
@@ -39,7 +43,7 @@ def wal_of(folder: StrPath) -> str | None:
     if os.path.basename(os.path.dirname(path)) != LOGS_FOLDER or not os.path.isdir(wal):
         return None
     # Loaded for logs of a store only: a log that stands alone has no WAL.
-    from compactlib.raftlog.wal.names import wal_number
+    from compactlib.raftlog.wal.frames import wal_number
 
     # A store that was ever opened has a file there; folders of a host may have these names for other reasons. A listing
     # that runs while a new file takes the place of the only one may show neither.
@@ -87,12 +91,41 @@ def is_log(folder: StrPath) -> bool:
         return False
 
 
-def discard_headless_newest(files: Files, folder: StrPath) -> None:
-    """Remove a newest segment file of no bytes, which a crash of another writer can leave."""
-    numbers = list_segments(folder)
-    if numbers and is_headless(folder, numbers[-1]):
-        files.unlink(os.path.join(folder, segment_name(numbers[-1])))
-        files.sync_folder(folder)
+@attrs.frozen
+class OtherName:
+    """A name in the folder that is not a segment with entries of its own.
+
+    Attributes:
+        name: the name.
+        meaning: what it is.
+    """
+
+    name: str
+    meaning: str
+
+
+def other_names(folder: str, segments: Collection[int]) -> tuple[OtherName, ...]:
+    """Return the names in the folder that are neither one of these segments nor a file that each log has."""
+    return tuple(OtherName(name, _meaning(folder, name)) for name in list_folder(folder)
+                 if segment_number(name) not in segments and name not in _OWN_NAMES)
+
+
+def _meaning(folder: str, name: str) -> str:
+    path = os.path.join(folder, name)
+    if segment_number(name) is not None:
+        try:
+            return f"old name of a segment merged into {os.readlink(path)}"
+        except OSError:
+            return "a segment without an entry that counts"
+    members = compacting_members(name)
+    if members is not None:
+        numbers = ", ".join(map(str, members))
+        return f"segments {numbers} merged, {'being put' if is_committed(folder, members) else 'not yet'} in place"
+    if is_private_folder(name) and os.path.isdir(path):
+        return "what a compaction is writing, or was when it was interrupted"
+    if is_leftover(name) or name.removesuffix(TEMPORARY_SUFFIX) in _OWN_NAMES:
+        return "left by an interrupted step; opening the log for writing removes it"
+    return "does not belong to the log"
 
 
 @attrs.define
@@ -138,7 +171,7 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
         BudgetSpent: the budget refused.
         StorageError: a segment cannot be read.
     """
-    numbers = with_head(folder)
+    numbers = list_segments(folder)
     # An empty newest one may lie behind one that is not sealed yet.
     newest = numbers[-2:] if numbers and _is_empty(folder, numbers[-1]) else numbers[-1:]
     for number in numbers:
@@ -154,11 +187,10 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
             seen.note(error)
         except NotFound:
             continue
-    for read in (read_hard_state, read_gap):
-        try:
-            read(folder)
-        except (CorruptData, Unsupported) as error:
-            seen.note(error)
+    try:
+        read_hard_state(folder)
+    except (CorruptData, Unsupported) as error:
+        seen.note(error)
 
 
 def _is_empty(folder: StrPath, number: int) -> bool:
@@ -172,4 +204,4 @@ def _is_empty(folder: StrPath, number: int) -> bool:
 def _belongs_to_log(name: str) -> bool:
     # Names such as `rewrite-…` are not enough: what is taken for a log's leftovers is removed.
     return (segment_number(name) is not None or compacting_members(name) is not None or is_temporary(name)
-            or name in (SNAPSHOT_NAME, HARD_STATE_NAME, GAP_NAME))
+            or name in (SNAPSHOT_NAME, HARD_STATE_NAME))

@@ -8,21 +8,19 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from compactlib._arguments import require_whole
 from compactlib.budget import Budget
 from compactlib.clock import SystemClock
-from compactlib.errors import Busy, CorruptData, InvalidInput, NotFound
+from compactlib.errors import Busy, CorruptData, NotFound
 from compactlib.files.disk import LocalFiles, StrPath, local_path
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import whole
 from compactlib.raftlog.compaction.commit import leftovers
-from compactlib.raftlog.compaction.plan.plan import LogPlan, plan_for
-from compactlib.raftlog.compaction.plan.policies.seed import SeedPolicy
-from compactlib.raftlog.compaction.plan.policy import LogPolicy
-from compactlib.raftlog.compaction.plan.view import LogView
-from compactlib.raftlog.compaction.sense.statistics import StatsCache, room_in, view_of
-from compactlib.raftlog.log.folder import Examination, examine_segments, require_log, wal_of
-from compactlib.raftlog.log.other_names import OtherName, other_names
+from compactlib.raftlog.compaction.plan import LogPlan, plan_for
+from compactlib.raftlog.compaction.policies import SeedPolicy
+from compactlib.raftlog.compaction.policy import LogPolicy, LogView
+from compactlib.raftlog.compaction.statistics import StatsCache, room_in
+from compactlib.raftlog.log.folder import Examination, OtherName, examine_segments, other_names, require_log, wal_of
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_meta import (
@@ -33,7 +31,7 @@ from compactlib.raftlog.model.snapshot_meta import (
     snapshot_version,
 )
 from compactlib.raftlog.model.values import SegmentLimits
-from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN, FolderContents, SegmentList, read_folder
+from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN, OpenFiles, SegmentList, read_folder
 from compactlib.report import VerifyReport
 
 if TYPE_CHECKING:
@@ -67,9 +65,8 @@ class LogReader(LogReading):
     def __init__(self, folder: StrPath, *, max_open_segments: int = DEFAULT_MAX_OPEN) -> None:
         # Absolute: the tasks of a compaction may run in processes that are in another folder.
         folder = local_path(folder)
-        self._max_open = whole("max_open_segments", max_open_segments)
-        if self._max_open < 1:
-            raise InvalidInput(f"max_open_segments is {max_open_segments}; at least 1 stays open")
+        require_whole("max_open_segments", max_open_segments, 1)
+        self._open_files = OpenFiles(max_open_segments)
         require_log(folder, may_create=False)
         super().__init__(folder, SegmentList(folder), Guard(f"the reader of the log in {folder}"))
         self._wal = wal_of(folder)
@@ -81,7 +78,7 @@ class LogReader(LogReading):
         """Look at the folder again: new segments, compactions, a new snapshot.
 
         Raises:
-            Busy: snapshots are recorded faster than the folder can be looked at.
+            Busy: snapshots are recorded faster than the folder can be read, or a received one is being installed.
             CorruptData, Unsupported, StorageError: as when it was opened.
         """
         with self._guard.lock:
@@ -92,22 +89,38 @@ class LogReader(LogReading):
                 wal_files = self._wal_files()
                 # Before the segments: what leaves the WAL is in segments by then.
                 frames = self._frames()
-                contents = read_folder(self._folder, row, keep_open=self._max_open)
+                contents = read_folder(self._folder, row)
                 # A list older than the row may lack entries that are live by it, a newer one those that died since. And
                 # one that a cut has shortened lacks entries that the WAL holds by now.
                 if read_snapshot_meta(self._folder) != row:
                     continue
                 if self._wal_files() != wal_files and not _cuts_in(self._frames()) <= _cuts_in(frames):
                     continue
-                segments = SegmentList(self._folder, contents.known, row, max_open=self._max_open)
-                segments.keep_open(contents.readers)
+                segments = SegmentList(self._folder, contents.known, row, open_files=self._open_files)
                 with contextlib.suppress(NotFound):
                     memtable = _replayed(frames, segments, row or NO_SNAPSHOT) if frames else None
                     break
             else:
                 raise Busy(f"{self._folder} changed {_MAX_LOOKS} times while it was looked at; try again")
+            self._refuse_half_installed(row)
+            # Who reads by the old list goes on.
+            self._open_files.closed(self._segments, list(self._segments.readers))
             self._segments, self._memtable, self._snapshot_version = segments, memtable, version
-            self._limits = _limits_of(contents)
+            newest = contents.newest
+            self._limits = SegmentLimits() if newest is None else newest.loaded.header.limits
+
+    def _refuse_half_installed(self, row: SnapshotMeta | None) -> None:
+        if self._wal is not None and row is not None and row.manifest is not None:
+            # Loaded for logs of a store alone, as below.
+            from compactlib.raftlog.snapshots.folder import is_half_installed
+
+            if is_half_installed(self._folder, row):
+                raise Busy(f"{self._folder} is taking a snapshot that its leader has sent; open it again when that "
+                           f"has ended, or open its store if the process that did so is gone")
+
+    @property
+    def _is_contiguous(self) -> bool:
+        return self._wal is not None
 
     def _is_behind(self) -> bool:
         return snapshot_version(self._folder) != self._snapshot_version
@@ -128,10 +141,16 @@ class LogReader(LogReading):
 
         return wal_files(self._wal)
 
-    @property
-    def snapshot(self) -> SnapshotMeta | None:
-        """The last snapshot recorded, `None` before the first."""
-        return self._segments.row
+    def checkpoint(self, index: int) -> SnapshotMeta | None:
+        """The checkpoint of that index, with its live set; `None` if the log has none.
+
+        Raises:
+            CorruptData, Unsupported, StorageError: it cannot be read.
+        """
+        # Loaded for logs that keep states alone.
+        from compactlib.raftlog.snapshots.folder import checkpoint_in
+
+        return checkpoint_in(self._folder, index)
 
     @property
     def limits(self) -> SegmentLimits:
@@ -150,7 +169,7 @@ class LogReader(LogReading):
             # Without what is alive in the write-ahead log only.
             row = SnapshotMeta(row.index, row.term, row.live.at_most(memtable.base - 1))
         known = self._segments.known() if self.refs else ()
-        return view_of(self._segments, row, known, self._stats, self._limits, budget)
+        return self._stats.view_of(self._segments, row, known, self._limits, budget)
 
     def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
         """What a compaction would do now, and why it would leave the rest: a dry run that changes nothing.
@@ -215,11 +234,6 @@ def verify_log(folder: StrPath) -> VerifyReport:
 def _cuts_in(frames: Sequence[Frame]) -> set[tuple[object, ...]]:
     """What tells the frames that cut the log from each other."""
     return {(frame.kind, frame.previous, frame.first, frame.term) for frame in frames if frame.cuts}
-
-
-def _limits_of(contents: FolderContents) -> SegmentLimits:
-    header = None if not contents.readers else contents.readers[-1][1].loaded.header
-    return SegmentLimits() if header is None else header.limits
 
 
 def _replayed(frames: tuple[Frame, ...], segments: SegmentList, row: SnapshotMeta) -> Memtable | None:

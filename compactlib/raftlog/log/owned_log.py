@@ -22,17 +22,21 @@ from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.commit import LogRecoveryReport, leftovers, purge_links, recover_folder
 from compactlib.raftlog.compaction.compactor import Compactor
 from compactlib.raftlog.compaction.options import LogOptions
-from compactlib.raftlog.compaction.plan.plan import LogPlan
-from compactlib.raftlog.compaction.plan.policy import LogPolicy
-from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog.compaction.plan import LogPlan
+from compactlib.raftlog.compaction.policy import LogPolicy, LogView
 from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
-from compactlib.raftlog.log.folder import discard_headless_newest, require_log
+from compactlib.raftlog.log.folder import require_log
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta, write_snapshot_meta
+from compactlib.raftlog.model.snapshot_meta import (
+    SnapshotMeta,
+    read_snapshot_meta,
+    snapshot_version,
+    write_snapshot_meta,
+)
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.liveness import require_live
-from compactlib.raftlog.segment.segment_list import Lease
+from compactlib.raftlog.segment.segment_list import Lease, OpenFiles
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.rewrite import Executor
 
@@ -45,12 +49,14 @@ class OwnedLog(LogReading):
         options: how the log is kept.
         create: whether it may be made.
         memtable: entries that no segment holds yet.
-        row_is_lost: whether the row in the folder is damaged and is not read: the caller puts another in force.
+        open_files: bounds the files that are kept open for reading; default one of its own.
     """
 
     def __init__(self, folder: str, options: LogOptions, *, create: bool = True, memtable: Memtable | None = None,
-                 row_is_lost: bool = False) -> None:
+                 open_files: OpenFiles | None = None) -> None:
+        self._folder = folder
         self._options = options
+        self._open_files = OpenFiles(options.max_open_segments) if open_files is None else open_files
         self._files = options.files
         guard = Guard(f"the log in {folder}")
         if not require_log(folder, may_create=create) and make_missing_folder(self._files, folder):
@@ -59,7 +65,7 @@ class OwnedLog(LogReading):
         try:
             with guard.lock:
                 guard.begin("its opening")
-                self._own: Segments = self._opened(folder, guard, row_is_lost)
+                self._own: Segments = self._opened(folder, guard)
                 super().__init__(folder, self._own, guard, memtable)
                 guard.done()
         except BaseException:
@@ -72,15 +78,17 @@ class OwnedLog(LogReading):
         if self.torn_entries:
             observer.event("raftlog_torn_tail_cut", records=self.torn_entries, segment=self._own.newest_number)
 
-    def _opened(self, folder: str, guard: Guard, row_is_lost: bool) -> Segments:
+    def _found_row(self) -> SnapshotMeta | None:
+        """The row of the last snapshot, read when the log is opened."""
+        return read_snapshot_meta(self._folder)
+
+    def _opened(self, folder: str, guard: Guard) -> Segments:
         guard.lock_folder(folder, meanwhile="read it with a LogReader")
         # An earlier writer may have been killed before it synced what is found here, and on which all will rest.
         sync_names(self._files, folder)
-        row = None if row_is_lost else read_snapshot_meta(folder)
+        row = self._found_row()
         self._recovery = recover_folder(self._files, folder)
-        discard_headless_newest(self._files, folder)
-        segments = Segments(self._files, folder, self._options.limits, guard, row,
-                            max_open=self._options.max_open_segments)
+        segments = Segments(self._files, folder, self._options.limits, guard, row, open_files=self._open_files)
         segments.remove_dropped()
         purge_links(self._files, folder, now=self._options.clock.now(), keep_seconds=self._options.keep_links_seconds)
         return segments
@@ -130,18 +138,31 @@ class OwnedLog(LogReading):
 
         Raises:
             Stale: a later one is in force.
-            StorageError: the one before stays in force, unless only the sync of the folder was refused.
+            StorageError: as `_write_row`.
         """
         with self._guard.lock:
             self._require_no_older(row)
+            self._write_row(row)
+            self._own.row = row
+
+    def _write_row(self, row: SnapshotMeta) -> None:
+        """Replace the row's file, durably.
+
+        Raises:
+            StorageError: the row before is in force. If either may be after a crash, the log is closed: nothing may be
+                acknowledged on top of the one before.
+        """
+        with self._guard.lock:
             self._guard.begin("a snapshot")
+            before = snapshot_version(self._folder)
             try:
                 write_snapshot_meta(self._files, self._folder, row)
-            except StorageError:
-                # Whichever of the two the disk has, nothing is lost by going on with the one before.
-                self._guard.undone()
+            except StorageError as error:
+                if snapshot_version(self._folder) == before:
+                    self._guard.undone()
+                else:
+                    self._guard.fail(error)
                 raise
-            self._own.row = row
             self._guard.done()
 
     def _require_no_older(self, row: SnapshotMeta) -> None:
@@ -150,12 +171,20 @@ class OwnedLog(LogReading):
             raise Stale(f"snapshot {row.index} is older than {recorded.index}, which is recorded; snapshots only "
                         f"move forward")
 
+    def end_segment(self) -> None:
+        """End the newest segment durably, so that a snapshot may free it; the next one has the limits of the options.
+
+        Raises:
+            StorageError: the disk refused; the log is closed.
+            Closed: the log was closed.
+        """
+        self._require_open()
+        self._own.end_segment()
+
     # -- reading
 
     def lease(self) -> Lease:
-        lease = super().lease()
-        lease.since = self._options.clock.now()
-        return lease
+        return self._segments.lease(self._options.clock.now())
 
     def leftovers(self) -> Sequence[str]:
         # Files that a running compaction is making are not leftovers.

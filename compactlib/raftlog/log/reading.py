@@ -1,31 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading the segments of a log: for the log's owner, or for a reader of its folder.
 
-A read takes no lock: it asks the snapshot's row whether the index is dead, and the list which segment holds it. In
-between, this process or another may record a snapshot and compact. So a live index that no segment holds is looked up
-again under the new row. A live index that is missing twice under the same row is damage.
+**There, dead, or missing** is answered here and nowhere else. A read takes no lock: it asks the snapshot's row whether
+the index is dead, and memory and the list which segment holds it. In between, this process or another may record a
+snapshot and compact. So what was not found is read again after a refresh (`_read_again`); a live index that is missing
+twice under the same row is damage. Scans and plans of reads hold a lease, and read single entries again the same way.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import abstractmethod
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
-
-import attrs
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from compactlib._closing import Closing
 from compactlib.budget import Budget
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import require_ascending, whole
-from compactlib.raftlog.compaction.plan.view import LogView
+from compactlib.raftlog.arguments import require_ascending
+from compactlib.raftlog.compaction.policy import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
 from compactlib.raftlog.model.refs import asked_refs, next_ref
+from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.model.values import (
     MAX_INDEX,
     Answer,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 
 _MAX_ATTEMPTS = 100
+_T = TypeVar("_T")
 
 
 class LogReading(Closing):
@@ -103,15 +105,26 @@ class LogReading(Closing):
 
     @property
     def first_index(self) -> int | None:
-        """The lowest index in the log, `None` if it is empty."""
-        refs, slabs = self.refs, self._slabs()
-        return refs[0].first if refs else slabs[0].first if slabs else None
+        """The lowest index that can be read, `None` if none can."""
+        row, slabs = self.state, self._slabs()
+        if row.live:
+            return row.live.first
+        start, base = row.index + 1, MAX_INDEX + 1 if self._memtable is None else self._memtable.base
+        found = self._asked(lambda: self._segments.next_index(start)) if start < base else None
+        if found is not None and found < base:
+            return found
+        return min((max(slab.first, start) for slab in slabs if slab.last >= start), default=None)
 
     @property
-    def last_index(self) -> int | None:
-        """The highest index in the log, `None` if it is empty."""
+    def last_index(self) -> int:
+        """The highest index held, or the snapshot's if that is higher; -1 in an empty log."""
         refs, slabs = self.refs, self._slabs()
-        return slabs[-1].last if slabs else refs[-1].last if refs else None
+        return max(slabs[-1].last if slabs else refs[-1].last if refs else -1, self.state.index)
+
+    @property
+    def state(self) -> SnapshotMeta:
+        """What the last snapshot left, as one value; its index is -1 before the first."""
+        return self._segments.row or NO_SNAPSHOT
 
     def _slabs(self) -> Sequence[Slab]:
         if self._memtable is None or not self._memtable.tables:
@@ -119,6 +132,15 @@ class LogReading(Closing):
         from compactlib.raftlog.memtable import visible_slabs  # loaded for logs of a store alone
 
         return visible_slabs(self._memtable.tables)
+
+    def _asked(self, ask: Callable[[], _T]) -> _T:
+        """The answer of the segments; asked again, by the list as it is then, when one has gone meanwhile."""
+        for _ in range(_MAX_ATTEMPTS - 1):
+            try:
+                return ask()
+            except NotFound:
+                self.refresh()
+        return ask()
 
     # -- one index
 
@@ -131,8 +153,6 @@ class LogReading(Closing):
             CorruptData: the entry is damaged, or it is live and no segment holds it.
             Closed: the log was closed.
         """
-        if type(index) is not int:
-            index = whole("the index", index)
         self._require_open()
         row = self._segments.row
         if row is not None and index <= row.index and not row.live.holds(index):
@@ -197,42 +217,40 @@ class LogReading(Closing):
             Unsorted: the indexes do not ascend strictly.
         """
         self._require_open()
-        # Before the list is read, so that everything it leads to stays.
-        lease = self._segments.lease()
-        try:
-            return ReadPlan(self, plan_parts(self.refs, indexes), lease)
-        except BaseException:
-            lease.release()
-            raise
+        require_ascending(indexes)
+        return ReadPlan(self, indexes)
 
     def entries(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry]:
         """Every entry from `first` to `last` that is not dead, ascending; physical neighbours are read together.
 
         Raises:
-            CorruptData: an entry is damaged; those before it have been given.
+            CorruptData: an entry is damaged, or one that a log of a store must hold is missing; those before it have
+                been given.
             LiveIndexMissing: a live entry is not in its segment.
         """
+        following = max(first, self.state.index + 1) if self.state.index >= 0 else -1
         for answer in self.scan(first, last):
             if isinstance(answer, DamagedEntry):
                 raise answer.error
+            # A snapshot may have covered what is missing meanwhile.
+            if self._is_contiguous and -1 < following < answer.index and following > self.state.index:
+                raise self._missing(following)
+            following = max(following, answer.index + 1)
             yield answer
 
     def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | DamagedEntry]:
         """As `entries`, but goes on behind damage, which it answers as `DamagedEntry`.
 
         Uses the list of segments as it is when each is reached, so that compactions may run meanwhile: an entry that
-        dies before is left out. What is appended meanwhile is left out too.
+        dies before is left out. What is appended meanwhile may be left out too.
         """
         self._require_open()
-        first, last = whole("first", first), whole("last", last)
         with self._segments.lease():
             # The tables before the segments, as above.
-            slabs, asked = self._slabs(), last
-            refs = self.refs
-            last = min(last, refs[-1].last) if refs else -1
+            slabs, through = self._slabs(), self._end_of_segments()
             failed: SegmentRef | None = None
-            while first <= last and (ref := next_ref(self.refs, first)) is not None:
-                part = SegmentRef(ref.number, max(ref.first, first), min(ref.last, last))
+            while first <= min(last, through) and (ref := next_ref(self.refs, first)) is not None:
+                part = SegmentRef(ref.number, max(ref.first, first), min(ref.last, last, through))
                 try:
                     reader = self._segments.reader(ref.number)
                     # Only now: a state older than the file would ask for what was left out of it.
@@ -243,9 +261,11 @@ class LogReading(Closing):
                         if missing is None or missing not in self.unflushed:
                             raise
                         # What is from there on is in no segment.
-                        last = missing - 1
+                        through = missing - 1
+                        continue
                     failed = ref
                     self.refresh()
+                    slabs, through = self._slabs(), self._end_of_segments()
                     continue
                 for answer in reader.answers_at(kept):
                     # As above: what has died meanwhile is left out.
@@ -253,9 +273,13 @@ class LogReading(Closing):
                         yield answer
                 first = part.last + 1
         for slab in slabs:
-            for entry in slab.entries(first, asked):
+            for entry in slab.entries(first, last):
                 if self._segments.row is None or not self._segments.row.is_dead(entry.index):
                     yield entry
+
+    def _end_of_segments(self) -> int:
+        refs = self.refs
+        return refs[-1].last if refs else -1
 
     def _has_died(self, index: int) -> bool:
         try:
@@ -288,8 +312,6 @@ class LogReading(Closing):
         """
 
     def _require_own(self, view: LogView) -> LogView:
-        if not isinstance(view, LogView):
-            raise InvalidInput(f"the view is {view!r:.100}; give one that view() made")
         if view.folder and view.folder != self._folder:
             raise InvalidInput(f"the view is of the log in {view.folder}, and this is the one in {self._folder}")
         return view
@@ -343,42 +365,35 @@ class LogReading(Closing):
                 self.read(index)
             except CorruptData as error:
                 seen.note(error, kind="missing")
+        hole = self._hole() if self._is_contiguous else None
+        if hole is not None and hole == self._hole():
+            seen.note(self._missing(hole), kind="missing")
         for name in self.leftovers():
             seen.findings.append(Finding("leftover", os.path.join(self._folder, name),
                                          "left by an interrupted compaction; the next one finishes or removes it"))
 
+    @property
+    def _is_contiguous(self) -> bool:
+        """Whether every index above the snapshot must be held: a log of a store has no gaps there."""
+        return self._memtable is not None
+
+    def _hole(self) -> int | None:
+        """The first index that is missing above the snapshot, by the ranges of the segments; `None` if none is."""
+        held = self.unflushed.union(*(IndexSet.range(each.ref.first, each.ref.last) for each in self._segments.known()))
+        above = held.at_least(self.state.index + 1)
+        if not above:
+            return None
+        wanted = IndexSet.range(self.state.index + 1 if self.state.index >= 0 else above.first, above.last)
+        missing = wanted - above
+        return missing.first if missing else None
+
+    def _missing(self, index: int) -> CorruptData:
+        return CorruptData(path=self._folder, offset=0, index=index, found="none",
+                           expected=f"a segment that holds entry {index}, since later ones are there")
+
     def __repr__(self) -> str:
-        row = self._segments.row
-        return (f"<{type(self).__name__} of {self._folder!r}: {len(self.refs)} segments, {self.first_index} to "
-                f"{self.last_index}, snapshot {None if row is None else row.index}>")
-
-
-@attrs.frozen
-class ReadPart:
-    """Indexes that one segment answers, ascending; `number` is `None` for those that no segment holds."""
-
-    number: int | None
-    indexes: tuple[int, ...]
-
-
-def plan_parts(refs: Sequence[SegmentRef], indexes: Sequence[int]) -> tuple[ReadPart, ...]:
-    """Share out ascending `indexes` to the segments. O(log segments) a part, and a copy of `indexes`; pure.
-
-    Raises:
-        Unsorted: the indexes do not ascend strictly.
-    """
-    require_ascending(indexes)
-    parts: list[ReadPart] = []
-    place = 0
-    while place < len(indexes) and (ref := next_ref(refs, indexes[place])) is not None:
-        for number, stop in ((None, bisect_left(indexes, ref.first, place)),
-                             (ref.number, bisect_right(indexes, ref.last, place))):
-            if stop > place:
-                parts.append(ReadPart(number, tuple(indexes[place:stop])))
-                place = stop
-    if place < len(indexes):
-        parts.append(ReadPart(None, tuple(indexes[place:])))
-    return tuple(parts)
+        return (f"<{type(self).__name__} of {self._folder!r}: {len(self.refs)} segments up to {self.last_index}, "
+                f"snapshot {self.state.index}>")
 
 
 class ReadPlan(Closing):
@@ -388,15 +403,12 @@ class ReadPlan(Closing):
     answered as `DeadEntry`.
     """
 
-    def __init__(self, log: LogReading, parts: Sequence[ReadPart], lease: Lease) -> None:
+    def __init__(self, log: LogReading, indexes: Sequence[int]) -> None:
         self._log = log
-        self._parts = tuple(parts)
-        self._lease = lease
-
-    @property
-    def parts(self) -> tuple[ReadPart, ...]:
-        """Which segment is asked for what."""
-        return self._parts
+        self._indexes = indexes
+        # Before the list is read, so that everything it leads to stays.
+        self._lease = log._segments.lease()
+        self._refs = log.refs
 
     def answers(self) -> Iterator[Answer]:
         """One answer per index, ascending; neighbours in a file are read together, damage is a `DamagedEntry`.
@@ -404,26 +416,29 @@ class ReadPlan(Closing):
         Raises:
             CorruptData: a whole segment is damaged.
         """
-        for part in self._parts:
-            row = self._log._segments.row
-            alive = [index for index in part.indexes if row is None or not row.is_dead(index)]
-            found = self._found(part.number, alive)
-            for index in part.indexes:
-                if row is not None and row.is_dead(index):
-                    yield DeadEntry(index, row.index)
-                    continue
-                answer = next(found)
-                # A gap, or an entry that has died since, perhaps by a snapshot that this reader does not know yet.
-                yield self._read_again(index) if isinstance(answer, MissingEntry | DamagedEntry) else answer
+        place = 0
+        while place < len(self._indexes):
+            ref = next_ref(self._refs, self._indexes[place])
+            last = MAX_INDEX if ref is None else ref.last
+            stop = bisect_right(self._indexes, last, place)
+            yield from self._answers_of(None if ref is None else ref.number, self._indexes[place:stop])
+            place = stop
 
-    def _found(self, number: int | None, alive: Sequence[int]) -> Iterator[Answer]:
-        if number is None or not alive:
-            return map(MissingEntry, alive)
-        try:
-            return self._log._segments.reader(number).read_many(alive)
-        except NotFound:
-            # Another process has compacted, or links could not be made on a full disk.
-            return map(MissingEntry, alive)
+    def _answers_of(self, number: int | None, indexes: Sequence[int]) -> Iterator[Answer]:
+        row = self._log._segments.row
+        alive = [index for index in indexes if row is None or not row.is_dead(index)]
+        found: Iterator[Answer] = map(MissingEntry, alive)
+        if number is not None and alive:
+            # It may have gone: another process has compacted, or links could not be made on a full disk.
+            with contextlib.suppress(NotFound):
+                found = self._log._segments.reader(number).read_many(alive)
+        for index in indexes:
+            if row is not None and row.is_dead(index):
+                yield DeadEntry(index, row.index)
+                continue
+            answer = next(found)
+            # A gap, or an entry that has died since, perhaps by a snapshot that this reader does not know yet.
+            yield self._read_again(index) if isinstance(answer, MissingEntry | DamagedEntry) else answer
 
     def _read_again(self, index: int) -> Answer:
         try:
@@ -436,5 +451,4 @@ class ReadPlan(Closing):
         self._lease.release()
 
     def __repr__(self) -> str:
-        count = sum(len(part.indexes) for part in self._parts)
-        return f"<ReadPlan of {count} indexes in {len(self._parts)} segments>"
+        return f"<ReadPlan of {len(self._indexes)} indexes>"

@@ -6,18 +6,19 @@ What belongs to a log by itself, without a write-ahead log; the rest is `OwnedLo
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.files.disk import StrPath, local_path
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import bytes_of, index_set, whole
+from compactlib.raftlog.arguments import bytes_of, index_set
 from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.log.folder import wal_of
 from compactlib.raftlog.log.owned_log import OwnedLog
-from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus
 from compactlib.raftlog.model.values import MAX_INDEX, MAX_PAYLOAD_BYTES, Entry
 
@@ -29,7 +30,7 @@ _FEW = 10
 
 
 class SegmentLog(OwnedLog):
-    """A log open for writing: append, sync, record snapshots, compact. One process at a time holds it.
+    """A log open for writing: append, sync, note snapshots, compact. One process at a time holds it.
 
     Threads may share one: appends and reads exclude each other only on the newest segment, and a compaction runs
     beside both. Opening finishes or undoes what a crash interrupted and cuts a torn tail; `recovery` and `torn_entries`
@@ -60,41 +61,49 @@ class SegmentLog(OwnedLog):
 
     # -- writing
 
-    def append(self, index: int, term: int, payload: Buffer) -> None:
-        """Add one entry. Durable after `sync`; visible to reads at once.
+    def append(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> int:
+        """Append entries, in order; all are checked before the first is. Returns the last index.
 
-        An index that the log already holds takes back everything from there on, whatever its term, durably before the
-        new entry is: what a follower of a Raft group is sent belongs into `RaftLog.append_entries`. A crash in between
-        leaves the entries before `index`, or more of the old ones. Gaps are allowed.
+        Durable after `sync`; visible to reads at once. An index that the log already holds takes back everything from
+        there on, whatever its term, durably before the new entry is: what a follower of a Raft group is sent belongs
+        into `RaftLog.append_entries`. A crash in between leaves the entries before that index, or more of the old ones.
+        Gaps are allowed.
+
+        Args:
+            entries: `Entry` values or (index, term, payload) tuples.
 
         Raises:
-            InvalidInput: the index lies at or below the snapshot, or is no 64-bit number, or the payload is too large.
+            InvalidInput: an index lies at or below the snapshot, or is no 64-bit number, or a payload is too large.
             StorageError: the disk refused. Entries that were not synced are lost, and the log is closed.
             Closed: the log was closed, or closed itself.
         """
-        entry = _checked(index, term, payload)
-        with self._guard.lock:
-            self._require_above_snapshot(entry[0])
-            self._own.append(*entry)
-
-    def extend(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> None:
-        """Add entries, `Entry` values or (index, term, payload) tuples; as `append`, in order, with one locking.
-
-        All are checked before the first is appended.
-        """
+        if type(entries) is list and len(entries) == 1:
+            entry = _checked(*entries[0])
+            with self._guard.lock:
+                self._require_above_snapshot(entry[0])
+                self._own.append(*entry)
+            return entry[0]
         run = _run_of(entries)
         if run is not None:
             with self._guard.lock:
                 self._require_above_snapshot(run[0])
                 self._own.append_run(*run)
-            return
-        checked = [_checked_row(row) for row in entries]
+            return self.last_index
+        checked = [_checked(*row) for row in entries]
         with self._guard.lock:
             self._guard.require_open()
             for index, _, _ in checked:
                 self._require_above_snapshot(index)
-            for entry in checked:
-                self._own.append(*entry)
+            for each in checked:
+                self._own.append(*each)
+        return self.last_index
+
+    def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
+        """Append entries of consecutive indexes and one term, with few calls; as `append`."""
+        checked = [_checked(first + place, term, payload)[2] for place, payload in enumerate(payloads)]
+        with self._guard.lock:
+            self._require_above_snapshot(first)
+            self._own.append_run(first, term, checked)
 
     def _require_above_snapshot(self, index: int) -> None:
         row = self._own.row
@@ -111,24 +120,24 @@ class SegmentLog(OwnedLog):
         """
         self._own.sync()
 
-    def record_snapshot(self, index: int, live: IndexSet | Iterable[int] = ()) -> None:
+    def snapshot(self, index: int, live: IndexSet | Iterable[int]) -> None:
         """Note durably that a snapshot covers everything up to `index`, except the entries of `live`.
 
-        Everything else at or below `index` is dead from here on. Syncs the log first.
+        Everything else at or below `index` is dead from here on. Syncs the log first. The host keeps the state.
 
         Args:
             index: the snapshot's index, not below the one before.
-            live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers.
+            live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers. Say `()` for none.
 
         Raises:
             Stale: a later snapshot was recorded already.
             LiveAboveSnapshot: a live index lies above `index`.
             Unsorted: the live indexes do not ascend.
             LiveIndexMissing: a live index is in no segment, or was dead before.
-            StorageError: the disk refused. In each case the snapshot before stays in force; only when the sync of the
-                folder was refused may the new one be found when the log is opened again.
+            StorageError: the disk refused. The snapshot before is in force; or the log is closed, and opening it again
+                shows which one is.
         """
-        row = SnapshotMeta(whole("the snapshot index", index), live=index_set("the live indexes", live))
+        row = SnapshotMeta(index, live=index_set("the live indexes", live))
         if row.index < 0:
             raise InvalidInput(f"snapshot index {row.index}; it must be between 0 and {MAX_INDEX}")
         with self._guard.lock:
@@ -138,25 +147,19 @@ class SegmentLog(OwnedLog):
             self._record_state(row)
 
     @property
-    def snapshot(self) -> SnapshotMeta | None:
-        """The last snapshot recorded, `None` before the first."""
-        return self._segments.row
-
-    @property
-    def last_index(self) -> int | None:
-        """The highest index in the log, `None` if it is empty. O(1)."""
-        return self._own.last_index
+    def last_index(self) -> int:
+        return max(self._own.last_index, self.state.index)
 
     def status(self) -> LogStatus:
         """What the log says of itself, at once."""
         with self._guard.lock:
             self._guard.require_open()
-            segments, refs, row = self._own, self.refs, self._own.row or NO_SNAPSHOT
-            last = refs[-1].last if refs else -1
+            segments, refs, row = self._own, self.refs, self.state
+            durable, unsynced = segments.durability
             return LogStatus(
-                log_id=os.path.basename(self._folder), first_index=refs[0].first if refs else None,
-                last_index=max(row.index, last), last_term=segments.last_term, durable_index=segments.durable_index,
-                unconfirmed=segments.unsynced_entries, snapshot_index=row.index, snapshot_term=row.term,
+                log_id=os.path.basename(self._folder), first_index=self.first_index,
+                last_index=self.last_index, last_term=segments.last_term, durable_index=durable,
+                unconfirmed=unsynced, snapshot_index=row.index, snapshot_term=row.term,
                 smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=0,
                 segments=len(refs), pinned=len(segments.pinned), pins=len(segments.pins), is_busy=self.is_compacting)
 
@@ -188,24 +191,14 @@ class SegmentLog(OwnedLog):
             self._guard.release()
 
 
-def _checked(index: Any, term: Any, payload: Any) -> tuple[int, int, bytes]:
+def _checked(index: int, term: int, payload: Buffer) -> tuple[int, int, bytes]:
     """An entry as a host gives it, before anything is changed."""
     if type(payload) is not bytes:
         payload = bytes_of(payload)
-    if type(index) is not int or type(term) is not int:
-        index, term = whole("the index", index), whole("the term", term)
     if not 0 <= index <= MAX_INDEX or not 0 <= term <= MAX_INDEX or len(payload) > MAX_PAYLOAD_BYTES:
         raise InvalidInput(f"entry {index} in term {term} with {len(payload)} bytes: index and term are 0 to "
                            f"{MAX_INDEX}, a payload at most {MAX_PAYLOAD_BYTES} bytes")
-    return index, term, payload
-
-
-def _checked_row(row: Any) -> tuple[int, int, bytes]:
-    try:
-        index, term, payload = row
-    except (TypeError, ValueError):
-        raise InvalidInput(f"an entry is {row!r:.100}; give an Entry, or index, term, payload") from None
-    return _checked(index, term, payload)
+    return operator.index(index), operator.index(term), payload
 
 
 def _run_of(entries: object) -> tuple[int, int, Sequence[bytes]] | None:

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from itertools import repeat
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from compactlib._closing import Closing
 from compactlib.errors import CorruptData
@@ -35,10 +34,6 @@ class StoredEntry(NamedTuple):
     length: int
     payload: bytes | None
     error: CorruptData | None
-
-
-_ENTRY = cast("Callable[[tuple[object, ...]], StoredEntry]", partial(tuple.__new__, StoredEntry))
-"""`StoredEntry._make` without its check."""
 
 
 class StoredSegment(Closing):
@@ -84,15 +79,15 @@ class StoredSegment(Closing):
         part = slice(positions.start, positions.stop)
         offsets, lengths = columns.offsets[part], columns.lengths[part]
         if not payloads:
-            yield from map(_ENTRY, zip(columns.indexes[part], columns.terms[part], offsets, lengths, repeat(None),
-                                       repeat(None), strict=False))
+            yield from map(StoredEntry, columns.indexes[part], columns.terms[part], offsets, lengths, repeat(None),
+                           repeat(None))
             return
         for answer, term, offset, length in zip(self._reader.answers_at(positions), columns.terms[part], offsets,
                                                 lengths, strict=True):
             if isinstance(answer, DamagedEntry):
                 yield StoredEntry(answer.index, term, offset, length, None, answer.error)
             else:
-                yield _ENTRY((answer.index, term, offset, length, answer.payload, None))
+                yield StoredEntry(answer.index, term, offset, length, answer.payload, None)
 
     def close(self) -> None:
         """Close the file; closing again does nothing."""

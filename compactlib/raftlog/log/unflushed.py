@@ -21,9 +21,7 @@ from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.segment.segment_list import SegmentList
 from compactlib.raftlog.wal.frames import Frame
-from compactlib.raftlog.wal.recovery import recover_wal
-
-_MAX_LOOKS = 100
+from compactlib.raftlog.wal.recovery import read_wal
 
 
 def logs_of_store(folder: StrPath) -> list[str] | None:
@@ -71,26 +69,22 @@ def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
         StorageError: one cannot be read.
     """
     seen: object = None
-    for _ in range(_MAX_LOOKS):
+    while True:
         before = wal_files(wal)
         try:
-            found = recover_wal(_Untouched(), wal)  # type: ignore[arg-type]  # of the disk it needs no more
+            return tuple(each.frame for each in read_wal(wal).frames if log_id in (None, each.log_id))
         except (CorruptData, StorageError):
             # A file went because it was flushed, or was being written: only what fails twice over is damage.
             if seen == before == wal_files(wal):
                 raise
-            seen = wal_files(wal)
-            continue
-        return tuple(each.frame for each in found.frames if log_id in (None, each.log_id))
-    return tuple(each.frame for each in recover_wal(_Untouched(), wal).frames  # type: ignore[arg-type]  # as above
-                 if log_id in (None, each.log_id))
+            seen = before
 
 
 def replayed(frames: Sequence[Frame], segments: SegmentList, row: SnapshotMeta) -> Memtable | None:
     """What `frames` say on top of `segments`; `None` if segments answer for everything.
 
     Raises:
-        NotFound: a segment has gone meanwhile; look again.
+        NotFound: a segment has gone meanwhile; read the folder again.
         CorruptData: a sparse entry follows one that is not there.
     """
     refs = segments.refs
@@ -105,16 +99,7 @@ def wal_files(wal: str) -> list[tuple[str, int, int]]:
     """The names there are, their sizes, and when they were written to: frames may take the place of zeros."""
     listed = []
     for name in list_folder(wal):
-        try:
+        with contextlib.suppress(OSError):
             found = os.stat(os.path.join(wal, name))
-        except OSError:
-            continue
-        listed.append((name, found.st_size, found.st_mtime_ns))
+            listed.append((name, found.st_size, found.st_mtime_ns))
     return listed
-
-
-class _Untouched:
-    """A disk on which nothing is removed."""
-
-    def unlink(self, path: StrPath) -> None:
-        """Does nothing: the writer of the WAL removes what is left over."""

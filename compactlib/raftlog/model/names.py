@@ -8,10 +8,9 @@
 | `<segment>.link`, `<segment>.swap` | a symbolic or hard link about to be renamed over a segment |
 | `<any name>.tmp` | a file about to be renamed into place |
 | `rewrite-<job>/` | the private folder of one compaction run |
-| `SNAPSHOT` | the snapshot index and the live set |
+| `SNAPSHOT` | the last snapshot: its index, its live set and what its state must be |
+| `snapshots/` | the state of that snapshot, checkpoints, and a snapshot that is being received |
 | `HARD_STATE` | the member's term and vote |
-| `GAP` | behind which index what follows does not follow it |
-| `CADENCE` | how long ago the last major compaction was |
 | `LOCK` | locked by the process that writes |
 
 In a store the folders of its logs lie in `logs/`, beside `wal/`.
@@ -27,8 +26,7 @@ WAL_FOLDER = "wal"
 LOGS_FOLDER = "logs"
 SNAPSHOT_NAME = "SNAPSHOT"
 HARD_STATE_NAME = "HARD_STATE"
-GAP_NAME = "GAP"
-CADENCE_NAME = "CADENCE"
+SNAPSHOTS_FOLDER = "snapshots"
 LOCK_NAME = "LOCK"
 LINK_SUFFIX = ".link"
 SWAP_SUFFIX = ".swap"
@@ -39,7 +37,7 @@ REWRITE_PREFIX = "rewrite-"
 _SEGMENT = re.compile(r"(\d{16})\.segment")
 _PRIVATE = re.compile(r"\d{16}\.segment\.[^/]+")
 _COMPACTING = re.compile(r"(\d{16}(?:-\d{16})*)\.compacting")
-_TEMPORARY = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|(?:SNAPSHOT|CADENCE)\.tmp")
+_TEMPORARY = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|SNAPSHOT\.tmp")
 
 
 def segment_name(number: int) -> str:

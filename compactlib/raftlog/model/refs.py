@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
-from compactlib.errors import AuditFailed
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.values import SegmentRef
 
@@ -35,17 +33,6 @@ def asked_refs(refs: Sequence[SegmentRef], indexes: IndexSet) -> Iterator[tuple[
         if here:
             yield ref, here
         beyond = ref.last + 1
-
-
-def audit_refs(refs: Sequence[SegmentRef]) -> None:
-    """Check that numbers and ranges ascend without overlap.
-
-    Raises:
-        AuditFailed: they do not; names the two.
-    """
-    for older, newer in pairwise(refs):
-        if older.number >= newer.number or older.last >= newer.first or older.first > older.last:
-            raise AuditFailed(f"segment references out of order: {older} before {newer}")
 
 
 def _first(ref: SegmentRef) -> int:

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the last snapshot left in the log: its index and the live set (`docs/formats/raftlog-snapshot.md`).
+"""The row of a log: what its last snapshot left, in the file `SNAPSHOT` (`docs/formats/raftlog-snapshot.md`).
 
-```
-0   magic CLRAFSNP, version u16, zeros (6 bytes), snapshot index u64
-24  CRC-32 of the 24 bytes before, u32
-28  snapshot term u64, CRC-32 of these 8 bytes (continued from the one before), u32
-40  the live set, as `IndexSet.to_bytes` (it carries its own length and CRC)
-```
-
-An empty live set is written out: only a missing file means that no snapshot was ever taken.
+Replacing this file is the switch from one snapshot to the next. It names the state that belongs to it, which lies in
+the folder `snapshots/` and is durable before. An empty live set is written out: only a log without the file never had a
+snapshot, and one that has a folder of states has the file too.
 """
 
 from __future__ import annotations
@@ -21,21 +16,97 @@ import attrs
 
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, StrPath, read_if_there, write_durably
+from compactlib.files.disk import Files, StrPath, look_at, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.errors import LiveAboveSnapshot
-from compactlib.raftlog.model.names import SNAPSHOT_NAME, TEMPORARY_SUFFIX
+from compactlib.raftlog.errors import LiveAboveSnapshot, LiveSetLost, SnapshotLost
+from compactlib.raftlog.model.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER, TEMPORARY_SUFFIX
 from compactlib.raftlog.model.values import MAX_INDEX
 
-MAGIC = b"CLRAFSNP"
-VERSION = 3
+MAX_CLUSTER_BYTES = 64 << 10
+_MAX_U32 = (1 << 32) - 1
+_OWN_CRC_BYTES = 4
 
 SnapshotVersion: TypeAlias = tuple[int, int, int]
 
-_HEAD = RecordFrame("snapshot state", MAGIC, VERSION, "<H6xQ")
-_TERM = struct.Struct("<QI")
-_LIVE_START = _HEAD.size + _TERM.size
+_HEAD = RecordFrame("snapshot row", b"CLRAFSNP", 4, "<HHIQQQIIQQIQI")
+_LENGTH = struct.Struct("<12xI")
+_NONE, _WITHOUT_STATE, _WITH_STATE = range(3)
+
+
+def live_set_crc(data: bytes) -> int:
+    """What distinguishes a live set, as `IndexSet.to_bytes`, from others: CRC-32 of all but its last 4 bytes.
+
+    Those are its own CRC, and a CRC over data with its own CRC behind it is the same for all data of one length.
+    """
+    return crc32(memoryview(data)[:-_OWN_CRC_BYTES])
+
+
+@attrs.frozen(kw_only=True)
+class SnapshotManifest:
+    """A snapshot's place in the log, and what its two parts must add up to. Two with equal values are the same.
+
+    Attributes:
+        index: everything up to here is in the snapshot or in a live entry.
+        term: the term of the entry at `index`.
+        machine_version: the host's own number for the form of the state, 0 .. 2**32 - 1.
+        cluster: the host's own bytes, such as the members of its group, at most 64 KiB.
+        live_count: live indexes.
+        live_bytes: size of the live set as `IndexSet.to_bytes`.
+        live_crc: `live_set_crc` of those bytes.
+        state_bytes: size of the state.
+        state_crc: CRC-32 of the state.
+
+    Raises:
+        InvalidInput: a number is out of its range, or `cluster` is too large.
+    """
+
+    index: int
+    term: int
+    machine_version: int = 0
+    cluster: bytes = b""
+    live_count: int
+    live_bytes: int
+    live_crc: int
+    state_bytes: int
+    state_crc: int
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("index", "term", "live_count", "live_bytes", "state_bytes", "machine_version", "live_crc",
+                     "state_crc"):
+            value, most = getattr(self, name), _MAX_U32 if name in ("machine_version", "live_crc",
+                                                                    "state_crc") else MAX_INDEX
+            if not 0 <= value <= most:
+                raise InvalidInput(f"a snapshot's {name} is {value}; it must be between 0 and {most}")
+        if len(self.cluster) > MAX_CLUSTER_BYTES:
+            raise InvalidInput(f"a snapshot's cluster bytes are {len(self.cluster)}; at most {MAX_CLUSTER_BYTES} fit")
+
+    @classmethod
+    def of(cls, index: int, term: int, live: IndexSet, *, state_bytes: int, state_crc: int, machine_version: int = 0,
+           cluster: bytes = b"") -> SnapshotManifest:
+        """The manifest of a snapshot with this live set."""
+        data = live.to_bytes()
+        return cls(index=index, term=term, machine_version=machine_version, cluster=cluster, live_count=live.count,
+                   live_bytes=len(data), live_crc=live_set_crc(data), state_bytes=state_bytes, state_crc=state_crc)
+
+    def live_set(self, data: bytes, *, path: str) -> IndexSet:
+        """The live set in `data`, which must be this snapshot's. O(runs).
+
+        Args:
+            data: as `IndexSet.to_bytes` gave it.
+            path: where it was read from, for the message of an error.
+
+        Raises:
+            CorruptData: it is not whole, or not this snapshot's.
+            Unsupported: a later release wrote it.
+        """
+        live = IndexSet.from_bytes(data, path=path)
+        found = (len(data), live_set_crc(data), live.count)
+        wanted = (self.live_bytes, self.live_crc, self.live_count)
+        if found != wanted or (live and live.last > self.index):
+            raise CorruptData(path=path, offset=0, expected=f"(bytes, CRC, members) {wanted}, up to index {self.index}",
+                              found=f"{found}, up to {live.last if live else None}")
+        return live
 
 
 @attrs.frozen
@@ -46,6 +117,8 @@ class SnapshotMeta:
         index: everything up to here is in the snapshot, 0 .. 2**64 - 1; -1 without one.
         term: the term of the entry at `index`, 0 if the host did not say.
         live: indexes <= `index` whose entries must stay in the log.
+        manifest: of the state that the log keeps; `None` if the host keeps its state elsewhere.
+        attempt: the number in the name of the state's file.
         smallest_live_index: everything below it is dead: the lowest live index, or `index + 1` with none.
         kept_from: from here to `index` nothing is dead: the first index of the live run that ends at `index`, or
             `index + 1` with none.
@@ -58,13 +131,12 @@ class SnapshotMeta:
     index: int = -1
     term: int = 0
     live: IndexSet = attrs.field(factory=IndexSet)
+    manifest: SnapshotManifest | None = attrs.field(default=None, kw_only=True)
+    attempt: int = attrs.field(default=0, kw_only=True, eq=False, repr=False)
     smallest_live_index: int = attrs.field(init=False)
     kept_from: int = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        for name, value in (("index", self.index), ("term", self.term)):
-            if not isinstance(value, int):
-                raise InvalidInput(f"the snapshot's {name} is {value!r:.100}; give a whole number")
         if not -1 <= self.index <= MAX_INDEX:
             raise InvalidInput(f"snapshot index {self.index}; it must be between 0 and {MAX_INDEX}")
         if not 0 <= self.term <= MAX_INDEX:
@@ -88,49 +160,99 @@ NO_SNAPSHOT = SnapshotMeta()
 """Of a log of which no snapshot was ever taken: nothing is dead."""
 
 
-def encode_snapshot_meta(state: SnapshotMeta) -> bytes:
-    """The bytes of the `SNAPSHOT` file."""
-    head = _HEAD.encode(state.index)
-    return head + _TERM.pack(state.term, _term_crc(head, state.term)) + state.live.to_bytes()
+@attrs.frozen
+class SnapshotHead:
+    """What a row's file says besides the live set itself.
+
+    Attributes:
+        manifest: with zeros for a state that the host keeps elsewhere.
+        kept: so many indexes that end at `manifest.index` are all alive.
+        attempt: see `SnapshotMeta`.
+        has_state: whether the log keeps the state.
+    """
+
+    manifest: SnapshotManifest
+    kept: int
+    attempt: int
+    has_state: bool
+
+    def meta(self, live: IndexSet) -> SnapshotMeta:
+        """The row with its live set."""
+        of = self.manifest
+        return SnapshotMeta(of.index, of.term, live, manifest=of if self.has_state else None, attempt=self.attempt)
 
 
-def decode_snapshot_meta(data: bytes, path: str) -> SnapshotMeta:
-    """The inverse of `encode_snapshot_meta`.
+def encode_head(manifest: SnapshotManifest | None, *, kept: int = 0, attempt: int = 0, has_state: bool = True) -> bytes:
+    """The bytes of a row without its live set; `None` for a log without a snapshot."""
+    kind = _NONE if manifest is None else _WITH_STATE if has_state else _WITHOUT_STATE
+    of = SnapshotManifest.of(0, 0, IndexSet(), state_bytes=0, state_crc=0) if manifest is None else manifest
+    return _HEAD.encode(kind, _HEAD.size + len(of.cluster), of.index, of.term, kept, attempt, of.machine_version,
+                        of.live_count, of.live_bytes, of.live_crc, of.state_bytes, of.state_crc, body=of.cluster)
+
+
+def decode_head(data: bytes, path: str) -> tuple[SnapshotHead | None, bytes]:
+    """The inverse of `encode_head`, and the bytes of the live set.
 
     Raises:
         CorruptData: any check fails.
-        Unsupported: written by another release.
+        Unsupported: another release wrote it.
     """
-    (index,) = _HEAD.decode_header(data, path)
-    if len(data) < _LIVE_START:
-        raise CorruptData(path=path, offset=len(data), expected=f"at least {_LIVE_START} bytes",
-                          found=f"{len(data)} bytes")
-    term, stored = _TERM.unpack_from(data, _HEAD.size)
-    actual = _term_crc(data, term)
-    if stored != actual:
-        raise CorruptData(path=path, offset=_HEAD.size, expected=f"a term with CRC {actual:#010x}",
-                          found=f"term {term} with {stored:#010x}")
-    live = IndexSet.from_bytes(data[_LIVE_START:], path=path, offset=_LIVE_START)
-    if live and live.last > index:
-        raise CorruptData(path=path, offset=_LIVE_START, expected=f"live indexes up to {index}", found=str(live.last))
-    return SnapshotMeta(index, term, live)
+    end = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0
+    (kind, _, index, term, kept, attempt, version, live_count, live_bytes, live_crc, state_bytes, state_crc,
+     cluster) = _HEAD.decode(data[:max(end, _HEAD.size)], path)
+    manifest = SnapshotManifest(index=index, term=term, machine_version=version, cluster=cluster, live_count=live_count,
+                                live_bytes=live_bytes, live_crc=live_crc, state_bytes=state_bytes, state_crc=state_crc)
+    return None if kind == _NONE else SnapshotHead(manifest, kept, attempt, kind == _WITH_STATE), data[end:]
 
 
-def _term_crc(data: bytes, term: int) -> int:
-    return crc32(_TERM.pack(term, 0)[:-4], crc32(data[:_HEAD.header_bytes]))
+def encode_snapshot_meta(row: SnapshotMeta) -> bytes:
+    """The bytes of a row's file."""
+    if row.index < 0:
+        return encode_head(None)
+    data = row.live.to_bytes()
+    of = row.manifest or SnapshotManifest(
+        index=row.index, term=row.term, live_count=row.live.count, live_bytes=len(data), live_crc=live_set_crc(data),
+        state_bytes=0, state_crc=0)
+    return encode_head(of, kept=row.index + 1 - row.kept_from, attempt=row.attempt,
+                       has_state=row.manifest is not None) + data
+
+
+def decode_snapshot_meta(data: bytes, path: str) -> SnapshotMeta | None:
+    """The inverse of `encode_snapshot_meta`; `None` for a log without a snapshot.
+
+    Raises:
+        LiveSetLost: the live set is damaged and the rest is whole.
+        CorruptData: any other check fails.
+        Unsupported: another release wrote it.
+    """
+    head, live = decode_head(data, path)
+    if head is None:
+        return None
+    try:
+        return head.meta(head.manifest.live_set(live, path=path))
+    except LiveSetLost:
+        raise
+    except CorruptData as error:
+        raise LiveSetLost(path=path, offset=len(data) - len(live) + error.offset, expected=error.expected,
+                          found=error.found) from error
 
 
 def read_snapshot_meta(folder: StrPath) -> SnapshotMeta | None:
-    """The state of the log in `folder`, or `None` if no snapshot was ever recorded.
+    """The row of the log in `folder`, or `None` if it never had a snapshot.
 
     Raises:
-        CorruptData: the file is damaged.
+        CorruptData: the file is damaged, or it is missing although there is a folder of states.
         Unsupported: written by another release.
         StorageError: it cannot be read.
     """
     path = os.path.join(folder, SNAPSHOT_NAME)
     data = read_if_there(path)
-    return None if data is None else decode_snapshot_meta(data, path)
+    if data is not None:
+        return decode_snapshot_meta(data, path)
+    if look_at(os.path.join(folder, SNAPSHOTS_FOLDER)) is not None and read_if_there(path) is None:
+        raise SnapshotLost(path=path, offset=0, found="no file", expected=f"the log's last snapshot, since there is a "
+                           f"folder {SNAPSHOTS_FOLDER}/; put back the log's whole folder from one copy")
+    return None
 
 
 def snapshot_version(folder: StrPath) -> SnapshotVersion | None:
@@ -142,11 +264,11 @@ def snapshot_version(folder: StrPath) -> SnapshotVersion | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def write_snapshot_meta(files: Files, folder: StrPath, state: SnapshotMeta) -> None:
-    """Put `state` in force, durably and in one step.
+def write_snapshot_meta(files: Files, folder: StrPath, row: SnapshotMeta) -> None:
+    """Put `row` in force, durably and in one step.
 
     Raises:
-        StorageError: the disk refused; the state before it stays in force.
+        StorageError: the disk refused; the row before is in force, unless only the sync of the folder was refused.
     """
-    write_durably(files, os.path.join(folder, SNAPSHOT_NAME), [encode_snapshot_meta(state)],
+    write_durably(files, os.path.join(folder, SNAPSHOT_NAME), [encode_snapshot_meta(row)],
                   temporary_suffix=TEMPORARY_SUFFIX)

@@ -27,8 +27,6 @@ class LogStatus(Printed):
         segments: how many segment files answer.
         pinned: entries that are pinned, and by how many pins.
         pins: how many pins are held.
-        gap_after: the index before the first gap behind the snapshot, which a snapshot's transfer leaves while it is
-            under way, or when it was cut short; `None` without one. Only of a log of a store.
         is_busy: whether a compaction or a reclaim is under way.
         failures: how often a listener, the worker or the server that it notifies raised an unexpected exception.
         last_error: what was raised last, as `Kind: message`; empty if nothing ever was.
@@ -48,15 +46,13 @@ class LogStatus(Printed):
     segments: int
     pinned: int
     pins: int
-    gap_after: int | None = None
     is_busy: bool = False
     failures: int = 0
     last_error: str = ""
 
     def _summary(self) -> str:
         trouble = f"; {self.failures} failures, the last {self.last_error}" if self.failures else ""
-        gap = "" if self.gap_after is None else f", with a gap behind {self.gap_after}"
-        return (f"log {self.log_id!r}: {self.first_index} to {self.last_index}{gap}, durable to {self.durable_index}, "
+        return (f"log {self.log_id!r}: {self.first_index} to {self.last_index}, durable to {self.durable_index}, "
                 f"snapshot {self.snapshot_index} with {self.live} live, {self.segments} segments"
                 f"{', busy' if self.is_busy else ''}{trouble}")
 

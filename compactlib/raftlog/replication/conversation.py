@@ -10,8 +10,8 @@ import attrs
 
 from compactlib.errors import CompactlibError, Unsupported
 from compactlib.raftlog.errors import FrameDamaged, RefusalReason, TransferBroken, TransferRefused
-from compactlib.raftlog.replication.messages import Message, Refuse, decode, encode
-from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.raftlog.messages import Message, Refuse, decode, encode
+from compactlib.raftlog.model.snapshot_meta import SnapshotManifest
 
 _MessageT = TypeVar("_MessageT", bound=Message)
 _T = TypeVar("_T")

@@ -14,10 +14,7 @@ from typing import TypeVar
 
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Stale, StorageError
 from compactlib.raftlog.errors import FrameDamaged, RefusalReason, TransferBroken, TransferRefused
-from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES
-from compactlib.raftlog.replication.conversation import Talk, TransferReport, expected, refusing
-from compactlib.raftlog.replication.install import put_aside, put_in_force
-from compactlib.raftlog.replication.messages import (
+from compactlib.raftlog.messages import (
     OVERHEAD_BYTES,
     Accept,
     Entries,
@@ -28,9 +25,10 @@ from compactlib.raftlog.replication.messages import (
     State,
     encode,
 )
-from compactlib.raftlog.snapshots.folder import SnapshotFolder
-from compactlib.raftlog.snapshots.staging import IncomingState
-from compactlib.raftlog.store.raft_log import RaftLog
+from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES
+from compactlib.raftlog.raft_log import RaftLog
+from compactlib.raftlog.replication.conversation import Talk, TransferReport, expected, refusing
+from compactlib.raftlog.snapshots.incoming import Incoming
 
 _MessageT = TypeVar("_MessageT", bound=Message)
 
@@ -38,8 +36,8 @@ _MessageT = TypeVar("_MessageT", bound=Message)
 class Receiver:
     """Receives one snapshot; `receiving` is its generator. Arguments are those of `receive_snapshot`."""
 
-    def __init__(self, log: RaftLog, snapshots: SnapshotFolder, *, last_applied: int, machine_versions: tuple[int, int],
-                 max_entry_bytes: int, max_live_bytes: int) -> None:
+    def __init__(self, log: RaftLog, *, last_applied: int, machine_versions: tuple[int, int], max_entry_bytes: int,
+                 max_live_bytes: int) -> None:
         if not 0 < max_entry_bytes <= MAX_PAYLOAD_BYTES - OVERHEAD_BYTES:
             raise InvalidInput(f"max_entry_bytes is {max_entry_bytes}; a frame takes entries of 1 to "
                                f"{MAX_PAYLOAD_BYTES - OVERHEAD_BYTES} bytes")
@@ -47,7 +45,6 @@ class Receiver:
             raise InvalidInput(f"last_applied is {last_applied}, and the log's snapshot covers {log.state.index}: "
                                f"restore the machine by that first")
         self._log = log
-        self._snapshots = snapshots
         self._last_applied = last_applied
         self._machine_versions = machine_versions
         self._max_entry_bytes = max_entry_bytes
@@ -90,9 +87,8 @@ class Receiver:
 
     def _received(self, offer: Offer) -> Talk[TransferReport]:
         manifest = offer.manifest
-        staged = self._snapshots.staged()
-        offset = resumed_at = staged.state_bytes if staged is not None and staged.meta == manifest else 0
-        incoming = self._snapshots.receive(manifest, keep_bytes=offset)
+        incoming = self._log._begin_receiving(manifest)
+        offset = resumed_at = incoming.state_bytes
         try:
             yield encode(Accept(self._last_applied, offset, self._max_entry_bytes))
             data = bytearray()
@@ -108,7 +104,7 @@ class Receiver:
                 _require_next(piece, offset, manifest.state_bytes)
                 incoming.write(offset, piece.data)
                 offset += len(piece.data)
-            put_in_force(self._log, self._snapshots, incoming, live)
+            self._log._install(incoming, live)
         except (CorruptData, StorageError) as error:
             if not isinstance(error, FrameDamaged):
                 with contextlib.suppress(StorageError):
@@ -118,7 +114,7 @@ class Receiver:
             incoming.close()
         return TransferReport(manifest=manifest, entries=needed.count, resumed_at=resumed_at)
 
-    def _take_entries(self, needed: Iterator[int], count: int, term: int, incoming: IncomingState) -> Talk[None]:
+    def _take_entries(self, needed: Iterator[int], count: int, term: int, incoming: Incoming) -> Talk[None]:
         """Write the needed entries beside the log; each frame follows the one before."""
         previous = self._last_applied
         while count:
@@ -131,7 +127,7 @@ class Receiver:
             if any(entry.term > term for entry in frame.entries):
                 raise FrameDamaged(path="<stream>", offset=0, expected=f"entries of terms up to {term}",
                                    found="a higher one")
-            put_aside(incoming, frame)
+            incoming.write_entries(frame)
             previous, count = indexes[-1], count - len(indexes)
 
     def _next(self, kind: type[_MessageT]) -> Generator[bytes, bytes | None, _MessageT]:

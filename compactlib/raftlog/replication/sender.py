@@ -7,13 +7,11 @@ from collections.abc import Iterator
 
 import attrs
 
-from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferRefused
-from compactlib.raftlog.model.values import Entry
-from compactlib.raftlog.replication.conversation import Talk, TransferReport, expected, refusing
-from compactlib.raftlog.replication.messages import (
+from compactlib.raftlog.messages import (
     MAX_FRAME_ENTRIES,
     Accept,
     Entries,
@@ -24,13 +22,12 @@ from compactlib.raftlog.replication.messages import (
     State,
     encode,
 )
-from compactlib.raftlog.snapshots.folder import SnapshotFolder
-from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.raftlog.model.snapshot_meta import SnapshotManifest
+from compactlib.raftlog.model.values import Entry
+from compactlib.raftlog.pins import Pin
+from compactlib.raftlog.raft_log import RaftLog
+from compactlib.raftlog.replication.conversation import Talk, TransferReport, expected, refusing
 from compactlib.raftlog.snapshots.state_reader import StateReader
-from compactlib.raftlog.store.pins import Pin
-from compactlib.raftlog.store.raft_log import RaftLog
-
-_TRIES = 10
 
 
 @attrs.frozen
@@ -43,17 +40,17 @@ class Source:
         pin: these entries.
         state: open for reading.
         kept_from: from this index on the log holds every entry, so that a follower that has applied it needs entries
-            and no snapshot; `None` if the snapshot is sent in any case.
+            and no snapshot.
     """
 
     manifest: SnapshotManifest
     live: IndexSet
     pin: Pin
     state: StateReader
-    kept_from: int | None
+    kept_from: int
 
     @classmethod
-    def held(cls, log: RaftLog, snapshots: SnapshotFolder) -> Source:
+    def held(cls, log: RaftLog) -> Source:
         """Pin and open the newest snapshot.
 
         Raises:
@@ -61,26 +58,24 @@ class Source:
             CorruptData, LiveIndexMissing: it is damaged, or the log does not hold what it names.
             StorageError: the disk refused.
         """
-        for _ in range(_TRIES):
-            manifest = snapshots.manifest
-            if manifest is None:
-                raise NotFound(f"the log {log.log_id!r} has no snapshot to send yet; take one first")
+        while True:
+            row = log.state
+            state = log.open_state()
             try:
-                # A newer snapshot may take its place at any of these steps.
-                live = snapshots.live_set(manifest)
-                state = snapshots.open_state(manifest)
-                try:
-                    pin = log.pin(live)
-                except BaseException:
-                    state.close()
+                pin = log.pin(row.live)
+            except LiveIndexMissing:
+                state.close()
+                if log.state is row:
                     raise
-                row = log.state
-                return cls(manifest, live, pin, state, None if row.live == live else row.kept_from)
-            except (CorruptData, LiveIndexMissing) as error:
-                if snapshots.manifest == manifest:
-                    raise
-                failed = error
-        raise failed
+                continue
+            except BaseException:
+                state.close()
+                raise
+            if state.manifest == row.manifest:
+                return cls(state.manifest, row.live, pin, state, row.kept_from)
+            # A newer snapshot has taken its place.
+            pin.release()
+            state.close()
 
     def release(self) -> None:
         """Let pins and files go."""
@@ -88,17 +83,17 @@ class Source:
         self.state.close()
 
 
-def sending(log: RaftLog, snapshots: SnapshotFolder, *, term: int, chunk_bytes: int) -> Talk[TransferReport]:
+def sending(log: RaftLog, *, term: int, chunk_bytes: int) -> Talk[TransferReport]:
     """Send the log's newest snapshot; see `send_snapshot`."""
     if chunk_bytes < 1:
         raise InvalidInput(f"chunk_bytes is {chunk_bytes}; give at least 1")
-    source = Source.held(log, snapshots)
+    source = Source.held(log)
     index, last_applied = source.manifest.index, -1
     try:
         frame = (yield encode(Offer(term, source.manifest, log.log_id))) or (yield b"")
         accept = expected(frame, Accept, index=index)
         last_applied = accept.last_applied
-        if source.kept_from is not None and last_applied >= source.kept_from:
+        if last_applied >= source.kept_from:
             raise TransferRefused(
                 reason=RefusalReason.ALREADY_APPLIED, index=index, term=term, last_applied=last_applied,
                 detail=f"the follower has applied up to {last_applied}, and the leader's log holds every entry from "

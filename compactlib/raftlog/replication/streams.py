@@ -16,12 +16,11 @@ import attrs
 
 from compactlib.errors import CompactlibError
 from compactlib.raftlog.errors import FrameDamaged, TransferBroken
+from compactlib.raftlog.messages import CRC_BYTES, HEAD_BYTES, OVERHEAD_BYTES, body_bytes
+from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.replication.conversation import Talk, TransferReport
-from compactlib.raftlog.replication.messages import CRC_BYTES, HEAD_BYTES, OVERHEAD_BYTES, body_bytes
 from compactlib.raftlog.replication.receiver import Receiver
 from compactlib.raftlog.replication.sender import sending
-from compactlib.raftlog.snapshots.folder import SnapshotFolder
-from compactlib.raftlog.store.raft_log import RaftLog
 
 _T = TypeVar("_T")
 _MAX_CHUNK_BYTES = 8 << 20
@@ -49,8 +48,7 @@ Stream: TypeAlias = tuple[ByteReader, ByteWriter]
 """What `asyncio.open_connection` returns."""
 
 
-async def send_snapshot(stream: Stream, log: RaftLog, snapshots: SnapshotFolder, *, term: int,
-                        chunk_bytes: int = 1 << 20) -> TransferReport:
+async def send_snapshot(stream: Stream, log: RaftLog, *, term: int, chunk_bytes: int = 1 << 20) -> TransferReport:
     """Send the newest snapshot of a leader's log to a follower, with the live entries that the follower needs.
 
     Its entries are pinned and its state is held open until this returns, whatever compactions and newer snapshots do.
@@ -59,7 +57,6 @@ async def send_snapshot(stream: Stream, log: RaftLog, snapshots: SnapshotFolder,
     Args:
         stream: reader and writer, opened and closed by the host. The other end calls `receive_snapshot`.
         log: the leader's; the follower's has the same `log_id`.
-        snapshots: where its snapshots lie.
         term: the leader's.
         chunk_bytes: payload of a frame, up to 8 MiB; a larger entry has a frame of its own.
 
@@ -73,11 +70,11 @@ async def send_snapshot(stream: Stream, log: RaftLog, snapshots: SnapshotFolder,
         CorruptData, LiveIndexMissing, StorageError: the snapshot or an entry cannot be read.
     """
     chunk_bytes = min(chunk_bytes, _MAX_CHUNK_BYTES)
-    talk = sending(log, snapshots, term=term, chunk_bytes=chunk_bytes)
+    talk = sending(log, term=term, chunk_bytes=chunk_bytes)
     return await _carried_out(talk, stream, max_bytes=OVERHEAD_BYTES, hears=True)
 
 
-async def receive_snapshot(stream: Stream, log: RaftLog, snapshots: SnapshotFolder, *, last_applied: int,
+async def receive_snapshot(stream: Stream, log: RaftLog, *, last_applied: int,
                            machine_versions: tuple[int, int] = (0, _MAX_MACHINE_VERSION),
                            max_entry_bytes: int = 64_000_000, max_live_bytes: int = 32 << 20) -> TransferReport:
     """Receive a snapshot for a follower's log, and put it in force; then restore the machine by it.
@@ -93,7 +90,6 @@ async def receive_snapshot(stream: Stream, log: RaftLog, snapshots: SnapshotFold
     Args:
         stream: reader and writer, opened and closed by the host. The other end calls `send_snapshot`.
         log: the follower's.
-        snapshots: where its snapshots lie; the log's own store.
         last_applied: the last index that the machine has applied, -1 if none.
         machine_versions: the lowest and the highest machine version that can be restored.
         max_entry_bytes: the largest payload that is taken; such a one is held in memory.
@@ -111,7 +107,7 @@ async def receive_snapshot(stream: Stream, log: RaftLog, snapshots: SnapshotFold
         Closed: the log was closed, perhaps by a failure while the snapshot was put in force: open it again.
         InvalidInput: the log has a snapshot by which the machine was not restored.
     """
-    receiver = Receiver(log, snapshots, last_applied=last_applied, machine_versions=machine_versions,
+    receiver = Receiver(log, last_applied=last_applied, machine_versions=machine_versions,
                         max_entry_bytes=max_entry_bytes, max_live_bytes=max_live_bytes)
     most = max(max_entry_bytes, _MAX_CHUNK_BYTES) + OVERHEAD_BYTES
     return await _carried_out(receiver.receiving(), stream, max_bytes=most, hears=False)

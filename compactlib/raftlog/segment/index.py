@@ -6,8 +6,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import islice
-from operator import itemgetter, lt
+from operator import itemgetter
 
 import attrs
 
@@ -29,27 +28,15 @@ class SegmentIndex:
     columns: Columns
     data_bytes: int
 
-    @property
-    def entries(self) -> int:
-        """How many records there are."""
-        return len(self.columns.indexes)
-
     @classmethod
-    def empty(cls) -> SegmentIndex:
-        """The index of a segment that holds nothing yet."""
-        return cls(Columns(array("Q"), array("Q"), array("Q"), array("I"), array("I"), array("I")), 0)
-
-    @classmethod
-    def from_records(cls, records: Columns) -> SegmentIndex:
+    def of(cls, records: Columns) -> SegmentIndex:
         """The index of ascending `records`, all of the file."""
         lengths = records.lengths
-        total = len(lengths) * lengths[0] if lengths and is_uniform(lengths) else sum(lengths)
-        return cls(records, total)
+        return cls(records, len(lengths) * lengths[0] if lengths and is_uniform(lengths) else sum(lengths))
 
     def head(self, count: int) -> SegmentIndex:
         """A copy of the first `count` records."""
-        kept = Columns(*(column[:count] for column in attrs.astuple(self.columns, recurse=False)))
-        return SegmentIndex(kept, sum(kept.lengths))
+        return self.of(Columns(*(column[:count] for column in attrs.astuple(self.columns, recurse=False))))
 
     def append(self, index: int, term: int, offset: int, length: int, head: int, crc: int) -> None:
         """Take one more record, above all those before. O(1)."""
@@ -59,13 +46,13 @@ class SegmentIndex:
         columns.lengths.append(length)
         columns.heads.append(head)
         columns.crcs.append(crc)
+        # Last: a reader that finds an index finds the rest.
         columns.indexes.append(index)
         self.data_bytes += length
 
     def extend(self, records: Columns) -> None:
         """Take ascending records, at least one, as `append` does each. Copies memory."""
         columns = self.columns
-        # The indexes last: a reader that finds an index finds the rest.
         for name in ("terms", "offsets", "lengths", "heads", "crcs", "indexes"):
             getattr(columns, name).extend(getattr(records, name))
         self.data_bytes += sum(records.lengths)
@@ -119,23 +106,11 @@ def picked(column: array[int], positions: Sequence[int]) -> Sequence[int]:
         return column[positions.start:positions.stop]
     if len(positions) < 2:
         return [column[position] for position in positions]
-    if is_uniform(column):
-        return [column[0]] * len(positions)
     values: tuple[int, ...] = itemgetter(*positions)(column)
     return values
 
 
-def is_ascending(indexes: Sequence[int]) -> bool:
-    """Whether each is above the one before. In C."""
-    return all(map(lt, indexes, islice(indexes, 1, None)))
-
-
 def is_uniform(column: array[int]) -> bool:
-    """Whether all values are the same (terms and lengths often are); a comparison of memory."""
+    """Whether all values are the same (lengths often are); a comparison of memory."""
     raw = column.tobytes()
     return raw[column.itemsize:] == raw[:-column.itemsize]
-
-
-def is_dense(indexes: array[int], positions: range) -> bool:
-    """Whether the ascending `indexes` at consecutive `positions` have no gap; not for no positions at all."""
-    return len(positions) > 0 and indexes[positions[-1]] - indexes[positions[0]] + 1 == len(positions)

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which entries of a segment are kept by a compaction, and whether a live set is consistent. Pure.
+"""Which entries of a segment are alive under a snapshot, and whether a live set is consistent. Pure.
 
-One merge of two sorted sequences per segment. A snapshot must not keep what the log does not hold.
+One merge of two sorted sequences for each segment. A snapshot must not keep what the log does not hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet, merge_positions
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.model.refs import asked_refs
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import SegmentRef, SegmentStats
-from compactlib.raftlog.segment.index import SegmentIndex, is_dense, is_uniform, picked
+from compactlib.raftlog.model.values import SegmentRef
+from compactlib.raftlog.segment.index import SegmentIndex, is_uniform, picked
 
 
 def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequence[int]:
@@ -25,26 +26,19 @@ def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequ
     here = live.between(ref.first, ref.last)
     if not here:
         return range(0)
-    indexes = index.columns.indexes
-    inside = index.positions_between(ref.first, ref.last)
-    if is_dense(indexes, inside) and indexes[inside[0]] <= here.first and here.last <= indexes[inside[-1]]:
-        shift = inside.start - indexes[inside[0]]
-        if here.run_count == 1:
-            return range(here.first + shift, here.last + shift + 1)
-        return list(map(shift.__add__, here.members()))
-    if len(here) == len(inside) and here.members() == indexes[inside.start:inside.stop].tolist():
-        # Nothing has died since it was rewritten.
-        return inside
-    held = IndexSet.from_sorted(picked(indexes, inside))
-    missing = here - held
-    if missing:
+    if here.run_count == 1:
+        between = index.positions_between(here.first, here.last)
+        if len(between) == len(here):
+            return between
+    try:
+        return merge_positions(index.columns.indexes, here.members())
+    except InvalidInput:
+        held = index.index_set()
+        missing = here - held
         raise LiveIndexMissing(
-            f"segment {ref.number} holds {len(held)} entries from {ref.first} to {ref.last}, but not {len(missing)} "
-            f"that are live, the first of them {missing.first}; restore the segment from a copy",
-            missing=len(missing), first=missing.first)
-    members = here.members()
-    column = list(picked(indexes, inside))
-    return [position + inside.start for position in merge_positions(column, members)]
+            f"segment {ref.number} holds {len(held.between(ref.first, ref.last))} entries from {ref.first} to "
+            f"{ref.last}, but not {len(missing)} that are live, the first of them {missing.first}; restore the segment "
+            f"from a copy", missing=len(missing), first=missing.first) from None
 
 
 def kept_positions(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None) -> Sequence[int]:
@@ -55,14 +49,25 @@ def kept_positions(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | N
     """
     if state is None or ref.first > state.index:
         return index.positions_between(ref.first, ref.last)
-    below = SegmentRef(ref.number, ref.first, min(ref.last, state.index))
+    live = live_positions(index, state.live, SegmentRef(ref.number, ref.first, min(ref.last, state.index)))
     above = index.positions_between(state.index + 1, ref.last)
-    live = live_positions(index, state.live, below)
     return [*live, *above] if len(above) else live
 
 
+def kept_of(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None) -> tuple[int, int]:
+    """How many entries of a segment a compaction keeps, and their payload bytes. Raises as `kept_positions`."""
+    lengths = index.columns.lengths
+    if index.is_dense and is_uniform(lengths) and index.first <= ref.first and ref.last <= index.last:
+        # Nothing can be missing, and no position has to be found.
+        covered = ref.first - 1 if state is None else min(max(state.index, ref.first - 1), ref.last)
+        kept = ref.last - covered + (0 if state is None else len(state.live.between(ref.first, covered)))
+        return kept, kept * lengths[0]
+    positions = kept_positions(index, ref, state)
+    return len(positions), sum(picked(lengths, positions))
+
+
 def require_live(live: IndexSet, before: SnapshotMeta | None, refs: Sequence[SegmentRef],
-                 held: Callable[[SegmentRef], IndexSet], elsewhere: IndexSet | None = None) -> None:
+                 held: Callable[[SegmentRef], IndexSet], elsewhere: IndexSet) -> None:
     """Check that every live index is in a segment (or elsewhere), and was not dead already.
 
     O(live runs log segments), by merges, and what `held` takes.
@@ -78,35 +83,9 @@ def require_live(live: IndexSet, before: SnapshotMeta | None, refs: Sequence[Seg
         LiveIndexMissing: some are missing; says how many, and the first.
     """
     risen = live.at_most(before.index) - before.live if before is not None else IndexSet()
-    parts = list(asked_refs(refs, live))
-    uncovered = live - IndexSet().union(*(here for _, here in parts))
-    unheld = uncovered.union(*(here - held(ref) for ref, here in parts))
-    missing = risen | (unheld - elsewhere if elsewhere else unheld)
+    found = [here & held(ref) for ref, here in asked_refs(refs, live)]
+    missing = risen | (live - IndexSet().union(*found) - elsewhere)
     if missing:
         raise LiveIndexMissing(f"{len(missing)} of {len(live)} live indexes are in no segment or died before, the "
                                f"first of them {missing.first}; the live set must come from this log's own state",
                                missing=len(missing), first=missing.first)
-
-
-def segment_stats(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None) -> SegmentStats:
-    """What a policy may know about a segment. O(entries + live runs), in C.
-
-    Args:
-        index: of the segment.
-        ref: the range that counts.
-        state: which entries are alive.
-
-    Raises:
-        LiveIndexMissing: a live index within the range is not in the segment.
-    """
-    lengths = index.columns.lengths
-    if index.is_dense and index.first <= ref.first and ref.last <= index.last and is_uniform(lengths):
-        # Counted without their positions: nothing can be missing.
-        covered = ref.first - 1 if state is None else min(max(state.index, ref.first - 1), ref.last)
-        kept = ref.last - covered + (0 if state is None else len(state.live.between(ref.first, covered)))
-        kept_bytes = kept * lengths[0]
-    else:
-        positions = kept_positions(index, ref, state)
-        kept, kept_bytes = len(positions), sum(picked(lengths, positions))
-    return SegmentStats(ref=ref, entries=index.entries, data_bytes=index.data_bytes, live_entries=kept,
-                        live_bytes=kept_bytes)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening a segment file: which entries are there, and how its end was left."""
+"""Opening a segment file: which entries are there, and how its end was left.
+
+What a seal covers was durable: the CRC over those index records must hold. Behind the seal of a segment that is still
+open, entries count up to the first that is not whole, by its own CRCs: the rest is a tail that a crash has torn.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import errno
 import os
 import sys
 from itertools import pairwise
+from operator import ge
 from typing import Literal
 
 import attrs
@@ -15,27 +20,12 @@ from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import read_exactly
 from compactlib.raftlog.segment import format as native
-from compactlib.raftlog.segment.index import SegmentIndex, is_ascending
+from compactlib.raftlog.segment.index import SegmentIndex
 
 TailRule = Literal["cut", "refuse"]
 
 _CHUNK_BYTES = 1 << 20
 _RA_MAGIC = b"RASG"
-
-
-@attrs.frozen
-class TornTail:
-    """What a crash left behind the last whole entry; none of it was ever confirmed as durable.
-
-    Attributes:
-        entries: whole entries kept.
-        records: index records behind them that are incomplete or whose payload is.
-        data_end: where the last kept payload ends.
-    """
-
-    entries: int
-    records: int
-    data_end: int
 
 
 @attrs.frozen
@@ -45,22 +35,20 @@ class LoadedSegment:
     Attributes:
         index: the entries that count.
         header: its header.
+        seal: the one that counts: what is known to be durable, and whether anything may be appended.
         data_end: where the last payload ends.
-        durable_entries: index records known to be durable.
         index_crc: CRC-32 of the index records.
-        sealed: nothing will be appended.
-        seal_sequence: of the seal that counts.
-        torn_tail: what is to be cut, if the file was not closed cleanly.
+        torn_records: index records behind the whole entries, which are incomplete or whose payload is.
+        is_torn: whether anything lies behind the whole entries; none of it was ever confirmed as durable.
     """
 
     index: SegmentIndex
     header: native.Header
+    seal: native.Seal
     data_end: int
-    durable_entries: int
     index_crc: int
-    sealed: bool
-    torn_tail: TornTail | None = None
-    seal_sequence: int = 0
+    torn_records: int = 0
+    is_torn: bool = False
 
 
 def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: int | None = None) -> LoadedSegment:
@@ -75,8 +63,41 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
 
     Raises:
         CorruptData: the file is damaged; says where.
-        Unsupported: the format version is unknown.
+        Unsupported: the format version is unknown, or it is a file of RabbitMQ Ra.
     """
+    header, seal = _start_of(descriptor, path, number)
+    if tail == "refuse" and (seal is None or not seal.sealed):
+        raise CorruptData(path=path, offset=native.HEADER_BYTES, expected="a sealed segment, since newer ones exist",
+                          found="two damaged seals" if seal is None else "one left open, by the seal that is whole")
+    size = os.fstat(descriptor).st_size
+    if seal is None:
+        # No crash damages both, and nothing says what was durable of what is there.
+        if size > header.data_start or _records_from(descriptor, native.INDEX_START, header.data_start):
+            raise CorruptData(path=path, offset=native.HEADER_BYTES, found="two damaged seals before entries",
+                              expected="one that says how many entries were durable; a crash damages one at most")
+        seal = native.Seal(0, header.data_start, 0, sealed=False)
+    region = _durable_region(descriptor, path, header, seal)
+    records = native.decode_records(region)
+    _require_ascending(records, path)
+    if not seal.sealed:
+        return _with_tail(descriptor, header, seal, region, size)
+    index = SegmentIndex.of(records)
+    # Of one that was cut, what lies behind the cut takes room until it is rewritten.
+    index.data_bytes = max(index.data_bytes, size - header.data_start)
+    return LoadedSegment(index, header, seal, seal.data_end, seal.index_crc)
+
+
+def sealed_records(descriptor: int, path: str) -> bytes | None:
+    """The index records, as they lie in the file, of a segment that is sealed; `None` if it is not.
+
+    Raises:
+        CorruptData, Unsupported: as `load_segment`.
+    """
+    header, seal = _start_of(descriptor, path, None)
+    return None if seal is None or not seal.sealed else _durable_region(descriptor, path, header, seal)
+
+
+def _start_of(descriptor: int, path: str, number: int | None) -> tuple[native.Header, native.Seal | None]:
     start = read_exactly(descriptor, native.INDEX_START, 0)
     if start[:len(_RA_MAGIC)] == _RA_MAGIC:
         raise Unsupported(f"{path} is a segment of RabbitMQ Ra; copy its log into a new one: import_ra(folder, log)")
@@ -84,67 +105,18 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
     if len(start) < native.INDEX_START:
         raise CorruptData(path=path, offset=len(start), found="the end of the file",
                           expected=f"a header and seals of {native.INDEX_START} bytes, which a segment begins as")
-    _require_number(header, number, path)
-    return _load_native(descriptor, path, header, native.decode_seal(start), tail)
-
-
-def sealed_records(descriptor: int, path: str, *, number: int | None = None) -> bytes | None:
-    """The index records, as they lie in the file, of a segment that is sealed; `None` if it is not. For
-    the arguments see `load_segment`.
-
-    Raises:
-        CorruptData: the file is damaged; says where.
-        Unsupported: the format version is unknown.
-    """
-    start = read_exactly(descriptor, native.INDEX_START, 0)
-    header, seal = native.decode_header(start, path), native.decode_seal(start)
-    _require_number(header, number, path)
-    if seal is None or not seal.sealed:
-        return None
-    return _durable_region(descriptor, path, header, seal)
-
-
-def _require_number(header: native.Header, number: int | None, path: str) -> None:
     if number is not None and header.number != number:
         raise CorruptData(path=path, offset=24, expected=f"segment number {number} as in the file name",
                           found=str(header.number))
-
-
-def _load_native(descriptor: int, path: str, header: native.Header, seal: native.Seal | None,
-                 tail: TailRule) -> LoadedSegment:
-    if tail == "refuse" and (seal is None or not seal.sealed):
-        raise CorruptData(path=path, offset=native.HEADER_BYTES, expected="a sealed segment, since newer ones exist",
-                          found="two damaged seals" if seal is None else "one left open, by the seal that is whole")
-    if seal is None:
-        seal = _seal_of_nothing(descriptor, path, header)
-    region = _durable_region(descriptor, path, header, seal)
-    records = native.decode_records(region)
-    if seal.sealed:
-        _require_ascending(records, path)
-        index = SegmentIndex.from_records(records)
-        # Of one that was cut, what lies behind the cut takes room until it is rewritten.
-        index.data_bytes = max(index.data_bytes, os.fstat(descriptor).st_size - header.data_start)
-        return LoadedSegment(index, header, seal.data_end, seal.entries, seal.index_crc, True,
-                             seal_sequence=seal.sequence)
-    _require_ascending(records, path)
-    return _with_tail(descriptor, header, seal, region)
+    return header, native.decode_seal(start)
 
 
 def _require_ascending(records: native.Columns, path: str) -> None:
-    if not is_ascending(records.indexes):
-        place = next(place for place, (one, other) in enumerate(pairwise(records.indexes), 1) if other <= one)
+    indexes = records.indexes
+    if any(map(ge, indexes, indexes[1:])):
+        place = next(place for place, (one, other) in enumerate(pairwise(indexes), 1) if other <= one)
         raise CorruptData(path=path, offset=native.INDEX_START + place * native.RECORD_BYTES,
-                          expected=f"an index above {records.indexes[place - 1]}, as records ascend",
-                          found=str(records.indexes[place]))
-
-
-def _seal_of_nothing(descriptor: int, path: str, header: native.Header) -> native.Seal:
-    """What to rely on if no seal is left: no crash leaves it so, and nothing says what was durable of what is there."""
-    size = os.fstat(descriptor).st_size
-    if size > header.data_start or _records_behind(descriptor, native.INDEX_START, header.data_start):
-        raise CorruptData(path=path, offset=native.HEADER_BYTES, found="two damaged seals before entries",
-                          expected="one that says how many of the entries were durable; a crash damages one at most")
-    return native.Seal(0, header.data_start, 0, sealed=False)
+                          expected=f"an index above {indexes[place - 1]}, as records ascend", found=str(indexes[place]))
 
 
 def _durable_region(descriptor: int, path: str, header: native.Header, seal: native.Seal) -> bytes:
@@ -179,13 +151,11 @@ def _index_of_damaged(records: native.Columns, position: int) -> int | None:
     return index if before or after else None
 
 
-def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durable: bytes) -> LoadedSegment:
-    behind = _records_behind(descriptor, native.INDEX_START + len(durable), header.data_start)
-    listed = len(behind) // native.RECORD_BYTES
+def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durable: bytes, size: int) -> LoadedSegment:
+    behind = _records_from(descriptor, native.INDEX_START + len(durable), header.data_start)
     records = native.decode_records(behind)
     # A record may end in zeros: one that the end of the file cuts short would look whole, and be missed by a seal.
-    size = os.fstat(descriptor).st_size
-    complete = min(listed, (size - native.INDEX_START) // native.RECORD_BYTES - seal.entries)
+    complete = min(len(records), (size - native.INDEX_START) // native.RECORD_BYTES - seal.entries)
     whole, data_end = 0, seal.data_end
     last = int(native.indexes_of(durable[-native.RECORD_BYTES:])[0]) if durable else -1
     while whole < complete and records.indexes[whole] > last and _is_whole(descriptor, records, whole, data_end):
@@ -193,14 +163,12 @@ def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durabl
         data_end += records.lengths[whole]
         whole += 1
     kept = durable + behind[:whole * native.RECORD_BYTES]
-    loose_bytes = size > max(data_end, header.data_start)
-    torn = TornTail(seal.entries + whole, listed - whole, data_end) if listed > whole or loose_bytes else None
-    index = SegmentIndex.from_records(native.decode_records(kept))
-    return LoadedSegment(index, header, data_end, seal.entries, crc32(kept, 0), False, torn,
-                         seal_sequence=seal.sequence)
+    torn = len(records) - whole
+    return LoadedSegment(SegmentIndex.of(native.decode_records(kept)), header, seal, data_end, crc32(kept, 0), torn,
+                         is_torn=torn > 0 or size > max(data_end, header.data_start))
 
 
-def _records_behind(descriptor: int, start: int, end: int) -> bytes:
+def _records_from(descriptor: int, start: int, end: int) -> bytes:
     """The index region from `start` to the last record that is not all zeros. A crash may leave zeros in between."""
     found = bytearray()
     offset = start
@@ -218,7 +186,9 @@ def _records_behind(descriptor: int, start: int, end: int) -> bytes:
 
 
 def _next_data(descriptor: int, offset: int) -> int:
-    """Where the file goes on behind a hole at `offset`, as far as the system can distinguish holes from zeros."""
+    """Where the file goes on behind a hole at `offset`, as far as the system can distinguish holes from zeros: the
+    region has room for 4 billion records.
+    """
     if not hasattr(os, "SEEK_DATA"):
         return offset
     try:
@@ -229,9 +199,8 @@ def _next_data(descriptor: int, offset: int) -> int:
 
 def _is_whole(descriptor: int, records: native.Columns, position: int, expected_offset: int) -> bool:
     length, head = records.lengths[position], records.heads[position]
-    if records.offsets[position] != expected_offset:
-        return False
-    if native.head_crc(records.indexes[position], records.terms[position], length) != head:
+    if records.offsets[position] != expected_offset or native.head_crc(
+            records.indexes[position], records.terms[position], length) != head:
         return False
     payload = read_exactly(descriptor, length, expected_offset)
     return len(payload) == length and crc32(payload, head) == records.crcs[position]

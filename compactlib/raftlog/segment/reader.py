@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading one segment file, native or Ra's: single entries, many, or all, each with its checksum verified."""
+"""Reading one segment file: single entries, many, or all, each with its checksum verified."""
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import compress, repeat
-from operator import add, ne, sub
+from itertools import compress, count, islice, repeat
+from operator import add, gt, ne, sub
 
 import attrs
 
@@ -14,32 +15,14 @@ from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import ReadDescriptor, StrPath, read_exactly, read_into
 from compactlib.raftlog.arguments import require_ascending
-from compactlib.raftlog.model.values import Answer, DamagedEntry, Entry, MissingEntry, entry_of
+from compactlib.raftlog.model.values import MAX_INDEX, Answer, DamagedEntry, Entry, MissingEntry, entry_of
 from compactlib.raftlog.segment.format import Columns
 from compactlib.raftlog.segment.index import SegmentIndex, picked
 from compactlib.raftlog.segment.load import LoadedSegment, TailRule, load_segment
-from compactlib.raftlog.segment.spans import MAX_SPAN_BYTES, read_spans
 
+MAX_GAP_BYTES = 16 << 10
+MAX_SPAN_BYTES = 1 << 20
 _pread = os.pread
-
-
-@attrs.frozen
-class Span:
-    """Entries that were read with one call; the views are valid until the next span is asked for.
-
-    Attributes:
-        positions: their positions in the segment's index, ascending.
-        buffer: the bytes read, gaps included.
-        payloads: one view of `buffer` per entry.
-        live_bytes: their sizes together.
-        damaged: positions (of the above) whose checksum fails.
-    """
-
-    positions: Sequence[int]
-    buffer: memoryview
-    payloads: Sequence[memoryview]
-    live_bytes: int
-    damaged: Sequence[int]
 
 
 class SegmentReader(ReadDescriptor):
@@ -67,33 +50,27 @@ class SegmentReader(ReadDescriptor):
         except OSError as error:
             raise StorageError.from_os(error, "open", path) from error
         try:
-            self._loaded = load_segment(self._descriptor, self._path, tail=tail, number=number)
-            self._columns = attrs.astuple(self._loaded.index.columns, recurse=False)
+            loaded = load_segment(self._descriptor, self._path, tail=tail, number=number)
         except OSError as error:
             raise self._refused(error) from error
+        self.loaded: LoadedSegment = loaded
+        self._follow(loaded.index)
 
     @classmethod
     def following(cls, path: StrPath, index: SegmentIndex) -> SegmentReader:
         """A reader that answers from the `index` of the segment's writer, so that it sees what was just flushed."""
         reader = cls(path)
-        reader._loaded = attrs.evolve(reader._loaded, index=index)
-        reader._columns = attrs.astuple(index.columns, recurse=False)
+        reader._follow(index)
         return reader
+
+    def _follow(self, index: SegmentIndex) -> None:
+        self.index: SegmentIndex = index
+        self._columns = attrs.astuple(index.columns, recurse=False)
 
     @property
     def path(self) -> str:
         """The name it was opened under."""
         return self._path
-
-    @property
-    def loaded(self) -> LoadedSegment:
-        """What the file said of itself when it was opened."""
-        return self._loaded
-
-    @property
-    def index(self) -> SegmentIndex:
-        """The entries that count."""
-        return self._loaded.index
 
     def fileno(self) -> int:
         """The descriptor.
@@ -104,6 +81,10 @@ class SegmentReader(ReadDescriptor):
         if self._descriptor < 0:
             raise Closed(f"the reader of {self._path} is closed; open the segment again")
         return self._descriptor
+
+    def _refused(self, error: OSError) -> StorageError:
+        self.fileno()
+        return StorageError.from_os(error, "read", self._path)
 
     def read(self, index: int) -> Entry | None:
         """The entry of `index`, or `None` if the segment does not hold it. One `pread`.
@@ -121,7 +102,7 @@ class SegmentReader(ReadDescriptor):
         except IndexError:
             is_there = False
         if not is_there:
-            position = self._loaded.index.find(index)
+            position = self.index.find(index)
             if position < 0:
                 return None
         length = lengths[position]
@@ -130,18 +111,8 @@ class SegmentReader(ReadDescriptor):
         except OSError as error:
             raise self._refused(error) from error
         if crc32(payload, heads[position]) != crcs[position] or len(payload) != length:
-            payload = look_again(self.fileno(), self._path, self._loaded.index.columns, position)
+            payload = look_again(self.fileno(), self._path, self.index.columns, position)
         return entry_of((index, terms[position], payload))
-
-    def _refused(self, error: OSError) -> StorageError:
-        self.fileno()
-        return StorageError.from_os(error, "read", self._path)
-
-    def damage_at(self, position: int) -> CorruptData:
-        """The error that describes a damaged entry, read anew."""
-        columns = self._loaded.index.columns
-        return _damage(self._path, columns, position,
-                       read_exactly(self.fileno(), columns.lengths[position], columns.offsets[position]))
 
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
         """Answer each of `indexes` (strictly ascending), in order; neighbours in the file are read together.
@@ -152,44 +123,39 @@ class SegmentReader(ReadDescriptor):
             Unsorted: the indexes do not ascend.
         """
         require_ascending(indexes)
-        positions = list(map(self._loaded.index.find, indexes))
-        held = [position for position in positions if position >= 0]
-        answers = self.answers_at(held)
+        positions = list(map(self.index.find, indexes))
+        answers = self.answers_at([position for position in positions if position >= 0])
         for index, position in zip(indexes, positions, strict=True):
             yield MissingEntry(index) if position < 0 else next(answers)
 
-    def scan(self, first: int = 0, last: int = (1 << 64) - 1) -> Iterator[Entry | DamagedEntry]:
+    def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | DamagedEntry]:
         """Every entry from `first` to `last`, ascending; damaged ones as `DamagedEntry`."""
-        return self.answers_at(self._loaded.index.positions_between(first, last))
+        return self.answers_at(self.index.positions_between(first, last))
 
     def answers_at(self, positions: Sequence[int]) -> Iterator[Entry | DamagedEntry]:
         """The entries at ascending positions of the index, read in spans."""
-        try:
-            yield from self._answers_at(positions)
-        except OSError as error:
-            raise self._refused(error) from error
-
-    def _answers_at(self, positions: Sequence[int]) -> Iterator[Entry | DamagedEntry]:
-        columns = self._loaded.index.columns
-        for span in self.spans(positions):
-            entries = map(entry_of, zip(picked(columns.indexes, span.positions), picked(columns.terms, span.positions),
-                                        map(bytes, span.payloads), strict=True))
-            if not span.damaged:
+        columns = self.index.columns
+        for part, payloads, damaged in self._spans(positions):
+            entries = map(entry_of, zip(picked(columns.indexes, part), picked(columns.terms, part),
+                                        map(bytes, payloads), strict=True))
+            if not damaged:
                 yield from entries
                 continue
-            damaged = set(span.damaged)
-            for position, entry in zip(span.positions, entries, strict=True):
-                yield DamagedEntry(entry.index, self.damage_at(position)) if position in damaged else entry
+            for position, entry in zip(part, entries, strict=True):
+                yield DamagedEntry(entry.index, self._damage_at(position)) if position in damaged else entry
 
-    def spans(self, positions: Sequence[int]) -> Iterator[Span]:
+    def damaged_entries(self) -> list[CorruptData]:
+        """Read everything and list what fails its checksum."""
+        return [self._damage_at(position) for _, _, damaged in self._spans(range(len(self.index)))
+                for position in sorted(damaged)]
+
+    def _spans(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], Sequence[memoryview], set[int]]]:
         """Read and check the payloads at ascending positions of the index, physical neighbours together.
 
-        One system call per span of up to 1 MiB; memory is one span, or the largest entry if that is larger.
-
-        Raises:
-            OSError: reading failed.
+        Gives for each span its positions, a view of each payload (valid until the next span), and which of the
+        positions are damaged. One system call a span of up to 1 MiB; memory is one span, or the largest entry.
         """
-        descriptor, columns = self.fileno(), self._loaded.index.columns
+        columns = self.index.columns
         offsets, lengths = picked(columns.offsets, positions), picked(columns.lengths, positions)
         heads, crcs = picked(columns.heads, positions), picked(columns.crcs, positions)
         ends = list(map(add, offsets, lengths))
@@ -199,30 +165,48 @@ class SegmentReader(ReadDescriptor):
             if size > len(scratch):
                 scratch = bytearray(size)
             buffer = memoryview(scratch)[:size]
-            end = base + read_into(descriptor, buffer, base)
+            try:
+                end = base + read_into(self.fileno(), buffer, base)
+            except OSError as error:
+                raise self._refused(error) from error
             here = map(sub, offsets[first:stop], repeat(base))
             there = map(sub, ends[first:stop], repeat(base))
             payloads = list(map(buffer.__getitem__, map(slice, here, there)))
             found, expected = list(map(crc32, payloads, heads[first:stop])), list(crcs[first:stop])
-            those = positions[first:stop]
-            damaged: list[int] = []
+            part = positions[first:stop]
+            damaged: set[int] = set()
             if found != expected:
-                damaged = list(compress(those, map(ne, found, expected)))
+                damaged.update(compress(part, map(ne, found, expected)))
             if end < ends[stop - 1]:
-                beyond = {position for position, last in zip(those, ends[first:stop], strict=True) if last > end}
-                damaged = sorted(beyond.union(damaged))
-            yield Span(those, buffer, payloads, sum(lengths[first:stop]), damaged)
+                damaged.update(compress(part, map(gt, ends[first:stop], repeat(end))))
+            yield part, payloads, damaged
 
-    def damaged_entries(self) -> list[CorruptData]:
-        """Read everything and list what fails its checksum."""
+    def _damage_at(self, position: int) -> CorruptData:
+        """The error that describes a damaged entry, read anew."""
+        columns = self.index.columns
         try:
-            return [self.damage_at(position) for span in self.spans(range(len(self._loaded.index)))
-                    for position in span.damaged]
+            payload = read_exactly(self.fileno(), columns.lengths[position], columns.offsets[position])
         except OSError as error:
             raise self._refused(error) from error
+        return _damage(self._path, columns, position, payload)
 
     def __repr__(self) -> str:
         return f"SegmentReader({self._path!r}, {len(self.index)} entries)"
+
+
+def read_spans(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Cut ascending byte ranges into spans `(i, j)` of positions that are read with one call each.
+
+    Reading over a gap of up to 16 KiB is cheaper than another call. No span is longer than 1 MiB, unless it is one
+    entry that is. O(n), in C but for the cuts.
+    """
+    gaps = map(sub, islice(starts, 1, None), ends)
+    cuts = list(compress(count(1), map(gt, gaps, repeat(MAX_GAP_BYTES))))
+    for first, stop in zip([0, *cuts], [*cuts, len(starts)], strict=True):
+        while first < stop:
+            split = bisect_right(ends, starts[first] + MAX_SPAN_BYTES, first, stop)
+            yield first, (split := max(split, first + 1))
+            first = split
 
 
 def look_again(descriptor: int, path: str, columns: Columns, position: int) -> bytes:

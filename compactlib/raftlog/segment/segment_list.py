@@ -2,7 +2,7 @@
 """The segments of a log in order, the row of its snapshot, the open files behind them, and the leases of readers.
 
 Ranges are disjoint and ascend with the numbers. The list is one immutable value that a change replaces as a whole, so
-that a read takes no lock; whoever finds that a file has gone looks into the list anew.
+that a read takes no lock; whoever finds that a file has gone reads the list anew.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import stat
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,20 +18,43 @@ from typing import Protocol
 
 import attrs
 
-from compactlib.errors import AuditFailed, Closed, CorruptData, NotFound, StorageError
-from compactlib.files.disk import StrPath, list_folder
+from compactlib.errors import Closed, CorruptData, NotFound, StorageError
+from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.model.names import segment_name, segment_number
-from compactlib.raftlog.model.refs import asked_refs, audit_refs, next_ref
+from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name, segment_number
+from compactlib.raftlog.model.refs import next_ref
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import Entry, SegmentRef
 from compactlib.raftlog.segment.index import SegmentIndex
-from compactlib.raftlog.segment.known import KnownSegment, know_segment, superseded
 from compactlib.raftlog.segment.reader import SegmentReader
 
 DEFAULT_MAX_OPEN = 128
 _MAX_OPEN_INDEX_ENTRIES = 2_000_000
 _MAX_LISTINGS = 100
+
+
+@attrs.frozen
+class KnownSegment:
+    """What is remembered of a segment without reading it again.
+
+    Attributes:
+        ref: its number and its range.
+        entries: index records in the file.
+        data_bytes: payload bytes in the file, those behind a cut included.
+        is_dense: whether it holds every index of its range.
+    """
+
+    ref: SegmentRef
+    entries: int
+    data_bytes: int
+    is_dense: bool
+
+    @classmethod
+    def of(cls, number: int, index: SegmentIndex) -> KnownSegment | None:
+        """What to remember of a segment with this index; `None` if it holds nothing."""
+        if not len(index):
+            return None
+        return cls(SegmentRef(number, index.first, index.last), len(index), index.data_bytes, index.is_dense)
 
 
 @attrs.frozen
@@ -48,6 +72,37 @@ class _View:
         return cls(refs, tuple(ref.first for ref in refs), {each.ref.number: each for each in listed})
 
 
+class OpenFiles:
+    """Bounds how many segments are open for reading, in all logs that share it, and how many of their index records are
+    in memory (about 2 million). The one that was opened first goes first. Threads may share it.
+
+    Args:
+        most: how many files.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._entries: dict[tuple[SegmentList, int], int] = {}
+
+    def opened(self, segments: SegmentList, number: int, entries: int) -> None:
+        """Count a file, and let others go if there are too many."""
+        with self._lock:
+            self._entries[segments, number] = entries
+            while len(self._entries) > 1 and (len(self._entries) > self._most
+                                              or sum(self._entries.values()) > _MAX_OPEN_INDEX_ENTRIES):
+                oldest, place = next(iter(self._entries))
+                del self._entries[oldest, place]
+                oldest.readers.pop(place, None)
+
+    def closed(self, segments: SegmentList, numbers: Iterable[int]) -> None:
+        """Let files of one log go."""
+        with self._lock:
+            for number in numbers:
+                self._entries.pop((segments, number), None)
+                segments.readers.pop(number, None)
+
+
 class Releasable(Protocol):
     """What pins entries."""
 
@@ -58,35 +113,34 @@ class Releasable(Protocol):
 class SegmentList:
     """Which segment answers for which index, and an open reader for each that is asked.
 
-    Readers are kept open, up to `max_open` of them (and about 2 million index records), so that random reads do not
-    reopen files. Threads may read while one of them changes the list: a change is one assignment.
+    Threads may read while one of them changes the list: a change is one assignment.
 
     Args:
         folder: where the segments are.
         known: the segments, oldest first.
         row: the snapshot in force.
-        max_open: readers kept open.
+        open_files: bounds the readers that are kept open.
+
+    Attributes:
+        folder: as given.
+        row: as given; a later one is assigned.
+        readers: those that are open, by number.
     """
 
     def __init__(self, folder: StrPath, known: Iterable[KnownSegment] = (), row: SnapshotMeta | None = None, *,
-                 max_open: int = DEFAULT_MAX_OPEN) -> None:
-        self._folder = os.fspath(folder)
-        self._max_open = max_open
-        self._view = _View.of(known)
+                 open_files: OpenFiles | None = None) -> None:
+        self.folder: str = os.fspath(folder)
         self.row: SnapshotMeta | None = row
-        self._readers: dict[int, SegmentReader] = {}
-        # Guards the readers and the leases.
+        self.readers: dict[int, SegmentReader] = {}
+        self._open_files = OpenFiles(DEFAULT_MAX_OPEN) if open_files is None else open_files
+        self._view = _View.of(known)
+        # Guards the leases, and the change of the list with its number.
         self._lock = threading.Lock()
         self._changes = itertools.count(1)
         self._epoch = 0
         self._leases: set[Lease] = set()
         self._pins: dict[Releasable, IndexSet] = {}
         self._closed = False
-
-    @property
-    def folder(self) -> str:
-        """Where the segments are."""
-        return self._folder
 
     @property
     def refs(self) -> tuple[SegmentRef, ...]:
@@ -107,20 +161,16 @@ class SegmentList:
         """The entry of `index`, or `None` if no segment holds it.
 
         Raises:
-            NotFound: a segment has gone meanwhile; look again.
+            NotFound: a segment has gone meanwhile; read again.
             CorruptData: the entry or its segment is damaged.
         """
         view = self._view
         place = bisect_right(view.firsts, index) - 1
-        if place < 0:
+        if place < 0 or view.refs[place].last < index:
             return None
-        ref = view.refs[place]
-        if ref.last < index:
-            return None
-        reader = self._readers.get(ref.number)
-        if reader is None:
-            reader = self.reader(ref.number)
-        return reader.read(index)
+        number = view.refs[place].number
+        reader = self.readers.get(number)
+        return (self.reader(number) if reader is None else reader).read(index)
 
     def index_of(self, number: int) -> SegmentIndex:
         """The index of a segment; raises what `reader` does."""
@@ -146,16 +196,6 @@ class SegmentList:
             index = ref.last + 1
         return None
 
-    def previous_index(self, index: int) -> int:
-        """The highest index up to `index` that is held, dead or not; -1 if there is none."""
-        for ref in reversed(self.refs):
-            if ref.first <= index:
-                found = self.index_of(ref.number)
-                inside = found.positions_between(ref.first, min(ref.last, index))
-                if inside:
-                    return found.columns.indexes[inside[-1]]
-        return -1
-
     def matching(self, first: int, last: int, term: int) -> int:
         """How many entries from `first` on, up to `last`, are held with this term: for a replay. O(entries), in C."""
         matched = 0
@@ -168,29 +208,17 @@ class SegmentList:
             wanted = min(last, ref.last) - first - matched + 1
             indexes = index.columns.indexes[position:position + wanted]
             terms = index.columns.terms[position:position + wanted]
-            dense = indexes[-1] - indexes[0] + 1 == len(indexes)
-            count = len(indexes) if dense and terms.count(term) == len(indexes) else _leading(indexes, terms, term)
+            is_run = indexes[-1] - indexes[0] + 1 == len(indexes) == terms.count(term)
+            count = len(indexes) if is_run else _leading(indexes, terms, term)
             matched += count
             if count < wanted:
                 break
         return matched
 
-    def open_for(self, indexes: IndexSet) -> list[tuple[SegmentReader, IndexSet]]:
-        """The open segments that hold `indexes`, each with those that it holds, ascending."""
-        found = []
-        for ref, wanted in asked_refs(self.refs, indexes):
-            reader = self.reader(ref.number)
-            held = wanted & reader.index.index_set()
-            if held:
-                found.append((reader, held))
-        return found
-
     # -- open readers
 
     def reader(self, number: int) -> SegmentReader:
-        """The open reader of a segment; opens it, and lets the one opened longest ago go if there are too many.
-
-        A segment that was merged into another leads there through its link.
+        """The open reader of a segment; opens it. A segment that was merged into another leads there through its link.
 
         Raises:
             NotFound: the file is gone; the list has changed meanwhile.
@@ -198,37 +226,28 @@ class SegmentList:
             Closed: the log was closed.
         """
         while True:
-            reader = self._readers.get(number)
+            reader = self.readers.get(number)
             if reader is not None:
                 return reader
             if self._closed:
-                raise Closed(f"the log in {self._folder} was closed; open it again")
-            epoch = self._epoch
-            refs = self._view.refs
+                raise Closed(f"the log in {self.folder} was closed; open it again")
+            epoch, view = self._epoch, self._view
+            known = view.known.get(number)
             try:
-                reader = open_segment(self._folder, number, newest=bool(refs) and refs[-1].number == number)
+                reader = open_segment(self.folder, number, newest=known is not None and view.refs[-1] == known.ref)
             except CorruptData:
                 if epoch != self._epoch:
                     continue
                 raise
+            if known is not None and (not len(reader.index) or reader.index.last < known.ref.last):
+                raise NotFound(f"segment {number} of {self.folder} was cut or rewritten; read the list again")
             with self._lock:
                 # After a change the name may lead elsewhere: what was opened before it must not be kept.
-                if epoch == self._epoch and not self._closed:
-                    self._keep(number, reader)
-                    return reader
-
-    def keep_open(self, readers: Iterable[tuple[int, SegmentReader]]) -> None:
-        """Take readers as the open ones of their segments; they are closed with their last reference."""
-        with self._lock:
-            for number, reader in readers:
-                self._keep(number, reader)
-
-    def _keep(self, number: int, reader: SegmentReader) -> None:
-        self._readers[number] = reader
-        entries = sum(len(kept.index) for kept in self._readers.values()) if len(self._readers) > 1 else 0
-        while len(self._readers) > self._max_open or (entries > _MAX_OPEN_INDEX_ENTRIES and len(self._readers) > 1):
-            oldest = next(iter(self._readers))
-            entries -= len(self._readers.pop(oldest).index)
+                if epoch != self._epoch or self._closed:
+                    continue
+                self.readers[number] = reader
+            self._open_files.opened(self, number, len(reader.index))
+            return reader
 
     # -- changes
 
@@ -240,15 +259,18 @@ class SegmentList:
         with self._lock:
             self._view = view
             self._epoch = next(self._changes)
-            for number in gone:
-                self._readers.pop(number, None)
+            self._open_files.closed(self, gone)
 
     # -- leases
 
-    def lease(self) -> Lease:
-        """Keep every file that can be read now from being removed by a compaction until the lease is released."""
+    def lease(self, since: float | None = None) -> Lease:
+        """Keep every file that can be read now from being removed by a compaction until the lease is released.
+
+        Args:
+            since: now, in seconds since the epoch, for a lease of a host's.
+        """
         with self._lock:
-            lease = Lease(self, self._epoch)
+            lease = Lease(self, self._epoch, since)
             self._leases.add(lease)
         return lease
 
@@ -262,7 +284,8 @@ class SegmentList:
         with self._lock:
             return min((lease.since for lease in self._leases if lease.since is not None), default=None)
 
-    def _release(self, lease: Lease) -> None:
+    def release(self, lease: Lease) -> None:
+        """Let a lease go; again does nothing."""
         with self._lock:
             self._leases.discard(lease)
 
@@ -284,26 +307,13 @@ class SegmentList:
     @property
     def pinned(self) -> IndexSet:
         """What is pinned."""
-        pins = list(self._pins.values())
-        return IndexSet().union(*pins) if pins else IndexSet()
-
-    def audit(self) -> None:
-        """Check that the references ascend without overlap and that each is known.
-
-        Raises:
-            AuditFailed: they do not.
-        """
-        view = self._view
-        audit_refs(self.refs)
-        if tuple(each.ref for each in view.known.values()) != view.refs or \
-                view.firsts != tuple(ref.first for ref in view.refs):
-            raise AuditFailed(f"segments known {sorted(view.known)} differ from those listed {view.refs}")
+        return IndexSet().union(*list(self._pins.values()))
 
     def close(self) -> None:
         """Let all readers go; none is opened any more, for a scan that was left half-way either."""
         with self._lock:
             self._closed = True
-            self._readers.clear()
+            self._open_files.closed(self, list(self.readers))
 
 
 class Lease:
@@ -316,14 +326,14 @@ class Lease:
         since: when, in seconds since the epoch; `None` of one that a read takes for itself.
     """
 
-    def __init__(self, segments: SegmentList, epoch: int) -> None:
+    def __init__(self, segments: SegmentList, epoch: int, since: float | None) -> None:
         self._segments = segments
         self.epoch = epoch
-        self.since: float | None = None
+        self.since = since
 
     def release(self) -> None:
         """Let the files go; what was waiting for it is removed by the next compaction or `reclaim`."""
-        self._segments._release(self)
+        self._segments.release(self)
 
     def __enter__(self) -> Lease:
         return self
@@ -347,68 +357,64 @@ class FolderContents:
         empty: numbers of those that hold none, the newest aside.
         inside: numbers of those of which an older one holds all that is alive, each with that one's.
         unsealed: number of one that is not the newest, and not sealed: a crash came in the middle of a truncation.
-        newest: the newest one's number, 0 if there is none; it may hold no entry.
-        readers: numbers and open readers of the newest few, itself included.
+        newest: the open reader of the newest; it may hold no entry. `None` if there is no segment.
+        number: the newest one's, 0 if there is none.
     """
 
     known: tuple[KnownSegment, ...]
     empty: tuple[int, ...]
     inside: Mapping[int, int]
     unsealed: int | None
-    newest: int
-    readers: tuple[tuple[int, SegmentReader], ...]
+    newest: SegmentReader | None
+    number: int
 
 
-def read_folder(folder: StrPath, row: SnapshotMeta | None, *, keep_open: int = 1) -> FolderContents:
-    """Open every segment and learn what it holds; `keep_open` readers stay. Costs one read of each segment's index.
+def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
+    """Open every segment and learn what it holds. Costs one read of each segment's index.
 
     A file that a compaction in another process removes meanwhile is no error: the folder is listed anew.
 
     Args:
         folder: the log's.
         row: the snapshot in force.
-        keep_open: how many.
 
     Raises:
         CorruptData, Unsupported: a segment is damaged or of an unknown version.
         NotFound: files kept vanishing while they were opened.
         StorageError: one cannot be read.
     """
-    for attempt in range(_MAX_LISTINGS):
+    for _ in range(_MAX_LISTINGS - 1):
         try:
-            return _read_folder(folder, row, max(keep_open, 1))
+            return _read_folder(folder, row)
         except NotFound:
-            if attempt == _MAX_LISTINGS - 1:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+            continue
+    return _read_folder(folder, row)
 
 
-def _read_folder(folder: StrPath, row: SnapshotMeta | None, keep_open: int) -> FolderContents:
+def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
     known: list[KnownSegment] = []
     empty: list[int] = []
     unsealed: int | None = None
-    readers: list[tuple[int, SegmentReader]] = []
-    numbers = with_head(folder)
+    newest: SegmentReader | None = None
+    numbers = list_segments(folder)
     may_be_unsealed = True
     for number in reversed(numbers):
         reader = open_segment(folder, number, newest=may_be_unsealed)
-        segment = know_segment(number, reader)
+        newest = newest or reader
+        segment = KnownSegment.of(number, reader.index)
+        if segment is not None:
+            known.append(segment)
         if number != numbers[-1] and segment is None:
             empty.append(number)
-        elif number != numbers[-1] and not reader.loaded.sealed:
+        elif number != numbers[-1] and not reader.loaded.seal.sealed:
             unsealed = number
         # Behind one that is not sealed only an empty one can be, which a truncation has just begun.
         may_be_unsealed = may_be_unsealed and segment is None
-        if segment is not None:
-            known.append(segment)
-        if len(readers) < keep_open:
-            readers.append((number, reader))
-    if gone := set(numbers).difference(with_head(folder)):
+    if gone := set(numbers).difference(list_segments(folder)):
         # A truncation in another process may have been read half before it and half after it.
         raise NotFound(f"segments {sorted(gone)} of {os.fspath(folder)} went while the folder was read; read it again")
     kept, inside = _disjoint(folder, known[::-1], row)
-    return FolderContents(tuple(kept), tuple(empty), inside, unsealed, numbers[-1] if numbers else 0,
-                          tuple(readers[::-1]))
+    return FolderContents(tuple(kept), tuple(empty), inside, unsealed, newest, numbers[-1] if numbers else 0)
 
 
 def _disjoint(folder: StrPath, known: Sequence[KnownSegment],
@@ -437,20 +443,6 @@ def _disjoint(folder: StrPath, known: Sequence[KnownSegment],
     return kept, inside
 
 
-def with_head(folder: StrPath) -> list[int]:
-    """The numbers of the segments in a folder, without a newest one of no bytes."""
-    numbers = list_segments(folder)
-    return numbers[:-1] if numbers and is_headless(folder, numbers[-1]) else numbers
-
-
-def is_headless(folder: StrPath, number: int) -> bool:
-    """Whether a segment's file has no bytes; only the newest may be found so, and then it holds nothing."""
-    try:
-        return os.path.getsize(os.path.join(folder, segment_name(number))) == 0
-    except OSError:
-        return False
-
-
 def list_segments(folder: StrPath) -> list[int]:
     """The numbers of the segments in a folder, ascending; those merged into others are left out, linked yet or not.
 
@@ -458,7 +450,9 @@ def list_segments(folder: StrPath) -> list[int]:
         StorageError: the folder cannot be read.
     """
     names = list_folder(folder)
-    merged = superseded(folder, names)
+    # Members of groups that are committed but not finished; their own files no longer count.
+    groups = [members for name in names if (members := compacting_members(name)) is not None]
+    merged = {member for members in groups if is_committed(folder, members) for member in members[1:]}
     return [number for name in names if (number := segment_number(name)) is not None
             and not os.path.islink(os.path.join(folder, name)) and number not in merged]
 
@@ -476,11 +470,36 @@ def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> Segme
         return SegmentReader(path, tail="cut" if newest else "refuse", number=None if merged else number)
     except (CorruptData, StorageError) as error:
         if not merged and os.path.islink(path):
-            # It became a link between the look and the opening.
+            # It became a link between the two calls.
             return open_segment(folder, number)
         if isinstance(error, CorruptData) or error.errno != errno.ENOENT:
             raise
-        raise NotFound(f"segment {path} is gone; look the index up again") from error
+        raise NotFound(f"segment {path} is gone; read the index again") from error
+
+
+def file_bytes(folder: StrPath, number: int) -> int:
+    """The size of a segment's own file; 0 if it was removed by hand: dropping that is still right, and copying from it
+    fails by name.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    found = look_at(os.path.join(folder, segment_name(number)))
+    return 0 if found is None else found.st_size
+
+
+def is_committed(folder: StrPath, members: Sequence[int]) -> bool:
+    """Whether the leader's own name (not a link) leads to the new file of a group, durably or not.
+
+    A link count of 2 alone says nothing: the second name may be `1.segment.swap`, or the private one.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    new = look_at(os.path.join(folder, compacting_name(members)))
+    old = look_at(os.path.join(folder, segment_name(members[0])))
+    return (new is not None and old is not None and new.st_nlink >= 2 and stat.S_ISREG(old.st_mode)
+            and os.path.samestat(new, old))
 
 
 def _leading(indexes: Sequence[int], terms: Sequence[int], term: int) -> int:

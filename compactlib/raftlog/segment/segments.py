@@ -20,9 +20,11 @@ they never change the same file.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 import attrs
 
@@ -34,9 +36,8 @@ from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import MAX_INDEX, Entry, SegmentLimits, SegmentRef, entry_of
 from compactlib.raftlog.segment.index import SegmentIndex
-from compactlib.raftlog.segment.known import KnownSegment, know_index
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.segment_list import SegmentList, _View, between, read_folder
+from compactlib.raftlog.segment.segment_list import KnownSegment, OpenFiles, SegmentList, _View, between, read_folder
 from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
 
 _BEYOND = MAX_INDEX + 1
@@ -68,16 +69,16 @@ class Segments(SegmentList):
         limits: for segments to be created.
         guard: of the log.
         row: the snapshot in force.
-        max_open: readers kept open.
+        open_files: bounds the readers that are kept open.
 
     Attributes:
         torn_entries: entries that were cut off at the end when the log was opened.
     """
 
     def __init__(self, files: Files, folder: str, limits: SegmentLimits, guard: Guard, row: SnapshotMeta | None, *,
-                 max_open: int) -> None:
-        found = read_folder(folder, row, keep_open=max_open)
-        super().__init__(folder, found.known, row, max_open=max_open)
+                 open_files: OpenFiles) -> None:
+        found = read_folder(folder, row)
+        super().__init__(folder, found.known, row, open_files=open_files)
         self._files = files
         self._limits = limits
         self._guard = guard
@@ -89,15 +90,14 @@ class Segments(SegmentList):
         # From here on the newest segment answers.
         self._newest_first = _BEYOND
         self._last = found.known[-1].ref.last if found.known else -1
-        self._newest = found.newest
+        self._newest = found.number
         self._dropped: list[_Dropped] = []
         self.torn_entries: int = 0
         guard.keep(self)
         if found.unsealed is not None:
-            self._seal_found(found.unsealed)
-        self.keep_open((number, reader) for number, reader in found.readers
-                       if number not in (found.unsealed, found.newest))
-        self._begin(dict(found.readers).get(found.newest))
+            with self._reopened(found.unsealed) as writer:
+                writer.seal()
+        self._begin(found.newest)
         for leader in set(found.inside.values()):
             # Nothing is removed for a segment that cannot be read.
             for damage in self.reader(leader).damaged_entries():
@@ -108,26 +108,17 @@ class Segments(SegmentList):
         """Go on with the newest segment that was found, or begin the first."""
         if newest is None:
             self._use(self._create(1))
-        elif newest.loaded.sealed:
-            self.keep_open([(self._newest, newest)])
+        elif newest.loaded.seal.sealed:
             # The process that wrote the seal may have ended before it was synced.
-            out = self._files.open(newest.path)
-            try:
+            with contextlib.closing(self._files.open(newest.path)) as out:
                 out.sync()
-            finally:
-                out.close()
         else:
-            writer = SegmentWriter.open(self._files, self._folder, self._newest)
-            self._note_torn(writer)
-            self._use(writer)
+            self._use(self._reopened(self._newest))
 
-    def _seal_found(self, number: int) -> None:
-        with SegmentWriter.open(self._files, self._folder, number) as writer:
-            self._note_torn(writer)
-            writer.seal()
-
-    def _note_torn(self, writer: SegmentWriter) -> None:
-        self.torn_entries += 0 if writer.torn_tail is None else writer.torn_tail.records
+    def _reopened(self, number: int) -> SegmentWriter:
+        writer = SegmentWriter.open(self._files, self.folder, number)
+        self.torn_entries += writer.torn_records
+        return writer
 
     # -- appending
 
@@ -137,9 +128,9 @@ class Segments(SegmentList):
         return self._newest
 
     @property
-    def last_index(self) -> int | None:
-        """The highest index, `None` if there is none."""
-        return self._last if self._last >= 0 else None
+    def last_index(self) -> int:
+        """The highest index, -1 if there is none."""
+        return self._last
 
     def append(self, index: int, term: int, payload: bytes) -> None:
         """Append an entry whose numbers were checked. An index that is held takes back all from there on, durably.
@@ -212,7 +203,9 @@ class Segments(SegmentList):
             self._guard.done()
 
     def take_back(self) -> None:
-        """Go on from the last sync after a `StorageError`; what was appended since is taken back whole.
+        """End the newest segment at the last sync, after a `StorageError`; what was appended since is taken back whole.
+
+        Needs no room; the next append begins another segment.
 
         Raises:
             StorageError: the disk refuses that too: the log is closed.
@@ -220,15 +213,25 @@ class Segments(SegmentList):
         with self._guard.lock:
             writer = self._writer
             if writer is not None:
-                writer.take_back()
-                self._use(writer)
+                known = KnownSegment.of(writer.number, writer.index.head(writer.synced_entries))
+                # Before the file: nobody reads what is taken back.
+                self._writer = self._newest_reader = None
+                self._show(_View.of([*self._view.known.values(), *([] if known is None else [known])]))
+                self._newest_first, refs = _BEYOND, self._view.refs
+                self._last = refs[-1].last if refs else -1
+                if known is None:
+                    self._files.unlink(writer.path)
+                    self._files.sync_folder(self.folder)
+                else:
+                    writer.take_back()
+                writer.abandon()
             self._guard.undone()
 
     def _roll(self) -> SegmentWriter:
         """Begin the next segment, unless the newest is empty; the one that is full becomes an older one, durably."""
         writer = self._writer
         if writer is not None:
-            known = know_index(writer.number, writer.index)
+            known = KnownSegment.of(writer.number, writer.index)
             if known is None:
                 return writer
             # Sealed durably before its successor gets an entry: only the newest one that has any is ever torn.
@@ -248,11 +251,11 @@ class Segments(SegmentList):
         return self._successor
 
     def _create(self, number: int) -> SegmentWriter:
-        if look_at(os.path.join(self._folder, segment_name(number))) is not None:
+        if look_at(os.path.join(self.folder, segment_name(number))) is not None:
             # An earlier try created it, and the disk refused only the last sync.
-            self._files.sync_folder(self._folder)
-            return SegmentWriter.open(self._files, self._folder, number)
-        return SegmentWriter.create(self._files, self._folder, number, self._limits)
+            self._files.sync_folder(self.folder)
+            return SegmentWriter.open(self._files, self.folder, number)
+        return SegmentWriter.create(self._files, self.folder, number, self._limits)
 
     def _use(self, writer: SegmentWriter) -> None:
         """Append to this segment from now on."""
@@ -307,24 +310,23 @@ class Segments(SegmentList):
         successor = self._begin_successor() if writer is None or newest is not None else writer
         if cut is not None:
             index = self.index_of(cut.ref.number)
-            ended = know_index(cut.ref.number, index.head(bisect_right(index.columns.indexes, after)))
+            ended = KnownSegment.of(cut.ref.number, index.head(bisect_right(index.columns.indexes, after)))
             assert ended is not None, "it begins at or below the cut"
             kept[-1] = attrs.evolve(ended, data_bytes=index.data_bytes)
         if writer is not None and writer is not successor:
             if cut is not None and cut.ref.number == writer.number:
                 writer.flush()
-                writer.clear_stale()
             writer.abandon()
         # Before the files: who reads without the lock finds the file of what is listed.
         self._show(_View.of(kept), [*removed, *([] if cut is None else [cut.ref.number])])
         self._use(successor)
         # Step (b).
         for number in reversed(removed):
-            self._files.unlink(os.path.join(self._folder, segment_name(number)))
-            self._files.sync_folder(self._folder)
+            self._files.unlink(os.path.join(self.folder, segment_name(number)))
+            self._files.sync_folder(self.folder)
         # Step (c).
         if cut is not None:
-            cut_segment(self._files, self._folder, cut.ref.number, after)
+            cut_segment(self._files, self.folder, cut.ref.number, after)
 
     # -- asking
 
@@ -350,21 +352,17 @@ class Segments(SegmentList):
     def _known_newest(self) -> KnownSegment | None:
         """What the segment holds that is appended to; `None` if nothing, or if there is no such."""
         writer = self._writer
-        if writer is None or not len(writer.index):
-            return None
-        index = writer.index
-        return KnownSegment(SegmentRef(writer.number, index.first, index.last), index.entries, index.data_bytes,
-                            index.is_dense)
+        return None if writer is None else KnownSegment.of(writer.number, writer.index)
 
     def read(self, index: int) -> Entry | None:
         if index < self._newest_first:
-            # As in `SegmentList.read`: this is the path of every random read.
+            # As in `SegmentList.read`, without a call: this is the path of every random read.
             view = self._view
             place = bisect_right(view.firsts, index) - 1
             if place < 0 or view.refs[place].last < index:
                 return None
             number = view.refs[place].number
-            reader = self._readers.get(number)
+            reader = self.readers.get(number)
             return (self.reader(number) if reader is None else reader).read(index)
         with self._guard.lock:
             self._guard.require_open()
@@ -405,11 +403,6 @@ class Segments(SegmentList):
             return self._reader_of(writer)
 
     @property
-    def unsynced_entries(self) -> int:
-        """Entries appended that are not durable yet."""
-        return 0 if self._writer is None else self._writer.unsynced_entries
-
-    @property
     def last_term(self) -> int | None:
         """The term of the last entry of the segment that is appended to, `None` if it has none."""
         if self._writer is None or not len(self._writer.index):
@@ -417,15 +410,15 @@ class Segments(SegmentList):
         return self._writer.index.columns.terms[-1]
 
     @property
-    def durable_index(self) -> int:
-        """The last entry that is durable for sure, -1 if none is."""
+    def durability(self) -> tuple[int, int]:
+        """The last entry that is durable for sure, -1 if none is; and how many entries are not."""
         with self._guard.lock:
-            writer = self._writer
-            durable = 0 if writer is None else len(writer.index) - writer.unsynced_entries
-            if writer is not None and durable > 0:
-                return writer.index.columns.indexes[durable - 1]
-            refs = self._view.refs
-            return refs[-1].last if refs else -1
+            writer, refs = self._writer, self._view.refs
+            synced = 0 if writer is None else writer.synced_entries
+            unsynced = 0 if writer is None else len(writer.index) - synced
+            if writer is not None and synced:
+                return writer.index.columns.indexes[synced - 1], unsynced
+            return refs[-1].last if refs else -1, unsynced
 
     # -- compaction
 
@@ -478,7 +471,7 @@ class Segments(SegmentList):
         for each in list(self._dropped):
             if self.is_leased(each.epoch):
                 continue
-            path = os.path.join(self._folder, segment_name(each.number))
+            path = os.path.join(self.folder, segment_name(each.number))
             found = look_at(path)
             if found is not None:
                 freed += found.st_size
@@ -490,18 +483,18 @@ class Segments(SegmentList):
     # -- ending
 
     def audit(self) -> None:
-        """Check the list, and what is remembered of its end.
+        """Check that numbers and ranges ascend without overlap, and that the last index is the last one's.
 
         Raises:
-            AuditFailed: one is broken; says which, with the numbers.
+            AuditFailed: they do not; says which, with the numbers.
         """
         with self._guard.lock:
-            super().audit()
-            newest, refs = self._known_newest(), self.refs
-            wanted = (_BEYOND if newest is None else newest.ref.first), (refs[-1].last if refs else -1)
-            if (self._newest_first, self._last) != wanted:
-                raise AuditFailed(f"(start of the newest segment, last index) is {self._newest_first, self._last}, "
-                                  f"expected {wanted}")
+            refs = self.refs
+            for older, newer in pairwise(refs):
+                if older.number >= newer.number or older.last >= newer.first or older.first > older.last:
+                    raise AuditFailed(f"segment references out of order: {older} before {newer}")
+            if self._last != (refs[-1].last if refs else -1):
+                raise AuditFailed(f"the last index is {self._last}, and the segments are {refs}")
 
     def close(self) -> None:
         """Let all files go without another write; closing again does nothing."""

@@ -19,7 +19,7 @@ from itertools import accumulate
 import attrs
 
 from compactlib._closing import Closing
-from compactlib.errors import Busy, Closed, InvalidInput
+from compactlib.errors import Closed, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, write_durably
 from compactlib.files.zeros_ahead import ZerosAhead
@@ -27,7 +27,7 @@ from compactlib.raftlog.model.names import TEMPORARY_SUFFIX, segment_name
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex
-from compactlib.raftlog.segment.load import TornTail, load_segment
+from compactlib.raftlog.segment.load import LoadedSegment, load_segment
 
 _FLUSH_ENTRIES = 1024
 _FLUSH_BYTES = 1 << 20
@@ -35,55 +35,50 @@ _JOINED_BYTES = 4096
 
 
 class SegmentWriter(Closing):
-    """The one writer of a segment. Used by one thread at a time.
+    """The one writer of a segment. Used by one thread at a time. Make one with `create` or `open`.
 
     Entries wait in memory until 1024 of them or 1 MiB have gathered, or `flush`, `sync` or `seal` is called; only
     `sync` and `seal` make them durable. After a `StorageError` the file holds what the last sync covered and perhaps
-    more: `take_back` goes on from there, or the file is opened again.
+    more: it is opened again, or ended there with `take_back`.
 
-    Make one with `create` or `open`.
+    Attributes:
+        index: everything appended so far, flushed or not.
+        header: of the segment.
+        torn_records: index records that `open` cut off.
     """
 
-    def __init__(self, out: OutFile, header: native.Header, index: SegmentIndex, *, data_end: int,
-                 index_crc: int, sequence: int = 0, torn_tail: TornTail | None = None) -> None:
+    def __init__(self, out: OutFile, loaded: LoadedSegment) -> None:
+        self.index: SegmentIndex = loaded.index
+        self.header: native.Header = loaded.header
+        self.torn_records: int = loaded.torn_records
         self._out = out
-        self._header = header
-        self._index = index
-        self._data_end = data_end
-        self._flushed_end = data_end
-        self._flushed_entries = index.entries
-        self._index_crc = index_crc
-        self._torn_tail = torn_tail
+        self._data_end = self._flushed_end = loaded.data_end
+        self._flushed_entries = len(loaded.index)
+        self._index_crc = loaded.index_crc
         self._payloads: list[bytes] = []
         self._records: list[bytes] = []
         # What the last sync covered, as a seal says it; an entry found when the file was opened is not part of it.
-        self._synced = native.Seal(0, header.data_start, 0, sealed=False)
-        self._sequence = sequence
+        self._synced = native.Seal(0, loaded.header.data_start, 0, sealed=False, sequence=loaded.seal.sequence)
         self._is_open = True
-        # Records behind those that were flushed, which a write that was refused may have left.
-        self._stale_records = 0
-        # Whether a sync was refused, which may have lost the last seal.
-        self._may_lack_seal = False
-        self._full_beyond = header.data_start + header.limits.max_bytes
-        records_end = native.INDEX_START + index.entries * native.RECORD_BYTES
-        self._ahead_of_records = ZerosAhead(native.INDEX_START, records_end, header.data_start)
-        self._ahead_of_payloads = ZerosAhead(header.data_start, data_end, self._full_beyond)
+        start = loaded.header.data_start
+        self._full_beyond = start + loaded.header.limits.max_bytes
+        records_end = native.INDEX_START + len(loaded.index) * native.RECORD_BYTES
+        self._ahead_of_records = ZerosAhead(native.INDEX_START, records_end, start)
+        self._ahead_of_payloads = ZerosAhead(start, self._data_end, self._full_beyond)
 
     @classmethod
     def create(cls, files: Files, folder: StrPath, number: int, limits: SegmentLimits | None = None) -> SegmentWriter:
         """Create the empty segment `number`, durable before this returns.
 
         Raises:
-            Busy: the file exists.
             StorageError: the disk refused.
         """
         path = os.path.join(folder, segment_name(number))
-        if os.path.lexists(path):
-            raise Busy(f"{path} exists already; segments are created once, use the next number")
         header = native.Header(number, SegmentLimits() if limits is None else limits)
         seal = native.Seal(0, header.data_start, 0, sealed=False)
         write_durably(files, path, [native.encode_start(header, seal)], temporary_suffix=TEMPORARY_SUFFIX)
-        return cls(files.open(path), header, SegmentIndex.empty(), data_end=header.data_start, index_crc=0)
+        index = SegmentIndex.of(native.decode_records(b""))
+        return cls(files.open(path), LoadedSegment(index, header, seal, header.data_start, 0))
 
     @classmethod
     def open(cls, files: Files, folder: StrPath, number: int) -> SegmentWriter:
@@ -100,36 +95,33 @@ class SegmentWriter(Closing):
         out = files.open(path)
         try:
             loaded = load_segment(out.fileno(), path, number=number)
-            if loaded.sealed:
+            if loaded.seal.sealed:
                 raise InvalidInput(f"{path} is sealed and takes no more entries; append to a new segment")
-            writer = cls(out, loaded.header, loaded.index, data_end=loaded.data_end, index_crc=loaded.index_crc,
-                         sequence=loaded.seal_sequence, torn_tail=loaded.torn_tail)
-            writer._clear_tail(loaded.torn_tail, loaded.durable_entries)
+            writer = cls(out, loaded)
+            writer._clear_tail(loaded)
         except BaseException:
             out.close()
             raise
         return writer
 
-    def _clear_tail(self, torn: TornTail | None, sealed_entries: int) -> None:
-        if torn is not None:
-            self._zero_records(torn.entries, torn.records)
-            self._out.truncate(max(torn.data_end, native.INDEX_START))
-        if torn is not None or self._index.entries:
+    def _clear_tail(self, loaded: LoadedSegment) -> None:
+        if loaded.torn_records:
+            # They may look whole again once entries of the same length are put before them.
+            place = native.INDEX_START + len(self.index) * native.RECORD_BYTES
+            self._out.write_at(place, [bytes(loaded.torn_records * native.RECORD_BYTES)])
+        if loaded.is_torn:
+            self._out.truncate(max(loaded.data_end, native.INDEX_START))
+        if loaded.is_torn or len(self.index):
             self._out.sync()
-        if torn is not None or sealed_entries < self._index.entries:
+        if loaded.is_torn or loaded.seal.entries < len(self.index):
             self._write_seal(sealed=False)
         else:
-            self._synced = self._seal_now(sealed=False)
-
-    def _zero_records(self, start: int, count: int) -> None:
-        """They may look whole again once entries of the same length are put before them."""
-        if count:
-            self._out.write_at(native.INDEX_START + start * native.RECORD_BYTES, [bytes(count * native.RECORD_BYTES)])
+            self._synced = self._seal_now(loaded.seal.sequence)
 
     @property
     def number(self) -> int:
         """The segment's number."""
-        return self._header.number
+        return self.header.number
 
     @property
     def path(self) -> str:
@@ -137,29 +129,14 @@ class SegmentWriter(Closing):
         return self._out.path
 
     @property
-    def limits(self) -> SegmentLimits:
-        """How large it may become."""
-        return self._header.limits
-
-    @property
-    def index(self) -> SegmentIndex:
-        """Everything appended so far, flushed or not. Another object after `take_back`."""
-        return self._index
-
-    @property
-    def torn_tail(self) -> TornTail | None:
-        """What `open` cut off, if anything."""
-        return self._torn_tail
-
-    @property
     def is_full(self) -> bool:
         """Whether the next entry belongs in a new segment: the index is used up, or the payloads exceed `max_bytes`."""
-        return self._index.entries >= self._header.limits.max_entries or self._data_end > self._full_beyond
+        return len(self.index) >= self.header.limits.max_entries or self._data_end > self._full_beyond
 
     @property
-    def unsynced_entries(self) -> int:
-        """Entries that are not durable yet, in memory or only written."""
-        return self._index.entries - self._synced.entries
+    def synced_entries(self) -> int:
+        """Entries that are durable."""
+        return self._synced.entries
 
     def unflushed(self, position: int) -> bytes | None:
         """The payload at a position of the index that only memory holds yet; `None` if the file holds it."""
@@ -181,7 +158,7 @@ class SegmentWriter(Closing):
         offset = self._data_end
         self._records.append(native.encode_record(index, term, length, head, offset, crc))
         self._payloads.append(payload)
-        self._index.append(index, term, offset, length, head, crc)
+        self.index.append(index, term, offset, length, head, crc)
         self._data_end = offset + length
         if len(self._payloads) >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
             self.flush()
@@ -198,7 +175,7 @@ class SegmentWriter(Closing):
             return len(payloads)
         if not self._is_open:
             self._refuse()
-        room = self._header.limits.max_entries - self._index.entries
+        room = self.header.limits.max_entries - len(self.index)
         fitting = payloads if len(payloads) <= room else payloads[:room]
         lengths = list(map(len, fitting))
         offsets = list(accumulate(lengths, initial=self._data_end))
@@ -214,7 +191,7 @@ class SegmentWriter(Closing):
             heads=array("I", heads), crcs=array("I", list(map(crc32, fitting, heads))))
         self._records.append(native.encode_records(columns))
         self._payloads += fitting
-        self._index.extend(columns)
+        self.index.extend(columns)
         self._data_end = end
         if len(self._payloads) >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
             self.flush()
@@ -228,26 +205,14 @@ class SegmentWriter(Closing):
         """
         if not self._payloads:
             return
-        self.clear_stale()
         records = b"".join(self._records)
         # Copying small pieces together costs less than the system takes to gather them.
         small = self._data_end - self._flushed_end < len(self._payloads) * _JOINED_BYTES
         self._out.write_at(self._flushed_end, [b"".join(self._payloads)] if small else self._payloads)
         self._out.write_at(native.INDEX_START + self._flushed_entries * native.RECORD_BYTES, [records])
         self._index_crc = crc32(records, self._index_crc)
-        self._flushed_entries, self._flushed_end = self._index.entries, self._data_end
+        self._flushed_entries, self._flushed_end = len(self.index), self._data_end
         self._records, self._payloads = [], []
-
-    def clear_stale(self) -> None:
-        """Remove what a write that was refused may have left behind the entries, lest it be taken for whole later.
-
-        Raises:
-            StorageError: the disk refused.
-        """
-        if self._stale_records:
-            self._zero_records(self._flushed_entries, self._stale_records)
-            self._out.sync()
-            self._stale_records = 0
 
     def sync(self) -> None:
         """Make everything appended so far durable: one fsync, none if there is nothing new.
@@ -262,9 +227,7 @@ class SegmentWriter(Closing):
         if self._synced.entries < self._flushed_entries:
             self._ahead_of_records.follow(self._out, native.INDEX_START + self._flushed_entries * native.RECORD_BYTES)
             self._ahead_of_payloads.follow(self._out, self._flushed_end)
-            self._may_lack_seal = True
             self._out.sync()
-            self._may_lack_seal = False
             # Not synced in turn: an older seal only means that more is checked when the segment is opened.
             self._write_seal(sealed=False)
 
@@ -278,9 +241,7 @@ class SegmentWriter(Closing):
         if not self._is_open:
             self._refuse()
         self.flush()
-        self.clear_stale()
         self._cut_zeros()
-        self._may_lack_seal = True
         self._out.sync()
         # From here on nothing may be appended, whatever the disk says of the rest.
         self._is_open = False
@@ -288,29 +249,18 @@ class SegmentWriter(Closing):
         self._out.sync()
 
     def take_back(self) -> None:
-        """Go on from what the last sync covered: what came later is cut off, durably. Needs no room.
+        """End the segment with the entries that the last sync covered, durably. Needs no room.
 
         What was written but not synced may read back whole and be lost in a crash all the same, because a sync that
-        failed promises nothing.
+        failed promises nothing. It may have lost the last seal, too: that one is written again in its own place.
 
         Raises:
             StorageError: the disk refused.
-            Closed: the writer is closed or sealed.
         """
-        if not self._is_open:
-            self._refuse()
-        synced = self._synced
-        self._out.truncate(max(synced.data_end, native.INDEX_START))
-        if self._may_lack_seal:
-            seal = attrs.evolve(synced, sequence=self._sequence)
-            self._out.write_at(seal.place, [native.encode_seal(seal)])
+        self._is_open = False
+        self._out.truncate(max(self._synced.data_end, native.INDEX_START))
+        self._out.write_at(self._synced.place, [native.encode_seal(attrs.evolve(self._synced, sealed=True))])
         self._out.sync()
-        self._may_lack_seal = False
-        self._stale_records = max(self._stale_records, self._index.entries - synced.entries)
-        self._index = self._index.head(synced.entries)
-        self._records, self._payloads = [], []
-        self._data_end = self._flushed_end = synced.data_end
-        self._flushed_entries, self._index_crc = synced.entries, synced.index_crc
 
     def _cut_zeros(self) -> None:
         """A file that is left has nothing behind its payloads; what a crash leaves there is a torn tail."""
@@ -319,13 +269,11 @@ class SegmentWriter(Closing):
 
     def _write_seal(self, *, sealed: bool) -> None:
         """Write the next seal, after an fsync that has covered the last one."""
-        self._synced = self._seal_now(sealed=False)
-        seal = attrs.evolve(self._synced, sealed=sealed, sequence=self._sequence + 1)
-        self._out.write_at(seal.place, [native.encode_seal(seal)])
-        self._sequence += 1
+        self._synced = self._seal_now(self._synced.sequence + 1)
+        self._out.write_at(self._synced.place, [native.encode_seal(attrs.evolve(self._synced, sealed=sealed))])
 
-    def _seal_now(self, *, sealed: bool) -> native.Seal:
-        return native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, sealed)
+    def _seal_now(self, sequence: int) -> native.Seal:
+        return native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, False, sequence)
 
     def close(self) -> None:
         """Sync what can be synced and give up the file; closing again does nothing.
@@ -349,7 +297,7 @@ class SegmentWriter(Closing):
         raise Closed(f"the writer of {self.path} is closed; append to the next segment, or open this one again")
 
     def __repr__(self) -> str:
-        return f"SegmentWriter({self.path!r}, {self._index.entries} entries, {'open' if self._is_open else 'closed'})"
+        return f"SegmentWriter({self.path!r}, {len(self.index)} entries, {'open' if self._is_open else 'closed'})"
 
 
 def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
@@ -368,7 +316,7 @@ def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
         kept = loaded.index.head(bisect_right(loaded.index.columns.indexes, after))
         end = kept.columns.offsets[-1] + kept.columns.lengths[-1] if len(kept) else loaded.header.data_start
         seal = native.Seal(len(kept), end, crc32(native.encode_records(kept.columns), 0), sealed=True,
-                           sequence=loaded.seal_sequence + 1)
+                           sequence=loaded.seal.sequence + 1)
         # Covers the last seal, and the entries of a segment that was not sealed.
         out.sync()
         out.write_at(seal.place, [native.encode_seal(seal)])

@@ -1,488 +1,368 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SnapshotFolder`: the snapshots and checkpoints of one log in a folder of files. A `SnapshotStore` for `RaftLog`.
+"""`Snapshots`: the states of one log's snapshots, in the folder `snapshots/` of the log.
 
-A snapshot is three files: its state, its live set, and a manifest that puts both in force. The manifest is written
-last, under a temporary name, when everything else is durable; its renaming is the switch. A manifest that ends in
-`.checkpoint` serves a fast start only: the log keeps what lies below. Renamed to `.snapshot`, it is a snapshot.
+```
+<index>-<term>-<attempt>.state        the machine's own bytes
+<index>-<term>-<attempt>.checkpoint   puts such a state in force for a fast start; the log keeps what lies below
+<index>-<term>-<attempt>.entries      live entries of a received snapshot that the log has yet to take
+incoming.manifest .state .entries     a snapshot that is being received
+```
+
+A snapshot is taken in two steps: the state is written and synced, then the log's row (`SNAPSHOT`) is replaced, which
+names it. So a state that no row and no checkpoint names is a leftover. A row whose state is missing, or has another
+size, is `SnapshotLost` when the log is opened.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib._forks import OwnedLock
-from compactlib.errors import AuditFailed, Busy, CorruptData, InvalidInput, NotFound, Stale, StorageError
+from compactlib.errors import CorruptData, Stale, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import (
-    Files,
-    LocalFiles,
-    StrPath,
-    local_path,
-    look_at,
-    make_missing_folder,
-    may_be_there,
-    require_folder,
-    sync_names,
-    write_durably,
-)
+from compactlib.files.disk import Files, StrPath, list_folder, look_at, may_be_there, read_if_there, write_durably
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import bytes_of
 from compactlib.raftlog.errors import LiveSetLost
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.snapshots.files_format import (
-    INCOMING_ENTRIES,
-    INCOMING_MANIFEST,
-    LIVE_HEAD,
-    LIVE_SUFFIX,
-    PART_HEAD_BYTES,
-    STATE_HEAD,
-    STATE_SUFFIX,
-    SnapshotKind,
-    encode_manifest,
-    manifest_name,
-    stem_of,
+from compactlib.raftlog.model.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER
+from compactlib.raftlog.model.snapshot_meta import (
+    NO_SNAPSHOT,
+    SnapshotHead,
+    SnapshotManifest,
+    SnapshotMeta,
+    decode_head,
+    decode_snapshot_meta,
+    encode_snapshot_meta,
+    read_snapshot_meta,
+    write_snapshot_meta,
 )
-from compactlib.raftlog.snapshots.listing import (
-    Listed,
-    listed_in,
-    read_live_set,
-    read_manifest,
-    strays_in,
-    superseded_in,
-)
+from compactlib.raftlog.snapshots.incoming import INCOMING_STATE, Incoming, is_incoming, staged_in
 from compactlib.raftlog.snapshots.machine import StateMachine
-from compactlib.raftlog.snapshots.model import SnapshotManifest, StagedState
-from compactlib.raftlog.snapshots.staging import IncomingState, find_incoming, remove_stray
-from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.snapshots.state_reader import StateReader, require_state
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_T = TypeVar("_T")
+MAX_CHECKPOINTS = 10
 _BATCH_BYTES = 1 << 20
+_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]+)\.(state|entries|checkpoint(?:\.tmp)?)")
 
 
-class SnapshotFolder:
-    """See the module. One process at a time writes it (that of the log), one call at a time by the caller's lock.
+def _name(row: SnapshotMeta, suffix: str) -> str:
+    return f"{row.index:020d}-{row.term:020d}-{row.attempt}.{suffix}"
 
-    Any thread may ask at any time what is in force. Opening removes what a crash left unfinished; it keeps a state that
-    was being received, see `staged`.
+
+class Snapshots:
+    """See the module. The log's process writes it, one call at a time.
 
     Args:
-        folder: where; made if there is none.
         files: the disk.
-        machine: makes an empty state machine, from which a lost live set is rebuilt.
-        max_checkpoints: checkpoints kept above the snapshot; the oldest go first.
-        create: whether the folder may be made.
-
-    Raises:
-        InvalidInput: `max_checkpoints` is negative.
-        NotFound: the folder is not there, and `create` is not set.
-        StorageError: the disk refused.
+        folder: the log's.
+        machine: makes an empty state machine, from which a damaged live set is rebuilt.
     """
 
-    def __init__(self, folder: StrPath, *, files: Files | None = None,
-                 machine: Callable[[], StateMachine] | None = None, max_checkpoints: int = 10,
-                 create: bool = True) -> None:
-        if max_checkpoints < 0:
-            raise InvalidInput(f"max_checkpoints is {max_checkpoints}; keep 0 or more")
-        self._folder: str = local_path(folder)
-        self._files: Files = LocalFiles() if files is None else files
-        # A listing that runs while one name comes and another goes may show neither.
-        self._names = OwnedLock(f"the snapshots in {self._folder}")
+    def __init__(self, files: Files, folder: str, machine: Callable[[], StateMachine] | None = None) -> None:
+        self._files = files
+        self._log_folder = folder
         self._machine = machine
-        self._max_checkpoints = max_checkpoints
-        self._incoming: IncomingState | None = None
-        require_folder(self._folder, "the snapshots", create=create)
-        make_missing_folder(self._files, self._folder)
-        # An earlier process may have been killed between a renaming and its sync: what is in force must stay so.
-        sync_names(self._files, self._folder)
-        self._names_unsynced = False
-        # By index and term, the parts whose manifest is gone, and which the disk kept from being removed.
-        self._left: set[tuple[int, int]] = set()
-        self._remove_strays()
+        self.folder: str = os.path.join(folder, SNAPSHOTS_FOLDER)
 
-    # -- what is there
+    # -- opening
 
-    @staticmethod
-    def indexes_in(folder: StrPath) -> list[int]:
-        """The indexes of the snapshots and checkpoints in force in a folder, which others may be writing; ascending."""
-        return sorted(each.index for each in _in_force(folder))
-
-    @staticmethod
-    def meta_in(folder: StrPath, index: int) -> SnapshotMeta | None:
-        """What the snapshot or checkpoint of this index in a folder left in the log; `None` if there is none.
+    def recover(self) -> SnapshotMeta | None:
+        """Return the log's row, and remove what a crash has left.
 
         Raises:
-            LiveSetLost: its live set is missing or damaged.
-            CorruptData, Unsupported, StorageError: its manifest cannot be read.
+            SnapshotLost: the state that the row names is not there.
+            LiveSetLost: the row's live set is damaged and cannot be rebuilt.
+            CorruptData, Unsupported, StorageError: as `read_snapshot_meta`.
         """
-        path = local_path(folder)
-        for each in _in_force(path):
-            if each.index == index:
-                manifest = read_manifest(path, each)
-                return SnapshotMeta(index, manifest.term, read_live_set(path, manifest))
-        return None
-
-    def latest(self) -> SnapshotMeta | None:
-        """The newest snapshot in force with its live set; `None` before the first.
-
-        A live set that is missing or damaged is rebuilt from the state, and written anew, if there is a `machine`.
-
-        Raises:
-            LiveSetLost: it cannot be rebuilt. It is never taken for empty.
-            CorruptData: the manifest is damaged, or the rebuilt set is not the one that was written.
-            StorageError: the disk refused.
-        """
-        self._sync_names()
-        return self._read_in_force(lambda found: SnapshotMeta(found.index, found.term, self.live_set(found)))
-
-    def _read_in_force(self, read: Callable[[SnapshotManifest], _T]) -> _T | None:
-        """Read what belongs to the newest snapshot; `None` before the first."""
-        while True:
-            manifest = self.manifest
-            try:
-                return None if manifest is None else read(manifest)
-            except CorruptData:
-                # It may have been removed meanwhile, since a newer one is in force.
-                if self.manifest == manifest:
-                    raise
-
-    def _sync_names(self) -> None:
-        """Sync the folder if the disk refused that when a snapshot was put in force: a reported one is durable."""
-        if self._names_unsynced:
-            self._files.sync_folder(self._folder)
-            self._names_unsynced = False
-
-    @property
-    def manifest(self) -> SnapshotManifest | None:
-        """What the newest snapshot in force says of itself; `None` before the first. Raises as `latest`."""
-        with self._names:
-            listed = self._listed("snapshot")
-            return self._read_manifest(listed[-1]) if listed else None
-
-    @property
-    def checkpoints(self) -> tuple[SnapshotManifest, ...]:
-        """The checkpoints above the snapshot, oldest first. Raises as `latest`."""
-        with self._names:
-            return tuple(map(self._read_manifest, self._listed("checkpoint")))
-
-    def live_set(self, manifest: SnapshotManifest) -> IndexSet:
-        """The live set of a snapshot or checkpoint. Raises as `latest`."""
         try:
-            return read_live_set(self._folder, manifest)
-        except LiveSetLost as lost:
-            if self._machine is None:
-                raise
-            return self._rebuild(manifest, self._machine(), lost)
+            row = read_snapshot_meta(self._log_folder)
+        except LiveSetLost:
+            row = self._read(os.path.join(self._log_folder, SNAPSHOT_NAME))
+        if look_at(self.folder) is not None or (row is not None and row.manifest is not None):
+            if row is not None and row.manifest is not None:
+                self.open_state(row).close()
+            # An earlier process may have been killed between a name and its sync.
+            self._files.sync_folder(self.folder)
+            self.tidy(row)
+        return row
 
-    def open_state(self, manifest: SnapshotManifest | None = None) -> StateReader:
-        """The state of a snapshot or checkpoint, by default of the newest snapshot.
+    def begin(self) -> None:
+        """Make the folder, durably; the caller holds the log's lock.
+
+        The row's file is there before: that it is missing later on means that it was lost.
 
         Raises:
-            NotFound: there is no snapshot yet.
-            CorruptData: the state is missing or not of the size that was written.
             StorageError: the disk refused.
         """
-        def opened(wanted: SnapshotManifest) -> StateReader:
-            return StateReader(self._path(wanted, STATE_SUFFIX), wanted)
+        if look_at(self.folder) is None:
+            if look_at(os.path.join(self._log_folder, SNAPSHOT_NAME)) is None:
+                write_snapshot_meta(self._files, self._log_folder, NO_SNAPSHOT)
+            self._files.make_folder(self.folder)
+        self._files.sync_folder(self._log_folder)
 
-        found = self._read_in_force(opened) if manifest is None else opened(manifest)
-        if found is None:
-            raise NotFound(f"{self._folder} holds no snapshot yet; take one first")
-        return found
-
-    # -- taking one
-
-    def write(self, meta: SnapshotMeta, state: Iterable[Buffer], *, machine_version: int = 0,
-              cluster: bytes = b"") -> None:
-        """Put a snapshot in force durably, in one step; the one before stays until `remove_older`.
-
-        A checkpoint of the same entry is promoted instead, and `state` not looked at.
+    def tidy(self, row: SnapshotMeta | None, *, receives: bool = False) -> None:
+        """Remove older snapshots, checkpoints that are not above the newest one, and leftovers.
 
         Args:
-            meta: its place, and its live set; an empty set is written too.
-            state: the state in pieces; 1 MiB of them is held in memory.
-            machine_version: see `SnapshotManifest`.
-            cluster: see `SnapshotManifest`.
+            row: of the log.
+            receives: whether a snapshot is being received.
 
         Raises:
-            Stale: one of the same or a higher index is in force.
-            StorageError: the disk refused; the one before stays in force.
+            StorageError: the disk refused; what is left goes with the next call.
         """
-        self._refuse_stale(meta.index)
-        if self._is_checkpoint(meta):
-            self.promote(meta.index)
+        if look_at(self.folder) is None:
             return
-        self._put(meta, state, "snapshot", machine_version, cluster)
+        kept = {_name(row, suffix) for suffix in ("state", "entries")} if row is not None else set()
+        above = -1 if row is None else row.index
+        for index, term, attempt in self._checkpoint_keys(above)[-MAX_CHECKPOINTS:]:
+            stem = SnapshotMeta(index, term, attempt=attempt)
+            kept |= {_name(stem, "checkpoint"), _name(stem, "state")}
+        keeps_incoming = receives or staged_in(self.folder) is not None
+        going = [name for name in list_folder(self.folder) if name not in kept
+                 and (_NAME.fullmatch(name) or (is_incoming(name) and not keeps_incoming))]
+        # Checkpoints first, durably: a state without one is a leftover, one without its state would be damage.
+        checkpoints = [name for name in going if name.endswith(".checkpoint")]
+        for name in checkpoints:
+            self._files.unlink(os.path.join(self.folder, name))
+        if checkpoints:
+            self._files.sync_folder(self.folder)
+        for name in going:
+            if name not in checkpoints:
+                self._files.unlink(os.path.join(self.folder, name))
 
-    def write_checkpoint(self, meta: SnapshotMeta, state: Iterable[Buffer], *, machine_version: int = 0,
-                         cluster: bytes = b"") -> None:
-        """Put a checkpoint in force: for a fast start, or to be promoted. The log keeps what lies below it.
+    # -- states
+
+    def open_state(self, row: SnapshotMeta) -> StateReader:
+        """Open the state of a snapshot or checkpoint.
 
         Raises:
-            Stale: a snapshot or checkpoint of the same or a higher index is in force.
-            StorageError: as `write`.
+            SnapshotLost: it is missing, or has another size.
+            StorageError: it cannot be opened.
         """
-        self._refuse_stale(meta.index)
-        listed = self._listed("checkpoint")
-        if listed and listed[-1].index >= meta.index:
-            raise Stale(f"checkpoint {meta.index} is not above {listed[-1].index}, which is there")
-        self._put(meta, state, "checkpoint", machine_version, cluster)
-        # It is in force: what the disk keeps from being removed goes with the next one.
-        with contextlib.suppress(StorageError):
-            self._remove(self._listed("checkpoint")[:-self._max_checkpoints or None])
+        assert row.manifest is not None, "the log keeps its state"
+        return StateReader(os.path.join(self.folder, _name(row, "state")), row.manifest)
 
-    def checkpoint_below(self, index: int) -> SnapshotMeta | None:
-        """The newest checkpoint at or below `index` and above the snapshot, `None` if there is none; as `latest`."""
-        with self._names:
-            chosen = self._checkpoint_below(index)
-            if chosen is None:
-                return None
-            manifest = self._read_manifest(chosen)
-        return SnapshotMeta(manifest.index, manifest.term, self.live_set(manifest))
-
-    def promote(self, index: int) -> SnapshotManifest:
-        """Make the newest checkpoint at or below `index` the snapshot in force: one renaming.
-
-        Of a log that this store was attached to, `RaftLog.promote` does it: the log's row has to follow.
+    def write(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int, cluster: bytes) -> SnapshotMeta:
+        """Write a state durably, read it back, and return the row that names it; nothing is in force by that.
 
         Raises:
-            NotFound: there is none above the snapshot.
+            CorruptData: what is read back is not what was written.
+            InvalidInput: see `SnapshotManifest`.
             StorageError: the disk refused.
         """
-        chosen = self._checkpoint_below(index)
-        if chosen is None:
-            raise NotFound(f"no checkpoint at or below {index} in {self._folder}; write one, or take a snapshot")
-        manifest = self._read_manifest(chosen)
-        # Both must be whole before the log forgets what lies below.
-        self.live_set(manifest)
-        self.open_state(manifest).close()
-        self._names_unsynced = True
-        with self._names:
-            self._files.rename(chosen.path(self._folder), attrs.evolve(chosen, kind="snapshot").path(self._folder))
-        self._files.sync_folder(self._folder)
-        self._names_unsynced = False
-        return manifest
+        row = attrs.evolve(row, attempt=self._next_attempt(row))
+        path = os.path.join(self.folder, _name(row, "state"))
+        out = self._files.create(path)
+        try:
+            try:
+                size = crc = 0
+                for batch in _batches(state):
+                    size += out.write_at(size, [batch])
+                    crc = crc32(batch, crc)
+                out.sync()
+                require_state(out.fileno(), path, size, crc)
+            finally:
+                out.close()
+            self._files.sync_folder(self.folder)
+            return attrs.evolve(row, manifest=SnapshotManifest.of(
+                row.index, row.term, row.live, state_bytes=size, state_crc=crc, machine_version=machine_version,
+                cluster=cluster))
+        except BaseException:
+            self.discard(row)
+            raise
 
-    def remove_older(self) -> None:
-        """Remove snapshots older than the one in force, and checkpoints that are not above it.
+    def discard(self, row: SnapshotMeta) -> None:
+        """Remove a state that did not come into force: a full disk must not be kept full by what is of no use."""
+        path = os.path.join(self.folder, _name(row, "state"))
+        with contextlib.suppress(StorageError):
+            if may_be_there(path):
+                self._files.unlink(path)
+
+    def _next_attempt(self, row: SnapshotMeta) -> int:
+        found = [int(match[3]) for name in list_folder(self.folder) if (match := _NAME.fullmatch(name))
+                 and (int(match[1]), int(match[2])) == (row.index, row.term)]
+        return max(found, default=0) + 1
+
+    # -- checkpoints
+
+    def write_checkpoint(self, row: SnapshotMeta) -> None:
+        """Put a checkpoint whose state was written in force, durably, in one step.
+
+        Raises:
+            StorageError: the disk refused; it may be in force.
+        """
+        path = os.path.join(self.folder, _name(row, "checkpoint"))
+        try:
+            write_durably(self._files, path, [encode_snapshot_meta(row)])
+        except BaseException:
+            if not may_be_there(path):
+                self.discard(row)
+            raise
+
+    def require_above(self, index: int, above: int) -> None:
+        """Return if a checkpoint at `index` would be the newest.
+
+        Raises:
+            Stale: a snapshot (`above`) or a checkpoint of the same or a higher index is there.
+        """
+        newest = max([above, *(key[0] for key in self._checkpoint_keys(above))])
+        if index <= newest:
+            raise Stale(f"checkpoint {index} is not above {newest}, which is there")
+
+    def checkpoints(self, above: int) -> tuple[SnapshotMeta, ...]:
+        """Those above an index, oldest first.
+
+        Raises:
+            LiveSetLost: the live set of one is damaged, and cannot be rebuilt.
+            CorruptData, Unsupported, StorageError: one cannot be read.
+        """
+        return tuple(map(self._checkpoint, self._checkpoint_keys(above)))
+
+    def checkpoint_below(self, index: int, above: int) -> SnapshotMeta | None:
+        """The newest at or below `index` and above the snapshot, `None` if there is none; raises as `checkpoints`."""
+        keys = [key for key in self._checkpoint_keys(above) if key[0] <= index]
+        return self._checkpoint(keys[-1]) if keys else None
+
+    def _checkpoint(self, key: tuple[int, int, int]) -> SnapshotMeta:
+        index, term, attempt = key
+        row = self._read(os.path.join(self.folder, _name(SnapshotMeta(index, term, attempt=attempt), "checkpoint")))
+        if row is None or (row.index, row.term) != (index, term):
+            raise CorruptData(path=self.folder, offset=0, expected=f"checkpoint {index} of term {term}", found=str(row))
+        return row
+
+    def _checkpoint_keys(self, above: int) -> list[tuple[int, int, int]]:
+        return checkpoint_keys(self.folder, above)
+
+    def _read(self, path: str) -> SnapshotMeta | None:
+        """The row in a file; its live set is rebuilt if it is damaged and that can be done."""
+        data = read_if_there(path)
+        if data is None:
+            raise CorruptData(path=path, offset=0, expected="a checkpoint", found="no file")
+        try:
+            return decode_snapshot_meta(data, path)
+        except LiveSetLost as lost:
+            head, _ = decode_head(data, path)
+            if self._machine is None or head is None or not head.has_state:
+                raise
+            row = head.meta(self._rebuilt(head, self._machine(), lost))
+            write_durably(self._files, path, [encode_snapshot_meta(row)])
+            return row
+
+    def _rebuilt(self, head: SnapshotHead, machine: StateMachine, lost: LiveSetLost) -> IndexSet:
+        manifest = head.manifest
+        with self.open_state(head.meta(IndexSet())) as reader:
+            machine.restore(reader.pieces())
+        asked = machine.live_indexes()
+        live = asked if isinstance(asked, IndexSet) else IndexSet.from_iterable(asked)
+        if head.kept:
+            live |= IndexSet.range(manifest.index + 1 - head.kept, manifest.index)
+        try:
+            return manifest.live_set(live.to_bytes(), path=lost.path)
+        except CorruptData as error:
+            raise LiveSetLost(path=lost.path, offset=lost.offset, expected=error.expected,
+                              found=f"{lost.found}, and a set rebuilt from the state with {error.found}") from lost
+
+    # -- receiving
+
+    def receive(self, manifest: SnapshotManifest) -> Incoming:
+        """Make room for a snapshot that comes from elsewhere, or go on with what an earlier stream has brought of it.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        staged = staged_in(self.folder)
+        return Incoming(self._files, self.folder, manifest,
+                        keep_bytes=staged[1] if staged is not None and staged[0] == manifest else 0)
+
+    def place(self, incoming: Incoming, row: SnapshotMeta, cut_after: int | None) -> SnapshotMeta:
+        """Give a received state, and the live entries that came with it, the names of a snapshot, durably.
+
+        Args:
+            incoming: checked (`Incoming.finish`).
+            row: of the snapshot.
+            cut_after: the log takes the entries above this index, in place of its own; `None`: it takes none.
+
+        Raises:
+            StorageError: the disk refused.
+        """
+        row = attrs.evolve(row, manifest=incoming.manifest, attempt=self._next_attempt(row))
+        if cut_after is not None:
+            self._files.rename(incoming.sealed_entries(cut_after), self.entries_path(row))
+        self._files.rename(os.path.join(self.folder, INCOMING_STATE), os.path.join(self.folder, _name(row, "state")))
+        self._files.sync_folder(self.folder)
+        return row
+
+    def entries_path(self, row: SnapshotMeta) -> str:
+        """The file of the live entries that the log has yet to take; its presence alone says so."""
+        return os.path.join(self.folder, _name(row, "entries"))
+
+    def taken(self, row: SnapshotMeta) -> None:
+        """Remove that file, durably: the log has taken the entries.
 
         Raises:
             StorageError: the disk refused; call again.
         """
-        self._remove(superseded_in(self._folder))
+        path = self.entries_path(row)
+        if may_be_there(path):
+            self._files.unlink(path)
+        self._files.sync_folder(self.folder)
 
-    # -- receiving one
-
-    def staged(self) -> StagedState | None:
-        """What an interrupted transfer has left of a state."""
-        return find_incoming(self._folder)
-
-    def receive(self, manifest: SnapshotManifest, *, keep_bytes: int = 0) -> IncomingState:
-        """Make room for the state of a snapshot that comes from elsewhere; put it in force with `adopt`.
-
-        Args:
-            manifest: what will come.
-            keep_bytes: how much of the staged state to go on with.
+    def read_all(self, row: SnapshotMeta | None) -> None:
+        """Read the states of the snapshot and of every checkpoint, and check that they are whole.
 
         Raises:
-            Busy: another is being received.
-            StorageError: the disk refused.
+            CorruptData: one is not.
         """
-        with self._names:
-            if self._incoming is not None and self._incoming.is_open:
-                raise Busy(f"snapshot {self._incoming.manifest.index} is being received in {self._folder}; close its "
-                           f"stream, or wait for its end")
-            self._incoming = IncomingState(self._files, self._folder, manifest, keep_bytes=keep_bytes)
-            return self._incoming
-
-    def adopt(self, incoming: IncomingState, live: IndexSet) -> None:
-        """Put a received snapshot in force durably, in one step; the one before stays until `remove_older`.
-
-        One that is in force already, since an earlier try got that far, is left as it is.
-
-        Raises:
-            Stale: one of the same or a higher index is in force.
-            CorruptData: state or live set are not what the manifest says; nothing was changed.
-            StorageError: the disk refused; the one before stays in force, unless `manifest` is the new one: call again.
-        """
-        manifest = incoming.manifest
-        if self.manifest == manifest:
-            self._sync_names()
-            incoming.discard()
-            return
-        self._refuse_stale(manifest.index)
-        data = live.to_bytes()
-        manifest.live_set(data, path="<the live set received>")
-        incoming.finish()
-        self._remove_checkpoint(manifest)
-        self._remove_parts(manifest.index, manifest.term)
-        self._files.rename(incoming.path, self._path(manifest, STATE_SUFFIX))
-        self._write_live(manifest, data)
-        self._switch(manifest, "snapshot")
-        self._files.unlink(os.path.join(self._folder, INCOMING_MANIFEST))
-        incoming.close()
-        remove_stray(self._files, os.path.join(self._folder, INCOMING_ENTRIES))
-
-    def audit(self) -> None:
-        """Read every snapshot and checkpoint, and check that it is whole.
-
-        Raises:
-            AuditFailed: two have one index; says which.
-            CorruptData: one is not whole.
-        """
-        everything = [*self._listed("snapshot"), *self._listed("checkpoint")]
-        indexes = [(listed.index, listed.kind) for listed in everything]
-        if len(set(indexes)) != len(indexes):
-            raise AuditFailed(f"two snapshots of one index in {self._folder}: {sorted(indexes)}")
-        for listed in everything:
-            manifest = self._read_manifest(listed)
-            self.live_set(manifest)
-            with self.open_state(manifest) as reader:
+        rows = [] if row is None or row.manifest is None else [row]
+        for each in [*rows, *self.checkpoints(-1 if row is None else row.index)]:
+            with self.open_state(each) as reader:
                 for _ in reader.pieces():
                     pass
 
-    def __repr__(self) -> str:
-        listed = listed_in(self._folder, "snapshot")
-        return f"SnapshotFolder({self._folder!r}, snapshot {listed[-1].index if listed else None}, " \
-               f"{len(listed_in(self._folder, 'checkpoint'))} checkpoints)"
 
-    # -- inside
-
-    def _path(self, manifest: SnapshotManifest, suffix: str) -> str:
-        return os.path.join(self._folder, stem_of(manifest.index, manifest.term) + suffix)
-
-    def _checkpoint_below(self, index: int) -> Listed | None:
-        snapshots = self._listed("snapshot")
-        above = snapshots[-1].index if snapshots else -1
-        found = [listed for listed in self._listed("checkpoint") if above < listed.index <= index]
-        return found[-1] if found else None
-
-    def _listed(self, kind: SnapshotKind) -> list[Listed]:
-        with self._names:
-            return listed_in(self._folder, kind)
-
-    def _read_manifest(self, listed: Listed) -> SnapshotManifest:
-        return read_manifest(self._folder, listed)
-
-    def _refuse_stale(self, index: int) -> None:
-        # Whoever is told that one is there finds it after a crash, too.
-        self._sync_names()
-        snapshots = self._listed("snapshot")
-        if snapshots and snapshots[-1].index >= index:
-            raise Stale(f"snapshot {index} is not above {snapshots[-1].index}, which is in force; snapshots only move "
-                        f"forward")
-
-    def _is_checkpoint(self, meta: SnapshotMeta) -> bool:
-        """Whether this very snapshot is there as a checkpoint."""
-        if Listed(meta.index, meta.term, "checkpoint") not in self._listed("checkpoint"):
-            return False
-        with contextlib.suppress(CorruptData):
-            manifest = self._read_manifest(Listed(meta.index, meta.term, "checkpoint"))
-            self.open_state(manifest).close()
-            return self.live_set(manifest) == meta.live
-        return False
-
-    def _put(self, meta: SnapshotMeta, state: Iterable[Buffer], kind: SnapshotKind, machine_version: int,
-             cluster: bytes) -> None:
-        self._remove_checkpoint(meta)
-        self._remove_parts(meta.index, meta.term)
-        path = os.path.join(self._folder, stem_of(meta.index, meta.term) + STATE_SUFFIX)
-        try:
-            size, crc = self._write_state(path, meta, state)
-            manifest = SnapshotManifest.of(meta.index, meta.term, meta.live, state_bytes=size, state_crc=crc,
-                                           machine_version=machine_version, cluster=cluster)
-            self._write_live(manifest, meta.live.to_bytes())
-            self._switch(manifest, kind)
-        except BaseException:
-            # A full disk must not be kept full by what is of no use; only the switch itself may have happened.
-            if not may_be_there(os.path.join(self._folder, manifest_name(meta.index, meta.term, kind))):
-                with contextlib.suppress(StorageError):
-                    self._remove_parts(meta.index, meta.term)
-            raise
-
-    def _write_state(self, path: str, meta: SnapshotMeta, state: Iterable[Buffer]) -> tuple[int, int]:
-        """Write a state durably; returns its size and CRC."""
-        out = self._files.create(path)
-        try:
-            out.write_at(0, [STATE_HEAD.encode(meta.index, meta.term)])
-            size = crc = waiting = 0
-            batch: list[bytes] = []
-            for piece in map(partial(bytes_of, what="a piece of the state"), state):
-                batch.append(piece)
-                waiting += len(piece)
-                crc = crc32(piece, crc)
-                if waiting >= _BATCH_BYTES:
-                    size += out.write_at(PART_HEAD_BYTES + size, batch)
-                    batch, waiting = [], 0
-            size += out.write_at(PART_HEAD_BYTES + size, batch)
-            out.sync()
-        finally:
-            out.close()
-        return size, crc
-
-    def _write_live(self, manifest: SnapshotManifest, data: bytes) -> None:
-        write_durably(self._files, self._path(manifest, LIVE_SUFFIX),
-                      [LIVE_HEAD.encode(manifest.index, manifest.term), data])
-
-    def _switch(self, manifest: SnapshotManifest, kind: SnapshotKind) -> None:
-        # `_write_live` has synced the folder, so the names of both parts are durable by now.
-        path = os.path.join(self._folder, manifest_name(manifest.index, manifest.term, kind))
-        self._names_unsynced = True
-        with self._names:
-            write_durably(self._files, path, [encode_manifest(manifest)])
-        self._names_unsynced = False
-
-    def _rebuild(self, manifest: SnapshotManifest, machine: StateMachine, lost: LiveSetLost) -> IndexSet:
-        with self.open_state(manifest) as reader:
-            machine.restore(reader.pieces())
-        asked = machine.live_indexes()
-        live = asked if isinstance(asked, IndexSet) else IndexSet.from_iterable(asked)
-        try:
-            manifest.live_set(live.to_bytes(), path=lost.path)
-        except CorruptData as error:
-            raise LiveSetLost(path=lost.path, offset=lost.offset, expected=error.expected,
-                              found=f"{lost.found}, and a set rebuilt from the state with {error.found}") from lost
-        self._write_live(manifest, live.to_bytes())
-        return live
-
-    def _remove(self, going: Sequence[Listed]) -> None:
-        # Manifests first, durably: parts without one are strays, a manifest without its parts would be damage.
-        for old in going:
-            with self._names:
-                self._files.unlink(old.path(self._folder))
-            self._left.add((old.index, old.term))
-        if self._left:
-            self._files.sync_folder(self._folder)
-        for index, term in sorted(self._left):
-            self._remove_parts(index, term)
-
-    def _remove_checkpoint(self, meta: SnapshotMeta | SnapshotManifest) -> None:
-        path = os.path.join(self._folder, manifest_name(meta.index, meta.term, "checkpoint"))
-        if look_at(path) is not None:
-            with self._names:
-                self._files.unlink(path)
-            self._files.sync_folder(self._folder)
-
-    def _remove_parts(self, index: int, term: int) -> None:
-        for suffix in (STATE_SUFFIX, LIVE_SUFFIX):
-            path = os.path.join(self._folder, stem_of(index, term) + suffix)
-            if look_at(path) is not None:
-                self._files.unlink(path)
-        self._left.discard((index, term))
-
-    def _remove_strays(self) -> None:
-        for path in strays_in(self._folder, keep_incoming=self.staged() is not None):
-            self._files.unlink(path)
+def checkpoint_keys(folder: StrPath, above: int) -> list[tuple[int, int, int]]:
+    """Index, term and attempt of the checkpoints above an index in a folder of snapshots; ascending."""
+    if look_at(folder) is None:
+        return []
+    parsed = [(int(match[1]), int(match[2]), int(match[3])) for name in list_folder(folder)
+              if (match := _NAME.fullmatch(name)) and match[4] == "checkpoint"]
+    return sorted(key for key in parsed if key[0] > above)
 
 
-def _in_force(folder: StrPath) -> list[Listed]:
-    path = local_path(folder)
-    return [*listed_in(path, "snapshot"), *listed_in(path, "checkpoint")]
+def checkpoint_in(folder: StrPath, index: int) -> SnapshotMeta | None:
+    """The checkpoint of that index of the log in `folder`, which another process may be writing; `None` without one.
+
+    Raises:
+        CorruptData, Unsupported, StorageError: it cannot be read.
+    """
+    inside = os.path.join(folder, SNAPSHOTS_FOLDER)
+    for found, term, attempt in reversed(checkpoint_keys(inside, index - 1)):
+        path = os.path.join(inside, _name(SnapshotMeta(found, term, attempt=attempt), "checkpoint"))
+        if found == index and (data := read_if_there(path)) is not None:
+            return decode_snapshot_meta(data, path)
+    return None
+
+
+def is_half_installed(folder: StrPath, row: SnapshotMeta) -> bool:
+    """Whether the log in `folder`, whose row is given, has yet to take live entries that came with that snapshot."""
+    return look_at(os.path.join(folder, SNAPSHOTS_FOLDER, _name(row, "entries"))) is not None
+
+
+def _batches(state: Iterable[Buffer]) -> Iterator[bytes]:
+    batch: list[bytes] = []
+    waiting = 0
+    for piece in state:
+        batch.append(bytes_of(piece, "a piece of the state"))
+        waiting += len(batch[-1])
+        if waiting >= _BATCH_BYTES:
+            yield b"".join(batch)
+            batch, waiting = [], 0
+    yield b"".join(batch)

@@ -9,10 +9,29 @@ from collections.abc import Iterator
 from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import ReadDescriptor, StrPath, read_exactly
-from compactlib.raftlog.snapshots.files_format import PART_HEAD_BYTES, STATE_HEAD, check_part_head
-from compactlib.raftlog.snapshots.model import SnapshotManifest
+from compactlib.raftlog.errors import SnapshotLost
+from compactlib.raftlog.model.snapshot_meta import SnapshotManifest
 
 _PIECE_BYTES = 1 << 20
+
+
+def require_state(descriptor: int, path: str, state_bytes: int, state_crc: int) -> None:
+    """Read a state that was written, and return if it is what it has to be. O(bytes).
+
+    Raises:
+        CorruptData: it is not.
+        StorageError: the disk refused.
+    """
+    size = crc = 0
+    try:
+        while data := read_exactly(descriptor, _PIECE_BYTES, size):
+            crc = crc32(data, crc)
+            size += len(data)
+    except OSError as error:
+        raise StorageError.from_os(error, "read", path) from error
+    if (size, crc) != (state_bytes, state_crc):
+        raise CorruptData(path=path, offset=0, found=f"{size} with {crc:#010x}",
+                          expected=f"{state_bytes} bytes with CRC {state_crc:#010x}")
 
 
 class StateReader(ReadDescriptor):
@@ -23,7 +42,7 @@ class StateReader(ReadDescriptor):
         manifest: the snapshot it belongs to.
 
     Raises:
-        CorruptData: the file is missing, is that of another snapshot, or has another size than the manifest says.
+        SnapshotLost: the file is missing, or has another size than the manifest says.
         StorageError: it cannot be opened.
     """
 
@@ -33,17 +52,16 @@ class StateReader(ReadDescriptor):
         self._manifest = manifest
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            head = read_exactly(self._descriptor, PART_HEAD_BYTES, 0)
-            size = os.fstat(self._descriptor).st_size - PART_HEAD_BYTES
+            size = os.fstat(self._descriptor).st_size
         except FileNotFoundError:
-            raise CorruptData(path=self._path, offset=0, expected=f"the state of snapshot {manifest.index}",
-                              found="no file") from None
+            raise SnapshotLost(path=self._path, offset=0, expected=f"the state of snapshot {manifest.index}",
+                               found="no file") from None
         except OSError as error:
             raise StorageError.from_os(error, "read", path) from error
-        check_part_head(head, STATE_HEAD, manifest.index, manifest.term, self._path)
         if size != manifest.state_bytes:
-            raise CorruptData(path=self._path, offset=PART_HEAD_BYTES, expected=f"{manifest.state_bytes} bytes",
-                              found=f"{size}")
+            self.close()
+            raise SnapshotLost(path=self._path, offset=min(size, manifest.state_bytes), found=f"{size}",
+                               expected=f"{manifest.state_bytes} bytes")
 
     @property
     def manifest(self) -> SnapshotManifest:
@@ -60,7 +78,7 @@ class StateReader(ReadDescriptor):
         if self._descriptor < 0:
             raise Closed(f"the reader of {self._path} is closed; open the state again")
         try:
-            return read_exactly(self._descriptor, length, PART_HEAD_BYTES + offset)
+            return read_exactly(self._descriptor, length, offset)
         except OSError as error:
             raise StorageError.from_os(error, "read", self._path) from error
 
@@ -79,7 +97,7 @@ class StateReader(ReadDescriptor):
                 break
             yield data
         if (offset, crc) != (self._manifest.state_bytes, self._manifest.state_crc):
-            raise CorruptData(path=self._path, offset=PART_HEAD_BYTES, found=f"{offset} with {crc:#010x}",
+            raise CorruptData(path=self._path, offset=0, found=f"{offset} with {crc:#010x}",
                               expected=f"{self._manifest.state_bytes} bytes with CRC {self._manifest.state_crc:#010x}")
         # Only now: with the last piece the receiver would take the state for complete.
         if data:

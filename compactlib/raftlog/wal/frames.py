@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The WAL format to the byte (`docs/formats/raftlog-wal.md`). Pure functions.
+"""The WAL format to the byte (`docs/formats/raftlog-wal.md`), and the names of its files. Pure functions.
 
 ```
 0    file header, 64 bytes: magic CLRAFWAL, version u16, zeros, number u64, previous_end u64, created_ns u64, CRC
@@ -14,6 +14,7 @@ one knows whether a crash can have torn that (it was not synced then) or whether
 from __future__ import annotations
 
 import enum
+import re
 import struct
 import sys
 from array import array
@@ -27,6 +28,7 @@ from compactlib.errors import InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 
+WAL_TEMPORARY_SUFFIX = ".tmp"
 FILE_HEADER_BYTES = 64
 FRAME_HEADER_BYTES = 64
 FRAME_MAGIC = b"CLWf"
@@ -39,6 +41,23 @@ _ONE_LENGTH = struct.Struct("<I4x")
 _FEW_BYTES = 1 << 16
 _CUTS, _HAS_PREVIOUS = 1, 2
 _BIG_ENDIAN = sys.byteorder == "big"
+_NAME = re.compile(r"([0-9]{16})\.wal")
+
+
+def wal_name(number: int) -> str:
+    """The name of WAL file `number`."""
+    return f"{number:016d}.wal"
+
+
+def wal_number(name: str) -> int | None:
+    """The number in a WAL file's name, or `None` for any other name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def is_wal_leftover(name: str) -> bool:
+    """Whether a name is that of a WAL file that was never put in place."""
+    return name.endswith(WAL_TEMPORARY_SUFFIX) and wal_number(name.removesuffix(WAL_TEMPORARY_SUFFIX)) is not None
 
 
 class FrameKind(enum.IntEnum):

@@ -1,23 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the WAL files of a store hold when it is opened.
+"""Reading the WAL files of a store: which frames count, where each file ends, and what is torn or damaged.
 
 Files have consecutive numbers, and each says in its header how much of the one before counts. So only the newest can
-have a torn end; its last batch, of which nothing says that it was durable, is written anew into the next file.
+have a torn end; its last batch, of which nothing says that it was durable, is written anew into the next file. What is
+not whole there was torn by a crash, unless a frame behind it says that the place was durable: then it is damage.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain, groupby, pairwise
 
 import attrs
 
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files.disk import Files, StrPath, list_folder
-from compactlib.raftlog.wal.frames import FILE_HEADER_BYTES, FileHeader, Frame, FrameKind, decode_file_header
-from compactlib.raftlog.wal.names import is_wal_leftover, wal_name, wal_number
-from compactlib.raftlog.wal.scan import ScannedFile, scan_file
+from compactlib.raftlog.wal.frames import (
+    ALIGNMENT,
+    FILE_HEADER_BYTES,
+    FRAME_MAGIC,
+    FileHeader,
+    Frame,
+    FrameKind,
+    decode_body,
+    decode_file_header,
+    decode_head,
+    is_wal_leftover,
+    salt_of,
+    wal_name,
+    wal_number,
+)
 
 
 @attrs.frozen
@@ -35,7 +48,6 @@ class RecoveredWal:
 
     Attributes:
         numbers: of the files, ascending.
-        last_number: of the newest file ever, as far as is known; 0 if there is none.
         last_end: how much of the newest file is known to be durable.
         frames: every frame that counts, in the order of writing; those that only name logs are left out.
         unproven: how many of the last ones are not known to be durable.
@@ -44,26 +56,35 @@ class RecoveredWal:
     """
 
     numbers: tuple[int, ...] = ()
-    last_number: int = 0
     last_end: int = 0
     frames: tuple[LoggedFrame, ...] = ()
     unproven: int = 0
     lasts: dict[str, int] = attrs.field(factory=dict)
     torn_bytes: int = 0
 
+    @property
+    def last_number(self) -> int:
+        """Of the newest file; 0 if there is none."""
+        return self.numbers[-1] if self.numbers else 0
+
 
 def recover_wal(files: Files, folder: StrPath) -> RecoveredWal:
-    """Read the WAL files in `folder`; removes only what was never put in place. O(bytes).
+    """`read_wal`, for the owner of the folder: what was never put in place is removed first."""
+    for name in list_folder(folder):
+        if is_wal_leftover(name):
+            files.unlink(os.path.join(folder, name))
+    return read_wal(folder)
+
+
+def read_wal(folder: StrPath) -> RecoveredWal:
+    """Read the WAL files in `folder`. O(bytes).
 
     Raises:
         CorruptData: a file is missing between two others, or damaged in what was durable.
         Unsupported: a file was written by a later release.
         StorageError: the disk refused.
     """
-    names = list_folder(folder)
-    for path in [os.path.join(folder, name) for name in names if is_wal_leftover(name)]:
-        files.unlink(path)
-    numbers = sorted(number for name in names if (number := wal_number(name)) is not None)
+    numbers = sorted(number for name in list_folder(folder) if (number := wal_number(name)) is not None)
     for before, after in pairwise(numbers):
         if after != before + 1:
             raise CorruptData(path=os.path.join(folder, wal_name(before + 1)), offset=0, expected="a WAL file, since "
@@ -72,21 +93,43 @@ def recover_wal(files: Files, folder: StrPath) -> RecoveredWal:
     frames: list[LoggedFrame] = []
     lasts: dict[str, int] = {}
     unproven, torn, end = 0, 0, 0
-    for place, number in enumerate(numbers):
-        newest = place == len(numbers) - 1
-        counts_to = None if newest else headers[place + 1].previous_end
+    counts = [*(header.previous_end for header in headers[1:]), None]
+    for number, header, counts_to in zip(numbers, headers, counts, strict=False):
         path = os.path.join(folder, wal_name(number))
-        scanned = scan_file(_read(path), headers[place], path, counts_to=counts_to)
-        logged = list(_logged(scanned.frames, lasts, path, number))
-        frames.extend(each for each in logged if each.frame.kind != FrameKind.LOG)
-        if newest:
-            unproven = _writes(scanned, scanned.proven)
-            torn, end = scanned.torn_bytes, scanned.proven_end
-    return RecoveredWal(tuple(numbers), max(numbers, default=0), end, tuple(frames), unproven, lasts, torn)
+        scanned = scan_file(_read(path), header, path, counts_to=counts_to)
+        ids: dict[int, str] = {}
+        for frame in scanned.frames:
+            log_id = _log_of(frame, ids, path)
+            lasts[log_id] = _last_after(frame, lasts.get(log_id, -1))
+            if frame.kind != FrameKind.LOG:
+                frames.append(LoggedFrame(log_id, frame, number))
+        unproven = sum(frame.kind != FrameKind.LOG for frame in scanned.frames[scanned.proven:])
+        torn, end = scanned.torn_bytes, scanned.proven_end
+    return RecoveredWal(tuple(numbers), end, tuple(frames), unproven, lasts, torn)
 
 
-def _writes(scanned: ScannedFile, start: int) -> int:
-    return sum(frame.kind != FrameKind.LOG for frame in scanned.frames[start:])
+def _log_of(frame: Frame, ids: dict[int, str], path: str) -> str:
+    if frame.kind == FrameKind.LOG:
+        ids[frame.log] = frame.payloads[0].decode()
+    if frame.log not in ids:
+        raise CorruptData(path=path, offset=FILE_HEADER_BYTES, expected="frames of the logs that the file names",
+                          found=f"one of log number {frame.log}")
+    return ids[frame.log]
+
+
+def _last_after(frame: Frame, last: int) -> int:
+    """The last index of a log once `frame` is written to it."""
+    match frame.kind:
+        case FrameKind.RUN:
+            return frame.first + len(frame.payloads) - 1
+        case FrameKind.SPARSE:
+            return frame.indexes[-1]
+        case FrameKind.CUT:
+            return min(last, -1 if frame.previous is None else frame.previous)
+        case FrameKind.LOG:
+            return frame.first - 1 if frame.previous is None else frame.previous
+        case _:
+            return last
 
 
 def without_repeats(frames: Iterable[LoggedFrame]) -> list[LoggedFrame]:
@@ -111,30 +154,76 @@ def _written(logged: LoggedFrame) -> Frame:
     return attrs.evolve(logged.frame, log=0, synced_end=0)
 
 
-def _logged(frames: tuple[Frame, ...], lasts: dict[str, int], path: str, file: int) -> Iterator[LoggedFrame]:
-    ids: dict[int, str] = {}
-    for frame in frames:
-        if frame.kind == FrameKind.LOG:
-            ids[frame.log] = frame.payloads[0].decode()
-            lasts[ids[frame.log]] = frame.first - 1 if frame.previous is None else frame.previous
-        elif frame.log not in ids:
-            raise CorruptData(path=path, offset=FILE_HEADER_BYTES, expected="frames of the logs that the file names",
-                              found=f"one of log number {frame.log}")
-        yield LoggedFrame(ids[frame.log], frame, file)
-        lasts[ids[frame.log]] = last_index_after(frame, lasts[ids[frame.log]])
+# -- one file
 
 
-def last_index_after(frame: Frame, last: int) -> int:
-    """The last index of a log once `frame` is written to it."""
-    match frame.kind:
-        case FrameKind.RUN:
-            return frame.first + len(frame.payloads) - 1
-        case FrameKind.SPARSE:
-            return frame.indexes[-1]
-        case FrameKind.CUT:
-            return min(last, -1 if frame.previous is None else frame.previous)
-        case _:
-            return last
+@attrs.frozen
+class ScannedFile:
+    """The frames of one file.
+
+    Attributes:
+        frames: those that count, in order, without marks.
+        proven: how many of them are known to be durable: all in a file that has a successor.
+        proven_end: where the last of those ends.
+        torn_bytes: what lies behind, and behind its mark, up to the last byte that is not zero.
+    """
+
+    frames: tuple[Frame, ...]
+    proven: int
+    proven_end: int
+    torn_bytes: int
+
+
+def scan_file(data: bytes, header: FileHeader, path: str, *, counts_to: int | None = None) -> ScannedFile:
+    """Read the frames of a file. O(bytes); the CRC of each is checked.
+
+    Args:
+        data: the whole file.
+        header: its header, checked.
+        path: its name, for messages.
+        counts_to: how much of it counts, from its successor; `None` for the newest file, which a crash may have torn.
+
+    Raises:
+        CorruptData: bytes changed that were durable.
+    """
+    salt = salt_of(header)
+    frames: list[Frame] = []
+    ends = [FILE_HEADER_BYTES]
+    proven_end = offset = behind = FILE_HEADER_BYTES
+    limit = len(data) if counts_to is None else counts_to
+    while offset < limit:
+        head = decode_head(data, offset, salt)
+        frame = None if head is None else decode_body(head, data, offset)
+        if head is None or frame is None:
+            break
+        proven_end = max(proven_end, frame.synced_end)
+        behind = offset + head.frame_bytes
+        if frame.kind == FrameKind.MARK:
+            break
+        offset = behind
+        frames.append(frame)
+        ends.append(offset)
+    # Zeros are written ahead of the frames.
+    torn_bytes = len(data[behind:].rstrip(b"\0"))
+    if counts_to is not None:
+        if offset != counts_to:
+            raise CorruptData(path=path, offset=offset, expected=f"whole frames up to {counts_to}, as the next file "
+                              f"says", found="a damaged frame" if offset < len(data) else "the end of the file")
+        return ScannedFile(tuple(frames), len(frames), offset, torn_bytes)
+    _require_torn(data, salt, offset, path)
+    proven = sum(end <= proven_end for end in ends) - 1
+    return ScannedFile(tuple(frames), proven, ends[proven], torn_bytes)
+
+
+def _require_torn(data: bytes, salt: int, offset: int, path: str) -> None:
+    """Refuse damage at `offset` if a frame behind it says that the place was durable."""
+    place = data.find(FRAME_MAGIC, offset)
+    while place >= 0:
+        head = decode_head(data, place, salt) if place % ALIGNMENT == 0 else None
+        if head is not None and head.synced_end > offset:
+            raise CorruptData(path=path, offset=offset, expected=f"a whole frame, since everything up to "
+                              f"{head.synced_end} was durable", found="a damaged one")
+        place = data.find(FRAME_MAGIC, place + 1)
 
 
 def _header(folder: StrPath, number: int) -> FileHeader:

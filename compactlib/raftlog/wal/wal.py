@@ -22,7 +22,7 @@ from typing import NamedTuple
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, StorageError
+from compactlib.errors import StorageError
 from compactlib.files.disk import Files, OutFile, StrPath, look_at, may_be_there, write_durably
 from compactlib.files.zeros_ahead import ZerosAhead
 from compactlib.guard import Guard
@@ -31,6 +31,7 @@ from compactlib.raftlog.model.values import MAX_INDEX
 from compactlib.raftlog.wal.frames import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
+    WAL_TEMPORARY_SUFFIX,
     Body,
     FileHeader,
     FrameKind,
@@ -41,8 +42,8 @@ from compactlib.raftlog.wal.frames import (
     run_body,
     salt_of,
     sparse_body,
+    wal_name,
 )
-from compactlib.raftlog.wal.names import WAL_TEMPORARY_SUFFIX, wal_name
 from compactlib.raftlog.wal.recovery import LoggedFrame, RecoveredWal
 
 _LAST_SECOND = 1.8e10
@@ -328,23 +329,10 @@ class Wal:
                 if write.cut_after is not None or write.last >= smallest.get(write.log_id, 0)]
 
     def _write_mark(self) -> None:
-        # It only informs a reader; the next batch says the same.
+        # It says that everything before is durable; so does the next batch, which is written over it.
         with contextlib.suppress(StorageError):
-            self._out.write_at(self._end, mark(self._end, self._salt))
-
-    def audit(self) -> None:
-        """Check the WAL's own invariants.
-
-        Raises:
-            AuditFailed: one is broken; says which, with the numbers.
-        """
-        with self._committing, self._queueing:
-            queued = sum(FRAME_HEADER_BYTES + len(write.body.data) for write in self._queue)
-            if self.durable_ticket > self._taken or queued != self.queued_bytes:
-                raise AuditFailed(f"{len(self._queue)} writes with {queued} bytes are queued, {self.queued_bytes} were "
-                                  f"counted; durable is ticket {self.durable_ticket} of {self._taken}")
-            if sorted(self._numbers.values()) != list(range(len(self._numbers))):
-                raise AuditFailed(f"the file names the logs {self._numbers}")
+            self._out.write_at(self._end, encode_frame(empty_body(FrameKind.MARK), log=0, previous=None, cuts=False,
+                                                       first=0, term=0, synced_end=self._end, salt=self._salt))
 
     def close(self) -> None:
         """Give the file up without another write; closing again does nothing. The store's guard calls it."""
@@ -413,12 +401,6 @@ def assemble(writes: Iterable[QueuedWrite], *, offset: int, salt: int,
                                first=write.first, term=write.term, synced_end=offset, salt=salt)
         size += write.body.frame_bytes
     return pieces, size, named
-
-
-def mark(offset: int, salt: int) -> list[bytes]:
-    """A frame for `offset` that says that everything before is durable; the next batch is written over it."""
-    return encode_frame(empty_body(FrameKind.MARK), log=0, previous=None, cuts=False, first=0, term=0,
-                        synced_end=offset, salt=salt)
 
 
 def confirmations(writes: Iterable[QueuedWrite]) -> list[Confirmed]:

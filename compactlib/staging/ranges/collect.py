@@ -30,8 +30,8 @@ must end within the grace period.
 Ages alone do not protect a writer that is suspended for longer than the grace period, nor files that a wrong clock has
 dated. Therefore:
 
-- a writer checks last that its files exist, including those that it has written itself;
-- a metarange that appears between the two listings of a collection is needed, whatever its age;
+- a writer checks last that its files exist, including its own;
+- a metarange that appears between the two listings of a collection is needed at any age;
 - the second call of `live`, after the doom marks are written, invalidates updates in flight (`BranchStore.fence`), so
   that their callers re-read the branch and check their files again;
 - "now" is the earlier of the caller's clock and the clock of the object store, which dates the files;

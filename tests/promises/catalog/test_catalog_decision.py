@@ -6,6 +6,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.catalog import (
@@ -34,6 +35,7 @@ from compactlib.catalog.policy import CatalogView, limits_of
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.kv import MemoryStore
+from tests.harness.catalog_cluster import Cluster
 
 NAMES = ("A", "B", "C")
 
@@ -127,7 +129,7 @@ def test_replica_that_was_copied_is_heard_of_by_rounds_under_way() -> None:
     times["C"].publish(2, 0, 1, history.activation(4))
     inherited = times["C"].published(2, 0)
     assert inherited is not None
-    basis = catalog.basis()
+    before = catalog.view()
     now = history.activation(history.latest)
     old = NodeReport(node=NodeId("A"), transactions_from=now, hosted=times["A"].needs_and_hosted()[1],
                      floors=(Floor(Factor.RAFT_RECOVERY, history.activation(9)),))
@@ -137,13 +139,31 @@ def test_replica_that_was_copied_is_heard_of_by_rounds_under_way() -> None:
     times["C"].publish(2, 0, 1, history.activation(9))
     new = NodeReport(node=NodeId("C"), transactions_from=now, hosted=times["C"].needs_and_hosted()[1],
                      floors=(Floor(Factor.RAFT_RECOVERY, history.activation(9)),))
-    view = catalog.view(basis=basis, reports=[old, new], topology=Topology.of("A", "C"), low_watermark=now,
+    view = attrs.evolve(before, reports=(old, new), topology=Topology.of("A", "C"), low_watermark=now,
                         assignments=Assignments({1: ZoneAssignments(2, {"A": 1, "C": 3})}))
     plan = catalog.plan(view=view)
     assert plan.target == 9
     with pytest.raises(CatalogMoved):
         catalog.compact(plan)
     assert catalog.history.earliest == 0
+
+
+def test_partition_that_was_assigned_to_another_node_since_the_decision_keeps_its_table() -> None:
+    """The assignments are looked up, and the decision asked, once more right before the cut."""
+    cluster = Cluster()
+    cluster.add_table(1)
+    cluster.grow(6)
+    cluster.settle()
+
+    def move() -> None:
+        cluster.assigned = {zone: ZoneAssignments.everywhere([*NAMES, "D"], 25) for zone in cluster.assigned}
+
+    cluster.on["assignments"] = lambda: cluster.on.update(assignments=move)
+    report, failures = cluster.round()
+    assert isinstance(failures["compaction"], UnsafeCompaction)
+    assert "node D" in str(failures["compaction"])
+    assert report.cut is None
+    assert cluster.service.history.earliest == 0
 
 
 def test_copy_of_what_was_cut_is_refused() -> None:

@@ -30,6 +30,7 @@ from compactlib.catalog import (
     Zone,
 )
 from compactlib.catalog.errors import (
+    CatalogMoved,
     CatalogVersionNotFound,
     ClockSkewExceeded,
     CommandRefused,
@@ -40,6 +41,7 @@ from compactlib.catalog.errors import (
 from compactlib.clock import ManualClock
 from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
 from compactlib.kv import KVStore, MemoryStore
+from compactlib.testing import Request, StoreInFront
 
 TABLE = [PutObject(Schema("S")), PutObject(Zone("Z", 4)), PutObject(CatalogTable("T"), schema="S", zone="Z"),
          PutObject(Index("I"), schema="S", table="T")]
@@ -258,6 +260,26 @@ def test_cut_deletes_what_lies_below_on_every_node() -> None:
     other.execute([PutObject(Schema("G"))])
     assert cut_to(other, 7).earliest == 7
     assert len([entry for entry in store.scan(b"catalog") if entry.key.startswith((b"update", b"piece"))]) == 2
+
+
+def test_cut_that_another_one_has_overtaken_is_outdated() -> None:
+    """Also if that one has reclaimed the pieces of the snapshot before they were read back."""
+    store = MemoryStore()
+    other, overtakes = grown(store, "ABCDEF"), [False]
+
+    def step(request: Request, act: Any) -> Any:
+        answer = act()
+        if overtakes[0] and request.key.startswith(b"piece"):
+            overtakes[0] = False
+            assert cut_to(other, 5).earliest == 5
+        return answer
+
+    service = service_on(StoreInFront(store, step), ManualClock(2000.0))
+    overtakes[0] = True
+    with pytest.raises(CatalogMoved):
+        cut_to(service, 4)
+    assert service.history.earliest == 5
+    assert service.verify().is_sound
 
 
 def test_budget_that_is_spent_before_the_cut_changes_nothing() -> None:

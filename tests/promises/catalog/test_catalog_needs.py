@@ -38,7 +38,8 @@ from compactlib.catalog.errors import (
 )
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.kv import MemoryStore
+from compactlib.kv import MemoryStore, StoreFailed
+from compactlib.testing import Request, StoreInFront
 
 ZONE = 1
 
@@ -154,7 +155,6 @@ def test_oldest_version_in_use_counts_until_its_last_transaction_ends() -> None:
         begun += [active.begin() for _ in range(3)]
     for number, transaction in enumerate(begun):
         assert active.need(service.history).time == service.history.activation(1 + number // 3)
-        active.audit()
         active.end(transaction)
         active.end(transaction)
     before = service.clock.now()
@@ -219,7 +219,7 @@ def test_times_of_partitions_that_are_gone_are_forgotten() -> None:
     assert again.forget_removed(service.history) == 0  # version 1 has both
     view = service.view(reports=[], low_watermark=now)
     assert view.decision.target is None
-    service.log.cut(service.catalog(2))
+    service.log.cut(service.log.write_snapshot(service.catalog(2)))
     service.poll()
     assert again.forget_removed(service.history) == 1
     assert again.register(3, 0, incarnation=1, created_at=1) == 50
@@ -248,9 +248,31 @@ def test_watermark_waits_for_its_readers_and_survives() -> None:
         low.unlock("one")
         assert low.value.time == pending
     assert low.advance(first).time == pending
-    low.audit()
     assert LowWatermark(store, "A", HybridClock(clock)).value.time == pending
     assert LowWatermark(store, "A", HybridClock(clock), earliest=pending + 5).value.time == pending + 5
+
+
+def test_watermark_comes_into_force_only_when_the_store_has_it() -> None:
+    """Though its last reader ends before: after a restart others would read below it."""
+    clock, seen = ManualClock(1000.0), list[int | None]()
+
+    def step(request: Request, act: Any) -> Any:
+        if seen:
+            low.unlock("reader")
+            seen.append(low.value.time)
+            raise StoreFailed(operation=request.kind, path="a store under test", detail="refused")
+        return act()
+
+    low = LowWatermark(StoreInFront(MemoryStore(), step), "A", HybridClock(clock), data_availability_seconds=10.0)
+    first = low.advance().time
+    assert first is not None
+    low.lock("reader", first)
+    clock.advance(60.0)
+    seen.append(first)
+    with pytest.raises(StoreFailed):
+        low.advance()
+    assert set(seen) == {first}
+    assert (low.value.time, low.value.pending) == (first, None)
 
 
 # -------------------------------------------------------------------------------------------------------------- pins
@@ -275,7 +297,7 @@ def test_pin_holds_until_it_is_released_or_expires_on_every_clock() -> None:
     assert pins.forget_expired() == 1
     assert not pins.all()
     pins.release("backup")
-    service.log.cut(history.catalog(3))
+    service.log.cut(service.log.write_snapshot(history.catalog(3)))
     with pytest.raises(CatalogVersionNotFound):
         pins.pin("late", 2, history, ttl_seconds=10.0)
     assert not pins.all()

@@ -140,9 +140,9 @@ def test_node_whose_partition_needs_what_was_cut_while_it_was_away_does_not_join
                             history=back.service.history)
     clock.advance(60.0)
     time = stays.service.history.activation(5)
-    topology, conditions = Members(store).read()
+    topology, unchanged = Members(store).read()
     view = stays.service.view(reports=[NodeReport(node=NodeId("A"), transactions_from=time)], topology=topology,
-                              low_watermark=time, conditions=conditions)
+                              low_watermark=time, conditions=[unchanged])
     assert stays.service.compact(stays.service.plan(view=view)).earliest == 5
     with pytest.raises(TimeBeforeHistory):
         back.join()

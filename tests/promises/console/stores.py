@@ -26,9 +26,9 @@ CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_
 def raft_log(folder: Path, *, snapshot: bool = True) -> Path:
     """A log of 75 entries of 100 bytes in 8 segments, with a snapshot at 72."""
     with SegmentLog(folder / "log", LogOptions(limits=SegmentLimits(max_entries=10))) as log:
-        log.extend((index, 1, b"%100d" % index) for index in range(1, 76))
+        log.append((index, 1, b"%100d" % index) for index in range(1, 76))
         if snapshot:
-            log.record_snapshot(72, LIVE)
+            log.snapshot(72, LIVE)
     return folder / "log"
 
 

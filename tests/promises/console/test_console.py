@@ -174,7 +174,7 @@ def test_compact_of_a_log_does_what_was_planned(tmp_path: Path, capsys: Console)
 def test_compact_of_a_log_in_use_is_refused(tmp_path: Path, capsys: Console) -> None:
     folder = raft_log(tmp_path)
     with SegmentLog(folder) as log:
-        log.append(76, 1, b"not yet synced")
+        log.append([(76, 1, b"not yet synced")])
         assert str(os.getpid()) in refusal(capsys, "compact", folder)
         for command in ("inspect", "plan", "verify"):
             assert answer(capsys, command, folder)[0] == 0

@@ -56,8 +56,8 @@ def test_demo_writes_compacts_verifies_and_compares(source: Path, tmp_path: Path
     assert "the segments of local and other are the same, byte by byte\n" in out
     assert file_bytes(kept / "local") < file_bytes(kept / "written") / 2
     with LogReader(kept / "local") as reader:
-        assert reader.snapshot is not None
-        assert f"\nverified  {len(reader.snapshot.live)} live values identical by SHA-256" in out
+        assert reader.state.index >= 0
+        assert f"\nverified  {len(reader.state.live)} live values identical by SHA-256" in out
     commands = [line.split()[1:] for line in out.splitlines() if line.startswith("  compactlib ")]
     assert [command[0] for command in commands] == ["inspect", "inspect", "inspect", "verify", "plan", "compact"]
     assert [main(command) for command in commands] == [0] * 6
@@ -158,14 +158,14 @@ def test_value_that_is_not_what_was_written_is_found(source: Path, tmp_path: Pat
     def opened(name: str, workers: int | None) -> Iterator[Executor]:
         yield LocalExecutor()
         with LogReader(kept / name) as reader:
-            entries, snapshot = list(reader.entries()), reader.snapshot
+            entries, snapshot = list(reader.entries()), reader.state
         assert snapshot is not None
         shutil.rmtree(kept / name)
         with SegmentLog(kept / name) as log:
             for entry in entries[:-1]:
-                log.append(entry.index, entry.term, entry.payload)
-            log.append(entries[-1].index, entries[-1].term, entries[-1].payload + b" changed")
-            log.record_snapshot(snapshot.index, snapshot.live)
+                log.append([(entry.index, entry.term, entry.payload)])
+            log.append([(entries[-1].index, entries[-1].term, entries[-1].payload + b" changed")])
+            log.snapshot(snapshot.index, snapshot.live)
 
     assert run_demo(DemoSettings(input=str(source), executors=("local",), folder=str(kept)), open_executor=opened) == 1
     assert "is not what was written" in capsys.readouterr().out

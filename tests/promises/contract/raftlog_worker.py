@@ -20,7 +20,6 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
-    SnapshotFolder,
     SnapshotReport,
     SnapshotWriter,
     StoreOptions,
@@ -58,8 +57,8 @@ class _Deciding:
 class Workers(ServiceFactory):
     def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogCompactionWorker:
         self.log = log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4)))
-        log.extend((index, 1, b"x" * 100) for index in range(1, 40))
-        log.record_snapshot(30, live=[2, 6, 10, 14])
+        log.append((index, 1, b"x" * 100) for index in range(1, 40))
+        log.snapshot(30, live=[2, 6, 10, 14])
         self.policy = _Deciding(hooks)
         worker = LogCompactionWorker(log, executor=_Hooked(hooks), observer=observer, every_seconds=None)
         worker.request(self.policy)
@@ -94,9 +93,7 @@ class WritingWorkers(ServiceFactory):
 
     def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogCompactionWorker:
         self.log = log = open_log(folder / "log", StoreOptions(background=False))
-        self.folder = folder / "snapshots"
-        self.snapshots = SnapshotFolder(self.folder)
-        log.attach(self.snapshots)
+        self.folder = Path(log.folder) / "snapshots"
 
         def applied() -> int:
             hooks.decides()
@@ -113,8 +110,8 @@ class WritingWorkers(ServiceFactory):
 
     def held(self, service: Any) -> Sequence[object]:
         """What was written and is in force, or is removed: nothing else lies there."""
-        whole = {manifest.index for manifest in [self.snapshots.manifest] if manifest is not None}
-        names = [path.name for path in self.folder.iterdir()]
+        whole = {self.log.state.index} if self.log.state.manifest is not None else set()
+        names = [path.name for path in self.folder.iterdir()] if self.folder.exists() else []
         return [name for name in names if int(name.split("-")[0]) not in whole] if whole else names
 
     def release(self, service: Any) -> None:

@@ -54,15 +54,15 @@ def raftlog(folder: Path, observer: Observer) -> None:
     options = LogOptions(limits=SegmentLimits(max_entries=10), observer=observer, clock=ManualClock(NOW))
     with SegmentLog(folder, options) as log:
         assert log.compact().is_empty
-        log.extend([(index, 1, bytes(100)) for index in range(1, 101)])
-        log.record_snapshot(100, live=range(23, 98, 5))
+        log.append([(index, 1, bytes(100)) for index in range(1, 101)])
+        log.snapshot(100, live=range(23, 98, 5))
         spent = Budget()
         spent.cancel()
         with pytest.raises(BudgetSpent):
             log.compact(policy=SeedPolicy(), budget=spent)
         with log.lease():
             assert not log.compact(policy=SeedPolicy()).is_empty
-            log.record_snapshot(100, live=())
+            log.snapshot(100, live=())
             log.compact(policy=SeedPolicy())
 
 

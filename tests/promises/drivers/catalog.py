@@ -235,7 +235,7 @@ class CatalogDriver:
                 self._tried(lambda: service.compact(plan), Cut(plan.target), journal)
             except Stale:
                 return  # somebody has cut, pinned or taken over meanwhile
-            with journal.trying(Reached(plan.target, plan.term)):
+            with journal.trying(Reached(plan.target, plan.view.term)):
                 pass
 
     def _pin(self, store: Opened, rng: Random, journal: Journal) -> None:
@@ -312,8 +312,6 @@ class CatalogDriver:
         report = service.verify()
         assert report.is_sound, str(report)
         service.audit()
-        store.low.audit()
-        store.times.audit()
 
     def _check_history(self, service: CatalogService, changes: Sequence[Change]) -> None:
         history, versions = service.history, _of(changes, Version)

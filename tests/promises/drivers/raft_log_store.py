@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from compactlib.errors import CompactlibError, CorruptData, NotFound
+from compactlib.errors import CorruptData, NotFound
 from compactlib.executors import LocalExecutor
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
@@ -27,7 +27,6 @@ from compactlib.raftlog import (
     RaftLogStore,
     SeedPolicy,
     SegmentLimits,
-    SnapshotFolder,
     StoreOptions,
 )
 from compactlib.testing import Change, FilesInFront, HostLock, Journal, Request, World
@@ -35,11 +34,12 @@ from tests.promises.drivers.tidy import leftovers_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
 SNAPSHOTTED, OTHER = "a", "b"
-"""The one has a snapshot folder and is never removed; the other keeps its state elsewhere, and is removed at times."""
+"""The one keeps its states and is never removed; the other's host keeps them elsewhere, and it is removed at times."""
 NO_VOTE = (0, None)
-TIDY = ("snapshots", r"snapshots/\d+-\d+\.(live|state|snapshot|checkpoint)", "store", "store/LOCK", "store/wal",
-        r"store/wal/\d+\.wal", "store/logs", "store/logs/[ab]", r"store/logs/[ab]/\d+\.segment",
-        "store/logs/[ab]/(LOCK|SNAPSHOT|HARD_STATE|GAP|CADENCE)")
+MOST_TRAILING = 2
+TIDY = ("store", "store/LOCK", "store/wal", r"store/wal/\d+\.wal", "store/logs", "store/logs/[ab]",
+        r"store/logs/[ab]/\d+\.segment", "store/logs/[ab]/(LOCK|SNAPSHOT|HARD_STATE)", "store/logs/a/snapshots",
+        r"store/logs/a/snapshots/\d+-\d+-\d+\.(state|checkpoint)")
 """What may lie in the folder of a world whose store is open and at rest."""
 
 
@@ -63,16 +63,6 @@ class Appended:
 class Synced:
     """A sync of all logs."""
 
-    opening: int
-
-
-@attrs.frozen
-class Apart:
-    """One entry behind a gap, synced."""
-
-    log: str
-    index: int
-    term: int
     opening: int
 
 
@@ -162,19 +152,6 @@ def state_of(index: int, live: Sequence[int]) -> bytes:
     return json.dumps({"index": index, "live": list(live)}).encode()
 
 
-class Nowhere:
-    """Keeps no snapshot."""
-
-    def latest(self) -> None:
-        return None
-
-    def write(self, meta: Any, state: Any) -> None:
-        raise NotImplementedError
-
-    def remove_older(self) -> None:
-        """Nothing."""
-
-
 def _without_locks(request: Request, act: Callable[[], Any]) -> Any:
     """Locks are made beside the disk that a crash is recorded of, and go with a removed log."""
     if request.kind == "unlink" and os.path.basename(request.path) == "LOCK":
@@ -185,10 +162,9 @@ def _without_locks(request: Request, act: Callable[[], Any]) -> Any:
 
 @attrs.frozen
 class Opened:
-    """A store, the snapshots of one of its logs, and which opening it is."""
+    """A store, and which opening it is."""
 
     store: RaftLogStore
-    snapshots: SnapshotFolder
     trailing: int
     opening: int
 
@@ -215,13 +191,13 @@ def pinned(log: RaftLog) -> Iterator[RaftLog]:
     terms = {entry.index: entry.term for entry in pin.entries()}
     try:
         yield log
-        # What another leader's entries have replaced meanwhile is no longer pinned.
-        found = {entry.index: entry for entry in pin.entries() if entry.term <= terms[entry.index]}
-        if log.last_term is None or log.last_term <= max(terms.values(), default=0):
-            assert found.keys() == terms.keys(), f"pinned were {terms}, and {sorted(found)} are read"
+        # What was taken back meanwhile, or replaced by another leader's entries, is no longer pinned.
+        found = {entry.index: entry for entry in pin.entries()}
+        lost = [index for index in terms if index not in found and index <= log.state.index]
+        assert not lost, f"pinned were {terms}, {sorted(found)} are read, and the snapshot is {log.state.index}"
         for index, entry in found.items():
-            assert (entry.term, bytes(entry.payload)) == (
-                terms[index], payload_of(log.log_id, index, terms[index])), f"pinned entry {index} is {entry}"
+            assert entry.term >= terms[index], f"pinned entry {index} of term {terms[index]} is {entry}"
+            assert bytes(entry.payload) == payload_of(log.log_id, index, entry.term), f"pinned entry {index} is {entry}"
     finally:
         pin.release()
 
@@ -244,7 +220,7 @@ class Beside:
 
 
 class RaftLogStoreDriver:
-    """Two logs over one WAL: appends, conflicts, cuts, gaps, flushes, snapshots, checkpoints, votes, removals."""
+    """Two logs over one WAL: appends, conflicts, cuts, flushes, snapshots, checkpoints, votes, removals."""
 
     def __init__(self) -> None:
         self._host = HostLock()
@@ -262,25 +238,16 @@ class RaftLogStoreDriver:
 
     def open(self, world: World, settings: StoreOptions) -> Opened:
         # Only then is a lost live set made anew from the state.
-        machine = Machine if settings.keep_trailing else None
-        snapshots = SnapshotFolder(world.folder / "snapshots", files=world.files, machine=machine)
+        machine_of = (lambda _: Machine()) if settings.keep_trailing else None
         log = attrs.evolve(settings.log, clock=world.clock, files=FilesInFront(_without_locks, world.files))
-        store = RaftLogStore(world.folder / "store", attrs.evolve(
-            settings, log=log, snapshots_of=lambda log_id: snapshots if log_id == SNAPSHOTTED else Nowhere()))
-        try:
-            if SNAPSHOTTED not in store.status().damaged:
-                store.log(SNAPSHOTTED).attach(snapshots)
-        except BaseException:
-            with contextlib.suppress(CompactlibError):
-                store.close()
-            raise
-        return Opened(store, snapshots, settings.keep_trailing, next(self._openings))
+        store = RaftLogStore(world.folder / "store", attrs.evolve(settings, log=log, machine_of=machine_of))
+        return Opened(store, settings.keep_trailing, next(self._openings))
 
     def policy(self) -> SeedPolicy:
         return SeedPolicy()
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
-        kind = rng.choice(["upkeep", "checkpoint", "append", "unsynced", "apart", "unsynced", "cut", "upkeep", "apart",
+        kind = rng.choice(["upkeep", "checkpoint", "append", "unsynced", "unsynced", "cut", "upkeep", "conflict",
                            "conflict", "snapshot", "remove", "append", "checkpoint"])
         if kind == "upkeep":
             self._keep_up(store, rng.choice(["flush", "reclaim", "compact"]), rng, journal)
@@ -350,21 +317,15 @@ class RaftLogStoreDriver:
                 self._take_back(store, kind, store.store.log(each), rng, journal)
 
     def _append(self, store: Opened, log: RaftLog, rng: Random, journal: Journal) -> None:
-        first = max(log.contiguous_through, 0) + 1
+        first = max(log.last_index, 0) + 1
         appended = Appended(log.log_id, first, _term(log, rng), rng.randint(1, 6), store.opening)
         with journal.trying(appended):
             log.append(_entries(appended))
 
     def _take_back(self, store: Opened, kind: str, log: RaftLog, rng: Random, journal: Journal) -> None:
-        last, through = max(log.last_index, 0), max(log.contiguous_through, 0)
-        floor = max(0, log.state.index, *(each.index for each in store.snapshots.checkpoints
-                                          if log.log_id == SNAPSHOTTED))
-        if kind == "apart" and last:  # a log without a snapshot begins with its first entry
-            apart = Apart(log.log_id, last + 2, _term(log, rng), store.opening)
-            with journal.trying(apart):
-                log.append_sparse([Entry(apart.index, apart.term, payload_of(log.log_id, apart.index, apart.term))])
-                log.sync()
-        elif kind == "cut" and last:
+        last = max(log.last_index, 0)
+        floor = max(0, log.state.index, *(each.index for each in log.checkpoints))
+        if kind == "cut" and last:
             cut = Cut(log.log_id, max(last - rng.randrange(1, 4), floor), store.opening)
             with journal.trying(cut):
                 log.reset(cut.last)
@@ -373,14 +334,14 @@ class RaftLogStoreDriver:
             voted = Voted(log.log_id, _term(log, rng) + 1, f"node {rng.randrange(9)}")
             with journal.trying(voted):
                 log.record_hard_state(voted.term, voted.name)
-            before = max(through - rng.randrange(5), floor)
+            before = max(last - rng.randrange(5), floor)
             appended = Appended(log.log_id, before + 1, voted.term, rng.randint(1, 4), store.opening, True)
             with journal.trying(appended):
                 answer = log.append_entries(before, log.term_of(before) or 0, _entries(appended))
                 assert (answer.success, answer.match_index) == (True, before + appended.count), answer
 
     def _snapshot(self, store: Opened, log: RaftLog, rng: Random, journal: Journal) -> None:
-        floor, through = max(log.state.index, 0), log.contiguous_through
+        floor, through = max(log.state.index, 0), log.last_index
         if through > floor:
             index = rng.choice([through, rng.randint(floor + 1, through)])
             live = live_of(log, index)
@@ -388,10 +349,11 @@ class RaftLogStoreDriver:
                 log.snapshot(index, live, [state_of(index, live)] if log.log_id == SNAPSHOTTED else None)
 
     def _checkpoint(self, store: Opened, log: RaftLog, rng: Random, journal: Journal) -> None:
-        there = store.snapshots.checkpoint_below(log.last_index) if rng.random() < 0.6 else None
-        floor = max(0, log.state.index, *(each.index for each in store.snapshots.checkpoints))
-        if there is None and log.contiguous_through > floor:
-            index = rng.randint(floor + 1, log.contiguous_through)
+        checkpoints = log.checkpoints
+        there = checkpoints[-1] if checkpoints and rng.random() < 0.6 else None
+        floor = max(0, log.state.index, *(each.index for each in checkpoints))
+        if there is None and log.last_index > floor:
+            index = rng.randint(floor + 1, log.last_index)
             live = live_of(log, index)
             with journal.trying(Checkpoint(index, store.opening)):
                 log.checkpoint(index, live, [state_of(index, live)])
@@ -418,7 +380,6 @@ class RaftLogStoreDriver:
         if not damage:
             store.store.audit()
             assert store.store.verify().is_sound, store.store.verify()
-            store.snapshots.audit()
             leftovers = leftovers_of(Path(store.store.folder).parent, *TIDY)
             assert not leftovers, f"{leftovers} were left"
 
@@ -432,13 +393,11 @@ def _check_log(log: RaftLog | None, log_id: str, journal: Journal, damage: str) 
             return
     if log is not None and damage == "cut":
         # As if the last writes had never been synced: what no snapshot covers is as it was at some time. If what was
-        # cut lies before what the WAL has, the log names a gap, behind which nothing counts.
-        row, through, kept = log.state.index, log.contiguous_through, Kept.of(changes)[log_id]
+        # cut lies before what the WAL has, the log is refused.
+        row, kept = log.state.index, Kept.of(changes)[log_id]
         for count in range(len(changes)):
             earlier = Kept.of(changes[:count])[log_id].answers
-            answers = {i: kept.at(i) if i <= row else
-                       earlier.get(i, {ABSENT}) | (kept.at(i) | {ABSENT} if i > through else set())
-                       for i in {*kept.answers, *earlier}}
+            answers = {i: kept.at(i) if i <= row else earlier.get(i, {ABSENT}) for i in {*kept.answers, *earlier}}
             wrong = wrong and wrong_with(log, attrs.evolve(kept, answers=answers), damage)
     assert not wrong, f"log {log_id!r}: {wrong}"
 
@@ -504,8 +463,6 @@ class Kept:
         match what:
             case Appended(first=first, term=term):
                 self._replace(range(first, _BEYOND), {i: {term} for i in what.indexes()}, is_sure)
-            case Apart(index=index, term=term):
-                self._replace(range(index, index + 1), {index: {term}}, is_sure)
             case Cut(last=last):
                 self._replace(range(last + 1, _BEYOND), {}, is_sure)
             case Snapshot(index=last, live=live, trailing=trailing):
@@ -581,15 +538,18 @@ def _answer(log: RaftLog, index: int) -> object:
 
 
 def _check_snapshots(store: Opened, journal: Journal, damage: str) -> None:
-    """The folder has the snapshot that the log's row names, and each checkpoint above it."""
-    row, snapshots = store.store.log(SNAPSHOTTED).state, store.snapshots
+    """The log has the state of its snapshot, and each checkpoint above that."""
+    log = store.store.log(SNAPSHOTTED)
+    row = log.state
     try:
-        latest, checkpoints = snapshots.latest(), [each.index for each in snapshots.checkpoints]
-        assert (-1 if latest is None else latest.index) == row.index, f"the row is {row}, the snapshot {latest}"
-        for manifest in ([] if snapshots.manifest is None else [snapshots.manifest, *snapshots.checkpoints]):
-            with snapshots.open_state(manifest) as reader:
-                state = b"".join(reader.pieces())
-            assert state == state_of(manifest.index, list(snapshots.live_set(manifest))), state
+        checkpoints = [each.index for each in log.checkpoints]
+        for each in [*([row] if row.index >= 0 else []), *log.checkpoints]:
+            with log.open_state(each) as reader:
+                found = json.loads(b"".join(reader.pieces()))
+            added = set(each.live) - set(found["live"])
+            assert found["index"] == each.index
+            assert set(found["live"]) <= set(each.live)
+            assert added <= set(range(each.index - MOST_TRAILING + 1, each.index + 1)), f"{each} of {found}"
     except CorruptData:
         assert damage, "the snapshots are damaged"
         return

@@ -25,7 +25,7 @@ from compactlib.testing import HostLock, Journal, World
 from tests.promises.drivers.tidy import leftovers_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
-TIDY = (r"\d{16}\.segment", "LOCK", "SNAPSHOT", "CADENCE")
+TIDY = (r"\d{16}\.segment", "LOCK", "SNAPSHOT")
 """What may lie in the folder of a log that is open and at rest."""
 
 
@@ -99,19 +99,19 @@ class SegmentLogDriver:
                 store.compact(policy=self.policy()) if kind == "compact" else store.reclaim()
 
     def _write(self, store: SegmentLog, kind: str, rng: Random, journal: Journal) -> None:
-        last, state = store.last_index or 0, store.snapshot
-        floor = 0 if state is None else state.index
+        last, state = max(store.last_index, 0), store.state
+        floor = max(state.index, 0)
         if kind == "snapshot" and last > floor:
             index = rng.choice([last, rng.randint(floor + 1, last)])
-            live = tuple(i for i in range(1, index + 1) if (i > floor or (state and i in state.live)) and i % 4 == 0)
+            live = tuple(i for i in range(1, index + 1) if (i > floor or i in state.live) and i % 4 == 0)
             with journal.trying(Snapshot(index, live)):
-                store.record_snapshot(index, live)
+                store.snapshot(index, live)
             return
         first = max(last - rng.randrange(3), floor) + 1 if kind == "overwrite" else last + 1
         terms = [entry.term for entry in store.entries(max(floor + 1, last))]
         appended = Appended(first, max(terms, default=0) + (kind == "overwrite") or 1, rng.randint(1, 9))
         with journal.trying(appended):
-            store.extend((i, appended.term, payload_of(i, appended.term)) for i in appended.indexes())
+            store.append((i, appended.term, payload_of(i, appended.term)) for i in appended.indexes())
             store.sync()
 
     def check(self, store: SegmentLog | LogReader, journal: Journal, *, damage: str) -> None:

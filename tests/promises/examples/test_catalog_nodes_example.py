@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of a cluster: three processes, one of which is killed; and a time on its way to the replicas."""
+"""The examples of a cluster: three processes, one of which is killed; a time on its way to the replicas; a leader."""
 
 from __future__ import annotations
 
@@ -7,18 +7,37 @@ from pathlib import Path
 
 import pytest
 
+from examples.catalog_leader import main as rounds_of_leaders
 from examples.catalog_nodes import run
 from examples.catalog_published import main
+from tests.harness.kv.postgres_server import postgres
 
 
-@pytest.mark.cluster
-def test_history_is_held_by_a_dead_node_until_it_is_taken_out(tmp_path: Path) -> None:
-    stations = run(tmp_path / "nodes")
+def check(stations: dict[str, tuple[int, int]]) -> None:
     assert stations["shrunk under load"][0] > 5
     silent, freed = stations["n3 is silent"], stations["n3 was taken out"]
     assert silent[0] < silent[1] - 5
     assert freed[0] > silent[1]
 
 
+@pytest.mark.cluster
+def test_history_is_held_by_a_dead_node_until_it_is_taken_out(tmp_path: Path) -> None:
+    check(run(str(tmp_path / "nodes")))
+
+
+@pytest.mark.cluster
+def test_history_in_postgresql_is_held_by_a_dead_node_until_it_is_taken_out() -> None:
+    with postgres() as url:
+        check(run(url))
+
+
 def test_history_is_cut_when_every_replica_has_flushed() -> None:
     assert main() == [0, 0, 5]
+
+
+@pytest.mark.cluster
+def test_leader_of_a_raft_group_coordinates_and_the_former_one_cuts_nothing() -> None:
+    (first, second), refused = rounds_of_leaders()
+    assert second[0] > first[0]
+    assert (first[1], second[1]) == (3, 6)
+    assert refused == f"term {first[0]} is over: a coordinator of term {second[0]} is known"

@@ -78,8 +78,8 @@ def made_logs(folder: Path) -> tuple[list[BlockMeta], dict[str, dict[int, bytes]
     live: dict[str, dict[int, bytes]] = {}
     for name, last in LOGS.items():
         with SegmentLog(folder / name, LIMITS) as log:
-            log.extend((index, 1, f"{name}:{index}".encode() * 9) for index in range(1, last + 2))
-            log.record_snapshot(last, live=range(1, last + 1, 3))
+            log.append((index, 1, f"{name}:{index}".encode() * 9) for index in range(1, last + 2))
+            log.snapshot(last, live=range(1, last + 1, 3))
             live[name] = {index: payload for index, payload in payloads(log).items()
                           if index > last or index % 3 == 1}
             blocks += (BlockMeta(id=segment_block_id(each.number), tenant=name, shard=0, level=0,

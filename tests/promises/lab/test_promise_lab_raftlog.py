@@ -42,8 +42,8 @@ def test_a_plan_in_the_lab_is_the_logs_own(tmp_path: Path, policy: LogPolicy) ->
                 key, size = int(random.random() ** 2 * 150), random.randrange(0, 300)
                 kind = DELETE if random.random() < 0.2 else PUT
                 lab.apply(Operations(kinds=bytes([kind]), keys=[key], sizes=[size], times_ms=[lab.last_index]))
-                log.extend([(lab.last_index, 1, bytes(16 if kind == DELETE else size))])
-            log.record_snapshot(lab.last_index, live=lab.snapshot())
+                log.append([(lab.last_index, 1, bytes(16 if kind == DELETE else size))])
+            log.snapshot(lab.last_index, live=lab.snapshot())
             by = policy if round_ % 2 == 1 else DropDead()
             mine = log.plan(by)
             log.compact(mine)
@@ -69,10 +69,10 @@ def test_a_trigger_in_the_lab_is_the_logs_own(tmp_path: Path, trigger: Trigger) 
                 key, size = int(random.random() ** 2 * 100), random.randrange(0, 300)
                 lab.apply(Operations(kinds=bytes([PUT]), keys=[key], sizes=[size],
                                      times_ms=[round(clock.now() * 1000)]))
-                log.extend([(lab.last_index, 1, bytes(size))])
+                log.append([(lab.last_index, 1, bytes(size))])
                 clock.advance(random.choice((0.0, 0.5, 1.0)))
             lab.now_ms = round(clock.now() * 1000)
-            log.record_snapshot(lab.last_index, live=lab.snapshot())
+            log.snapshot(lab.last_index, live=lab.snapshot())
             report, mine = log.compact(), lab.compact()
             if not report.is_empty:
                 assert (report.policy, report.dropped) == (mine.policy, tuple(drop.number for drop in mine.drops))

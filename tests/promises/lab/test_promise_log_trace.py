@@ -38,7 +38,7 @@ def test_log_trace_puts_the_key_of_each_command(tmp_path: Path) -> None:
 def test_log_trace_is_replayed_from_a_reader(tmp_path: Path) -> None:
     with SegmentLog(tmp_path / "log") as log:
         for index in range(1, 101):
-            log.append(index, 1, b"%d=%d" % (index % 5, index))
+            log.append([(index, 1, b"%d=%d" % (index % 5, index))])
         log.sync()
     with LogReader(tmp_path / "log") as reader:
         trace = LogTrace(reader, lambda command: command.split(b"=")[0].decode())

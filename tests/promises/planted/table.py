@@ -28,7 +28,7 @@ MISTAKES: Sequence[Mistake] = (
         ("segment_log-crashes",),
         "After a power failure during a compaction, entries of a merged segment are gone."),
     Mistake(
-        "raftlog-names-found-not-synced", "compactlib/raftlog/store/store.py",
+        "raftlog-names-found-not-synced", "compactlib/raftlog/store.py",
         "        self._sync_found()\n",
         "",
         (KILLED + "[raft_log_store-opening]",),
@@ -57,7 +57,7 @@ MISTAKES: Sequence[Mistake] = (
         "durable."),
     Mistake(
         "blob-tail-not-cut", "compactlib/blobstore/opening.py",
-        "            out.truncate(active.open.end)\n",
+        "            out.truncate(active.end)\n",
         "            pass\n",
         (TORN + "[blob_store]",),
         "Half a record that was never acknowledged stays in the file, and is taken for damage or for a record "
@@ -81,35 +81,47 @@ MISTAKES: Sequence[Mistake] = (
         (SCRIPTS + "[catalog-cuts-paused_owners]",),
         "A coordinator that was replaced cuts history that its successor wants to keep."),
     Mistake(
-        "catalog-pins-forgotten-unseen", "compactlib/catalog/needs/pins.py",
-        "        now = self._clock.present()\n\n        def living(before: _Pins | None) -> _Pins | None:\n"
+        "catalog-pins-forgotten-unseen", "compactlib/catalog/pins.py",
+        "        now = self._clock.present()\n\n        def living(before: PinSet | None) -> PinSet | None:\n"
         "            if before is None:\n                return None\n"
-        "            return _without(before, [owner for owner, pin in before.pins.items() if not self._holds(pin, now)])\n",
+        "            return before.without([owner for owner, pin in before.pins.items() if not self._holds(pin, now)])\n",
         "        now = self._clock.present()\n"
         "        gone = [pin.owner for pin in self.all() if not self._holds(pin, now)]\n\n"
-        "        def living(before: _Pins | None) -> _Pins | None:\n"
+        "        def living(before: PinSet | None) -> PinSet | None:\n"
         "            if before is None:\n                return None\n"
-        "            return _without(before, [owner for owner in gone if owner in before.pins])\n",
+        "            return before.without([owner for owner in gone if owner in before.pins])\n",
         (SCRIPTS + "[catalog-retaken-paused_owners]",),
         "A pin that was renewed while expired ones are forgotten is forgotten too."),
     Mistake(
         "catalog-cut-without-members", "compactlib/catalog/round.py",
-        "        term=term, conditions=conditions))\n",
-        "        term=term, conditions=()))\n",
+        "conditions=[unchanged])",
+        "conditions=[])",
         ("tests/promises/catalog/test_catalog_scenarios.py::test_scenario[round_node_joins_before_publish]",),
         "History is cut below what a node needs that has joined since the others were asked."),
     Mistake(
-        "catalog-copy-unheard", "compactlib/catalog/needs/published.py",
+        "catalog-copy-unheard", "compactlib/catalog/published.py",
         "                    pins.pin(f\"a copy on {self._node}\", history.version_at(began), history, ttl_seconds=0)\n",
         "                    pass\n",
         ("tests/promises/catalog/test_catalog_decision.py::test_replica_that_was_copied_is_heard_of_by_rounds_under_way",),
         "A replica that was copied must replay versions that a round under way has cut."),
     Mistake(
-        "catalog-published-before-flush", "compactlib/catalog/needs/published.py",
+        "catalog-published-before-flush", "compactlib/catalog/published.py",
         "                known.applied = index, max(known.applied[1], time)\n",
         "                known.published = max(known.published, time)\n",
         ("tests/promises/catalog/test_catalog_worlds.py::test_nothing_is_cut_that_somebody_needs",),
         "A replica must replay versions that were cut, since a time counted before it was on disk."),
+    Mistake(
+        "catalog-watermark-in-force-unkept", "compactlib/catalog/watermark.py",
+        "            if time is None or not self._is_kept or any(",
+        "            if time is None or any(",
+        ("tests/promises/catalog/test_catalog_needs.py::test_watermark_comes_into_force_only_when_the_store_has_it",),
+        "Data goes below a low watermark that a restart forgets: readers begin below it."),
+    Mistake(
+        "catalog-decision-not-asked-again", "compactlib/catalog/service.py",
+        "        limits = limits_of(attrs.evolve(plan.view, history=history, now=now), target)\n",
+        "        limits = ()\n",
+        ("tests/promises/catalog/test_catalog_decision.py::test_partition_that_was_assigned_to_another_node_since_the_decision_keeps_its_table",),
+        "History is cut though a partition has moved to a node that was not asked."),
     Mistake(
         "catalog-pieces-not-read-back", "compactlib/catalog/update_log.py",
         "        if decode_catalog(self._joined(version, pieces), key.decode()) != catalog:\n",
@@ -117,7 +129,7 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_snapshot_outputs.py::test_catalog_compaction_fails_by_name_when_its_snapshot_is_damaged",),
         "Updates are deleted though the snapshot in their place cannot be read."),
     Mistake(
-        "catalog-pin-of-what-was-cut", "compactlib/catalog/needs/pins.py",
+        "catalog-pin-of-what-was-cut", "compactlib/catalog/pins.py",
         "                if pin.version < earliest:\n",
         "                if False:\n",
         ("tests/promises/catalog/test_catalog_decision.py::test_copy_of_what_was_cut_is_refused",),
@@ -130,7 +142,7 @@ MISTAKES: Sequence[Mistake] = (
         "A former coordinator cuts history after its successor was elected."),
     Mistake(
         "catalog-join-without-wait", "compactlib/catalog/node.py",
-        "        self._clock.clock.sleep(self._clock.max_skew_ms / 1000)\n",
+        "        clock.clock.sleep(clock.max_skew_ms / 1000)\n",
         "",
         ("tests/promises/catalog/test_catalog_node.py::test_node_joins_after_the_greatest_skew_of_the_clocks",),
         "A transaction of a node that has just joined begins below a time that was handed out before."),
@@ -148,9 +160,9 @@ MISTAKES: Sequence[Mistake] = (
         "A version that is lost passes for one that never was."),
     Mistake(
         "segment-not-synced", "compactlib/raftlog/segment/writer.py",
-        "            self._may_lack_seal = True\n"
-        "            self._out.sync()\n",
-        "            self._may_lack_seal = True\n",
+        "            self._out.sync()\n"
+        "            # Not synced in turn",
+        "            # Not synced in turn",
         ("segment_log-crashes",),
         "Entries that `sync` has acknowledged are gone after a power failure."),
     Mistake(
@@ -162,9 +174,9 @@ MISTAKES: Sequence[Mistake] = (
         "A segment that is not the newest is torn in a power failure, and the log cannot be opened."),
     Mistake(
         "truncation-removal-not-synced", "compactlib/raftlog/segment/segments.py",
-        "            self._files.unlink(os.path.join(self._folder, segment_name(number)))\n"
-        "            self._files.sync_folder(self._folder)\n",
-        "            self._files.unlink(os.path.join(self._folder, segment_name(number)))\n",
+        "            self._files.unlink(os.path.join(self.folder, segment_name(number)))\n"
+        "            self._files.sync_folder(self.folder)\n",
+        "            self._files.unlink(os.path.join(self.folder, segment_name(number)))\n",
         (TRUNCATED + "[little-several_segments]",),
         "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
     Mistake(
@@ -183,13 +195,13 @@ MISTAKES: Sequence[Mistake] = (
         (TRUNCATED + "[little-within_a_segment]",),
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(
-        "truncation-not-made-again", "compactlib/raftlog/store/raft_log.py",
+        "truncation-not-made-again", "compactlib/raftlog/raft_log.py",
         "            self._own.truncate(self._agreeing_through(max(min(cuts), row.index)))\n",
         "            pass\n",
         (TRUNCATED_STORE + "[little-several_segments]",),
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
     Mistake(
-        "truncation-before-the-wal", "compactlib/raftlog/store/raft_log.py",
+        "truncation-before-the-wal", "compactlib/raftlog/raft_log.py",
         "            try:\n"
         "                self._wal.sync(self._pending.ticket)\n"
         "                self._own.truncate(after)\n",
@@ -214,8 +226,8 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_raftlog_outputs.py",),
         "A damaged copy takes the place of the only good one."),
     Mistake(
-        "memtable-flushed-unsynced", "compactlib/raftlog/store/raft_log.py",
-        "            self._undone_if_refused(self._own.sync)\n",
+        "memtable-flushed-unsynced", "compactlib/raftlog/raft_log.py",
+        "        self._undone_if_refused(self._own.sync)\n",
         "",
         ("raft_log_store-crashes",),
         "Entries are in no file once the WAL that held them is removed."),
@@ -236,33 +248,29 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "Acknowledged entries are gone after a power failure."),
     Mistake(
-        "raftlog-removal-not-synced", "compactlib/raftlog/store/removal.py",
+        "raftlog-removal-not-synced", "compactlib/raftlog/store.py",
         "        files.rename(path, removed)\n"
         "    files.sync_folder(logs)\n",
         "        files.rename(path, removed)\n",
         ("raft_log_store-crashes",),
         "A removed log is back, with half of its files."),
     Mistake(
-        "raftlog-snapshot-before-its-entries", "compactlib/raftlog/store/raft_log.py",
-        "            self._wal.sync(self._pending.ticket)\n"
-        "            self._require_held(meta)\n"
-        "            if self._snapshots is not None",
-        "            self._require_held(meta)\n"
-        "            if self._snapshots is not None",
+        "raftlog-snapshot-before-its-entries", "compactlib/raftlog/raft_log.py",
+        "        self._wal.sync(self._pending.ticket)\n"
+        "        self._require_held(found)\n",
+        "        self._require_held(found)\n",
         ("raft_log_store-crashes",),
         "A snapshot names live entries that a power failure takes, and the log cannot be opened."),
     Mistake(
-        "received-entries-not-synced", "compactlib/raftlog/replication/install.py",
-        "        log.sync()\n"
-        "        with log.pin(live):\n",
-        "        with log.pin(live):\n",
+        "received-entries-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "        self._entries.sync()\n",
+        "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose live entries a power failure has taken."),
     Mistake(
-        "received-state-not-synced", "compactlib/raftlog/snapshots/staging.py",
-        "        out = self._open()\n"
-        "        out.sync()\n",
-        "        out = self._open()\n",
+        "received-state-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "        self._state.sync()\n",
+        "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose state a power failure has taken."),
     Mistake(
@@ -278,45 +286,100 @@ MISTAKES: Sequence[Mistake] = (
         (RECEIVED + "test_entries_that_do_not_follow_are_refused_as_damage",),
         "A gap in what a leader sends is not noticed."),
     Mistake(
-        "install-refused-log-stays-open", "compactlib/raftlog/replication/install.py",
-        "                log.close()\n",
-        "                pass\n",
+        "install-refused-log-stays-open", "compactlib/raftlog/raft_log.py",
+        "                except CompactlibError as error:\n"
+        "                    self._guard.fail(error)\n"
+        "                    raise\n"
+        "                with self._lock:\n",
+        "                except CompactlibError as error:\n"
+        "                    self._is_cutting = False\n"
+        "                    raise\n"
+        "                with self._lock:\n",
         (RECEIVED + "test_disk_that_refuses_leaves_the_old_log_or_a_closed_one",),
         "A follower appends over entries that the snapshot in force needs."),
     Mistake(
         "sent-entries-not-pinned", "compactlib/raftlog/replication/sender.py",
-        "                    pin = log.pin(live)\n",
-        "                    pin = log.pin(live)\n"
-        "                    pin.release()\n"
-        "                    pin.read = log.read\n",
+        "                pin = log.pin(row.live)\n",
+        "                pin = log.pin(row.live)\n"
+        "                pin.release()\n"
+        "                pin.read = log.read\n",
         (RECEIVED + "test_leader_sends_its_snapshot_while_a_newer_one_leaves_its_entries_dead",),
         "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
-        "raftlog-cut-not-queued", "compactlib/raftlog/store/raft_log.py",
-        "            self._cut(after, partial(self._queue_cut, after), self._require_open)\n",
+        "pinned-entries-not-flushed", "compactlib/raftlog/raft_log.py",
+        "        live = row.live | self._own.pinned.at_most(row.index)\n",
+        "        live = row.live\n",
+        ("tests/promises/raftlog/test_raftlog_pins_and_forecasts.py",),
+        "Entries that a transfer needs are gone once the memory that held them is flushed."),
+    Mistake(
+        "raftlog-cut-not-queued", "compactlib/raftlog/raft_log.py",
+        "            self._cut(after, partial(self._queue_cut, after))\n",
         "",
         ("raft_log_store-kills",),
         "Entries of a deposed leader that were taken back are there."),
     Mistake(
         "snapshot-state-not-synced", "compactlib/raftlog/snapshots/folder.py",
-        "            out.sync()\n"
-        "        finally:\n"
-        "            out.close()\n"
-        "        return size, crc\n",
-        "        finally:\n"
-        "            out.close()\n"
-        "        return size, crc\n",
+        "                out.sync()\n"
+        "                require_state",
+        "                require_state",
         ("raft_log_store-crashes",),
         "The snapshot in force is torn, and the entries below it are gone."),
     Mistake(
-        "checkpoint-promoted-unsynced", "compactlib/raftlog/snapshots/folder.py",
-        "        self._files.sync_folder(self._folder)\n"
-        "        self._names_unsynced = False\n"
-        "        return manifest\n",
-        "        self._names_unsynced = False\n"
-        "        return manifest\n",
+        "snapshot-state-not-read-back", "compactlib/raftlog/snapshots/folder.py",
+        "                require_state(out.fileno(), path, size, crc)\n",
+        "",
+        ("tests/promises/test_promise_lost_snapshot_folder.py",),
+        "A state that the disk has garbled takes the place of a whole one."),
+    Mistake(
+        "snapshot-name-not-synced", "compactlib/raftlog/snapshots/folder.py",
+        "                out.close()\n"
+        "            self._files.sync_folder(self.folder)\n",
+        "                out.close()\n",
         ("raft_log_store-crashes",),
-        "The log's row names a snapshot that is a checkpoint again after a power failure."),
+        "The snapshot in force has no state after a power failure, and the log cannot be opened."),
+    Mistake(
+        "snapshot-state-not-found-missing", "compactlib/raftlog/snapshots/folder.py",
+        "                self.open_state(row).close()\n",
+        "                pass\n",
+        ("tests/promises/test_promise_lost_snapshot_folder.py",),
+        "A log whose snapshot was lost is opened, and the machine is begun anew behind what it covers."),
+    Mistake(
+        "snapshot-of-unknown-outcome-goes-on", "compactlib/raftlog/log/owned_log.py",
+        "                    self._guard.fail(error)\n",
+        "                    self._guard.undone()\n",
+        ("tests/promises/test_promise_lost_snapshot_folder.py",),
+        "Entries are acknowledged that a snapshot covers which was refused and is in force after a crash."),
+    Mistake(
+        "received-entries-not-taken-again", "compactlib/raftlog/raft_log.py",
+        "            self._take_received(row)\n"
+        "        cuts",
+        "            pass\n"
+        "        cuts",
+        (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
+        "A received snapshot is in force whose live entries the log never takes."),
+    Mistake(
+        "received-entries-taken-twice", "compactlib/raftlog/snapshots/folder.py",
+        "            self._files.unlink(path)\n"
+        "        self._files.sync_folder(self.folder)\n"
+        "\n"
+        "    def read_all",
+        "            self._files.unlink(path)\n"
+        "\n"
+        "    def read_all",
+        ("tests/promises/raftlog/test_raftlog_raft_log_machine.py::"
+         "test_a_crash_at_every_step_loses_nothing_confirmed[install]",),
+        "The entries of a received snapshot come back after a power failure, and cut what was appended since."),
+    Mistake(
+        "received-names-not-synced", "compactlib/raftlog/snapshots/folder.py",
+        "        self._files.sync_folder(self.folder)\n"
+        "        return row\n"
+        "\n"
+        "    def entries_path",
+        "        return row\n"
+        "\n"
+        "    def entries_path",
+        (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
+        "A received snapshot is in force, and its state and its live entries have no name after a power failure."),
     Mistake(
         "blob-record-not-synced", "compactlib/blobstore/log.py",
         "            # No reader sees a record whose write was reported as failed.\n"
@@ -332,8 +395,8 @@ MISTAKES: Sequence[Mistake] = (
         "A power failure in the middle of a compaction loses what it has moved."),
     Mistake(
         "blob-outputs-not-synced", "compactlib/blobstore/compact.py",
-        "            if published:\n"
-        "                log.files.sync_folder(log.folder)\n",
+        "        if published:\n"
+        "            log.files.sync_folder(log.folder)\n",
         "",
         (LOSSES + "[blob_store-compaction]",),
         "New segments lose their names in a power failure, after their sources are gone."),
@@ -351,40 +414,40 @@ MISTAKES: Sequence[Mistake] = (
         "All blobs in a new segment are gone after a power failure."),
     Mistake(
         "blob-found-records-not-synced", "compactlib/blobstore/opening.py",
-        "            out.truncate(active.open.end)\n"
+        "            out.truncate(active.end)\n"
         "        out.sync()\n",
-        "            out.truncate(active.open.end)\n",
+        "            out.truncate(active.end)\n",
         (KILLED + "[blob_store-writes]",),
         "Blobs that a restarted store has shown are gone after a power failure."),
     Mistake(
         "blob-erasure-not-marked", "compactlib/blobstore/erasure.py",
-        "    mark(state.erasures)\n"
-        "    erase_records",
-        "    erase_records",
+        "        files.unlink(path)\n",
+        "        pass\n",
         ("blob_store-kills",),
         "An interrupted hard delete leaves an index that says that the content is there; undeleting gives "
         "zeros."),
     Mistake(
         "blob-erasure-not-synced", "compactlib/blobstore/erasure.py",
-        "            written += sum(out.write_at(each.offset, _record(each)) for each in group)\n"
+        "            written += sum(out.write_at(each.offset, each.pieces()) for each in group)\n"
         "            out.sync()\n",
-        "            written += sum(out.write_at(each.offset, _record(each)) for each in group)\n",
+        "            written += sum(out.write_at(each.offset, each.pieces()) for each in group)\n",
         ("blob_store-crashes",),
         "Content that was reported as erased is on the disk after a power failure."),
     Mistake(
         "blob-sources-without-their-end", "compactlib/blobstore/opening.py",
-        "            if bad or len(found) != output.records:\n",
-        "            if False:\n",
+        "                damage.append(error)\n",
+        "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "Opening removes the sources of a compaction although a new segment is damaged."),
     Mistake(
         "blob-outputs-not-checked", "compactlib/blobstore/compact.py",
-        "                check_output(path, task, budget)\n",
+        "                check_segment(files[-1], log.descriptor.header(output.name), output.end, output.records,\n"
+        "                              output.sequences, budget.check)\n",
         "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "A compaction commits a new segment that is damaged, and removes its sources."),
     Mistake(
-        "blob-lost-segment-forgotten", "compactlib/blobstore/layout.py",
+        "blob-lost-segment-forgotten", "compactlib/blobstore/segment_list.py",
         "    missing = sorted(listed.difference(present))\n",
         "    missing = []\n",
         ("tests/promises/test_promise_lost_blob_segment.py",),
@@ -401,6 +464,12 @@ MISTAKES: Sequence[Mistake] = (
         "life_version=newest.life_version)",
         ("tests/promises/test_promise_blob_replicas.py",),
         "A blob that was put in place of a deleted one stays deleted at every peer."),
+    Mistake(
+        "blob-without-a-put-refused", "compactlib/blobstore/operations.py",
+        "    is_there = state.is_deleted or state.put is not None\n",
+        "    is_there = True\n",
+        ("tests/promises/test_promise_blob_replicas.py",),
+        "An id that answers that it is missing can never be put."),
     Mistake(
         "blob-peers-delete-returns", "compactlib/blobstore/operations.py",
         "        is_known = life <= life_here\n",

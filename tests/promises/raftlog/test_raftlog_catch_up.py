@@ -90,9 +90,9 @@ def test_trigger_holds_back_what_is_not_worth_it(name: str, tmp_path: Path) -> N
     """Until twice as much is dead as alive nothing is rewritten, and the empty plan says why."""
     for step, worth_it in ((10, True), (2, False)):
         with SegmentLog(tmp_path / str(step), attrs.evolve(OPTIONS.log, trigger=TRIGGERS[name])) as log:
-            log.extend((index, 1, b"payload" * 10) for index in range(1, 301))
+            log.append((index, 1, b"payload" * 10) for index in range(1, 301))
             log.sync()
-            log.record_snapshot(290, range(1, 291, step))
+            log.snapshot(290, range(1, 291, step))
             log.compact(policy=DropDead())
             plan = log.plan()
             assert bool(plan.groups) == worth_it, plan.why

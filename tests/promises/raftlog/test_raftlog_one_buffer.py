@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.raftlog import Entry, RaftLog, SegmentLog, SnapshotFolder, StoreOptions, open_log
+from compactlib.raftlog import Entry, RaftLog, SegmentLog, StoreOptions, open_log
 from tests.harness.raft_world import in_one_buffer
 
 ROWS = [(index, 1, b"payload %d" % index) for index in range(1, 6)]
@@ -28,7 +28,6 @@ WAYS: dict[str, Callable[[RaftLog], object]] = {
     "append": lambda log: log.append(in_one_buffer(ROWS)),
     "append_entries": lambda log: log.append_entries(0, 0, in_one_buffer(ROWS)),
     "append_run": lambda log: log.append_run(1, 1, (row[2] for row in in_one_buffer(ROWS))),  # type: ignore[arg-type]
-    "append_sparse": lambda log: log.append_sparse(in_one_buffer(ROWS)),  # type: ignore[arg-type]
 }
 
 
@@ -44,9 +43,9 @@ def test_a_log_takes_entries_of_one_buffer_as_they_were_given(way: str, tmp_path
 
 def test_segments_take_entries_of_one_buffer_as_they_were_given(tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:
-        log.extend(in_one_buffer(ROWS))
+        log.append(in_one_buffer(ROWS))
         buffer = bytearray(b"payload 6")
-        log.append(6, 1, buffer)
+        log.append([(6, 1, buffer)])
         buffer[:] = b"the next one"
         log.sync()
         assert list(log.entries()) == [*ROWS, Entry(6, 1, b"payload 6")]
@@ -54,15 +53,13 @@ def test_segments_take_entries_of_one_buffer_as_they_were_given(tmp_path: Path) 
 
 
 def test_a_snapshot_of_a_state_in_one_buffer_is_whole(tmp_path: Path) -> None:
-    snapshots = SnapshotFolder(tmp_path / "snapshots")
     with open_log(tmp_path / "log", StoreOptions(background=False)) as log:
-        log.attach(snapshots)
         log.append(ROWS)
         log.snapshot(3, [], pieces())
         log.checkpoint(4, [], pieces())
-        for manifest in (None, *snapshots.checkpoints):
-            with snapshots.open_state(manifest) as state:
+        for row in (None, *log.checkpoints):
+            with log.open_state(row) as state:
                 assert b"".join(state.pieces()) == b"".join(PIECES)
         with pytest.raises(InvalidInput, match="a piece of the state is a str"):
             log.snapshot(5, [], ["text"])  # type: ignore[list-item]
-        snapshots.audit()
+        assert log.verify().is_sound

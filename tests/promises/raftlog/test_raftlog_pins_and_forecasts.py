@@ -35,9 +35,9 @@ def payload(index: int) -> bytes:
 def in_segments(folder: Path, live: range) -> SegmentLog:
     log = SegmentLog(folder, OPTIONS)
     for index in range(1, LAST + 1):
-        log.append(index, 1, payload(index))
+        log.append([(index, 1, payload(index))])
     log.sync()
-    log.record_snapshot(LAST, live)
+    log.snapshot(LAST, live)
     return log
 
 
@@ -81,3 +81,15 @@ def test_pin_keeps_what_it_names_and_lets_other_segments_go(tmp_path: Path) -> N
         log.reclaim()
         assert isinstance(log.read(18), DeadEntry)
         assert log.read(1) == Entry(1, 1, payload(1))
+
+
+def test_pin_keeps_entries_in_memory_through_a_flush(tmp_path: Path) -> None:
+    with in_a_store(tmp_path) as log:
+        first = log.last_index + 1
+        log.append_run(first, 1, [payload(index) for index in range(first, first + 9)])
+        with log.pin(IndexSet.range(first + 2, first + 3)) as pin:
+            log.snapshot(first + 8, [1])
+            log.flush()
+            log.compact(policy=SeedPolicy())
+            assert list(pin.entries()) == [Entry(index, 1, payload(index)) for index in (first + 2, first + 3)]
+        assert isinstance(log.read(first + 2), DeadEntry)

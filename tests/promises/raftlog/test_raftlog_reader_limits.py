@@ -16,8 +16,8 @@ OPTIONS = LogOptions(limits=SegmentLimits(max_entries=10))
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     with SegmentLog(tmp_path / "log", OPTIONS) as log:
-        log.extend((index, 1, b"entry %d" % index) for index in range(1, 96))
-        log.record_snapshot(90, live=range(3, 91, 3))
+        log.append((index, 1, b"entry %d" % index) for index in range(1, 96))
+        log.snapshot(90, live=range(3, 91, 3))
     return tmp_path / "log"
 
 

@@ -20,8 +20,8 @@ COMPACTED = [Entry(index, 5, b"entry %d" % index) for index in (2, 3, 7, 12)]
 
 def compacted_log(folder: Path) -> Path:
     with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4))) as log:
-        log.extend((index, 5, b"entry %d" % index) for index in range(1, 14))
-        log.record_snapshot(12, live=[2, 3, 7, 12])
+        log.append((index, 5, b"entry %d" % index) for index in range(1, 14))
+        log.snapshot(12, live=[2, 3, 7, 12])
         assert not log.compact(policy=log.policy).is_empty
     return folder
 

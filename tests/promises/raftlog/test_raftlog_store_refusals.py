@@ -71,7 +71,7 @@ class Appender:
         except (StorageError, Busy):
             self._term += 1
             # Another thread's failure may have closed the log meanwhile.
-            self._last = min(self._last, self._log.contiguous_through)
+            self._last = min(self._last, self._log.last_index)
 
     def _append(self) -> None:
         first = self._last + 1

@@ -28,11 +28,11 @@ def work(store: RaftLogStore, acknowledged: dict[str, int]) -> None:
         log_id, number = IDS[turn % 2], turn // 2
         with contextlib.suppress(CompactlibError):
             log = store.log(log_id)
-            if (log.last_index or 0) <= acknowledged.get(log_id, 0):
+            if max(log.last_index, 0) <= acknowledged.get(log_id, 0):
                 last = acknowledged.get(log_id, 0) + 1
                 log.append([Entry(last, 1, payload_of(log_id, last))])
             store.sync()
-            acknowledged[log_id] = log.last_index or 0
+            acknowledged[log_id] = max(log.last_index, 0)
         with contextlib.suppress(CompactlibError):
             if number == 5:
                 store.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compactlib.raftlog import SnapshotFolder, StoreOptions, open_log
+from compactlib.raftlog import StoreOptions, open_log
 from tests.harness.snapshot_line import Ended, transfer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "raftlog" / "transfer.bin"
@@ -16,14 +16,10 @@ def conversation(folder: Path) -> Ended:
     """A follower that has applied entry 3 gets snapshot 20."""
     with (open_log(folder / "leader", StoreOptions(background=False)) as leader,
           open_log(folder / "follower", StoreOptions(background=False)) as follower):
-        of = leader, SnapshotFolder(folder / "leader-snapshots")
-        to = follower, SnapshotFolder(folder / "follower-snapshots")
-        leader.attach(of[1])
-        follower.attach(to[1])
         leader.append((index, 1 if index < 11 else 3, b"entry %d" % index) for index in range(1, 21))
         leader.snapshot(20, [3, 17, 18], [b"the state"])
         follower.append((index, 1, b"entry %d" % index) for index in range(1, 4))
-        return transfer(of, to, applied=3)
+        return transfer(leader, follower, applied=3)
 
 
 def test_frames_are_those_of_the_golden_file(tmp_path: Path) -> None:

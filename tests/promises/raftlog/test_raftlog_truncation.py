@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import attrs
@@ -16,7 +17,6 @@ import pytest
 from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.executors import LocalExecutor
 from compactlib.files import Files, LocalFiles
-from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     Entry,
     EveryNMinors,
@@ -27,9 +27,9 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
-    SnapshotMeta,
     StoredSegment,
     StoreOptions,
+    open_log,
 )
 from compactlib.testing import (
     FilesInFront,
@@ -41,6 +41,7 @@ from compactlib.testing import (
     record,
 )
 from tests.harness.effort import Effort
+from tests.harness.snapshot_line import transfer
 
 Terms = Mapping[int, int]
 """By index, the term of the entry that is held."""
@@ -128,14 +129,14 @@ class Life:
             held = {index: old for index, old in self.states[-1].items() if index < row[0]}
             self.states.append({**held, row[0]: term})
             self.cuts.append(row[0] - 1)
-            self.log.append(*row)
+            self.log.append([row])
 
     def sync(self) -> None:
         self.log.sync()
         self.acknowledge(len(self.states) - 1)
 
     def compact(self, do: Callable[[], object] = bool) -> None:
-        self.log.record_snapshot(8, range(1, 9))
+        self.log.snapshot(8, range(1, 9))
         self.acknowledge(len(self.states) - 1)
         self.log.compact(policy=SeedPolicy(), executor=Beside(do))
 
@@ -235,9 +236,9 @@ def test_truncation_survives_a_power_failure(story: Callable[[Life], None], tmp_
             assert log.verify().is_sound
             assert len(files_with_entries(folder / "log")) == len(log.refs)
             last = max(found, default=0)
-            floor = -1 if log.snapshot is None else log.snapshot.index
+            floor = log.state.index
             for first in (last + 1, max(last - 2, floor + 1, 1)):
-                log.append(first, 9, payload_of(first, 9))
+                log.append([(first, 9, payload_of(first, 9))])
                 log.sync()
             after = terms_of(log.entries())
         with SegmentLog(folder / "log", options()) as log:
@@ -369,7 +370,10 @@ def store_installs_a_snapshot(life: StoreLife) -> None:
     life.done(7, (), lambda: life.log.reset(7))
     live = {index: life.states[-1][index] for index in (2, 5)}
     life.states.append(live)
-    life.log.install(SnapshotMeta(30, 3, live=IndexSet.from_sorted([2, 5])))
+    with TemporaryDirectory() as folder, open_log(Path(folder) / "leader", log_id="a") as leader:
+        leader.append((index, 1 if index < 20 else 3, payload_of(index, 1)) for index in range(1, 31))
+        leader.snapshot(30, [2, 5], [b"the state"])
+        assert transfer(leader, life.log, applied=7).is_well
     life.acknowledge(len(life.states) - 1)
 
 
@@ -428,9 +432,9 @@ def test_cut_of_a_store_survives_a_power_failure(story: Callable[[StoreLife], No
 def cut_log(folder: Path) -> None:
     """Segments 1 to 6 of four entries, cut behind 10."""
     with SegmentLog(folder, options()) as log:
-        log.extend(rows(1, 24, 1))
+        log.append(rows(1, 24, 1))
         log.sync()
-        log.append(11, 2, payload_of(11, 2))
+        log.append([(11, 2, payload_of(11, 2))])
         log.sync()
 
 
@@ -445,8 +449,8 @@ def test_cut_entries_are_in_no_file(tmp_path: Path) -> None:
 def test_room_behind_a_cut_is_given_back_by_a_rewrite(tmp_path: Path) -> None:
     cut_log(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(12, 20, 2))
-        log.record_snapshot(10, range(1, 11))
+        log.append(rows(12, 20, 2))
+        log.snapshot(10, range(1, 11))
         size = (tmp_path / f"{3:016d}.segment").stat().st_size
         assert log.view().segments[2].dead_bytes > 0
         log.compact(policy=SeedPolicy(reclaim_fraction=0.1))
@@ -457,10 +461,10 @@ def test_room_behind_a_cut_is_given_back_by_a_rewrite(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [3, 4, 6])
 def test_a_file_from_before_a_cut_is_named(number: int, tmp_path: Path) -> None:
     with SegmentLog(tmp_path / "log", options()) as log:
-        log.extend(rows(1, 24, 1))
+        log.append(rows(1, 24, 1))
     shutil.copytree(tmp_path / "log", tmp_path / "older")
     with SegmentLog(tmp_path / "log", options()) as log:
-        log.append(11, 2, payload_of(11, 2))
+        log.append([(11, 2, payload_of(11, 2))])
     name = f"{number:016d}.segment"
     shutil.copy(tmp_path / "older" / name, tmp_path / "log" / name)
     for opens in (SegmentLog, LogReader):
@@ -498,14 +502,14 @@ def test_append_over_held_entries_without_room_changes_nothing(tmp_path: Path) -
         return act()
 
     with SegmentLog(tmp_path, options(FilesInFront(step))) as log:
-        log.extend(rows(1, 12, 1))
+        log.append(rows(1, 12, 1))
         log.sync()
         full["is"] = True
         with pytest.raises(StorageError):
-            log.append(6, 2, payload_of(6, 2))
+            log.append([(6, 2, payload_of(6, 2))])
         assert terms_of(log.entries()) == dict.fromkeys(range(1, 13), 1)
         full["is"] = False
-        log.append(6, 2, payload_of(6, 2))
+        log.append([(6, 2, payload_of(6, 2))])
         assert terms_of(log.entries()) == {**dict.fromkeys(range(1, 6), 1), 6: 2}
 
 
@@ -518,12 +522,12 @@ def test_a_log_that_failed_in_a_cut_says_so_and_is_opened_again(tmp_path: Path) 
         return act()
 
     log = SegmentLog(tmp_path, options(FilesInFront(step)))
-    log.extend(rows(1, 20, 1))
+    log.append(rows(1, 20, 1))
     log.sync()
     failing["is"] = True
     with pytest.raises(StorageError):
-        log.append(6, 2, b"")
-    for call in (log.sync, lambda: log.read(1), lambda: log.append(1, 1, b""), log.compact):
+        log.append([(6, 2, b"")])
+    for call in (log.sync, lambda: log.read(1), lambda: log.append([(1, 1, b"")]), log.compact):
         with pytest.raises(Closed, match="open it again"):
             call()
     failing["is"] = False
@@ -550,11 +554,11 @@ def test_a_reader_sees_a_log_before_or_after_a_cut(tmp_path: Path) -> None:
         return act()
 
     with SegmentLog(tmp_path, options(FilesInFront(step))) as log:
-        log.extend(rows(1, 24, 1))
+        log.append(rows(1, 24, 1))
         log.sync()
         with LogReader(tmp_path) as old:
             cutting["is"] = True
-            log.append(11, 2, payload_of(11, 2))
+            log.append([(11, 2, payload_of(11, 2))])
             log.sync()
             cutting["is"] = False
             assert old.read(10) == Entry(10, 1, payload_of(10, 1))

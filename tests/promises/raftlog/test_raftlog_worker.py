@@ -24,7 +24,6 @@ from compactlib.raftlog import (
     SegmentChanges,
     SegmentLimits,
     SegmentLog,
-    SnapshotFolder,
     SnapshotWriter,
     StoreOptions,
     open_log,
@@ -36,8 +35,8 @@ LIVE = range(1, 97, 8)
 
 def half_dead(folder: Path, **options: Any) -> SegmentLog:
     log = SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=8), **options))
-    log.extend((index, 1, b"%d" % index) for index in range(1, 101))
-    log.record_snapshot(96, LIVE)
+    log.append((index, 1, b"%d" % index) for index in range(1, 101))
+    log.snapshot(96, LIVE)
     return log
 
 
@@ -53,7 +52,7 @@ def test_request_during_a_compaction_is_carried_out_after_it(tmp_path: Path) -> 
         assert worker.last_report is not None
         assert worker.last_report.done
         assert not worker.run_pending()
-        log.record_snapshot(96, ())
+        log.snapshot(96, ())
         worker.request(SeedPolicy())
         with worker:
             report = worker.wait_until_idle()
@@ -121,8 +120,8 @@ def test_host_hears_of_changes_before_files_go(tmp_path: Path) -> None:
         log.compact(policy=SeedPolicy())
         assert heard
         assert sorted(listed.values()) == list(log.refs)
-        log.extend((index, 1, b"%d" % index) for index in range(101, 120))
-        log.record_snapshot(110, [1, 9])
+        log.append((index, 1, b"%d" % index) for index in range(101, 120))
+        log.snapshot(110, [1, 9])
         log.compact(policy=SeedPolicy())
         log.reclaim()
         assert sorted(listed.values()) == list(log.refs)
@@ -137,7 +136,7 @@ def test_files_stay_until_the_host_has_heard(tmp_path: Path) -> None:
             raise ValueError("the host's mistake")
 
     with half_dead(tmp_path, on_changes=on_changes, keep_links_seconds=0.0) as log:
-        log.record_snapshot(96, ())
+        log.snapshot(96, ())
         before = files_of(log)
         report = log.compact(policy=SeedPolicy())
         assert report.dropped
@@ -154,7 +153,6 @@ def test_files_stay_until_the_host_has_heard(tmp_path: Path) -> None:
 @pytest.fixture
 def machine_log(tmp_path: Path) -> Iterator[RaftLog]:
     with open_log(tmp_path / "log", StoreOptions(background=False)) as log:
-        log.attach(SnapshotFolder(tmp_path / "snapshots"))
         yield log
 
 
@@ -168,7 +166,7 @@ def test_snapshot_is_written_once_enough_was_applied(machine_log: RaftLog) -> No
     assert worker.last_snapshot.is_empty
     assert "entries were applied" in worker.last_snapshot.why
     log.append([(index, 1, b"x") for index in range(4, 7)])
-    worker.segments_flushed(None)
+    worker.segments_flushed(6)
     worker.run_pending()
     assert (worker.last_snapshot.kind, worker.last_snapshot.index, worker.last_snapshot.state_bytes) == (
         "snapshot", 6, 5)

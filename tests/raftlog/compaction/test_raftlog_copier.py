@@ -54,7 +54,7 @@ def test_both_give_what_is_live_byte_for_byte(name: str, tmp_path: Path) -> None
         limits = SegmentLimits(max_entries=count, max_bytes=1 << 30)
         with SegmentLog(folder, LogOptions(files=UnsyncedFiles(), limits=limits)) as log:
             for index, payload in payloads.items():
-                log.append(index, 1 + index // 100, payload)
+                log.append([(index, 1 + index // 100, payload)])
         share, run = rng.choice([0.05, 0.5, 1.0]), rng.choice([1, 7])
         live = IndexSet.from_iterable(index for index in range(1, 2 * count + 1)
                                       if index == 1 or random.Random(seed * 1000 + index // run).random() < share)

@@ -11,12 +11,8 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import StorageError
-from compactlib.files import LocalFiles
 from compactlib.raftlog import DeadEntry, DropDead, SegmentLog
-from compactlib.raftlog.compaction.commit import purge_links
 from compactlib.raftlog.model.names import segment_name
-from tests.harness.failing_files import FailingFiles
-from tests.harness.open_files import open_files
 from tests.raftlog.compaction_logs import (
     chained,
     compact_to_rest,
@@ -30,7 +26,6 @@ from tests.raftlog.compaction_logs import (
 )
 from tests.raftlog.wrapped_files import WatchedFiles
 
-FILES = LocalFiles()
 ONE, TWO, THREE = segment_name(1), segment_name(2), segment_name(3)
 
 
@@ -42,27 +37,6 @@ def now_clock() -> ManualClock:
 def names(folder: Path) -> set[str]:
     """The segment files and links in a folder."""
     return {name for name in os.listdir(folder) if name.endswith(".segment")}
-
-
-def test_the_room_of_merged_segments_is_free_when_compact_returns(tmp_path: Path) -> None:
-    vector_45(tmp_path)
-    with SegmentLog(tmp_path, options()) as log:
-        report = done(log.compact(policy=log.policy))
-        assert report.done
-        assert not [path for path in open_files(tmp_path) if path.endswith(" (deleted)")]
-
-
-def test_links_go_when_they_are_old_or_dangle_and_nobody_holds_them(tmp_path: Path) -> None:
-    (tmp_path / ONE).write_bytes(b"1")
-    for number, leader in ((2, ONE), (3, ONE), (4, segment_name(99)), (5, TWO)):
-        os.symlink(leader, tmp_path / segment_name(number))
-    made = os.lstat(tmp_path / TWO).st_mtime
-    assert purge_links(FILES, tmp_path, now=made + 59.0, keep_seconds=60.0) == (4,)
-    held = {2, 5}
-    assert purge_links(FILES, tmp_path, now=made + 61.0, keep_seconds=60.0, is_leased=held.__contains__) == (3,)
-    assert purge_links(FILES, tmp_path, now=made - 5.0, keep_seconds=60.0) == ()
-    assert purge_links(FILES, tmp_path, now=made + 61.0, keep_seconds=60.0) == (2, 5)
-    assert names(tmp_path) == {ONE}
 
 
 def reclaimed(log: SegmentLog) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -107,41 +81,6 @@ def test_old_names_stay_as_long_as_a_lease_that_may_need_them(tmp_path: Path) ->
         expected.check(log)
 
 
-def test_links_of_an_earlier_process_are_held_by_nobody(tmp_path: Path) -> None:
-    vector_45(tmp_path)
-    with SegmentLog(tmp_path, options()) as log:
-        done(log.compact(policy=log.policy))
-    clock = now_clock()
-    with SegmentLog(tmp_path, options(clock=clock, keep_links_seconds=60.0)) as log, log.lease():
-        clock.advance(61.0)
-        assert reclaimed(log) == ((), (2, 3))
-
-
-def test_opening_purges_what_is_old_and_what_dangles(tmp_path: Path) -> None:
-    vector_45(tmp_path)
-    with SegmentLog(tmp_path, options()) as log:
-        done(log.compact(policy=log.policy))
-    os.symlink(segment_name(77), tmp_path / segment_name(66))
-    SegmentLog(tmp_path, options(clock=now_clock(), keep_links_seconds=60.0)).close()
-    assert links(tmp_path) == {2: ONE, 3: ONE}
-    SegmentLog(tmp_path, options(clock=ManualClock(time.time() + 61.0), keep_links_seconds=60.0)).close()
-    assert links(tmp_path) == {}
-
-
-def test_links_to_a_leader_that_was_dropped_go_with_it(tmp_path: Path) -> None:
-    """With nothing alive only the newest segment remains."""
-    vector_45(tmp_path)
-    with SegmentLog(tmp_path, options()) as log:
-        done(log.compact(policy=log.policy))
-        assert len(links(tmp_path)) == 2
-        log.record_snapshot(48, [])
-        report = done(log.compact(policy=DropDead()))
-        assert report.dropped == (1,)
-        assert report.purged_links == (2, 3)
-        assert names(tmp_path) == {segment_name(4)}
-        assert log.read(40) == DeadEntry(40, 48)
-
-
 def test_chained_links_lead_to_the_end_of_the_chain_until_they_go(tmp_path: Path) -> None:
     expected = chained(tmp_path)
     clock = now_clock()
@@ -160,34 +99,14 @@ def test_chained_links_lead_to_the_end_of_the_chain_until_they_go(tmp_path: Path
         expected.check(log)
 
 
-def test_dropped_segments_stay_as_long_as_a_lease_and_go_after_it(tmp_path: Path) -> None:
-    filled(tmp_path, last=49, snapshot=48, live=[40])
-    with SegmentLog(tmp_path, options()) as log:
-        lease = log.lease()
-        report = done(log.compact(policy=DropDead()))
-        assert report.dropped == (1, 2)
-        assert [ref.number for ref in log.refs] == [3, 4]
-        assert {ONE, TWO} <= names(tmp_path)
-        assert log.reclaim().why == "2 dropped segments wait for the end of a lease; release it"
-        assert {ONE, TWO} <= names(tmp_path)
-        lease.release()
-        lease.release()
-        sizes = sum(os.lstat(tmp_path / name).st_size for name in (ONE, TWO))
-        outcome = log.reclaim()
-        assert not outcome.is_empty
-        assert (outcome.segments, outcome.bytes_freed) == ((1, 2), sizes)
-        assert names(tmp_path) == {THREE, segment_name(4)}
-
-
 def test_a_plan_made_before_answers_everything_after(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     with SegmentLog(tmp_path, options(keep_links_seconds=0.0)) as log:
         with log.plan_read(range(1, 50)) as plan:
-            assert [part.number for part in plan.parts] == [1, 2, 3, 4]
             done(log.compact(policy=log.policy))
             assert links(tmp_path) == {2: ONE, 3: ONE}
             assert list(plan.answers()) == [expected.answer(index) for index in range(1, 50)]
-            log.record_snapshot(49, [2, 40])
+            log.snapshot(49, [2, 40])
             log.compact(policy=log.policy)
             assert list(plan.answers()) == [entry_of(index) if index in (2, 40) else DeadEntry(index, 49)
                                             for index in range(1, 50)]
@@ -200,9 +119,9 @@ def test_a_scan_that_began_before_goes_on_through_compactions(tmp_path: Path) ->
     with SegmentLog(tmp_path, options(keep_links_seconds=0.0)) as log:
         scan = log.entries()
         first = [next(scan) for _ in range(6)]
-        log.record_snapshot(80, [1, 21, 53, 57, 77])
+        log.snapshot(80, [1, 21, 53, 57, 77])
         compact_to_rest(log)
-        log.extend([entry_of(82)])
+        log.append([entry_of(82)])
         # What was alive when its segment was reached; what died before is left out, what came later is not waited for.
         assert [entry.index for entry in first] == [1, 5, 9, 13, 17, 21]
         rest = [entry.index for entry in scan]
@@ -259,16 +178,3 @@ def test_what_the_disk_does_not_let_go_is_told_and_tried_again(tmp_path: Path) -
         assert names(tmp_path) == {THREE, segment_name(4)}
         expected.check(log)
         assert strays(tmp_path) == []
-
-
-def test_reclaiming_can_fail_at_any_step_and_goes_on(tmp_path: Path) -> None:
-    expected = vector_45(tmp_path)
-    with SegmentLog(tmp_path, options()) as log:
-        done(log.compact(policy=log.policy))
-    for fail_at in (1, 2):
-        with pytest.raises(StorageError):
-            purge_links(FailingFiles(fail_at=fail_at), tmp_path, now=time.time() + 9.0, keep_seconds=0.0)
-    assert len(links(tmp_path)) == 1
-    with SegmentLog(tmp_path, options(keep_links_seconds=0.0)) as log:
-        assert links(tmp_path) == {}
-        expected.check(log)

@@ -28,9 +28,9 @@ def test_runs_and_single_entries_make_the_same_files(runs: list[tuple[int, int, 
             # Overwrites, follows, or leaves a gap; in the middle of older segments, too.
             first, term = max(last + 1 + step, 1), term + 1
             payloads = [bytes([place % 251]) * (length + place % 3) for place in range(count)]
-            by_runs.extend([(first + place, term, payload) for place, payload in enumerate(payloads)])
+            by_runs.append([(first + place, term, payload) for place, payload in enumerate(payloads)])
             for place, payload in enumerate(payloads):
-                by_one.append(first + place, term, payload)
+                by_one.append([(first + place, term, payload)])
             last = first + count - 1
             by_runs.sync()
             by_one.sync()

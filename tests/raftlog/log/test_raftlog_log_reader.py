@@ -26,7 +26,7 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.names import compacting_name, segment_name
-from compactlib.raftlog.model.values import Answer, SegmentRef
+from compactlib.raftlog.model.values import Answer
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.segment_list import FolderContents, read_folder
 from tests.harness.plain_log import PlainLog, log_answers
@@ -42,24 +42,10 @@ def options() -> LogOptions:
     return LogOptions(limits=SegmentLimits(max_entries=4), keep_links_seconds=0.0)
 
 
-def test_it_sees_the_log_as_it_was_until_it_looks_again(tmp_path: Path) -> None:
-    with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 6))
-        log.sync()
-        with LogReader(tmp_path) as reader:
-            log.extend(rows(7, 10))
-            log.sync()
-            assert (reader.refs, reader.last_index) == ((SegmentRef(1, 1, 4), SegmentRef(2, 5, 6)), 6)
-            assert [entry.index for entry in reader.entries()] == list(range(1, 7))
-            reader.refresh()
-            PlainLog.of(rows(1, 10)).check(reader)
-            assert "3 segments, 1 to 10, snapshot None" in repr(reader)
-
-
 def test_it_changes_nothing(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 18))
-        log.record_snapshot(16, [2])
+        log.append(rows(1, 18))
+        log.snapshot(16, [2])
     with open(tmp_path / segment_name(5), "ab") as file:
         file.write(b"a torn tail")
     (tmp_path / compacting_name([1, 2])).write_bytes(b"left over")
@@ -78,10 +64,10 @@ def test_it_changes_nothing(tmp_path: Path) -> None:
 def test_compactions_and_snapshots_that_it_has_not_seen(tmp_path: Path, max_open: int) -> None:
     """Segments vanish, are rewritten under their name, become links and lose them. What is alive is still read."""
     with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 22))
-        log.record_snapshot(8, range(1, 9))
+        log.append(rows(1, 22))
+        log.snapshot(8, range(1, 9))
         with LogReader(tmp_path, max_open_segments=max_open) as reader:
-            log.record_snapshot(20, [2, 6, 14, 18])
+            log.snapshot(20, [2, 6, 14, 18])
             assert not log.compact(policy=log.policy).is_empty
             log.reclaim()
             live = {row[0]: Entry(*row) for row in rows(1, 22) if row[0] in (2, 6, 14, 18, 21, 22)}
@@ -98,24 +84,10 @@ def test_compactions_and_snapshots_that_it_has_not_seen(tmp_path: Path, max_open
             assert log_answers(reader, range(24)) == log_answers(log, range(24))
 
 
-def test_what_died_by_a_snapshot_that_it_has_not_seen_is_not_missing(tmp_path: Path) -> None:
-    """It knew of no snapshot, has let the file of segment 1 go, and finds a smaller one under the same name."""
-    with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 5))
-        log.sync()
-        with LogReader(tmp_path, max_open_segments=1) as single, LogReader(tmp_path, max_open_segments=1) as bulk:
-            log.record_snapshot(4, [2])
-            assert not log.compact(policy=RaPolicy()).is_empty
-            expected = [DeadEntry(1, 4), Entry(*rows(2, 2)[0]), DeadEntry(3, 4), DeadEntry(4, 4),
-                        Entry(*rows(5, 5)[0]), MissingEntry(6)]
-            assert [single.read(index) for index in range(1, 7)] == expected
-            assert list(bulk.read_many(range(1, 7))) == expected
-
-
 @pytest.mark.parametrize("how", ["read_many", "entries", "plan"])
 def test_a_read_in_bulk_goes_on_over_a_compaction_elsewhere(tmp_path: Path, how: str) -> None:
     with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 22))
+        log.append(rows(1, 22))
         log.sync()
         with LogReader(tmp_path, max_open_segments=1) as reader:
             indexes = range(1, 24)
@@ -124,7 +96,7 @@ def test_a_read_in_bulk_goes_on_over_a_compaction_elsewhere(tmp_path: Path, how:
                 "plan": lambda: reader.plan_read(indexes).answers()}
             answers = ways[how]()
             assert next(answers) == Entry(*rows(1, 1)[0])
-            log.record_snapshot(20, [2, 6, 14, 18])
+            log.snapshot(20, [2, 6, 14, 18])
             log.compact(policy=log.policy)
             log.reclaim()
             given = {answer.index: answer for answer in answers}
@@ -138,8 +110,8 @@ def test_a_folder_in_the_middle_of_a_commit(tmp_path: Path) -> None:
     """The leader has been replaced, its members have not: they answer for themselves."""
     model = PlainLog.of(rows(1, 18))
     with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 18))
-        log.record_snapshot(16, [2, 6, 11])
+        log.append(rows(1, 18))
+        log.snapshot(16, [2, 6, 11])
     model.record_snapshot(16, [2, 6, 11])
     merged = write_segment(tmp_path / "..", 1, [row for row in rows(1, 18) if row[0] in (2, 6, 11)], max_entries=3)
     with SegmentReader(merged) as written:
@@ -163,11 +135,11 @@ def test_a_folder_in_the_middle_of_a_commit(tmp_path: Path) -> None:
 def test_a_list_and_a_snapshot_of_one_moment(tmp_path: Path) -> None:
     """Entries that were appended, and called alive, after the list was read must not be taken for lost."""
     with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 6))
-        log.record_snapshot(4, [2])
+        log.append(rows(1, 6))
+        log.snapshot(4, [2])
         with LogReader(tmp_path) as reader:
-            log.extend(rows(7, 14))
-            log.record_snapshot(12, [2, 9, 12])
+            log.append(rows(7, 14))
+            log.snapshot(12, [2, 9, 12])
             # By the list it knows, 9 is above the end; it must not say that it was lost.
             assert reader.read(9) in (MissingEntry(9), Entry(*rows(9, 9)[0]))
             assert [error.index for error in damaged(reader)] == []
@@ -178,28 +150,28 @@ def test_a_list_and_a_snapshot_of_one_moment(tmp_path: Path) -> None:
 def test_a_snapshot_and_a_compaction_while_the_list_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its look at the snapshot and its look at the segments: the list lacks what was alive a moment before."""
     with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 10))
-        log.record_snapshot(8, [2, 6])
+        log.append(rows(1, 10))
+        log.snapshot(8, [2, 6])
         calls: list[int] = []
 
-        def overtaken(folder: str, row: SnapshotMeta | None, *, keep_open: int) -> FolderContents:
+        def overtaken(folder: str, row: SnapshotMeta | None) -> FolderContents:
             calls.append(len(calls))
             if len(calls) == 1:
-                log.record_snapshot(8, [2])
+                log.snapshot(8, [2])
                 assert not log.compact(policy=DropDead()).is_empty
-            return read_folder(folder, row, keep_open=keep_open)
+            return read_folder(folder, row)
 
         monkeypatch.setattr("compactlib.raftlog.log.log_reader.read_folder", overtaken)
         with LogReader(tmp_path) as reader:
             assert calls == [0, 1]
             assert reader.verify().is_sound
-            assert reader.snapshot == log.snapshot
+            assert reader.state == log.state
 
 
 def test_verify_names_every_damaged_entry_and_segment(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 18))
-        log.record_snapshot(16, [2, 6])
+        log.append(rows(1, 18))
+        log.snapshot(16, [2, 6])
     with LogReader(tmp_path, max_open_segments=1) as reader:
         for index in (2, 3):
             flip_byte(tmp_path / segment_name(1), payload_place(tmp_path, 1, index))
@@ -216,7 +188,7 @@ def test_verify_names_every_damaged_entry_and_segment(tmp_path: Path) -> None:
 
 def test_scans_stop_or_go_on_at_damage(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 6))
+        log.append(rows(1, 6))
     flip_byte(tmp_path / segment_name(1), payload_place(tmp_path, 1, 3))
     with LogReader(tmp_path) as reader:
         entries = reader.entries()
@@ -225,16 +197,6 @@ def test_scans_stop_or_go_on_at_damage(tmp_path: Path) -> None:
             next(entries)
         assert [answer.index for answer in reader.scan()] == [1, 2, 3, 4, 5, 6]
         assert [entry.index for entry in reader.entries(4)] == [4, 5, 6]
-
-
-def test_statistics_of_a_reader(tmp_path: Path) -> None:
-    with SegmentLog(tmp_path, options()) as log:
-        log.extend(rows(1, 10))
-        log.record_snapshot(8, [2])
-        expected = log.stats()
-    with LogReader(tmp_path) as reader:
-        assert reader.stats() == expected
-        assert [(stats.live_entries, stats.entries) for stats in reader.stats()] == [(1, 4), (0, 4), (2, 2)]
 
 
 def test_no_log_no_reader(tmp_path: Path) -> None:

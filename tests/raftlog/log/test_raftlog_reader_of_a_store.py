@@ -113,17 +113,6 @@ def test_what_was_taken_back_in_the_wal_is_not_given_as_live(tmp_path: Path) -> 
             assert not reader.unflushed
 
 
-def test_a_cut_without_new_entries_counts(tmp_path: Path) -> None:
-    with open_log(tmp_path / "store", OPTIONS) as log:
-        log.append(entries(1, 50))
-        log.flush()
-        log.reset(30)
-        log.sync()
-        require_same(log, tmp_path / "store/logs/log")
-        with LogReader(tmp_path / "store/logs/log") as reader:
-            assert (reader.first_index, reader.last_index) == (1, 30)
-
-
 def test_a_damaged_wal_is_told_by_name(tmp_path: Path) -> None:
     with open_log(tmp_path / "store", OPTIONS) as log:
         log.append(entries(1, 50))
@@ -136,16 +125,6 @@ def test_a_damaged_wal_is_told_by_name(tmp_path: Path) -> None:
     wal.write_bytes(data)
     with pytest.raises(CorruptData, match=r"\.wal"):
         LogReader(tmp_path / "store/logs/log")
-
-
-def test_folders_that_only_have_such_names_are_no_store(tmp_path: Path) -> None:
-    (tmp_path / "wal").mkdir()
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "wal" / "notes").write_text("a host's own")
-    with SegmentLog(tmp_path / "logs" / "one") as log:
-        log.append(1, 1, b"x")
-    with LogReader(tmp_path / "logs" / "one") as reader:
-        assert reader.read(1) == Entry(1, 1, b"x")
 
 
 def test_a_segment_log_is_not_opened_beside_a_write_ahead_log(tmp_path: Path) -> None:
@@ -191,8 +170,3 @@ def histories(seeds: range, folder: Path) -> None:
 
 def test_any_history_is_read_as_its_log_reads_it(tmp_path: Path) -> None:
     histories(range(12), tmp_path)
-
-
-@pytest.mark.soak
-def test_soak_any_history_is_read_as_its_log_reads_it(tmp_path: Path) -> None:
-    histories(range(100, 1100), tmp_path)

@@ -18,13 +18,19 @@ import pytest
 
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog, SnapshotMeta
-from compactlib.raftlog.model.snapshot_meta import read_snapshot_meta, write_snapshot_meta
+from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
+from compactlib.raftlog.model.snapshot_meta import (
+    SnapshotManifest,
+    SnapshotMeta,
+    read_snapshot_meta,
+    write_snapshot_meta,
+)
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
 
 GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-segment.md"
+SNAPSHOT_PAGE = PAGE.parent / "raftlog-snapshot.md"
 
 LIMITS = SegmentLimits(max_entries=8, max_bytes=1000)
 WRITTEN = [(1, 1, b"one"), (2, 1, b""), (9, 1, b"nine, after a gap"), (10, 2, b"ten"),
@@ -56,8 +62,8 @@ def write_unsealed(folder: Path) -> Path:
 
 def write_compacted(folder: Path) -> Path:
     with SegmentLog(folder, LogOptions(limits=SegmentLimits(max_entries=4))) as log:
-        log.extend((index, 5, b"entry %d" % index) for index in range(1, 14))
-        log.record_snapshot(12, live=[2, 3, 7, 12])
+        log.append((index, 5, b"entry %d" % index) for index in range(1, 14))
+        log.snapshot(12, live=[2, 3, 7, 12])
         assert not log.compact(policy=log.policy).is_empty
     return folder / "0000000000000001.segment"
 
@@ -73,6 +79,15 @@ def write_empty_snapshot(folder: Path) -> Path:
     return folder / "SNAPSHOT"
 
 
+WITH_STATE = SnapshotMeta(16, 2, IndexSet.from_sorted([5, 10, 15]), attempt=1, manifest=SnapshotManifest.of(
+    16, 2, IndexSet.from_sorted([5, 10, 15]), state_bytes=14, state_crc=0x68686C46, cluster=b"a,b"))
+
+
+def write_snapshot_with_state(folder: Path) -> Path:
+    write_snapshot_meta(LocalFiles(), folder, WITH_STATE)
+    return folder / "SNAPSHOT"
+
+
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "sealed.segment": write_sealed,
     "cut.segment": write_cut,
@@ -80,6 +95,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "compacted.segment": write_compacted,
     "SNAPSHOT": write_snapshot,
     "SNAPSHOT.empty": write_empty_snapshot,
+    "SNAPSHOT.state": write_snapshot_with_state,
 }
 
 
@@ -91,19 +107,19 @@ def test_the_same_bytes_are_written_today(name: str, tmp_path: Path) -> None:
 def test_a_sealed_segment_with_a_gap_and_an_empty_payload_is_read() -> None:
     with SegmentReader(GOLDEN / "sealed.segment", tail="refuse", number=3) as reader:
         assert list(reader.scan()) == READ
-        assert (reader.index.entries, reader.loaded.sealed) == (5, True)
+        assert (len(reader.index), reader.loaded.seal.sealed) == (5, True)
 
 
 def test_a_cut_segment_is_read_up_to_the_cut() -> None:
     with SegmentReader(GOLDEN / "cut.segment", tail="refuse", number=3) as reader:
         assert list(reader.scan()) == READ[:3]
-        assert (reader.index.entries, reader.loaded.sealed) == (3, True)
+        assert (len(reader.index), reader.loaded.seal.sealed) == (3, True)
 
 
 def test_a_segment_left_open_is_read() -> None:
     with SegmentReader(GOLDEN / "unsealed.segment", number=4) as reader:
         assert list(reader.scan()) == [Entry(11, 3, b"synced"), Entry(12, 3, b"synced by close")]
-        assert not reader.loaded.sealed
+        assert not reader.loaded.seal.sealed
 
 
 def test_a_compacted_segment_is_read(tmp_path: Path) -> None:
@@ -117,10 +133,16 @@ def test_a_compacted_segment_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "state"), [
     ("SNAPSHOT", SnapshotMeta(1000, live=IndexSet.from_runs([(1, 3), (500, 500), (998, 999)]))),
     ("SNAPSHOT.empty", SnapshotMeta(7, live=IndexSet())),
+    ("SNAPSHOT.state", WITH_STATE),
 ])
 def test_a_snapshot_meta_is_read(name: str, state: SnapshotMeta, tmp_path: Path) -> None:
     shutil.copy(GOLDEN / name, tmp_path / "SNAPSHOT")
     assert read_snapshot_meta(tmp_path) == state
+
+
+def test_the_page_of_snapshots_shows_the_golden_file() -> None:
+    shown = SNAPSHOT_PAGE.read_text().partition("```hex\n")[2].partition("```")[0]
+    assert bytes.fromhex("".join(line[6:] for line in shown.splitlines())) == (GOLDEN / "SNAPSHOT.state").read_bytes()
 
 
 def test_the_example_of_the_page_is_what_is_written(tmp_path: Path) -> None:

@@ -12,11 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from compactlib.errors import InvalidInput
-from compactlib.indexset import IndexSet
-from compactlib.raftlog import DeadEntry, Entry, RaftLog, SnapshotFolder, SnapshotMeta, StoreOptions, open_log
+from compactlib.raftlog import DeadEntry, Entry, RaftLog, StoreOptions, open_log, raft_log
 from compactlib.raftlog.errors import Overwriting
 from compactlib.raftlog.model.values import AppendAnswer, AppendEntries
-from compactlib.raftlog.store import raft_log
 from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.harness.effort import Effort
 from tests.harness.raft_world import store_options
@@ -84,15 +82,6 @@ def test_what_a_snapshot_covers_counts_as_the_leaders(flushed: bool, log: RaftLo
     assert terms(log) == before == [(7, 3), (16, 4)]
 
 
-def test_what_stands_behind_a_gap_is_not_held(log: RaftLog) -> None:
-    """Live entries of a snapshot that never came: what the leader sends takes their place."""
-    log.append_entries(0, 0, rows(1, 10))
-    log.append_sparse([Entry(20, 2, b"live"), Entry(21, 2, b"live")])
-    assert log.append_entries(20, 2, rows(21, 22, 2)) == AppendAnswer(False, -1, 11)
-    assert log.append_entries(10, 1, rows(11, 12, 2)) == AppendAnswer(True, 12, 13)
-    assert indexes(log) == list(range(1, 13))
-
-
 def test_a_log_that_begins_in_the_middle_says_what_it_needs(tmp_path: Path) -> None:
     with open_log(tmp_path / "zero", SMALL) as log:
         assert log.append_entries(-1, 0, rows(0, 3)) == AppendAnswer(True, 3, 4)
@@ -113,12 +102,9 @@ def test_a_log_that_begins_in_the_middle_says_what_it_needs(tmp_path: Path) -> N
     with open_log(tmp_path / "middle", SMALL) as log:
         log.append(rows(50, 60))
         for prev_index in (0, 48, 49):
-            with pytest.raises(InvalidInput, match=r"begins at 50, .* with attach\(applied=...\), or put the snapshot"):
+            with pytest.raises(InvalidInput, match=r"begins at 50, .* have the leader send its snapshot"):
                 log.append_entries(prev_index, 0, rows(prev_index + 1, 70))
         assert log.append_entries(50, 1, rows(51, 61)) == AppendAnswer(True, 61, 62)
-        log.reset(-1)
-        log.install(SnapshotMeta(49, 1))
-        assert log.append_entries(49, 1, rows(50, 51, 2)) == AppendAnswer(True, 51, 52)
 
 
 def test_an_answer_is_durable_and_a_large_message_is_taken_in_parts(tmp_path: Path,
@@ -161,7 +147,7 @@ def test_a_leader_goes_on_behind_what_it_shares_of_the_term_that_conflicts(tmp_p
     with open_log(tmp_path / "leader", attrs.evolve(SMALL, keep_trailing=5)) as leader, \
             open_log(tmp_path / "follower", SMALL) as follower:
         leader.append([*rows(1, 40, 2), *rows(41, 50, 4)])
-        leader.snapshot(38)
+        leader.snapshot(38, ())
         follower.append_entries(0, 0, rows(1, 46, 2))
         refused = follower.append_entries(45, 4, rows(46, 50, 4))
         assert refused == AppendAnswer(False, -1, 1, 2)
@@ -210,13 +196,6 @@ def test_the_last_entries_of_a_snapshot_stay_for_followers_that_are_a_little_beh
     log = open_log(tmp_path / "store", attrs.evolve(options, keep_trailing=100))
     log.snapshot(35, [7])
     assert indexes(log) == [7, *range(27, 41)]
-    # Of what came from elsewhere only what was sent is known to be the leader's.
-    log.install(SnapshotMeta(38, 2, IndexSet.range(7, 7)))
-    assert indexes(log) == [7, 39, 40]
-    log.snapshot(40, [7])
-    assert indexes(log) == [7, 39, 40]
-    assert log.entries_after(38) is None
-    assert log.entries_after(39) == AppendEntries(39, 2, tuple(log.entries(40)))
     log.audit()
     assert log.verify().is_sound
     log.close()
@@ -224,13 +203,11 @@ def test_the_last_entries_of_a_snapshot_stay_for_followers_that_are_a_little_beh
 
 def test_a_checkpoint_that_becomes_the_snapshot_keeps_trailing_entries_too(tmp_path: Path) -> None:
     with open_log(tmp_path / "store", attrs.evolve(SMALL, keep_trailing=3)) as log:
-        log.attach(SnapshotFolder(tmp_path / "snapshots"))
         log.append(rows(1, 20))
         log.checkpoint(12, [4], [b"state"])
         assert indexes(log) == list(range(1, 21))
-        assert log.promote(12) == log.state == SnapshotMeta(12, 1, IndexSet.from_sorted([4, 10, 11, 12]))
-        # The snapshot itself names what the machine needs, and nothing else.
-        assert SnapshotFolder(tmp_path / "snapshots").latest() == SnapshotMeta(12, 1, IndexSet.from_sorted([4]))
+        assert log.promote(12) is log.state
+        assert (log.state.index, list(log.state.live)) == (12, [4, 10, 11, 12])
     with pytest.raises(InvalidInput, match="keep_trailing is -1"):
         StoreOptions(keep_trailing=-1)
 

@@ -47,7 +47,7 @@ def test_term_and_vote_are_there_again_after_opening(tmp_path: Path) -> None:
     log = reopened(log)
     assert log.hard_state == HardState(3, "b")
     log.append_entries(0, 0, rows(1, 20, 3))
-    log.snapshot(15)
+    log.snapshot(15, ())
     assert log.record_hard_state(9) == HardState(9)
     log.flush()
     log.compact(policy=log.policy)
@@ -69,7 +69,7 @@ def test_neither_goes_back(tmp_path: Path) -> None:
         for term, name in ((-1, None), (2**64, None), (6, ""), (6, "x" * 256), (6, b"a"), (6, "\udc80")):
             with pytest.raises(InvalidInput):
                 log.record_hard_state(term, name)  # type: ignore[arg-type]  # what a host may give
-        with pytest.raises(InvalidInput, match="the term is 'six'; give a whole number"):
+        with pytest.raises(InvalidInput, match="the term is 'six'; it is a whole number"):
             log.record_hard_state("six")  # type: ignore[arg-type]
         assert log.hard_state == HardState(5, "a")
         assert log.record_hard_state(6, "ü" * 127).voted_for == "ü" * 127
@@ -241,7 +241,7 @@ def test_a_compaction_that_clears_leftovers_away_takes_no_vote_with_it(tmp_path:
     with open_log(tmp_path, options) as log:
         log.append_entries(0, 0, rows(1, 40))
         log.flush()
-        log.snapshot(38)
+        log.snapshot(38, ())
         for term in range(1, 4):
             log.record_hard_state(term, "a")
             log.compact(policy=log.policy)

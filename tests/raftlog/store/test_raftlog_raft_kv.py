@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import Busy, NotFound
-from compactlib.raftlog import LogCompactionWorker, LogOptions, SegmentLimits, SnapshotFolder, StoreOptions
-from compactlib.raftlog.compaction.plan.clump import plan_clump
-from compactlib.raftlog.errors import LiveSetLost
+from compactlib.raftlog import LogCompactionWorker, LogOptions, SegmentLimits, StoreOptions
+from compactlib.raftlog.compaction.clump import plan_clump
 from examples.kv_machine import KvMachine, Put
 from examples.raft_kv import KvStore
 from tests.raftlog.wrapped_files import UnsyncedFiles
@@ -188,21 +187,6 @@ def test_clumping_beside_writers_loses_no_update(tmp_path: Path) -> None:
         clumper.join()
         assert {key: value for key, value in store.items().items() if key != "other"} == expected
         store.machine.audit()
-
-
-def test_a_lost_live_set_is_rebuilt_from_the_machine(tmp_path: Path) -> None:
-    with KvStore(str(tmp_path / "kv"), options()) as store:
-        store.put("a", b"1")
-        store.put("b", b"2")
-        store.snapshot()
-        expected = store.items()
-    (path,) = (tmp_path / "kv" / "snapshots").glob("*.live")
-    path.unlink()
-    with pytest.raises(LiveSetLost):
-        SnapshotFolder(tmp_path / "kv" / "snapshots").latest()
-    with KvStore(str(tmp_path / "kv"), options()) as store:
-        assert store.items() == expected
-    assert path.exists()
 
 
 def test_a_machine_restored_is_the_machine_that_was_taken() -> None:

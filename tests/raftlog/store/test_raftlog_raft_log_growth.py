@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.indexset import IndexSet
-from compactlib.raftlog import Entry, LogOptions, RaftLog, SegmentLimits, StoreOptions, open_log
+from compactlib.raftlog import LogOptions, RaftLog, SegmentLimits, StoreOptions, open_log
 from tests.harness.steps import calls_of
 from tests.raftlog.raft_host import rows
 from tests.raftlog.wrapped_files import UnsyncedFiles
@@ -33,12 +33,6 @@ def take_back_one_by_one(log: RaftLog, count: int) -> None:
         log.append(rows(index, index))
     for index in range(count, 0, -1):
         log.reset(index)
-
-
-def append_with_gaps(log: RaftLog, count: int) -> None:
-    for index in range(3, 2 * count + 3, 2):
-        log.append_sparse([Entry(index, 1, b"x")])
-        assert log.contiguous_through == 1
 
 
 def take_snapshots(log: RaftLog, count: int) -> None:
@@ -79,7 +73,7 @@ def read_far_apart(log: RaftLog, count: int) -> None:
         assert len(list(log.read_many([1, index]))) == 2
 
 
-@pytest.mark.parametrize("act", [take_back_each, be_overwritten, take_back_one_by_one, append_with_gaps, take_snapshots,
+@pytest.mark.parametrize("act", [take_back_each, be_overwritten, take_back_one_by_one, take_snapshots,
                                  flush_each, pin_over_segments, take_snapshots_over_segments, read_far_apart])
 def test_what_is_done_again_and_again_costs_the_same_each_time(
         act: Callable[[RaftLog, int], None], tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def test_a_store_whose_sync_failed_is_closed_and_says_so(tmp_path: Path) -> None
         log.append(rows(6, 9))
         with pytest.raises(StorageError):
             log.sync()
-        for refused in (log.sync, lambda: log.append(rows(10, 10)), lambda: log.snapshot(3), log.flush, log.status,
+        for refused in (log.sync, lambda: log.append(rows(10, 10)), lambda: log.snapshot(3, ()), log.flush, log.status,
                         lambda: log.read(5), lambda: store.log("b"), store.sync):
             with pytest.raises(Closed, match="open it again"):
                 refused()

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blobs as a host sees them: the state of a blob, folded from its records, and what a get answers. Pure but for a read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import attrs
+
+from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, IndexEntry, RecordFlag, RecordKind, check_record
+from compactlib.blobstore.segment import SegmentFile
+from compactlib.errors import CorruptData
+
+
+@attrs.frozen
+class BlobInfo:
+    """The properties of a blob as they are now.
+
+    Attributes:
+        id: its id as bytes.
+        size_bytes: length of its content.
+        put_at: when it was put, seconds since the epoch, to the millisecond.
+        expires_at: when it expires (strictly after), or `None` if it lives until it is deleted.
+        life_version: how often it was undeleted.
+        account: account number given when it was put.
+        container: container number given when it was put.
+        changed_at: when its newest record was written.
+    """
+
+    id: bytes
+    size_bytes: int
+    put_at: float
+    expires_at: float | None
+    life_version: int
+    account: int
+    container: int
+    changed_at: float
+
+
+@attrs.frozen
+class Blob:
+    """A blob that is there (or was, if the options asked for it): its content, checked against its CRC.
+
+    Attributes:
+        info: its properties.
+        content: its bytes.
+    """
+
+    info: BlobInfo
+    content: bytes
+
+
+class _Nothing:
+    """An answer without content is false."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@attrs.frozen
+class Missing(_Nothing):
+    """The store does not know the id: it was never put, or a compaction has removed all trace of it."""
+
+    id: bytes
+
+
+@attrs.frozen
+class Deleted(_Nothing):
+    """The blob was deleted.
+
+    Attributes:
+        id: its id.
+        deleted_at: when, seconds since the epoch.
+        life_version: the life that the delete ended.
+        content_gone: whether a compaction or a hard delete has removed the content, so that not even
+            `include_deleted` can answer it.
+    """
+
+    id: bytes
+    deleted_at: float
+    life_version: int
+    content_gone: bool = False
+
+
+@attrs.frozen
+class Expired(_Nothing):
+    """The blob's time to live is over.
+
+    Attributes:
+        id: its id.
+        expired_at: the time after which it counts as expired.
+    """
+
+    id: bytes
+    expired_at: float
+
+
+Answer: TypeAlias = Blob | Missing | Deleted | Expired
+"""What a get can answer; never one for the other, and true only if there is content. Damage is none of them: it raises
+`CorruptData`."""
+
+
+@attrs.frozen(kw_only=True)
+class GetOptions:
+    """What else a get may answer with its content.
+
+    Attributes:
+        include_deleted: answer a deleted blob too, as long as its content is still in the log.
+        include_expired: answer an expired blob too, as long as its content is still in the log.
+    """
+
+    include_deleted: bool = False
+    include_expired: bool = False
+
+
+@attrs.frozen
+class BlobState:
+    """The state of one id.
+
+    Attributes:
+        newest: its newest record; expiry, life version and the mark of a TTL update are those of this one.
+        deciding: its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left of it.
+        put: its PUT, `None` if a compaction removed it.
+    """
+
+    newest: IndexEntry
+    deciding: IndexEntry | None
+    put: IndexEntry | None
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the last word on it is a delete."""
+        return self.deciding is not None and self.deciding.kind == RecordKind.DELETE
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether a TTL update has made it permanent."""
+        return bool(self.newest.flags & RecordFlag.TTL_UPDATED)
+
+    @property
+    def has_content(self) -> bool:
+        """Whether neither a compaction nor a hard delete has removed the content of its PUT."""
+        return self.put is not None and not self.put.flags & RecordFlag.ERASED
+
+    def permanent_ms(self, history: Sequence[IndexEntry]) -> int:
+        """Return when the permanent blob of this history was made so; if that is not known, when it was put."""
+        since = self.newest.op_time_ms if self.put is None else self.put.op_time_ms
+        return max((entry.op_time_ms for entry in history
+                    if entry.kind == RecordKind.TTL_UPDATE and (self.put is None or entry.op_time_ms >= since)),
+                   default=since)
+
+    def info(self, put: IndexEntry) -> BlobInfo:
+        """Return its properties, given its PUT."""
+        newest = self.newest
+        expires = newest.expires_ms
+        return BlobInfo(put.id, put.content_bytes, put.op_time_ms / 1000, expires / 1000 if expires >= 0 else None,
+                        newest.life_version, put.account, put.container, newest.op_time_ms / 1000)
+
+
+def blob_state(history: Sequence[IndexEntry]) -> BlobState | None:
+    """Return the state that these records of one id, ascending by sequence, leave; `None` if there are none."""
+    if not history:
+        return None
+    deciding = put = None
+    for entry in reversed(history):
+        if entry.kind != RecordKind.TTL_UPDATE and deciding is None:
+            deciding = entry
+        if entry.kind == RecordKind.PUT:
+            put = entry
+            break
+    return BlobState(history[-1], deciding, put)
+
+
+def info_after(history: Sequence[IndexEntry], entry: IndexEntry) -> BlobInfo:
+    """Return the properties of a blob whose PUT is in `history`, after one record more."""
+    state = blob_state((*history, entry))
+    assert state is not None
+    assert state.put is not None
+    return state.info(state.put)
+
+
+def answer_for(key: bytes, history: Sequence[IndexEntry], options: GetOptions, now_ms: Callable[[], int],
+               ) -> tuple[BlobInfo, IndexEntry] | Missing | Deleted | Expired:
+    """Return the properties of a blob and the PUT that holds its content, or why there is none.
+
+    Args:
+        key: the id.
+        history: what the log knows of it, ascending by sequence.
+        options: what else may be answered.
+        now_ms: the time, milliseconds since the epoch; asked if it matters.
+    """
+    state = blob_state(history)
+    if state is None or state.deciding is None:
+        return Missing(key)
+    put, deciding = state.put, state.deciding
+    gone = not state.has_content
+    if state.is_deleted and (gone or not options.include_deleted):
+        return Deleted(key, deciding.op_time_ms / 1000, deciding.life_version, gone)
+    if state.newest.expires_ms >= 0 and not options.include_expired and state.newest.is_expired(now_ms()):
+        return Expired(key, state.newest.expires_ms / 1000)
+    return Missing(key) if put is None or gone else (state.info(put), put)
+
+
+def content_of(file: SegmentFile, put: IndexEntry, salt: int) -> bytes:
+    """Return the content of a PUT. One `pread`."""
+    record = file.read(put.offset, put.size)
+    problem = check_record(record, put.size, salt, put.sequence, put.flags)
+    if problem is not None:
+        raise CorruptData(path=file.path, offset=put.offset, index=put.sequence, found=problem,
+                          expected=f"the record of blob {put.id!r}, {put.size} bytes")
+    return record[HEADER_BYTES + len(put.id):-TRAILER_BYTES]

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Reading`: what a `BlobStore` and a `BlobReader` answer alike, from the contents of the log of the moment.
+
+Reads never wait for writes. A compaction may remove a file under a read, or a hard delete change a record: then the log
+says otherwise by now, and the read begins again.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import attrs
+
+from compactlib._closing import Closing
+from compactlib.blobstore.blobs import (
+    Answer,
+    Blob,
+    BlobInfo,
+    Deleted,
+    Expired,
+    GetOptions,
+    Missing,
+    answer_for,
+    content_of,
+)
+from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.contents import LogContents
+from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.plan import BlobPlan, plan_for
+from compactlib.blobstore.policies import StatsBased
+from compactlib.blobstore.records import BlobId, IndexEntry, id_bytes, milliseconds
+from compactlib.blobstore.segment import Descriptor, SegmentFile
+from compactlib.blobstore.statistics import histories_in
+from compactlib.blobstore.verify import verify_log
+from compactlib.blobstore.view import BlobPolicy, BlobView, require_view_of
+from compactlib.budget import Budget
+from compactlib.clock import Clock
+from compactlib.errors import Busy, CorruptData, StorageError
+from compactlib.files.disk import Files
+from compactlib.report import Finding, VerifyReport
+
+_PLAIN = GetOptions()
+_TRIES = 100
+"""How often a verification begins again because a compaction has taken a segment away from it."""
+
+
+class Reading(Closing):
+    """The blobs of a store, and what a compaction would do.
+
+    Args:
+        folder: the store's, absolute.
+        name: what the store is called in plans and messages; the folder's name if not given.
+        config: how it is kept.
+        policy: decides what is worth compacting, default `StatsBased()`.
+        files: the disk.
+        clock: where time comes from.
+        descriptor: what the store is.
+    """
+
+    def __init__(self, folder: str, name: str | None, config: BlobStoreConfig, policy: BlobPolicy | None, files: Files,
+                 clock: Clock, descriptor: Descriptor) -> None:
+        self._folder = folder
+        self._name = os.path.basename(folder) if name is None else name
+        self._config = config
+        self._policy: BlobPolicy = StatsBased() if policy is None else policy
+        self._files = files
+        self._clock = clock
+        self._descriptor = descriptor
+
+    @property
+    def name(self) -> str:
+        """What the store is called in messages, plans and events."""
+        return self._name
+
+    @property
+    def folder(self) -> str:
+        """The store's folder, absolute."""
+        return self._folder
+
+    @property
+    def config(self) -> BlobStoreConfig:
+        """How it is kept; for a reader, as far as it was told."""
+        return self._config
+
+    @property
+    def incarnation(self) -> bytes:
+        """16 bytes that are the store's own."""
+        return self._descriptor.incarnation
+
+    @property
+    def segment_bytes(self) -> int:
+        """Capacity of each segment, fixed when the store was created."""
+        return self._descriptor.segment_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of the log, fixed when the store was created."""
+        return self._descriptor.capacity_bytes
+
+    @property
+    def policy(self) -> BlobPolicy:
+        """Decides what is worth compacting, unless a call gives another one."""
+        return self._policy
+
+    # -- blobs
+
+    def get(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> Answer:
+        """Return the blob, or why there is none: `Missing`, `Deleted` or `Expired`, which are false. One `pread`.
+
+        Raises:
+            CorruptData: the blob is there, but its bytes are not what was written, or its segment is lost.
+            InvalidInput: the id is empty or too long.
+            StorageError: the disk refused.
+            Closed: it is closed.
+        """
+        key = id_bytes(blob_id)
+        failed: IndexEntry | None = None
+        with self._using():
+            while True:
+                contents = self._contents()
+                found = answer_for(key, contents.find(key), options, self._now_ms)
+                if not isinstance(found, tuple):
+                    self._count("misses", 1)
+                    return found
+                info, put = found
+                try:
+                    content = self._content(contents, put)
+                except (StorageError, CorruptData):
+                    if put == failed or not self._has_changed(contents):
+                        raise
+                    failed = put
+                else:
+                    self._count("hits", 1)
+                    return Blob(info, content)
+
+    def info(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> BlobInfo | Missing | Deleted | Expired:
+        """As `get`, but the properties alone: nothing is read from the disk."""
+        key = id_bytes(blob_id)
+        found = answer_for(key, self._contents().find(key), options, self._now_ms)
+        return found[0] if isinstance(found, tuple) else found
+
+    def __contains__(self, blob_id: BlobId) -> bool:
+        """Whether there is a live blob of this id."""
+        return isinstance(self.info(blob_id), BlobInfo)
+
+    def infos(self, options: GetOptions = _PLAIN) -> Iterator[BlobInfo]:
+        """Yield the properties of every blob that `get` would answer with its content; in no particular order.
+
+        Answers for the moment when it began. Reads the whole index; memory is bounded, however many they are.
+        """
+        return self._infos(self._contents().frozen(), options, self._now_ms())
+
+    def _infos(self, contents: LogContents, options: GetOptions, now_ms: int) -> Iterator[BlobInfo]:
+        for history in histories_in(contents.all_parts):
+            found = answer_for(history[0].id, history, options, lambda: now_ms)
+            if isinstance(found, tuple):
+                self._contents()
+                yield found[0]
+
+    def keys(self) -> Iterator[bytes]:
+        """Yield the ids of all live blobs as of now, in no particular order. Reads the whole index."""
+        return (info.id for info in self.infos())
+
+    def __len__(self) -> int:
+        """Return how many blobs are live. Reads the whole index."""
+        return sum(1 for _ in self.infos())
+
+    def __bool__(self) -> bool:
+        return True
+
+    # -- plans and checks
+
+    def view(self, *, budget: Budget | None = None) -> BlobView:
+        """Return the store as its policy sees it now. Reads the index once, in memory.
+
+        To a `BlobReader`, every segment but the newest counts as eligible: it knows nothing of the owner's journal.
+
+        Args:
+            budget: asked while everything is counted.
+
+        Raises:
+            BudgetSpent: the budget ended before everything was counted.
+            Closed: it is closed, or was meanwhile.
+        """
+        return self._view_for(self._policy, Budget() if budget is None else budget)
+
+    def plan(self, policy: BlobPolicy | None = None, *, view: BlobView | None = None) -> BlobPlan:
+        """Return what a compaction would do, and why it would leave the rest. An empty plan names the shut gate.
+
+        The owner's `compact` takes a plan of a `BlobReader` too, if it is not outdated by then.
+
+        Raises:
+            InvalidInput: the view is of another store, or the policy made a bad choice.
+            StorageError: the room on the disk cannot be read.
+            Closed: it is closed, or was meanwhile.
+            Exception: what the policy raised.
+        """
+        chosen = self._policy if policy is None else policy
+        self._contents()
+        if view is None:
+            view = self._view_for(chosen, Budget())
+        else:
+            require_view_of(view, self._name, self.incarnation)
+        return plan_for(view, chosen, self._clock.now(), bytes_available=self._files.available_bytes(self._folder))
+
+    def verify(self, *, budget: Budget | None = None) -> VerifyReport:
+        """Read every record, compare log, index and folder, and list what is damaged, missing or left over.
+
+        A reader reads the folder anew first. Memory: one index entry a record of a segment.
+
+        Args:
+            budget: asked for the bytes to read, segment by segment.
+
+        Raises:
+            StorageError: the disk refused.
+            BudgetSpent: the budget ran out.
+            Closed: it is closed, or was meanwhile.
+            Busy: compactions took segments away under it again and again.
+        """
+        limit = Budget() if budget is None else budget
+        for _ in range(_TRIES):
+            contents = self._newest()
+            damage, names = self._out_of_order()
+            report = verify_log(self._folder, contents, self._has, names, limit)
+            self._contents()
+            if report is not None and names == self._out_of_order()[1]:
+                findings = [Finding("damage", f"{error.path}:{error.offset}", str(error), error) for error in damage]
+                return attrs.evolve(report, findings=(*findings, *report.findings))
+        raise Busy(f"compactions of store {self._name} have taken segments away from the verifier {_TRIES} times; "
+                   f"verify again when none is running")
+
+    def audit(self) -> None:
+        """Check what is in memory against its own rules.
+
+        Raises:
+            AuditFailed: something does not agree; the message has the numbers.
+        """
+        self._contents().audit()
+
+    def _now_ms(self) -> int:
+        return milliseconds(self._clock.now())
+
+    # -- given by the store, or the reader
+
+    @abc.abstractmethod
+    def _contents(self) -> LogContents:
+        """Return the contents of now; raise `Closed` if it is closed."""
+
+    @abc.abstractmethod
+    def _newest(self) -> LogContents:
+        """Return frozen contents, of now or later."""
+
+    @abc.abstractmethod
+    def _has_changed(self, contents: LogContents) -> bool:
+        """Whether the log may be another one than these contents, so that a read is tried again."""
+
+    @abc.abstractmethod
+    def _has(self, name: SegmentName) -> bool:
+        """Whether a segment is in the log now."""
+
+    @abc.abstractmethod
+    def _file(self, name: SegmentName, contents: LogContents) -> SegmentFile:
+        """Return the file of a segment, open."""
+
+    @abc.abstractmethod
+    def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
+        """Return the store as a policy sees it."""
+
+    @abc.abstractmethod
+    def _out_of_order(self) -> tuple[list[CorruptData], list[str]]:
+        """Return what is wrong with the folder as a whole, and the files that nothing needs."""
+
+    def _using(self) -> AbstractContextManager[object]:
+        """Return what keeps files open meanwhile."""
+        return nullcontext()
+
+    def _count(self, what: str, value: int) -> None:
+        """Report a number."""
+
+    def _content(self, contents: LogContents, put: IndexEntry) -> bytes:
+        segment = contents.segment(put.segment)
+        if segment is not None and segment.is_lost:
+            raise CorruptData(path=os.path.join(self._folder, put.segment.log_file), offset=put.offset,
+                              index=put.sequence, expected=f"the record of blob {put.id!r}", found="no such file")
+        return content_of(self._file(put.segment, contents), put, self._descriptor.salt)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pins: a named holder keeps a catalog version readable for a while, and every explanation shows that name.
+
+All pins lie in one cell of the store that the whole cluster shares. A pin is granted under the condition that the log's
+earliest version has not moved, and a cut is made under the condition that the pins' cell has not: whichever comes
+first, the other one reads again. So a pin that was granted holds, also against decisions that were made before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from compactlib.catalog import keys
+from compactlib.catalog.errors import CatalogVersionNotFound, PinExpired
+from compactlib.catalog.history import RetainedVersions
+from compactlib.catalog.timestamp import HybridClock, Timestamp, add_ms, milliseconds
+from compactlib.catalog.update_log import UpdateLog
+from compactlib.catalog.values import Culprit, Factor, Floor
+from compactlib.codec import JsonCodec
+from compactlib.errors import Busy, Conflict, InvalidInput
+from compactlib.kv import PredicateFailed
+from compactlib.kv.cell import Cell, CellState, Retries
+
+MAX_PINS = 1_000
+"""Pins that one catalog holds."""
+MAX_OWNER = 200
+"""Characters of an owner's name."""
+_ATTEMPTS = 10
+
+
+@attrs.frozen
+class Pin:
+    """A version that stays readable.
+
+    Attributes:
+        owner: the holder's name; each owner holds one.
+        version: the version.
+        time: when that version became active.
+        expires: when the pin ends by itself.
+    """
+
+    owner: str
+    version: int
+    time: Timestamp
+    expires: Timestamp
+
+
+@attrs.frozen
+class PinSet:
+    """All pins of a catalog, expired ones too: what the cell holds.
+
+    Attributes:
+        pins: by owner.
+        changes: how many there have been, so that no two states are equal.
+    """
+
+    pins: Mapping[str, Pin] = attrs.field(factory=dict)
+    changes: int = 0
+
+    def without(self, owners: Sequence[str]) -> PinSet:
+        """Return the set without the pins of these owners; the same one if there are none."""
+        if not owners:
+            return self
+        return PinSet({owner: pin for owner, pin in self.pins.items() if owner not in owners}, self.changes + 1)
+
+
+class Pins:
+    """The pins of one catalog, kept with its log. Any thread and process may call it.
+
+    Args:
+        log: the catalog's log.
+        clock: decides when a pin expires; another node's clock may differ by the skew, which is waited for.
+    """
+
+    def __init__(self, log: UpdateLog, clock: HybridClock) -> None:
+        self._log = log
+        self._clock = clock
+        self._cell = Cell[PinSet](log.store, log.partition, keys.PINS, JsonCodec(PinSet), clock=clock.clock,
+                                 retries=Retries(_ATTEMPTS), rng=log.rng)
+
+    def pin(self, owner: str, version: int, view: RetainedVersions, *, ttl_seconds: float) -> Pin:
+        """Hold a version, or another one in the place of the owner's last. Once it returns, the version stays.
+
+        Three requests.
+
+        Args:
+            owner: the holder's name, as operators see it.
+            version: the version.
+            view: this node's history, which must hold it.
+            ttl_seconds: how long, unless `renew` is called.
+
+        Raises:
+            CatalogVersionNotFound: the version is not retained, here or in the log; nothing is held.
+            InvalidInput: the owner is empty or too long, the time to live negative, or there are `MAX_PINS`.
+            Busy: others changed pins or cut the log at the same time, again and again; nothing was changed.
+            Conflict: another caller has changed the pin of this very owner meanwhile; nothing was changed.
+            OutcomeUnknown: the store did not say whether the pin is held, and it could not be seen.
+        """
+        if not 1 <= len(owner) <= MAX_OWNER:
+            raise InvalidInput(f"a pin's owner is {owner[:40]!r}; give a name of 1 to {MAX_OWNER} characters")
+        ttl_ms = milliseconds(ttl_seconds, name="ttl_seconds")
+        made = Pin(owner, version, view.activation(version), add_ms(self._clock.now(), ttl_ms))
+        seen: list[Pin | None] = []
+
+        def granted(pins: Mapping[str, Pin]) -> Pin:
+            if len(pins) - (owner in pins) >= MAX_PINS:
+                raise InvalidInput(f"{MAX_PINS} pins are held; release some")
+            seen.append(pins.get(owner))
+            if seen[-1] != seen[0]:
+                raise Conflict(f"the pin of {owner!r} was changed by another caller meanwhile; read what it holds now, "
+                               f"and give each caller an owner's name of its own")
+            return made
+
+        return self._grant(owner, granted)
+
+    def renew(self, owner: str, *, ttl_seconds: float) -> Pin:
+        """Let the pin that the owner holds, whichever version that is by now, live on from now.
+
+        Raises:
+            PinExpired: it ran out, here or where history was cut since, or was released.
+            InvalidInput: the time to live is negative.
+            Busy, OutcomeUnknown: as `pin`.
+        """
+        ttl_ms = milliseconds(ttl_seconds, name="ttl_seconds")
+
+        def renewed(pins: Mapping[str, Pin]) -> Pin:
+            if owner not in pins or not self._holds(pins[owner], self._clock.present()):
+                raise PinExpired(f"the pin of {owner!r} has expired or was released; pin again")
+            return attrs.evolve(pins[owner], expires=add_ms(self._clock.now(), ttl_ms))
+
+        try:
+            return self._grant(owner, renewed)
+        except CatalogVersionNotFound:  # by another clock it had run out before
+            raise PinExpired(f"the pin of {owner!r} has expired or was released; pin again") from None
+
+    def _grant(self, owner: str, pin_of: Callable[[Mapping[str, Pin]], Pin]) -> Pin:
+        """Put the pin that `pin_of` makes of all pins, under the condition that its version is in the log."""
+        for _ in range(_ATTEMPTS):
+            earliest, condition = self._log.earliest()
+            made: list[Pin] = []
+
+            def change(before: PinSet | None, earliest: int = earliest, made: list[Pin] = made) -> PinSet:
+                found = before or PinSet()
+                pin = pin_of(found.pins)
+                if pin.version < earliest:
+                    raise CatalogVersionNotFound(version=pin.version, earliest=earliest, latest=max(
+                        earliest, pin.version))
+                made.append(pin)
+                return PinSet({**found.pins, owner: pin}, found.changes + 1)
+
+            try:
+                after = self._cell.update(change, also=lambda *_, held=condition: [held],
+                                          operation=f"taking a pin for {owner!r}").after
+            except PredicateFailed:
+                continue  # the log was cut, or had its first version, meanwhile
+            return made[-1] if after is None else after.pins.get(owner, made[-1])
+        raise Busy(f"the log was cut {_ATTEMPTS} times while {owner!r} took a pin; call again")
+
+    def release(self, owner: str) -> None:
+        """Give the owner's pin up; one that does not exist is no error, and one taken since this call began stays.
+
+        Raises:
+            Busy, OutcomeUnknown: as `pin`.
+        """
+        seen: list[Pin | None] = []
+
+        def without(before: PinSet | None) -> PinSet | None:
+            pins = {} if before is None else before.pins
+            seen.append(pins.get(owner))
+            if before is None or seen[-1] is None or seen[-1] != seen[0]:
+                return before
+            return before.without([owner])
+
+        self._cell.update(without, operation="releasing a pin")
+
+    def forget_expired(self) -> int:
+        """Delete expired pins; returns how many. A pin that is renewed or taken meanwhile stays.
+
+        Raises:
+            Busy, OutcomeUnknown: as `pin`.
+        """
+        now = self._clock.present()
+
+        def living(before: PinSet | None) -> PinSet | None:
+            if before is None:
+                return None
+            return before.without([owner for owner, pin in before.pins.items() if not self._holds(pin, now)])
+
+        changed = self._cell.update(living, operation="forgetting expired pins", may_repeat=True)
+        return sum(len(each.pins) * sign for each, sign in ((changed.before, 1), (changed.after, -1)) if each)
+
+    # -- reading them
+
+    def all(self) -> list[Pin]:
+        """Return every pin that is kept, expired ones too. One request.
+
+        Raises:
+            CorruptData, Unsupported: they cannot be read; nothing is cut until they can.
+        """
+        return list((self._cell.read() or PinSet()).pins.values())
+
+    def active(self) -> list[Pin]:
+        """Return the pins that hold: not expired by more than the clocks' greatest skew."""
+        now = self._clock.present()
+        return [pin for pin in self.all() if self._holds(pin, now)]
+
+    def state(self) -> CellState[PinSet]:
+        """Return all pins, and the condition that they have not changed since. One request."""
+        return self._cell.state()
+
+    def need_of(self, pins: PinSet | None) -> Floor | None:
+        """Return the lowest pin that holds, with its owner."""
+        now = self._clock.present()
+        lowest = min((pin for pin in (pins or PinSet()).pins.values() if self._holds(pin, now)),
+                     key=lambda pin: (pin.time, pin.owner), default=None)
+        return None if lowest is None else Floor(Factor.PIN, lowest.time, Culprit(owner=f"pinned by {lowest.owner!r}"))
+
+    def _holds(self, pin: Pin, now: Timestamp) -> bool:
+        return add_ms(pin.expires, self._clock.max_skew_ms) >= now

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The low watermark: below it, data may be gone. It only rises, is durable, and waits for its readers.
+
+Raising it has four steps: refuse new readers below the candidate, keep it in the store, wait for the present readers,
+put it in force and call the listeners. A value that was recovered counts at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+
+import attrs
+
+from compactlib.catalog.errors import BelowLowWatermark
+from compactlib.catalog.history import RetainedVersions
+from compactlib.catalog.keys import low_watermark_key
+from compactlib.catalog.timestamp import HybridClock, Timestamp, add_ms, checked_timestamp, milliseconds, physical_ms
+from compactlib.catalog.values import Factor, Floor, Need, Unavailable
+from compactlib.codec import JsonCodec
+from compactlib.errors import InvalidInput
+from compactlib.kv import KVStore
+from compactlib.kv.cell import Cell
+
+_LOGGER = logging.getLogger("compactlib.catalog")
+
+WatermarkListener = Callable[[Timestamp], object]
+"""Called with each new value once it is in force; never the recovered one. What it raises is logged, and breaks
+nothing.
+"""
+
+
+@attrs.frozen
+class Watermark:
+    """A node's low watermark: data below `time` may be gone.
+
+    Attributes:
+        time: the value in force; `None` before the first one.
+        pending: kept, and waiting for readers below it; `None` if nothing waits.
+    """
+
+    time: Timestamp | None = None
+    pending: Timestamp | None = None
+
+
+class LowWatermark:
+    """One node's low watermark. Any thread may call it; one cell of a store holds it.
+
+    Args:
+        store: where it is kept.
+        node: the node's name, part of the key.
+        clock: the node's clock.
+        data_availability_seconds: how long old data stays readable.
+        earliest: when the earliest retained catalog version became active: a lower recovered value is raised to it.
+        partition: the store's partition.
+
+    Raises:
+        InvalidInput: the duration is negative.
+        CorruptData, Unsupported: the kept value cannot be read.
+    """
+
+    def __init__(self, store: KVStore, node: str, clock: HybridClock, *, data_availability_seconds: float = 600.0,
+                 earliest: Timestamp | None = None, partition: bytes = b"catalog") -> None:
+        self._clock = clock
+        self._cell = Cell[int](store, partition, low_watermark_key(node), JsonCodec(int), clock=clock.clock)
+        self._availability_ms = milliseconds(data_availability_seconds, name="data_availability_seconds")
+        self._lock = threading.Lock()
+        kept = self._cell.read()
+        self._time: Timestamp | None = None if kept is None else max(checked_timestamp(kept), earliest or 0)
+        self._pending: Timestamp | None = None
+        self._is_kept = False  # whether the store has the pending value
+        self._readers: dict[Hashable, Timestamp] = {}
+        self._listeners: list[WatermarkListener] = []
+
+    # -- reading it
+
+    @property
+    def value(self) -> Watermark:
+        """The value in force, and the one that waits for readers."""
+        with self._lock:
+            return Watermark(self._time, self._pending)
+
+    def candidate(self) -> Timestamp | None:
+        """Return now, less the availability, less the clocks' greatest skew; `None` if that lies before the epoch."""
+        back = self._availability_ms + self._clock.max_skew_ms
+        now = self._clock.present()
+        return add_ms(now, -back) if physical_ms(now) > back else None
+
+    def need(self, view: RetainedVersions) -> Need:
+        """Return the value in force as a floor: a pending value does not cut under its readers."""
+        time = self.value.time
+        if time is None:
+            return Unavailable(Factor.LOW_WATERMARK, "there has been none yet")
+        return Floor(Factor.LOW_WATERMARK, time)
+
+    def listen(self, listener: WatermarkListener) -> None:
+        """Call `listener` with each value that comes into force from now on."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    # -- raising it
+
+    def advance(self, to: Timestamp | None = None) -> Watermark:
+        """Raise it to `to`, or to `candidate()`; pending until the last reader below ends.
+
+        Nothing happens if that is no rise, or another rise still waits.
+
+        Returns:
+            What is in force now, and what waits.
+
+        Raises:
+            InvalidInput: `to` is no timestamp.
+            OutcomeUnknown, CompactlibError: the store did not take it; the value in force stays.
+        """
+        wanted = self.candidate() if to is None else checked_timestamp(to)
+        with self._lock:
+            if wanted is None or wanted <= (self._time or 0) or self._pending is not None:
+                return Watermark(self._time, self._pending)
+            # From here on no reader begins below it; readers need not wait for the store.
+            self._pending = wanted
+        try:
+            self._cell.update(lambda kept: max(wanted, kept or 0), operation="keeping the low watermark",
+                              may_repeat=True)
+        except BaseException:
+            with self._lock:
+                self._pending = None
+            raise
+        with self._lock:
+            self._is_kept = True
+        self._put_in_force()
+        return self.value
+
+    def _put_in_force(self) -> None:
+        """Put the pending value in force if it is kept and no reader is below it."""
+        with self._lock:
+            time = self._pending
+            if time is None or not self._is_kept or any(reader < time for reader in self._readers.values()):
+                return
+            self._time, self._pending, self._is_kept = time, None, False
+            listeners = tuple(self._listeners)
+        for listener in listeners:
+            try:
+                listener(time)
+            except Exception as error:
+                _LOGGER.warning("the listener %r of the low watermark raised %r; the others are called", listener,
+                                error, exc_info=error)
+
+    # -- its readers
+
+    def lock(self, reader: Hashable, time: Timestamp) -> None:
+        """Keep the low watermark from passing `time` until `unlock(reader)`. O(1).
+
+        Raises:
+            BelowLowWatermark: it has passed, or is about to.
+            InvalidInput: the reader holds a lock already.
+        """
+        with self._lock:
+            limit = max(self._time or 0, self._pending or 0)
+            if time < limit:
+                raise BelowLowWatermark(time=time, low_watermark=limit)
+            if reader in self._readers:
+                raise InvalidInput(f"reader {reader!r} holds a lock already; give each reader a name of its own")
+            self._readers[reader] = time
+
+    def unlock(self, reader: Hashable) -> None:
+        """End a reader; one that holds no lock is no error. The last one below a pending value puts it in force."""
+        with self._lock:
+            self._readers.pop(reader, None)
+        self._put_in_force()
+
+    @contextmanager
+    def reading(self, reader: Hashable, time: Timestamp) -> Iterator[None]:
+        """Lock and unlock around a block."""
+        self.lock(reader, time)
+        try:
+            yield
+        finally:
+            self.unlock(reader)
+
+    def __repr__(self) -> str:
+        return f"LowWatermark({self.value}, {len(self._readers)} readers)"

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""What is compacted: pure functions of a view, a policy and limits."""

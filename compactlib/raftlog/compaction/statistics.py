@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sense: statistics for policies and triggers, from segment indexes, remembered while nothing has changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import attrs
+
+from compactlib.budget import Budget
+from compactlib.errors import CompactlibError, NotFound, StorageError
+from compactlib.files.disk import Files, StrPath
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.compaction.policy import DamagedSegment, LogView
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
+from compactlib.raftlog.segment.liveness import kept_of
+from compactlib.raftlog.segment.segment_list import KnownSegment, SegmentList, file_bytes
+
+
+@attrs.frozen
+class _Key:
+    """What the statistics of a segment follow from.
+
+    Attributes:
+        covered: how far the snapshot reaches into the segment: what lies above is alive whatever the live set says.
+        live: the live indexes up to there.
+    """
+
+    ref: SegmentRef
+    entries: int
+    covered: int
+    live: IndexSet
+    file_bytes: int
+
+
+class StatsCache:
+    """Statistics of the segments of one log. The index of a segment is read again only if one of these has changed: its
+    range, its file, its part of the live set. Losing it costs reading the indexes again.
+    """
+
+    def __init__(self) -> None:
+        self._remembered: dict[int, tuple[_Key, SegmentStats]] = {}
+        self._lock = threading.Lock()
+
+    def view_of(self, segments: SegmentList, state: SnapshotMeta | None, known: Sequence[KnownSegment],
+                limits: SegmentLimits, budget: Budget | None) -> LogView:
+        """What a policy sees of the segments `known` under a snapshot.
+
+        A segment that cannot be judged is listed as damaged, and counts as wholly alive. One that has left the list
+        meanwhile was dropped or truncated: it is left out.
+
+        Raises:
+            BudgetSpent: the budget, which is asked before each segment, refused.
+        """
+        gathered: list[SegmentStats] = []
+        damaged: list[DamagedSegment] = []
+        with self._lock:
+            for each in known:
+                if budget is not None:
+                    budget.check()
+                try:
+                    gathered.append(self._stats(segments, each, state))
+                except CompactlibError as error:
+                    if isinstance(error, NotFound) and segments.known_of(each.ref.number) is None:
+                        continue
+                    damaged.append(DamagedSegment(each.ref.number, error))
+                    gathered.append(_stats_of(each, each.entries, each.data_bytes,
+                                              file_bytes(segments.folder, each.ref.number)))
+            for number in self._remembered.keys() - {each.ref.number for each in known}:
+                del self._remembered[number]
+        return LogView(segments=tuple(gathered), limits=limits, folder=segments.folder, damaged=tuple(damaged),
+                       snapshot_index=None if state is None else state.index)
+
+    def _stats(self, segments: SegmentList, known: KnownSegment, state: SnapshotMeta | None) -> SegmentStats:
+        ref = known.ref
+        covered = -1 if state is None or state.index < ref.first else min(state.index, ref.last)
+        live = IndexSet() if state is None else state.live.between(ref.first, covered)
+        size = file_bytes(segments.folder, ref.number)
+        if covered == ref.last and not live:
+            return _stats_of(known, 0, 0, size)
+        key = _Key(ref, known.entries, covered, live, size)
+        before = self._remembered.get(ref.number)
+        if before is None or before[0] != key:
+            stats = _stats_of(known, *kept_of(segments.index_of(ref.number), ref, state), size)
+            before = self._remembered[ref.number] = key, stats
+        return before[1]
+
+
+def _stats_of(known: KnownSegment, live_entries: int, live_bytes: int, size: int) -> SegmentStats:
+    return SegmentStats(ref=known.ref, entries=known.entries, data_bytes=known.data_bytes, live_entries=live_entries,
+                        live_bytes=live_bytes, file_bytes=size)
+
+
+def room_in(files: Files, folder: StrPath) -> int | None:
+    """Room for new files in a folder; `None` where it is unknown."""
+    try:
+        return files.available_bytes(folder)
+    except StorageError:
+        return None

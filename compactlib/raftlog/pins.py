@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pins: entries kept readable although a snapshot leaves them dead, while a holder such as a transfer needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compactlib.errors import NotFound
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.log.reading import LogReading
+from compactlib.raftlog.model.values import Entry
+
+
+class Pin:
+    """Pinned entries: compactions and flushes keep them as if they were live. A context manager.
+
+    What the log takes back goes all the same: it was never committed.
+
+    Args:
+        log: that holds the entries.
+        indexes: what is pinned.
+    """
+
+    def __init__(self, log: LogReading, indexes: IndexSet) -> None:
+        self._log = log
+        self.indexes: IndexSet = indexes
+        log._segments.pin(self, indexes)
+
+    def read(self, index: int) -> Entry:
+        """A pinned entry.
+
+        Raises:
+            NotFound: it was not pinned, or was taken back, or the pin was released.
+            CorruptData: it is damaged.
+        """
+        found = self._log._asked(lambda: self._log._find(index)) if index in self.indexes else None
+        if found is None:
+            raise NotFound(f"index {index} is not pinned, or was taken back; pin it while it is live")
+        return found
+
+    def entries(self) -> Iterator[Entry]:
+        """All pinned entries that were not taken back, ascending.
+
+        Raises:
+            CorruptData: one is damaged; those before it have been given.
+        """
+        for index in self.indexes:
+            found = self._log._asked(lambda index=index: self._log._find(index))  # type: ignore[misc]
+            if found is not None:
+                yield found
+
+    def release(self) -> None:
+        """Let the entries go; releasing again does nothing."""
+        self._log._segments.unpin(self)
+        self.indexes = IndexSet()
+
+    def __enter__(self) -> Pin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<Pin of {self.indexes!r}>"

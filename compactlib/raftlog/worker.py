@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`LogCompactionWorker`: compacts a log and writes its snapshots in threads of its own.
+
+A compaction is requested by a snapshot, by new segments and by the host; once in a period the worker asks the log's
+trigger by itself, and reclaims. Requests during a compaction become one, the strongest of all: `DropDead` is less than
+the log's own rule, and that less than a policy. Snapshots and checkpoints are written in another thread, so that none
+waits for a long compaction; the host says how far its machine is, and gives a copy of it (`SnapshotWriter`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+
+import attrs
+
+from compactlib._arguments import is_above, is_whole
+from compactlib.budget import Budget
+from compactlib.clock import Clock, SystemClock
+from compactlib.errors import BudgetSpent, Busy, Closed, CompactionFailed, InvalidInput, Stale, StorageError, TaskFailed
+from compactlib.indexset import IndexSet
+from compactlib.observer import Observer, Observers
+from compactlib.raftlog.arguments import index_set
+from compactlib.raftlog.compaction.policies import DropDead
+from compactlib.raftlog.compaction.policy import LogPolicy
+from compactlib.raftlog.compaction.report import LogCompactionReport
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.report import Printed
+from compactlib.rewrite import Executor
+from compactlib.service import PeriodicService
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from compactlib.raftlog.log.segment_log import SegmentLog
+    from compactlib.raftlog.raft_log import RaftLog
+
+WORKER_FAILED = "raftlog_worker_failed"
+"""A compaction or a snapshot failed, and is tried again: `work`, `error`, `message`, `failures` of the worker."""
+SNAPSHOT_WRITTEN = "raftlog_snapshot_written"
+"""The worker has written a snapshot or checkpoint: the fields of `SnapshotReport`."""
+
+PERIOD_SECONDS = 60.0
+"""How often a worker asks the trigger by itself, unless it is given another time."""
+_BUSY_SECONDS = 1.0
+_NONE, _DROPS, _OWN_RULE, _POLICY = range(4)
+
+SnapshotKind: TypeAlias = Literal["snapshot", "checkpoint"]
+
+
+@attrs.frozen
+class Applied:
+    """A snapshot or checkpoint is due after so many entries, or after some time if any was applied.
+
+    Attributes:
+        entries: applied since the last one, at least 1.
+        seconds: since the last one, > 0; `None`: time alone brings none.
+
+    Raises:
+        InvalidInput: one of them is out of its range.
+    """
+
+    entries: int = attrs.field(default=10_000, validator=is_whole(1))
+    seconds: float | None = attrs.field(default=None, validator=is_above(0, or_none=True))
+
+    def is_due(self, entries: int, seconds: float) -> bool:
+        """Whether one is, so many entries and seconds after the last one."""
+        return entries >= self.entries or (self.seconds is not None and seconds >= self.seconds)
+
+
+@attrs.frozen
+class MachineCopy:
+    """What a snapshot is written from.
+
+    Attributes:
+        index: the entry that the machine had applied last.
+        live: the indexes <= `index` that the log must keep; a set, or strictly ascending numbers.
+        pieces: the state, in pieces of any size, asked for one by one while later entries are applied: those of a copy,
+            or of values that do not change.
+    """
+
+    index: int
+    live: IndexSet | Iterable[int]
+    pieces: Iterable[Buffer]
+
+
+@attrs.frozen(kw_only=True)
+class SnapshotReport(Printed):
+    """What an attempt at a snapshot came to.
+
+    Attributes:
+        kind: `"snapshot"` or `"checkpoint"`; `None` if none was written.
+        index: its last entry, -1 if none was written.
+        live: how many live entries it names.
+        state_bytes: how large the machine's state is.
+        why: what asked for it, or held it back.
+    """
+
+    kind: SnapshotKind | None = None
+    index: int = -1
+    live: int = 0
+    state_bytes: int = 0
+    why: str
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether none was written."""
+        return self.kind is None
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One row."""
+        return [attrs.asdict(self)]
+
+
+class SnapshotWriter:
+    """Writes snapshots and checkpoints of the host's machine; given to a `LogCompactionWorker`, which calls it at each
+    flush and every `every_seconds`. One writer serves one worker.
+
+    A host that takes a snapshot or checkpoint itself may go on to: one excludes the other, and both triggers count from
+    the newest.
+
+    Args:
+        log: whose snapshots are written.
+        applied: returns the last index that the machine has applied, -1 if none; called in the worker's thread, from
+            its start on.
+        copy: makes a copy of the machine, in the worker's thread: it holds what excludes `apply` while it copies, and
+            no longer.
+        when: a snapshot is written; `None`: only when the host asks for one.
+        checkpoint_when: a checkpoint is written, unless a snapshot is; `None`: never.
+        every_seconds: how often that is decided though nothing is flushed, > 0; `None`: at flushes alone.
+    """
+
+    def __init__(self, log: RaftLog, *, applied: Callable[[], int], copy: Callable[[], MachineCopy],
+                 when: Applied | None = Applied(), checkpoint_when: Applied | None = None,
+                 every_seconds: float | None = 5.0) -> None:
+        self._log = log
+        self._applied = applied
+        self._copy = copy
+        self._triggers: tuple[tuple[SnapshotKind, Applied | None], ...] = (
+            ("snapshot", when), ("checkpoint", checkpoint_when))
+        self.every_seconds: float | None = every_seconds
+        # For each kind: the index of the newest one, and when it was seen first.
+        self._newest: dict[SnapshotKind, tuple[int, float]] = {}
+
+    def write(self, now: float, budget: Budget, *, is_asked: bool = False) -> SnapshotReport:
+        """Write what is due.
+
+        Args:
+            now: seconds on any clock that does not go back.
+            budget: asked for each piece of a state.
+            is_asked: write a snapshot although none is due.
+
+        Raises:
+            BudgetSpent: the budget refused; nothing has changed.
+            InvalidInput, LiveIndexMissing, StorageError, Closed: as `RaftLog.snapshot`.
+            Exception: what `applied` or `copy` raised.
+        """
+        applied, row = self._applied(), self._log.state.index
+        self._seen("snapshot", row, now)
+        self._seen("checkpoint", row, now)
+        if applied <= row:
+            return SnapshotReport(why=f"the machine has applied {applied}, and the snapshot {row} is in force")
+        kind: SnapshotKind | None = "snapshot" if is_asked else None
+        why = "the host asked for it"
+        for each, trigger in self._triggers:
+            since, at = self._newest[each]
+            if kind is None and trigger is not None and applied > since and trigger.is_due(applied - since, now - at):
+                kind, why = each, f"{applied - since} entries were applied in {now - at:.0f} seconds: {trigger}"
+        if kind is None:
+            since, at = self._newest["snapshot"]
+            return SnapshotReport(why=f"none is due: {applied - since} entries were applied in {now - at:.0f} seconds "
+                                      f"since {since if since >= 0 else 'the start'}, when={self._triggers[0][1]}")
+        copied, sizes = self._copy(), list[int]()
+
+        def paced() -> Iterator[Buffer]:
+            for piece in copied.pieces:
+                sizes.append(memoryview(piece).nbytes)
+                budget.spend(sizes[-1])
+                yield piece
+
+        live = index_set("the live indexes", copied.live)
+        try:
+            (self._log.snapshot if kind == "snapshot" else self._log.checkpoint)(copied.index, live, paced())
+        except Stale as error:
+            # The host was faster.
+            self._seen(kind, copied.index, now)
+            return SnapshotReport(why=str(error))
+        self._seen(kind, copied.index, now)
+        self._seen("checkpoint", copied.index, now)
+        return SnapshotReport(kind=kind, index=copied.index, live=live.count, state_bytes=sum(sizes), why=why)
+
+    def _seen(self, kind: SnapshotKind, index: int, now: float) -> None:
+        """One of this index is there."""
+        if kind not in self._newest or index > self._newest[kind][0]:
+            self._newest[kind] = index, now
+
+
+class LogCompactionWorker:
+    """See the module. Any thread may call any method. Use it in a `with`, or call `start` and `stop`.
+
+    What fails is logged, kept in `last_error`, and tried again after a growing delay; damage is reported once for each
+    request. The worker ends by itself when its log is closed.
+
+    Args:
+        log: what is compacted; stays open when the worker is stopped.
+        snapshots: has snapshots and checkpoints written; without one the host writes them.
+        executor: runs the copying; default the worker's thread.
+        budget: what each compaction, and the state of each snapshot, may use up.
+        observer: notified of `raftlog_worker_failed` and `raftlog_snapshot_written`.
+        every_seconds: how often it asks the log's trigger and reclaims, at first when it is started; `None`: never.
+        clock: when that is.
+
+    Attributes:
+        last_report: of the last compaction that ended; `None` before the first.
+        last_snapshot: how the last attempt at a snapshot ended; `why` says what holds one back.
+    """
+
+    def __init__(self, log: SegmentLog | RaftLog, *, snapshots: SnapshotWriter | None = None,
+                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
+                 every_seconds: float | None = PERIOD_SECONDS, clock: Clock | None = None) -> None:
+        self._log = log
+        self._writer = snapshots
+        self._executor = executor
+        self._budget = budget
+        self._lent: set[Budget] = set()
+        self._observer = Observers(observer)
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._every = every_seconds
+        self._lock = threading.Lock()
+        self._strength = _NONE
+        self._policy: LogPolicy | None = None
+        self._has_snapshot = False
+        self._is_asked = False
+        self._failing: set[str] = set()
+        self.last_report: LogCompactionReport | None = None
+        self.last_snapshot: SnapshotReport = SnapshotReport(why="no attempt was made yet")
+        self._services = {"compaction": PeriodicService(
+            self._compact, name=f"compactions of {log.folder}", every_seconds=every_seconds, clock=self._clock)}
+        if snapshots is not None:
+            self._services["snapshot"] = PeriodicService(
+                self._write_snapshot, name=f"snapshots of {log.folder}", every_seconds=snapshots.every_seconds,
+                clock=self._clock)
+
+    # -- requests
+
+    def request(self, policy: LogPolicy | None = None) -> None:
+        """Request a compaction; one that runs is followed by the strongest that was requested meanwhile.
+
+        Args:
+            policy: decides what is rewritten; of several the last one does. `None`: the log's own rule says.
+        """
+        with self._lock:
+            if policy is not None and not isinstance(policy, DropDead):
+                self._policy = policy
+            self._strength = max(self._strength, _OWN_RULE if policy is None
+                                 else _DROPS if isinstance(policy, DropDead) else _POLICY)
+        self._services["compaction"].wake()
+
+    def request_snapshot(self) -> None:
+        """Request a snapshot of what the machine has applied by now; see `last_snapshot`, and the observer.
+
+        Raises:
+            InvalidInput: the worker was given no `snapshots`.
+        """
+        if self._writer is None:
+            raise InvalidInput("the worker writes no snapshots; make it with snapshots=SnapshotWriter(...), or call "
+                               "RaftLog.snapshot")
+        self._is_asked = True
+        self._services["snapshot"].wake()
+
+    def snapshot_recorded(self, row: SnapshotMeta) -> None:
+        """Request a compaction, since entries died by a snapshot; the log calls it."""
+        self._has_snapshot = self._has_snapshot or row.index >= 0
+        self.request()
+
+    def segments_flushed(self, last_index: int) -> None:
+        """Request a compaction, since what was the newest segment may be one; the log calls it."""
+        if self._has_snapshot:
+            self.request()
+        if self._writer is not None:
+            self._services["snapshot"].wake()
+
+    # -- the service
+
+    def start(self) -> None:
+        """Begin; starting again does nothing."""
+        for service in self._services.values():
+            service.start()
+
+    def run_pending(self) -> bool:
+        """Do what is due now in the caller's thread; return whether anything was. For hosts without threads."""
+        return max([service.run_pending() for service in self._services.values()])
+
+    def stop(self, *, wait_seconds: float = 30.0) -> None:
+        """Begin nothing more, cancel what runs, and wait for its end; stopping again waits again.
+
+        Raises:
+            Busy: it has not ended in time, or the caller is a part of its work; it ends all the same.
+        """
+        for service in self._services.values():
+            service.cancel()
+        for lent in list(self._lent):
+            lent.cancel()
+        for service in self._services.values():
+            service.stop(wait_seconds=wait_seconds)
+
+    def wait_until_idle(self, seconds: float = 60.0) -> LogCompactionReport | None:
+        """Return the last compaction's report when nothing runs, and nothing is requested that does not wait after a
+        failure.
+
+        Raises:
+            Busy: that has not come in `seconds`.
+        """
+        end = SystemClock().monotonic() + seconds
+        while ((self._strength and "compaction" not in self._failing)
+               or (self._is_asked and "snapshot" not in self._failing) or self._lent):
+            if SystemClock().monotonic() > end:
+                raise Busy(f"{self!r} has work left after {seconds:g} seconds; wait longer, or see last_error")
+            SystemClock().sleep(0.01)
+        return self.last_report
+
+    @property
+    def failures(self) -> int:
+        """How often its work failed."""
+        return sum(service.failures for service in self._services.values())
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What it failed with last."""
+        return next((service.last_error for service in self._services.values() if service.last_error), None)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<LogCompactionWorker of {self._log.folder!r}: {self.failures} failures>"
+
+    # -- one turn of each
+
+    def _compact(self, service_budget: Budget) -> float | None:
+        with self._lock:
+            strength, policy = self._strength, self._policy
+
+        def turn(budget: Budget) -> None:
+            if not strength:
+                plan = self._log.plan()
+                if not (plan.drops or plan.groups):
+                    # Damage alone is for the next request to report, not for each period.
+                    self._log.reclaim(budget=budget)
+                    return
+            chosen = DropDead() if strength == _DROPS else policy if strength == _POLICY else None
+            try:
+                self.last_report = self._log.compact(policy=chosen, executor=self._executor, budget=budget)
+            except CompactionFailed as error:
+                self.last_report = error.report
+                if any(isinstance(each, TaskFailed | StorageError) for each in error.failures.values()):
+                    # Another try may find another executor, or room; damage stays so.
+                    raise
+            with self._lock:
+                if (self._strength, self._policy) == (strength, policy):
+                    self._strength, self._policy = _NONE, None
+            if self._strength:
+                # Requested meanwhile, in another way.
+                self._services["compaction"].wake()
+
+        if not strength and self._every is None:
+            return None
+        is_done = self._turn("compaction", service_budget, turn)
+        return None if is_done or not strength else _BUSY_SECONDS
+
+    def _write_snapshot(self, service_budget: Budget) -> float | None:
+        writer, is_asked = self._writer, self._is_asked
+        assert writer is not None, "the service was made for it"
+
+        def turn(budget: Budget) -> None:
+            self.last_snapshot = written = writer.write(self._clock.monotonic(), budget, is_asked=is_asked)
+            self._is_asked = False
+            if not written.is_empty:
+                self._observer.event(SNAPSHOT_WRITTEN, **written.to_dicts()[0])
+
+        is_done = self._turn("snapshot", service_budget, turn)
+        return None if is_done or not is_asked else _BUSY_SECONDS
+
+    def _turn(self, work: str, service_budget: Budget, turn: Callable[[Budget], None]) -> bool:
+        """Take a turn with a budget of its own; return whether it came to its end, and was not kept off by others."""
+        lent = service_budget if self._budget is None else self._budget.child()
+        self._lent.add(lent)
+        self._failing.discard(work)
+        if service_budget.cancelled:
+            lent.cancel()  # it was stopped before it could see this budget
+        try:
+            turn(lent)
+        except Busy as error:
+            if isinstance(error, BudgetSpent) and error.reason == "bytes":
+                self._note(work, error)
+                raise
+            return False
+        except Exception as error:
+            if isinstance(error, Closed) and self._is_log_closed():
+                self._services[work].cancel()
+                self._strength, self._is_asked = _NONE, False
+                return False
+            self._note(work, error)
+            raise
+        finally:
+            self._lent.discard(lent)
+        return True
+
+    def _note(self, work: str, error: Exception) -> None:
+        self._failing.add(work)
+        self._observer.event(WORKER_FAILED, work=work, error=type(error).__name__, message=str(error),
+                             failures=self.failures + 1)
+
+    def _is_log_closed(self) -> bool:
+        """Whether the log is closed; `Closed` may also come from a policy's own tool."""
+        try:
+            self._log.status()
+        except Closed:
+            return True
+        return False

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A log that lacks a segment in its middle says so; a segment can be ended before it is full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compactlib.errors import CorruptData
+from compactlib.raftlog import LogOptions, LogReader, RaftLogStore, SegmentLimits, SegmentLog, StoreOptions
+
+OPTIONS = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=4)))
+
+
+@pytest.mark.parametrize("snapshot", [None, 4])
+def test_missing_segment_is_named_by_verify_and_stops_the_entries(snapshot: int | None, tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        log = store.log("a")
+        log.append([(index, 1, b"entry") for index in range(1, 17)])
+        if snapshot is not None:
+            log.snapshot(snapshot, live=[2])
+        store.flush()
+        middle = next(ref for ref in log.refs if ref.first <= 9 <= ref.last)
+        assert log.verify().is_sound
+    [path] = (tmp_path / "logs" / "a").glob(f"*{middle.number}.segment")
+    path.unlink()
+    with LogReader(tmp_path / "logs" / "a") as reader:
+        [finding] = reader.verify().findings
+        assert (finding.kind, getattr(finding.error, "index", None)) == ("missing", middle.first)
+    with RaftLogStore(tmp_path, OPTIONS) as store:
+        log = store.log("a")
+        assert not log.verify().is_sound
+        given: list[int] = []
+        with pytest.raises(CorruptData) as caught:
+            given.extend(entry.index for entry in log.entries())
+        assert caught.value.index == middle.first
+        assert given[-1] == middle.first - 1
+        assert next(entry.index for entry in log.entries(middle.last + 1)) == middle.last + 1
+
+
+def test_ended_segment_is_free_to_go(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path) as log:
+        log.append([(index, 1, b"entry") for index in range(1, 9)])
+        log.end_segment()
+        log.append([(9, 1, b"entry")])
+        log.snapshot(8, live=())
+        assert log.compact().dropped
+        assert [entry.index for entry in log.entries()] == [9]

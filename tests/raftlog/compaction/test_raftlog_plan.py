@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: the rules that each plan keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+
+from compactlib.errors import InvalidInput
+from compactlib.raftlog import (
+    CostPolicy,
+    DropDead,
+    LogChoice,
+    LogPolicy,
+    LogView,
+    RaPolicy,
+    SeedPolicy,
+    SegmentLimits,
+)
+from compactlib.raftlog.compaction.plan import (
+    MAX_GROUP_MEMBERS,
+    plan_for,
+)
+from compactlib.raftlog.compaction.policy import LeftOut
+from compactlib.raftlog.model.names import compacting_members, compacting_name
+from compactlib.raftlog.model.values import SegmentRef, SegmentStats
+from compactlib.testing.views import log_views
+from tests.tools.raft_segments import segments_of
+
+LOGS: Any = log_views().examples
+POLICIES: dict[str, Callable[..., LogPolicy]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy,
+                                                   "cost": CostPolicy}
+
+
+def view_of(*counts: tuple[int, int, int, int], newest: bool = True, limits: SegmentLimits | None = None,
+            ) -> LogView:
+    """A log of these segments with a snapshot above them, and a newest segment behind."""
+    rows = (*counts, (1, 1, 10, 10)) if newest else counts
+    segments = segments_of(*rows)
+    return LogView(segments=segments, snapshot_index=segments[-1].ref.last if segments else 0,
+                          limits=limits or SegmentLimits(max_entries=128))
+
+
+@attrs.frozen
+class Fixed:
+    """A policy that answers as it is told."""
+
+    choice: LogChoice
+
+    name: str = "fixed"
+
+    def choose(self, view: LogView, now: float) -> LogChoice:
+        return self.choice
+
+
+@pytest.mark.parametrize(("count", "parts"), [(14, [14]), (15, [7, 8]), (28, [14, 14]), (40, [13, 13, 14])])
+def test_a_long_group_becomes_adjacent_parts_of_nearly_equal_size(count: int, parts: list[int]) -> None:
+    plan = plan_for(view_of(*[(1, 1, 10, 10)] * count), SeedPolicy(max_sources=100))
+    assert [len(group.members) for group in plan.groups] == parts
+    assert [number for group in plan.groups for number in group.numbers] == list(range(1, count + 1))
+
+
+def test_the_name_of_an_output_has_room_for_the_most_members_and_not_for_one_more() -> None:
+    largest = 10**16 - 1
+    longest = compacting_name(range(largest - MAX_GROUP_MEMBERS + 1, largest + 1))
+    assert len(longest) <= 255
+    assert len(compacting_members(longest) or ()) == MAX_GROUP_MEMBERS
+    assert len(compacting_name(range(largest - MAX_GROUP_MEMBERS, largest + 1))) > 255
+
+
+def test_a_wholly_live_segment_is_not_rewritten_alone_whatever_the_policy_says() -> None:
+    plan = plan_for(view_of((10, 10, 100, 100)), Fixed(LogChoice(((1,),), (), "told")))
+    assert plan.is_empty
+    assert plan.left_out[0].reason == "all of it is live: the policy 'fixed' would rewrite it for nothing"
+
+
+A, B, C = (LeftOut(number, "so it was told") for number in (1, 2, 3))
+
+
+@pytest.mark.parametrize(("choice", "segment", "what"), [
+    (LogChoice((), (A, B), "told"), 3, "neither in a group nor left out"),
+    (LogChoice(((1, 2),), (B, C), "told"), 2, "named twice"),
+    (LogChoice(((1, 1),), (B, C), "told"), 1, "named twice"),
+    (LogChoice(((4,),), (A, B, C), "told"), 4, "not among those shown"),
+    (LogChoice(((2, 1),), (C,), "told"), 1, "must ascend"),
+    (LogChoice(((2,), (1,)), (C,), "told"), 1, "must ascend"),
+    (LogChoice(((1, 3),), (B,), "told"), 3, "not adjacent"),
+    (LogChoice(((1, 2, 3),), (), "told"), 1, "150 live entries"),
+    (LogChoice(((1, 2),), (C,), "told"), 1, "1400 live bytes"),
+])
+def test_a_bad_choice_is_refused_with_the_policy_and_the_segment(choice: LogChoice, segment: int, what: str) -> None:
+    view = view_of((100, 50, 1000, 700), (100, 50, 1000, 700), (100, 50, 1000, 100),
+                   limits=SegmentLimits(max_entries=128, max_bytes=1000))
+    with pytest.raises(InvalidInput, match=rf"'fixed' made a bad choice: segment {segment} .*{what}"):
+        plan_for(view, Fixed(choice))
+
+
+def segment(number: int, first: int, last: int, counts: tuple[int, int, int, int] = (1, 1, 1, 1)) -> SegmentStats:
+    entries, live_entries, data_bytes, live_bytes = counts
+    return SegmentStats(ref=SegmentRef(number, first, last), entries=entries, data_bytes=data_bytes,
+                        live_entries=live_entries, live_bytes=live_bytes)
+
+
+@pytest.mark.parametrize("segments", [
+    (segment(2, 1, 10), segment(1, 11, 20)),
+    (segment(1, 1, 10), segment(1, 11, 20)),
+    (segment(1, 1, 10), segment(2, 10, 20)),
+    (segment(1, 1, 10), segment(2, 11, 20, (1, 2, 10, 10))),
+    (segment(1, 1, 10), segment(2, 11, 20, (1, 1, 10, 11))),
+    (segment(1, 1, 10), segment(2, 11, 20, (1, -1, 10, 0))),
+    (segment(1, 1, 10), segment(2, 11, 20, (1, 0, 10, 1))),
+])
+def test_a_view_that_cannot_be_is_refused_with_the_segment(segments: tuple[SegmentStats, ...]) -> None:
+    with pytest.raises(InvalidInput, match=rf"segment {segments[1].number} "):
+        LogView(segments=segments, snapshot_index=20, limits=SegmentLimits())
+
+
+def test_a_forecast_refuses_a_view_that_has_moved_on() -> None:
+    view = view_of((100, 10, 1000, 100), (100, 20, 1000, 200))
+    plan = plan_for(view, SeedPolicy())
+    with pytest.raises(InvalidInput, match="segment 1, which the view does not hold as planned"):
+        plan.forecast(plan.forecast(view))
+
+
+@settings(max_examples=60)
+@given(LOGS)
+def test_each_segment_has_exactly_one_place_in_a_plan(view: LogView) -> None:
+    for plan in [plan_for(view, make()) for make in POLICIES.values()]:
+        named = [number for row in plan.to_dicts() for number in row["members"]]
+        assert sorted(named) == [each.number for each in view.segments]
+        assert len(plan.to_dicts()) == len(plan.drops) + len(plan.groups) + len(plan.left_out)
+        touched = {*plan.drops, *(member for group in plan.groups for member in group.members)}
+        assert touched <= set(view.compactable)
+        assert all(len(group.members) <= MAX_GROUP_MEMBERS for group in plan.groups)
+        assert {drop.number for drop in plan.drops} == {drop.number for drop in plan_for(view, DropDead()).drops}
+        assert all(left.reason for left in plan.left_out)
