@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -100,6 +100,20 @@ def decode_commit(data: bytes, place: str) -> Commit:
     return commit
 
 
+def walk(heads: Iterable[CommitId], get: Callable[[CommitId], Commit | None]) -> Iterator[tuple[CommitId, Commit]]:
+    """Yield commits and all their ancestors, unordered. Skips an id for which `get` returns `None`."""
+    seen = set(heads)
+    waiting = list(seen)
+    while waiting:
+        commit_id = waiting.pop()
+        commit = get(commit_id)
+        if commit is not None:
+            yield commit_id, commit
+            fresh = set(commit.parents) - seen
+            seen |= fresh
+            waiting += fresh
+
+
 class CommitStore:
     """The commits of one repository. Threads may share it."""
 
@@ -169,24 +183,20 @@ class CommitStore:
                     seen.add(parent)
                     heapq.heappush(waiting, (-self.get(parent).generation, parent))
 
-    def reachable(self, heads: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
+    def reachable(self, heads: Collection[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
         """Yield commits and all their ancestors, unordered. One scan; memory for all commits."""
-        waiting, seen = list(heads), set(heads)
-        if not waiting:
+        if not heads:
             return
         with self._store.scan(self._partition, prefix=COMMITS) as entries:
             stored = {entry.key: entry.value for entry in entries}
-        while waiting:
-            commit_id = waiting.pop()
+
+        def get(commit_id: CommitId) -> Commit:
             key = commit_key(commit_id)
             if key not in stored:
-                commit = self.get(commit_id)  # stored after the scan
-            else:
-                commit = self._cache.get(commit_id) or self.checked(commit_id, stored.pop(key), key)
-            yield commit_id, commit
-            fresh = set(commit.parents) - seen
-            seen |= fresh
-            waiting += fresh
+                return self.get(commit_id)  # stored after the scan
+            return self._cache.get(commit_id) or self.checked(commit_id, stored.pop(key), key)
+
+        yield from walk(heads, get)
 
     def is_ancestor(self, ancestor: CommitId, commit_id: CommitId | None) -> bool:
         """Return whether `ancestor` is `commit_id` or its ancestor. Reads the commits between their generations."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -25,9 +26,11 @@ import attrs
 from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError
 from compactlib.report import Printed
+from compactlib.staging.commits import Commit
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import RangesNotOwned
 from compactlib.staging.names import CommitId
+from compactlib.staging.record import BranchRecord
 from compactlib.staging.tokens import DropMark
 from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
 from compactlib.store_numbers import Moved, StoreLevels, StoreNumbers
@@ -168,16 +171,23 @@ def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMet
     `fenced` invalidates updates in flight: a commit that was suspended for longer than the grace period cannot make
     another metarange live.
     """
+    listed = context.branches.list()
+    return live_of(context.branches.fence(listed) if fenced else (record for _, record in listed),
+                   context.commits.reachable)
+
+
+def live_of(records: Iterable[BranchRecord],
+            reachable: Callable[[set[CommitId]], Iterable[tuple[CommitId, Commit]]]) -> LiveMetaRanges:
+    """Return the live metaranges of branch records; `reachable` yields the HEADs and their ancestors."""
     needed: set[MetaRangeId] = set()
     heads: set[CommitId] = set()
-    listed = context.branches.list()
-    for record in context.branches.fence(listed) if fenced else (record for _, record in listed):
+    for record in records:
         if record.compacted_metarange_id is not None:
             needed.add(record.compacted_metarange_id)
         if record.commit_id is not None:
             heads.add(record.commit_id)
     history: set[MetaRangeId] = set()
-    for commit_id, commit in context.commits.reachable(heads):
+    for commit_id, commit in reachable(heads):
         (needed if commit_id in heads else history).add(commit.metarange_id)
     return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
 

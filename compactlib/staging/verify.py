@@ -11,7 +11,7 @@ from compactlib.budget import Budget
 from compactlib.errors import AuditFailed, CorruptData, Unsupported
 from compactlib.kv import KVEntry
 from compactlib.report import Finding, VerifyReport
-from compactlib.staging.commits import Commit
+from compactlib.staging.commits import Commit, walk
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BranchNotFound, CommitNotFound, MetaRangeNotFound
 from compactlib.staging.names import (
@@ -23,9 +23,10 @@ from compactlib.staging.names import (
     repository_partition,
     token_partition,
 )
+from compactlib.staging.reclaim import live_of
 from compactlib.staging.record import BranchRecord, decode_branch_record
 from compactlib.staging.tokens import decode_mark, decode_staged
-from compactlib.staging.values import LiveMetaRanges, MetaRangeId
+from compactlib.staging.values import LiveMetaRanges
 
 T = TypeVar("T")
 
@@ -114,22 +115,12 @@ class _Records:
 def _live(branches: dict[str, BranchRecord], commits: dict[CommitId, Commit], findings: list[Finding],
           ) -> LiveMetaRanges:
     """Return the metaranges of the branches and of their history; a missing commit is a finding."""
-    heads = {record.commit_id for record in branches.values() if record.commit_id is not None}
-    needed = {record.compacted_metarange_id for record in branches.values()
-              if record.compacted_metarange_id is not None}
-    history: set[MetaRangeId] = set()
-    waiting, seen = list(heads), set(heads)
-    while waiting:
-        commit_id = waiting.pop()
-        commit = commits.get(commit_id)
-        if commit is None:
+    def get(commit_id: CommitId) -> Commit | None:
+        if commit_id not in commits:
             findings.append(Finding("missing", f"commit {commit_id}", "a branch or a commit names it"))
-            continue
-        (needed if commit_id in heads else history).add(commit.metarange_id)
-        fresh = set(commit.parents) - seen
-        seen |= fresh
-        waiting += fresh
-    return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
+        return commits.get(commit_id)
+
+    return live_of(branches.values(), lambda heads: walk(heads, get))
 
 
 def _contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
