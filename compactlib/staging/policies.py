@@ -28,11 +28,13 @@ DEFAULT_WINDOW_SECONDS: Final = 300.0
 
 
 def window_gate(view: StagingView, now: float, window_seconds: float) -> StagingChoice | None:
-    """Return an empty choice within the window of the last compaction, else `None`.
+    """Return an empty choice for a clean branch, or within the window of the last compaction; else `None`.
 
     The window begins at the start time in the branch's record, so that it holds for all processes. A start further in
     the future than the window was written under a wrong clock, and is ignored.
     """
+    if view.is_clean:
+        return StagingChoice(CLEAN, is_empty=True)
     started = view.compaction_started_at
     if started is None or not started - window_seconds <= now < started + window_seconds:
         return None
@@ -59,8 +61,6 @@ class AlwaysPolicy:
     window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
 
     def choose(self, view: StagingView, now: float) -> StagingChoice:
-        if view.is_clean:
-            return StagingChoice(CLEAN, is_empty=True)
         some = "" if view.all_seen else "at least "
         return window_gate(view, now, self.window_seconds) or StagingChoice(
             f"{some}{view.tombstones} tombstones, at most {view.longest_run} in a row, and {view.sealed_tokens} sealed "
@@ -85,11 +85,9 @@ class TombstoneCostPolicy:
     window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
 
     def choose(self, view: StagingView, now: float) -> StagingChoice:
-        if view.is_clean:
-            return StagingChoice(CLEAN, is_empty=True)
-        return window_gate(view, now, self.window_seconds) or self._weighed(view)
-
-    def _weighed(self, view: StagingView) -> StagingChoice:
+        gate = window_gate(view, now, self.window_seconds)
+        if gate is not None:
+            return gate
         if view.longest_run >= self.long_run:
             return StagingChoice(f"{view.longest_run} tombstones in a row")
         if view.sealed_tokens >= self.many_sealed:

@@ -20,7 +20,6 @@ import attrs
 
 from compactlib._arguments import require_whole
 from compactlib.budget import Budget
-from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors import LocalExecutor
 from compactlib.objects import ObjectRef, ObjectStore, read_checked
@@ -55,17 +54,15 @@ class MergeInParts:
         open_objects: opens the object store of `committed` in the process of a part; picklable.
         run_parts: runs the parts.
         partitions: number of parts, >= 1.
-        clock: for the seconds in the results.
     """
 
     def __init__(self, committed: CommittedRanges, open_objects: Callable[[], ObjectStore], run_parts: RunParts, *,
-                 partitions: int = 8, clock: Clock | None = None) -> None:
+                 partitions: int = 8) -> None:
         require_whole("partitions", partitions, 1)
         self._committed: CommittedRanges = committed
         self._open_objects: Callable[[], ObjectStore] = open_objects
         self._run_parts: RunParts = run_parts
         self._partitions: int = partitions
-        self._clock: Clock | None = clock
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
@@ -81,7 +78,7 @@ class MergeInParts:
             if not isinstance(task, CompactTokens):
                 raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; this runs CompactTokens only")
             listed.append(attrs.evolve(task, stores=_InParts(task.stores, self)))
-        return LocalExecutor(clock=self._clock).run(listed, budget=budget, observer=observer)
+        return LocalExecutor().run(listed, budget=budget, observer=observer)
 
     def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
               observer: Observer | None = None) -> Applied:
