@@ -152,7 +152,6 @@ class Branch:
             TooManyTries: the staging token was replaced during every try; the value may be visible (G4).
             OutcomeUnknown: the store did not answer; the value may be visible now or later.
         """
-        check_key(key)
         writes.put_many(self._context, self._name, {key: data})
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
