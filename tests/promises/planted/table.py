@@ -490,7 +490,7 @@ MISTAKES: Sequence[Mistake] = (
         "A commit loses all that was staged before it."),
     Mistake(
         "staging-collection-unfenced", "compactlib/staging/reclaim.py",
-        "fenced=next(looks) > 0)",
+        "fenced=next(calls) > 0)",
         "fenced=False)",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit names files that a collection takes at that moment."),
@@ -546,7 +546,7 @@ MISTAKES: Sequence[Mistake] = (
         "A plan that is refused as outdated has sealed a token."),
     Mistake(
         "staging-put-held-whatever", "compactlib/staging/writes.py",
-        "            if batch.stands_on(now) == batch.stands_on(record):",
+        "            if batch.condition(now) == batch.condition(record):",
         "            if True:",
         (PAIRS,),
         "A write into a token that a commit has read is acknowledged, and lost."),
