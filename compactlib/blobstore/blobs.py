@@ -144,7 +144,7 @@ class BlobState:
     @property
     def has_content(self) -> bool:
         """Whether neither a compaction nor a hard delete has removed the content of its PUT."""
-        return self.put is not None and not self.put.flags & RecordFlag.ERASED
+        return self.put is not None and not self.put.is_erased
 
     def permanent_ms(self, history: Sequence[IndexEntry]) -> int:
         """Return when the permanent blob of this history was made so; if that is not known, when it was put."""

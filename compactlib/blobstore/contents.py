@@ -173,9 +173,10 @@ class LogContents:
                 put = max(put, since[-1].sequence)
         return sorted((entry for entry in entries if entry.sequence >= put), key=_BY_SEQUENCE, reverse=True)
 
-    def history(self, blob_id: bytes) -> list[IndexEntry]:
-        """Return every entry of an id, ascending by sequence."""
-        hashed = hash_id(blob_id, self.key)
+    def history(self, blob_id: bytes, hashed: int | None = None) -> list[IndexEntry]:
+        """Return every entry of an id, ascending by sequence; `hashed` is the hash of the id, if known."""
+        if hashed is None:
+            hashed = hash_id(blob_id, self.key)
         found = [entry for part in self.directory.owners(hashed) for entry in part.newest_first(blob_id, hashed)]
         found.sort(key=_BY_SEQUENCE)
         return found + self.open.of_id(blob_id)
@@ -195,10 +196,11 @@ class LogContents:
         for part in segment.parts if segment is not None else ():
             shared = self.directory.shared(part, check)
             for row, entry in enumerate(part.entries()):
-                if row not in shared:
+                hashed = shared.get(row)
+                if hashed is None:
                     yield entry, [entry, *opened.of_id(entry.id)]
                     continue
-                history = often.get(entry.id) or self.history(entry.id)
+                history = often.get(entry.id) or self.history(entry.id, hashed)
                 if len(history) > OFTEN:
                     often[entry.id] = history
                 yield entry, history

@@ -109,7 +109,7 @@ def _doomed_records(contents: LogContents, sequence: int, before_ms: int, budget
             if put.segment == contents.active.name:
                 # Still being written to: its turn comes when the segment is sealed.
                 reached = min(reached, delete.sequence - 1)
-            elif known is not None and not known.is_lost and not put.flags & RecordFlag.ERASED:
+            elif known is not None and not known.is_lost and not put.is_erased:
                 found.setdefault(put.segment, {})[put.offset] = put
     return {segment: [each[offset] for offset in sorted(each)] for segment, each in found.items()}, reached
 

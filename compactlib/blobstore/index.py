@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import accumulate, chain, pairwise, repeat
-from operator import attrgetter, lt
+from operator import attrgetter, itemgetter, lt
 from typing import cast
 
 from compactlib.blobstore.names import SegmentName
@@ -133,7 +133,7 @@ class IndexPart:
     def entry(self, row: int) -> IndexEntry:
         """Return the entry of a row."""
         (offset, size, sequence, op_time, expires, account, container, life_version, kind,
-         flags) = [column[row] for column in self.columns]
+         flags) = map(itemgetter(row), self.columns)
         return _ENTRY((self.id_of(row), kind, flags, life_version, sequence, op_time, expires, account, container,
                        self.segment, offset, size))
 
@@ -239,8 +239,11 @@ class OpenIndex:
 
     def of_id(self, blob_id: bytes) -> list[IndexEntry]:
         """Return the entries of an id, ascending by sequence."""
+        known = self._of_id.get(blob_id)
+        if known is None:
+            return []
         last = self.last_sequence
-        return [entry for entry in self._of_id.get(blob_id, ()) if entry.sequence <= last]
+        return [entry for entry in known if entry.sequence <= last]
 
     def sealed(self, key: bytes) -> IndexPart:
         """Return the same entries as a part."""

@@ -45,6 +45,7 @@ from compactlib.files.disk import Files, list_folder, look_at
 from compactlib.guard import Guard
 
 _REPLACED_FILES = (DESCRIPTOR_FILE, LIST_FILE, STATE_FILE)
+_SYNCED_BEFORE = int(RecordFlag.SYNCED_BEFORE)  # of `int`: `|` of an enumeration takes a microsecond
 MAX_UNSYNCED_RECORDS = 1 << 16
 """How many records may be written without a sync; sequences that a crash may have lost are never given again."""
 
@@ -116,9 +117,9 @@ class Log:
     def append(self, draft: IndexEntry, content: bytes) -> IndexEntry:
         """Write a record and publish it; with the lock held."""
         self._make_room(draft.size)
-        flags = draft.flags | (RecordFlag.SYNCED_BEFORE if self.writer.is_synced else 0)
+        flags = draft.flags | _SYNCED_BEFORE if self.writer.is_synced else draft.flags
         entry = draft._replace(sequence=self.next_sequence, segment=self.writer.segment, offset=self.writer.end,
-                               flags=int(flags))
+                               flags=flags)
         head, crc = encode_head(entry, self.descriptor.salt)
         pieces = (head, content, encode_trailer(crc32(content, crc)))
         self.guard.begin("a write")

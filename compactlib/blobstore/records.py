@@ -152,6 +152,11 @@ class IndexEntry(NamedTuple):
         """Whether the blob's time is over: strictly after `expires_ms`."""
         return 0 <= self.expires_ms < now_ms
 
+    @property
+    def is_erased(self) -> bool:
+        """Whether a hard delete has overwritten the content."""
+        return bool(self.flags & _ERASED)
+
     def is_plausible(self) -> bool:
         """Whether each field is in its range."""
         return (0 < len(self.id) <= MAX_ID_BYTES and self.life_version <= MAX_LIFE_VERSION and self.account <= MAX_TAG
@@ -236,7 +241,7 @@ def check_record(record: bytes | memoryview, size: int, salt: int, sequence: int
     crc = crc32(view[HEADER_BYTES:start], crc32(view[:HEADER_BYTES - _CRC.size], salt))
     if crc != stored:
         return f"header CRC {crc:#010x} instead of {stored:#010x}"
-    if number != sequence or record_size(id_length, content) != size:
+    if number != sequence or OVERHEAD_BYTES + id_length + content != size:
         return f"record {number} of {record_size(id_length, content)} bytes"
     if view[6] & _ERASED and not flags & _ERASED:
         return "a content that was overwritten"

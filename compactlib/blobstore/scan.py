@@ -8,7 +8,7 @@ the store's salt, so that bytes inside a blob are not taken for a record.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import attrs
 
@@ -104,31 +104,22 @@ def scan_records(file: SegmentFile, start: int, end: int) -> Iterator[Scanned]:
             start = found.end
 
 
-def check_segment(path: str, expected: SegmentHeader, end: int, records: int, sequences: Sequence[int] | None = None,
-                  check: Callable[[], None] | None = None) -> None:
-    """Read a segment that a compaction has written, before its sources go: header, every record, and end.
+def check_segment(path: str, expected: SegmentHeader, end: int, records: int) -> None:
+    """Read a segment that a compaction committed, before its sources are removed: header, every record, and end.
 
     Args:
         path: its file.
         expected: its header.
         end: the offset behind its last record.
         records: how many it holds.
-        sequences: the number of each, if known.
-        check: called with each record; what it raises ends it.
     """
     with contextlib.closing(SegmentFile(path)) as file:
-        size, count = file.size(), 0
-        if file.header != expected or size != end:
-            raise CorruptData(path=path, offset=0, expected=f"segment {expected.name} of {end} bytes",
-                              found=f"segment {file.header.name} of {size} bytes")
+        file.require(expected, end)
+        count = 0
         for found in scan_records(file, SEGMENT_HEADER_BYTES, end):
-            is_known = sequences is None or count < records
-            if found.entry is None or found.found or not is_known or (
-                    sequences is not None and found.entry.sequence != sequences[count]):
+            if found.entry is None or found.found:
                 raise CorruptData(path=path, offset=found.offset, expected=f"record {count + 1} of {records}",
-                                  found=found.found or "another record")
+                                  found=found.found)
             count += 1
-            if check is not None:
-                check()
         if count != records:
             raise CorruptData(path=path, offset=end, expected=f"{records} records", found=f"{count}")

@@ -97,9 +97,12 @@ class OutputPlan:
         return SEGMENT_HEADER_BYTES + sum(sum(part.sizes) for part in self.picked)
 
     @property
-    def sequences(self) -> array[int]:
-        """The number of each record, in order."""
-        return array("Q", chain.from_iterable(part.sequences for part in self.picked))
+    def written(self) -> Picked:
+        """Its records, at the offsets that they have in the output."""
+        sizes = array("Q", chain.from_iterable(part.sizes for part in self.picked))
+        offsets = array("Q", accumulate(sizes, initial=SEGMENT_HEADER_BYTES))
+        return Picked(self.name, offsets[:-1], sizes,
+                      array("Q", chain.from_iterable(part.sequences for part in self.picked)))
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -166,13 +169,15 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
             if end is None and len(history) > OFTEN:
                 end = ends[entry.id] = BlobEnd.of(history)
             verdict = judge(entry, history, rules, compacting, end)
-            verdicts[verdict] += 1
-            if verdict is Verdict.KEEP:
+            if verdict is not Verdict.KEEP:
+                verdicts[verdict] += 1
+            else:
                 part.offsets.append(entry.offset)
                 part.sizes.append(entry.size)
                 part.sequences.append(entry.sequence)
                 if place is not None:
                     classes.append(_class_of(place, entry, history, rules.now_ms, retention_ms))
+        verdicts[Verdict.KEEP] += len(part.offsets)
     outputs = _packed(((part, row) for part in kept for row in range(len(part.offsets))), segment_bytes)
     if place is not None and len(outputs) > 1:
         by_class = _packed(_by_class(kept, classes), segment_bytes)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.erasure import pending_erasures
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.records import IndexEntry, RecordFlag
+from compactlib.blobstore.records import IndexEntry
 from compactlib.blobstore.scan import Scanned, scan_records
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile
 from compactlib.budget import Budget
@@ -102,7 +102,7 @@ def _is_erased(file: SegmentFile, entry: IndexEntry) -> bool:
     pending = pending_erasures(os.path.dirname(file.path), file.header.incarnation)
     if entry.offset in pending.get(entry.segment, ()):
         return True
-    return any(found.entry is not None and not found.found and bool(found.entry.flags & RecordFlag.ERASED)
+    return any(found.entry is not None and not found.found and found.entry.is_erased
                and _describes(entry, found.entry) for found in scan_records(file, entry.offset, entry.end))
 
 
