@@ -416,14 +416,22 @@ class _PrefixSums:
 
 
 def _first_guess(sums: _PrefixSums, min_benefit: int) -> SegmentRange | None:
-    """Return the range that frees most; `None` if it does not bring the benefit, so that none does."""
-    lowest, most = 0, (0, 0, 0)
+    """Return the cheapest of the shortest ranges that bring the benefit, one for each start; `None` if no range does.
+
+    Any range with the benefit would do; a good one saves sweeps.
+    """
+    needed = min_benefit * sums.fill
+    waiting: deque[int] = deque()
+    guess: SegmentRange | None = None
     for end, room in enumerate(sums.room):
-        most = max(most, (room - sums.room[lowest], -lowest, end))
-        if room < sums.room[lowest]:
-            lowest = end
-    found = sums.range(-most[1], most[2])
-    return found if found.benefit >= min_benefit else None
+        while waiting and sums.room[waiting[0]] <= room - needed:
+            found = sums.range(waiting.popleft(), end)
+            if guess is None or found.is_cheaper_than(guess):
+                guess = found
+        while waiting and sums.room[waiting[-1]] >= room:
+            waiting.pop()
+        waiting.append(end)
+    return guess
 
 
 def _sweep(sums: _PrefixSums, min_benefit: int, current: SegmentRange) -> tuple[SegmentRange | None, int]:
