@@ -10,7 +10,7 @@ import attrs
 
 from compactlib._arguments import is_seconds, is_whole, require_whole
 from compactlib.blobstore import BlobStoreConfig
-from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES, flag, fraction, record_size, whole
+from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES, fraction, record_size, whole
 from compactlib.errors import InvalidInput
 from compactlib.lab.description import describe
 from compactlib.lab.placement import NEVER, Placement
@@ -73,7 +73,7 @@ class BlobLayout:
     max_dead_fraction: float = fraction(1.0)
     placement: Placement | None = None
     survivors: SurvivorPlacement | None = None
-    copies_renew: bool = flag(False)
+    copies_renew: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not self.header_bytes < self.segment_bytes <= self.capacity_bytes:

@@ -20,7 +20,6 @@ from typing import ClassVar, Protocol
 import attrs
 
 from compactlib._arguments import is_above
-from compactlib.blobstore.policy import flag
 from compactlib.errors import InvalidInput
 
 NEVER = (1 << 62) - 1
@@ -175,7 +174,7 @@ class UserAndSurvivors:
         InvalidInput: that is neither `True` nor `False`.
     """
 
-    keep_open: bool = flag(True)
+    keep_open: bool = True
 
     name: ClassVar[str] = "user_and_survivors"
     classes: ClassVar[int] = 2
