@@ -159,7 +159,7 @@ def plan_for(view: BlobView, policy: BlobPolicy, now: float, *, bytes_available:
 
     Raises:
         InvalidInput: the policy made a bad choice; see `plan_for_choice`.
-        Exception: what the policy raised.
+        Exception: any other exception of the policy.
     """
     return plan_for_choice(view, policy.choose(view, now), policy, now, bytes_available=bytes_available)
 
@@ -170,7 +170,7 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
 
     Args:
         view: the store.
-        choice: what the policy chose of the view.
+        choice: the policy's choice.
         policy: the policy that chose; the plan records its name and its settings.
         now: the time of planning, seconds since the epoch.
         bytes_available: the free room on the disk, if known.
@@ -228,7 +228,7 @@ def _why_left(segment: SegmentView, view: BlobView) -> str:
 def _never(view: BlobView) -> str:
     """Return why a log of one segment is never compacted."""
     return (f"the log has one segment, capacity_bytes={view.capacity_bytes} and segment_bytes={view.segment_bytes}, "
-            f"and what is written to is never compacted; copy the store into one of smaller segments with "
+            f"and the active segment is never compacted; copy the store into one of smaller segments with "
             f"copy_store()")
 
 

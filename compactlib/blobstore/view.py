@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract between a store and the policy that chooses what its compaction takes, on one page.
+"""The contract between a store and its policy of compaction, on one page.
 
 A policy is a pure function: `choose(view, now) -> BlobChoice`. The view is an immutable picture of the store: its fill,
 and for each segment the bytes that a compaction would copy. The choice names the segments to take and the reason. An
@@ -105,8 +105,8 @@ class SegmentView:
                                f"{self.disk_bytes} bytes on disk; give seconds since the epoch, and 0 bytes or more")
         if self.dying and (any(first.at > second.at for first, second in pairwise(self.dying))
                            or sum(each.bytes for each in self.dying) > self.valid_bytes):
-            raise InvalidInput(f"segment {self.name}: what is dying must ascend in time and is at most the "
-                               f"{self.valid_bytes} bytes that are valid")
+            raise InvalidInput(f"segment {self.name}: `dying` has to ascend in time, and to sum up to at most the "
+                               f"{self.valid_bytes} valid bytes")
 
     def valid_bytes_at(self, when: float) -> int:
         """Return how many of the valid bytes are still valid at `when` (seconds), if nothing more is written."""
@@ -132,7 +132,7 @@ class BlobView(Printed):
 
     Raises:
         InvalidInput: the segments do not ascend, a number is negative or not finite, the newest segment is
-            eligible, or nothing is left of a segment beside header and largest blob.
+            eligible, or a segment has no room besides its header and the largest blob.
     """
 
     store: str
@@ -160,7 +160,7 @@ class BlobView(Printed):
             raise InvalidInput(f"store {self.store!r}: segment {self.segments[-1].name} is the newest one, still "
                                f"written to; it cannot be eligible")
         if self.fill_bytes < 1:
-            raise InvalidInput(f"store {self.store!r}: a segment of {self.segment_bytes} bytes has no room beside "
+            raise InvalidInput(f"store {self.store!r}: a segment of {self.segment_bytes} bytes has no room besides "
                                f"{self.header_bytes} of header and a blob of {self.max_blob_bytes}")
 
     @property
@@ -201,7 +201,7 @@ class BlobView(Printed):
         return seconds * _hash(self.store.encode("utf-8", "surrogatepass")) / 0xFFFFFFFF
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary a segment, in log order."""
+        """Return one dictionary a segment, in log order."""
         return [{"store": self.store, "segment": str(each.name), "eligible": each.eligible,
                  "used_bytes": each.used_bytes, "valid_bytes": each.valid_bytes, "disk_bytes": each.disk_bytes,
                  "last_modified": each.last_modified} for each in self.segments]
