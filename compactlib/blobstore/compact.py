@@ -297,7 +297,7 @@ class Compactor:
                            reason="bytes", spent_bytes=error.spent_bytes, needed_bytes=error.spent_bytes + least)
 
     def _choose(self, done: _Progress, waiting: Sequence[SegmentName], carried: SegmentName | None) -> Survivors:
-        """Choose the next step: as many sources as fit into the outputs that the disk has room for, one at least."""
+        """Choose the next step: sources for as many outputs as the disk has room for, at least one new source."""
         log, room, most = self._log, self._room(), MAX_OUTPUTS
         if room is not None:
             most = max(1, min(most, room // log.descriptor.segment_bytes))

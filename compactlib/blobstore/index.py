@@ -3,7 +3,7 @@
 
 The index of a sealed segment has parts. Each part covers a stretch of the segment, is immutable, and holds its entries
 as packed columns: about 80 bytes an entry plus the id, a fifth of a Python object. Entries are created on demand. A
-search for an id is a binary search in C over a sorted column of 64-bit hashes; a hash is wrong in 1 of 2**64 / n ids.
+search for an id is a binary search in C over a sorted column of 64-bit hashes; one of 2**64 / n searches collides.
 
 The newest records are in an `OpenIndex`, found by a dictionary, until they are enough for a part.
 """

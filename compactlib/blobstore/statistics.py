@@ -89,7 +89,9 @@ def view_of(snapshot: LogContents, *, name: str, descriptor: Descriptor, config:
 
 
 def _reserve(config: BlobStoreConfig, descriptor: Descriptor, parts: Sequence[IndexPart]) -> int:
-    """Return the room that the benefit keeps free in each output: as configured, at most that of the largest record."""
+    """Return the room that the benefit keeps free in each output: as configured, or the largest record if that exceeds
+    a segment.
+    """
     room = descriptor.segment_bytes - SEGMENT_HEADER_BYTES
     if config.max_blob_bytes < room:
         return config.max_blob_bytes
