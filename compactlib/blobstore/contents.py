@@ -263,7 +263,7 @@ class LogContents:
             end = 0
             for entry in segment.entries():
                 if entry.offset < end or entry.end > segment.end:
-                    raise AuditFailed(f"record {entry} of segment {segment.name} overlaps offset {end}, or lies behind "
+                    raise AuditFailed(f"record {entry} of segment {segment.name} overlaps offset {end}, or ends after "
                                       f"{segment.end}")
                 end = entry.end
         parts = [part for segment in self.segments for part in segment.parts if len(part)]

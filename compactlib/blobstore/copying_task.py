@@ -100,7 +100,7 @@ def check_output(path: str, header: SegmentHeader, written: Picked, check: Calla
         path: its file.
         header: its header.
         written: its records, at least one, back to back.
-        check: called before each read; what it raises ends it.
+        check: called before each read; an exception ends the check.
     """
     with contextlib.closing(SegmentFile(path)) as file:
         file.require(header, written.offsets[-1] + written.sizes[-1])

@@ -199,7 +199,7 @@ def _settle_step(files: Files, folder: str, descriptor: Descriptor, found: Found
 
 def _write_rebuilt(files: Files, folder: str, descriptor: Descriptor, loaded: Iterable[LoadedSegment]
                    ) -> list[tuple[str, dict[str, object]]]:
-    """Write rebuilt indexes of sealed segments; the next opening rebuilds again those that the disk refuses."""
+    """Write rebuilt indexes of sealed segments; an index that the disk refuses is rebuilt by the next opening."""
     refused: list[tuple[str, dict[str, object]]] = []
     for each in loaded:
         if each.is_rebuilt:

@@ -130,13 +130,6 @@ class BlobPlan(Printed):
         """Bytes of records that will be dropped."""
         return sum(victim.dead_bytes for victim in self.victims)
 
-    @property
-    def ratio(self) -> float:
-        """Valid bytes for each segment freed; infinite if no segment is certain to be freed."""
-        if self.benefit_segments < 1:
-            return float("inf")
-        return self.valid_bytes / self.benefit_segments
-
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one dictionary a segment, in log order: the action (copy, drop or keep), its bytes and the reason."""
         rows = [*((victim, "copy" if victim.valid_bytes else "drop", self.why) for victim in self.victims),

@@ -205,7 +205,7 @@ def is_blob_store(folder: StrPath) -> bool:
 
 @attrs.frozen
 class Descriptor:
-    """What a store is.
+    """The identity and the capacities of a store.
 
     Attributes:
         incarnation: 16 bytes that are the store's own; another store in the same folder would have others.

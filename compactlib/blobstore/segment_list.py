@@ -258,7 +258,7 @@ def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> 
         for first, second in pairwise(names):
             if first.position == second.position:
                 raise CorruptData(
-                    path=os.path.join(folder, second.log_file), offset=0, found=f"{first} beside {second}",
+                    path=os.path.join(folder, second.log_file), offset=0, found=f"{first} and {second}",
                     expected=f"one generation of each segment, as {FILE_NAME!r} is missing or damaged")
         damage = [CorruptData(path=path, offset=0, expected="the list of segments",
                               found="no such file" if found.is_missing else "other bytes")] if names else []

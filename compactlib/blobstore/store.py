@@ -364,7 +364,11 @@ class BlobStore(Reading):
             Closed: the store is closed, or closed itself.
             Exception: any other exception of a policy or a fence.
         """
-        self._check_given(plan, policy)
+        self._guard.require_open()
+        if plan is not None and policy is not None:
+            raise InvalidInput("compact() takes a plan or a policy, not both: a plan is the choice of a policy")
+        if plan is not None:
+            require_own(plan, self._name, self._log)
         steps = self._compactor.steps(plan, policy, budget, observer, fence)
         try:
             found = run_many({"": steps}, local_executor(self._log) if executor is None else executor, None)[""]
@@ -373,13 +377,6 @@ class BlobStore(Reading):
         if isinstance(found, CompactlibError):
             raise found
         return found
-
-    def _check_given(self, plan: BlobPlan | None, policy: BlobPolicy | None) -> None:
-        self._guard.require_open()
-        if plan is not None and policy is not None:
-            raise InvalidInput("compact() takes a plan or a policy, not both: a plan is the choice of a policy")
-        if plan is not None:
-            require_own(plan, self._name, self._log)
 
     def reclaim(self, *, budget: Budget | None = None) -> BlobReclaimReport:
         """Remove the leftovers of interrupted compactions; with `hard_delete`, overwrite the content of every deleted

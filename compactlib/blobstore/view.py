@@ -322,7 +322,7 @@ def too_little(view: BlobView, min_reclaimed_segments: int, limit: str = "", adv
         if _is_for_large_blobs(view, min_reclaimed_segments) else "",
         f"lower the store's journal_max_entries, for which {kept} more segments are kept" if kept > 0 else "")))
     lower = "lower min_reclaimed_segments" if min_reclaimed_segments > 1 else ""
-    later = (f", as what is deleted is deleted_retention_seconds={view.retention_seconds:g} later"
+    later = (f"; a delete counts deleted_retention_seconds={view.retention_seconds:g} after it was made"
              if view.retention_seconds else "")
     advice = ", or ".join(filter(None, (advice, lower, f"wait until more is dead{later}")))
     return BlobChoice(why=f"no choice among the {len(view.eligible)} eligible segments ({valid:,} valid bytes) is sure "
