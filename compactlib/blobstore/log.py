@@ -47,7 +47,7 @@ from compactlib.guard import Guard
 _REPLACED_FILES = (DESCRIPTOR_FILE, LIST_FILE, STATE_FILE)
 _SYNCED_BEFORE = int(RecordFlag.SYNCED_BEFORE)  # of `int`: `|` of an enumeration takes a microsecond
 MAX_UNSYNCED_RECORDS = 1 << 16
-"""How many records may be written without a sync: after a crash, opening skips this many sequences."""
+"""How many records may be written without a sync; opening skips as many sequences, which a crash may have lost."""
 
 
 @attrs.define(eq=False)
