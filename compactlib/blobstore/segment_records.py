@@ -22,7 +22,7 @@ from compactlib.errors import CorruptData, Stale, StorageError
 _READ_BYTES = 2 << 20
 """The bytes of one read, unless a record is larger."""
 _KINDS = {int(kind): kind.name.lower() for kind in RecordKind}
-_PUT, _TTL_UPDATED, _ERASED = int(RecordKind.PUT), int(RecordFlag.TTL_UPDATED), int(RecordFlag.ERASED)
+_PUT, _TTL_UPDATED = int(RecordKind.PUT), int(RecordFlag.TTL_UPDATED)
 
 
 class StoredRecord(NamedTuple):
@@ -140,7 +140,7 @@ def _record(entry: IndexEntry, valid: bool, payload: bytes | None, error: Corrup
         str(entry.segment), entry.offset, entry.size, entry.content_bytes, entry.id, _KINDS[entry.kind],
         entry.sequence, entry.op_time_ms, None if entry.expires_ms < 0 else entry.expires_ms, entry.account,
         entry.container, entry.life_version, bool(entry.flags & _TTL_UPDATED),
-        bool(entry.flags & _ERASED), valid, payload, error)
+        entry.is_erased, valid, payload, error)
 
 
 def _within_bytes(part: IndexPart, rows: range) -> Iterator[range]:
