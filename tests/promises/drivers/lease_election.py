@@ -48,7 +48,7 @@ class Opened:
 
     def look(self, node: str) -> None:
         """Look now on a node."""
-        elected = self.nodes[node].look()
+        elected = self.nodes[node].poll()
         if elected is not None:
             self.told.append(Told(elected.term, elected.node, self.number, node, self.clock.monotonic()))
 
