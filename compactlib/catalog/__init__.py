@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A versioned schema catalog with a durable update log, whose history is cut once no node needs it (Apache Ignite 3).
+"""A versioned schema catalog with a durable update log, whose history is cut when no node needs it (Apache Ignite 3).
 
 Each batch of schema changes makes a version, stored in an update log in a key-value store. A `CatalogService` has the
 contract's methods: `view` returns the retained versions and the needs of all nodes, `plan` finds the highest version
@@ -23,7 +23,7 @@ that runs on each node.
 >>> plan = service.plan(view=service.view(reports=[needs.report()], topology=Topology.of("A"),
 ...                                       low_watermark=service.catalog(2).activation))
 >>> print(plan.explain())
-history is cut to version 2 (of 0 to 3): no node needs what lies below
+history is cut to version 2 (of 0 to 3): no node needs an older version
   low watermark at 1001500 allows up to version 2 (of the coordinator)
 >>> service.compact(plan).before, service.history
 (0, RetainedVersions(2 to 3))

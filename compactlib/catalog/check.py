@@ -200,24 +200,24 @@ class _Verification:
     def versions(self, history: RetainedVersions) -> LogState | None:
         """Read every version; return the log's marks, `None` if they are damaged."""
         state = None
-        with self._noting():
+        with self._collecting():
             state = self._log.state()
             for read in read_versions(self._log, state):
                 self._count(read.size)
                 if read.problem is not None:
-                    self._note(read.problem)
+                    self._add_damage(read.problem)
                 elif history.has(read.version) and not (
                         read.catalog == history.catalog(read.version) if read.payload is None else
                         read.version == history.earliest or read.payload == history.payload(read.version)):
                     self.findings.append(Finding("order", keys.update_key(read.version).decode(),
-                                                 f"version {read.version} is another one in memory"))
+                                                 f"version {read.version} differs from the version in memory"))
             for version in range(state.latest + 1, history.latest + 1):
-                self._note(_missing(version))
+                self._add_damage(_missing(version))
         return state
 
     def rest(self) -> None:
         """Read the leftovers of cuts, and all other records of the partition."""
-        with self._noting():
+        with self._collecting():
             for key, size in garbage(self._log, self._budget):
                 self._count(size)
                 self.findings.append(Finding("leftover", key.decode("ascii", "backslashreplace"),
@@ -230,7 +230,7 @@ class _Verification:
                 for entry in entries:
                     if entry.key == prefix or prefix.endswith(b"/"):
                         self._count(len(entry.key) + len(entry.value))
-                        with self._noting():
+                        with self._collecting():
                             check(entry.key, entry.value)
 
     def _check_cell(self, key: bytes, stored: bytes) -> None:
@@ -242,13 +242,13 @@ class _Verification:
         self.bytes_read += size
 
     @contextmanager
-    def _noting(self) -> Iterator[None]:
+    def _collecting(self) -> Iterator[None]:
         try:
             yield
         except (CorruptData, Unsupported) as error:
-            self._note(error)
+            self._add_damage(error)
 
-    def _note(self, error: Damage) -> None:
+    def _add_damage(self, error: Damage) -> None:
         kind = "missing" if isinstance(error, RecordMissing) else "damage"
         if str(error) not in {known.what for known in self.findings}:
             self.findings.append(Finding(kind, str(getattr(error, "path", "")), str(error), error))
@@ -313,7 +313,7 @@ def reclaim(log: UpdateLog, budget: Budget) -> CatalogReclaim:
         batch = waste[at:at + step]
         log.store.transact(deletes=[Delete(log.partition, key) for key, _ in batch])
         deleted, freed = deleted + len(batch), freed + sum(size for _, size in batch)
-    return CatalogReclaim(deleted, freed, "" if waste else "nothing lies below the earliest version")
+    return CatalogReclaim(deleted, freed, "" if waste else "there are no leftovers of cuts")
 
 
 def garbage(log: UpdateLog, budget: Budget) -> list[tuple[bytes, int]]:

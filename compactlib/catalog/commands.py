@@ -47,19 +47,19 @@ class Draft:
         self._before = catalog
         self._touched: dict[tuple[str, int], None] = {}
 
-    def put(self, one: CatalogObject) -> None:
-        """Add an object, or replace the one with its id; a new one gets the next id."""
-        if one.id == NO_ID:
-            one = attrs.evolve(one, id=self.catalog.next_id)
+    def put(self, item: CatalogObject) -> None:
+        """Add an object, or replace the object with its id; a new object gets the next id."""
+        if item.id == NO_ID:
+            item = attrs.evolve(item, id=self.catalog.next_id)
             self.catalog.next_id += 1
-        self.catalog.put(one)
-        self._touched[KINDS[type(one)], one.id] = None
+        self.catalog.put(item)
+        self._touched[KINDS[type(item)], item.id] = None
 
-    def drop(self, one: CatalogObject) -> None:
+    def drop(self, item: CatalogObject) -> None:
         """Remove an object."""
-        kind = KINDS[type(one)]
-        self.catalog.drop(kind, one.id)
-        self._touched[kind, one.id] = None
+        kind = KINDS[type(item)]
+        self.catalog.drop(kind, item.id)
+        self._touched[kind, item.id] = None
 
     def update(self, commit: Timestamp, activation: Timestamp) -> Update:
         """Return the difference to the catalog before; an object both created and dropped in the batch is not in it."""
@@ -71,9 +71,9 @@ class Draft:
             elif after is None and before is not None:
                 drops.append((kind, object_id))
         order = list(KINDS)
-        puts.sort(key=lambda one: (order.index(type(one)), one.id))
+        puts.sort(key=lambda item: (order.index(type(item)), item.id))
         # An index is dropped before its table: the table's schema is part of the index's name.
-        drops.sort(key=lambda one: -list(KINDS.values()).index(one[0]))
+        drops.sort(key=lambda item: -list(KINDS.values()).index(item[0]))
         return Update(version=self._before.version + 1, commit=commit, activation=activation,
                       next_id=self.catalog.next_id, drops=tuple(drops), puts=tuple(puts))
 
@@ -144,27 +144,27 @@ class PutObject:
     if_exists: Literal["refuse", "keep", "replace"] = attrs.field(default="refuse", kw_only=True)
 
     def apply(self, draft: Draft) -> bool:
-        one = self.object
-        _check_name(self, one.name, draft)
-        if isinstance(one, Zone) and not 1 <= one.partitions <= MAX_PARTITIONS:
-            raise refuse(self, f"{one.partitions} partitions; give 1 to {MAX_PARTITIONS}", draft)
-        if isinstance(one, CatalogTable):
-            one = attrs.evolve(one, schema_id=_found(self, "schema", self.schema, "", draft).id,
+        item = self.object
+        _check_name(self, item.name, draft)
+        if isinstance(item, Zone) and not 1 <= item.partitions <= MAX_PARTITIONS:
+            raise refuse(self, f"{item.partitions} partitions; give 1 to {MAX_PARTITIONS}", draft)
+        if isinstance(item, CatalogTable):
+            item = attrs.evolve(item, schema_id=_found(self, "schema", self.schema, "", draft).id,
                                zone_id=_found(self, "zone", self.zone, "", draft).id)
-        if isinstance(one, Index):
-            one = attrs.evolve(one, table_id=_found(self, "table", self.table, self.schema, draft).id)
-        known = _taken(one, self.schema, draft)
+        if isinstance(item, Index):
+            item = attrs.evolve(item, table_id=_found(self, "table", self.table, self.schema, draft).id)
+        known = _taken(item, self.schema, draft)
         if known is None:
-            draft.put(attrs.evolve(one, id=NO_ID, created_at=0))
+            draft.put(attrs.evolve(item, id=NO_ID, created_at=0))
             return True
-        if self.if_exists == "refuse" or type(known) is not type(one):
-            raise refuse(self, f"{KINDS[type(known)]} {one.name!r} exists", draft)
-        one = attrs.evolve(one, id=known.id, created_at=known.created_at, updated_at=known.updated_at)
-        if self.if_exists == "keep" or one == known:
+        if self.if_exists == "refuse" or type(known) is not type(item):
+            raise refuse(self, f"{KINDS[type(known)]} {item.name!r} exists", draft)
+        item = attrs.evolve(item, id=known.id, created_at=known.created_at, updated_at=known.updated_at)
+        if self.if_exists == "keep" or item == known:
             return False
-        if isinstance(one, CatalogTable) and isinstance(known, CatalogTable) and one.schema_id != known.schema_id:
+        if isinstance(item, CatalogTable) and isinstance(known, CatalogTable) and item.schema_id != known.schema_id:
             raise refuse(self, "a table stays in its schema", draft)
-        draft.put(one)
+        draft.put(item)
         return True
 
 
@@ -260,7 +260,7 @@ def _find(kind: str, name: str, schema: str, draft: Draft) -> CatalogObject | No
         case "index":
             return catalog.find_index(schema, name)
         case _:
-            raise InvalidInput(f"{kind!r} is no kind of object; give one of {', '.join(KINDS.values())}")
+            raise InvalidInput(f"{kind!r} is no kind of object; give {', '.join(KINDS.values())}")
 
 
 def _found(command: object, kind: str, name: str, schema: str, draft: Draft) -> Any:
@@ -270,8 +270,8 @@ def _found(command: object, kind: str, name: str, schema: str, draft: Draft) -> 
     return found
 
 
-def _taken(one: CatalogObject, schema: str, draft: Draft) -> CatalogObject | None:
+def _taken(item: CatalogObject, schema: str, draft: Draft) -> CatalogObject | None:
     """Return the object that has this name already. Tables and indexes of a schema share a name space."""
-    if isinstance(one, CatalogTable | Index):
-        return _find("table", one.name, schema, draft) or _find("index", one.name, schema, draft)
-    return _find(KINDS[type(one)], one.name, "", draft)
+    if isinstance(item, CatalogTable | Index):
+        return _find("table", item.name, schema, draft) or _find("index", item.name, schema, draft)
+    return _find(KINDS[type(item)], item.name, "", draft)

@@ -104,7 +104,7 @@ class CatalogView(Printed):
 
     @property
     def needed(self) -> int | None:
-        """The version in force at the bound; `None` if the bound is not known, or lies below history."""
+        """The version in force at the bound; `None` if the bound is not known, or below history."""
         bound = self.decision.bound
         return None if bound is None else version_at(self.history, bound)
 
@@ -137,19 +137,18 @@ def version_at(history: RetainedVersions, time: Timestamp) -> int | None:
         return None
 
 
-# ------------------------------------------------------------------------------------------------------ its result
+# ------------------------------------------------------------------------------------------------------ the result
 
 
 @attrs.frozen(kw_only=True)
 class Limit:
-    """One factor that keeps the target low.
+    """The limit that a factor sets to the target.
 
     Attributes:
-        factor: which.
-        allows: the highest version that this factor alone would allow; `None` if it allows none.
-        time: the time that it needs, if it is a matter of time.
-        culprits: what needs it, the first few.
-        more: how many culprits beyond those.
+        allows: the highest target that this factor alone would allow; `None`: it forbids every cut.
+        time: the lowest time that the factor needs; `None` if the factor has no time.
+        culprits: the causes, up to `MAX_CULPRITS`.
+        more: number of further culprits.
     """
 
     factor: Factor
@@ -252,7 +251,7 @@ def _strength(limit: Limit) -> tuple[int, Timestamp, int]:
     return (-1 if limit.allows is None else limit.allows, at, _ORDER[limit.factor])
 
 
-# ----------------------------------------------------------------------------------------------------- its evidence
+# ---------------------------------------------------------------------------------------------------- the evidence
 
 
 class _Evidence:
@@ -267,10 +266,10 @@ class _Evidence:
         reports: dict[str, NodeReport] = {}
         for report in view.reports:
             if reports.setdefault(report.node.name, report) is not report:
-                raise InvalidInput(f"node {report.node.name!r} reported twice in one round; give one report a node")
+                raise InvalidInput(f"node {report.node.name!r} reported twice in a round; give one report per node")
         self._unknown = [_limit(factor, None, found) for factor, found in (
-            (Factor.NO_ANSWER, list(_silent(view, reports))),
-            (Factor.UNAVAILABLE, list(_waiting(view)))) if found]
+            (Factor.NO_ANSWER, list(_without_report(view, reports))),
+            (Factor.UNAVAILABLE, list(_not_available(view)))) if found]
         self._floors: dict[Factor, list[Floor]] = defaultdict(list)
         for floor in _floors(view):
             self._floors[floor.factor].append(floor)
@@ -322,7 +321,7 @@ def _limit(factor: Factor, allows: int | None, culprits: Sequence[Culprit], *, t
                  more=more + max(len(culprits) - MAX_CULPRITS, 0))
 
 
-def _silent(view: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[Culprit]:
+def _without_report(view: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[Culprit]:
     if not view.topology.nodes:
         yield Culprit(owner="0 nodes are known; give view() the topology and the reports")
     for node in sorted(view.topology.nodes):
@@ -334,7 +333,7 @@ def _silent(view: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[Cu
                                                 f"{node.incarnation}")
 
 
-def _waiting(view: CatalogView) -> Iterator[Culprit]:
+def _not_available(view: CatalogView) -> Iterator[Culprit]:
     for report in view.reports:
         for each in report.unavailable:
             yield attrs.evolve(each.culprit, node=report.node.name, owner=f"{each.factor}: {each.reason}")

@@ -27,7 +27,7 @@ _RECENT = 16
 
 
 @attrs.define(eq=False)
-class _Made:
+class _Cache:
     """Cached catalogs, by version; shared by a history and the histories that extend it."""
 
     kept: list[Catalog]  # Invariant: ascending; the first is the history's first
@@ -60,7 +60,7 @@ class RetainedVersions:
         first: the earliest version; default version 0.
     """
 
-    __slots__ = ("_activations", "_end", "_latest", "_made", "_updates", "earliest")
+    __slots__ = ("_activations", "_cache", "_end", "_latest", "_updates", "earliest")
 
     def __init__(self, first: Catalog = EMPTY) -> None:
         self.earliest: int = first.version
@@ -69,10 +69,10 @@ class RetainedVersions:
         self._activations: list[Timestamp] = [first.activation]
         self._updates: list[bytes] = [b""]
         self._end = 1
-        self._made = _Made([first])
+        self._cache = _Cache([first])
         self._latest = first
 
-    # -- looking up
+    # -- reading
 
     @property
     def latest(self) -> int:
@@ -88,13 +88,13 @@ class RetainedVersions:
         self._require(version)
         if version == self._latest.version:
             return self._latest
-        found = self._made.nearest(version)
+        found = self._cache.nearest(version)
         if found.version == version:
             return found
         made = found.copy()
         for each in range(found.version + 1, version + 1):
             made.apply(self.update(each))
-        self._made.remember(made)
+        self._cache.remember(made)
         return made
 
     def at(self, time: Timestamp) -> Catalog:
@@ -141,38 +141,38 @@ class RetainedVersions:
         if not self.has(version):
             raise CatalogVersionNotFound(version=version, earliest=self.earliest, latest=self.latest)
 
-    # -- the next value
+    # -- the next history
 
-    def followed_by(self, updates: Sequence[tuple[Timestamp, bytes]], made: Sequence[Catalog]) -> RetainedVersions:
+    def followed_by(self, updates: Sequence[tuple[Timestamp, bytes]], catalogs: Sequence[Catalog]) -> RetainedVersions:
         """Return this history extended by the versions that follow. One thread at a time may extend a history.
 
         O(updates), unless this history was extended before: then O(versions).
 
         Args:
             updates: activation and stored update of each version.
-            made: catalogs of some of these versions, ascending; the last version is required.
+            catalogs: the catalogs of some of these versions, ascending; the last version is required.
         """
         if not updates:
             return self
         after = RetainedVersions.__new__(RetainedVersions)
-        after.earliest, after._made, after._latest = self.earliest, self._made, made[-1]
+        after.earliest, after._cache, after._latest = self.earliest, self._cache, catalogs[-1]
         after._activations, after._updates = self._activations, self._updates
         if len(self._updates) > self._end:  # another history extends this history already
             after._activations, after._updates = self._activations[:self._end], self._updates[:self._end]
-            after._made = _Made(list(self._made.kept))
+            after._cache = _Cache(list(self._cache.kept))
         after._activations += [activation for activation, _ in updates]
         after._updates += [payload for _, payload in updates]
         after._end = self._end + len(updates)
-        with after._made.lock:
-            for catalog in made:
-                if is_far_above(after._made.kept[-1], catalog):
-                    after._made.kept.append(catalog)
+        with after._cache.lock:
+            for catalog in catalogs:
+                if is_far_above(after._cache.kept[-1], catalog):
+                    after._cache.kept.append(catalog)
         return after
 
     def beginning_with(self, first: Catalog) -> RetainedVersions:
         """Return this history without the versions below `first`; above the latest, `first` alone. O(versions kept)."""
         above = range(first.version + 1, self.latest + 1)
-        kept = [each for each in self._made.kept if each.version in above]
+        kept = [each for each in self._cache.kept if each.version in above]
         return RetainedVersions(first).followed_by([(self.activation(each), self.payload(each)) for each in above],
                                                    [*kept, self._latest])
 
@@ -186,7 +186,7 @@ class RetainedVersions:
 
     def __reduce__(self) -> tuple[Any, ...]:
         updates = list(zip(self._activations[1:self._end], self._updates[1:self._end], strict=True))
-        return _of, (self.catalog(self.earliest), updates, self._latest)
+        return _restored, (self.catalog(self.earliest), updates, self._latest)
 
     def audit(self) -> None:
         """Check the cached catalogs against a replay of the updates. O(changes).
@@ -195,7 +195,7 @@ class RetainedVersions:
             AuditFailed: a cached catalog differs.
         """
         replayed = self.catalog(self.earliest).copy()
-        kept = {each.version: each for each in (*self._made.kept, self._latest)}
+        kept = {each.version: each for each in (*self._cache.kept, self._latest)}
         for version in range(self.earliest + 1, self.latest + 1):
             replayed.apply(self.update(version))
             if version in kept and kept[version] != replayed:
@@ -205,5 +205,5 @@ class RetainedVersions:
         return f"RetainedVersions({self.earliest} to {self.latest})"
 
 
-def _of(first: Catalog, updates: Sequence[tuple[Timestamp, bytes]], latest: Catalog) -> RetainedVersions:
+def _restored(first: Catalog, updates: Sequence[tuple[Timestamp, bytes]], latest: Catalog) -> RetainedVersions:
     return RetainedVersions(first).followed_by(updates, [latest])

@@ -33,7 +33,7 @@ class _Nodes:
 
 
 class Members:
-    """The nodes of one catalog. Any thread and process may call it.
+    """The nodes of a catalog. Any thread and process may call it.
 
     Args:
         store: the store of the catalog's log.

@@ -261,7 +261,7 @@ class CatalogNode(PeriodicService):
         """Run a round now; see `run_round`.
 
         Raises:
-            NotReady: this node knows of no coordinator, or of another one.
+            NotReady: this node knows no coordinator, or another node coordinates.
         """
         elected = self.coordinator
         if elected is None or elected.node != self.name:

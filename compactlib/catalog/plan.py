@@ -55,7 +55,7 @@ class CutToBound:
 
     def choose(self, view: CatalogView, now: float) -> Cut:
         decision = view.decision
-        return Cut(decision.target, decision.reason() if decision.target is None else "no node needs what lies below")
+        return Cut(decision.target, decision.reason() if decision.target is None else "no node needs an older version")
 
 
 @attrs.frozen
@@ -184,8 +184,8 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
     found = decision if choice.target == decision.target else decide(view, at_most=choice.target)
     limits = {limit.factor: limit for limit in (*found.limits, *decision.limits)}
     why = choice.why if found.target is not None else (
-        f"the policy {policy.name} chose version {choice.target}, and neither that nor a lower one can be the "
-        f"earliest: {found.reason()}")
+        f"the policy {policy.name} chose version {choice.target}, and neither that nor a lower version can be "
+        f"the earliest: {found.reason()}")
     return attrs.evolve(plan, explanation=attrs.evolve(decision, limits=tuple(limits.values())), target=found.target,
                         why=why)
 
