@@ -31,8 +31,8 @@ from compactlib.report import Table
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
-HEAD = ("| script | figure | ours | reference | ratio | worst | spread | goal | measured |\n"
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+HEAD = ("| script | figure | ours | reference | ratio | goal | measured |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |\n")
 """Where the table begins on the page; it ends with the first line that is no row."""
 
 
@@ -76,9 +76,7 @@ class Row:
         told = self.to_json()
         missed = "" if told["met"] else ", **missed**"
         cells = [self.script, f"`{told['figure']}`", f"{told['value']:,.4g} {told['unit']}",
-                 f"{told['reference_value']:,.4g}, {told['reference']}", f"{told['ratio']:.3g}",
-                 *((f"{told['worst']:.3g}", f"{told['spread']:.0%}") if len(self.found) > 1 else ("", "")),
-                 f"{told['goal']}{missed}", self.measured]
+                 f"{told['reference_value']:,.4g}", f"{told['ratio']:.3g}", f"{told['goal']}{missed}", self.measured]
         return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |\n"
 
 

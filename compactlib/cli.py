@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The console script `compactlib`: demo, inspect, plan, compact, verify. `docs/cli.md` describes it for users.
 
-A `_Kind` for each kind of store answers the four commands of a path; `_found` says which kind lies there. Only
-`compact` changes anything; the others work while another process writes. Each command imports what it needs.
+A `_Kind` for each kind of store answers the four commands of a path; `_found` says which kind lies there; `_OPTIONS`
+says which command of which kind takes an option. Only `compact` changes anything; the others work while another process
+writes. Each command imports what it needs.
 
 Exit codes: 0 all is well; 1 the store is damaged, or a part of the work could not be done; 2 the command could not be
 carried out, and one line on stderr says why; 130 interrupted; 141 nobody reads the output any more.
@@ -43,15 +44,8 @@ from compactlib.files import list_folder
 from compactlib.report import Table, VerifyReport
 
 _DEMO_EXECUTORS = {"local": ("local",), "spark": ("spark",), "both": ("local", "spark")}
-_EXECUTORS = ("local", "process", "spark")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
           "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
-_POLICIES = {"raft log": ("auto", "drop", "seed", "ra", "cost"),
-             "blob store": ("stats_based", "greedy", "cost_benefit", "compact_all"),
-             "repository": ("always", "tombstone_cost")}
-_OPTIONS = {"raft log": {"executor", "workers", "rate", "max_bytes"},
-            "blob store": {"executor", "workers", "rate", "max_bytes", "retention"},
-            "repository": {"partition", "branch", "objects", "rate", "max_bytes"}}
 _SQLITE_BEGINNING = b"SQLite format 3\0"
 
 
@@ -84,16 +78,13 @@ class _Kind(ABC):
     def __init__(self, path: str, given: argparse.Namespace) -> None:
         self.path = path
         self.given = given
-        policies, policy = _POLICIES.get(self.name, ()), getattr(given, "policy", None)
-        for option in sorted({"executor", "workers", "rate", "max_bytes", "retention", "partition", "branch", "objects"}
-                             - _OPTIONS.get(self.name, set())):
-            if getattr(given, option, None) is not None:
-                fitting = ", ".join(kind for kind, options in _OPTIONS.items() if option in options)
-                raise InvalidInput(f"--{option.replace('_', '-')} is for a {fitting}; {path} is a {self.name}; leave "
-                                   f"it out")
-        if policy is not None and policy not in policies:
-            advice = f"give one of {', '.join(policies)}" if policies else "leave --policy out"
-            raise InvalidInput(f"{path} is a {self.name}, for which there is no policy {policy!r}; {advice}")
+        for option, (_, kinds, _) in _OPTIONS.items():
+            if getattr(given, option) is not None and self.name not in kinds:
+                raise InvalidInput(f"--{option.replace('_', '-')} is for a {', '.join(kinds)}; {path} is a "
+                                   f"{self.name}; leave it out")
+        if given.policy not in (None, *_POLICIES.get(self.name, ())):
+            raise InvalidInput(f"{path} is a {self.name}, for which there is no policy {given.policy!r}; give one of "
+                               f"{', '.join(_POLICIES[self.name])}")
 
     @abstractmethod
     def inspect(self) -> Answer:
@@ -141,9 +132,9 @@ class _Kind(ABC):
         table = [str(Table.from_dicts(report.to_dicts()))] if report.findings else []
         return Answer(report.to_dicts(), "\n".join([*table, f"{self.path}: {verdict}"]), int(bad > 0))
 
-    def policy_of(self, policies: Sequence[Any]) -> Any:
-        """The policy that was asked for, by default the first."""
-        return next((each for each in policies if each.name == self.given.policy), policies[0])
+    def policy_of(self, *kinds: Any) -> Any:
+        """The policy that was asked for; `None` for the store's own."""
+        return next((policy for kind in kinds if (policy := kind()).name == self.given.policy), None)
 
     def budget(self) -> Budget:
         """What the command line allows."""
@@ -200,10 +191,9 @@ class _RaftLog(_Kind):
         from compactlib.raftlog import DeadRatio, DropDead, LogReader, SeedPolicy
         from compactlib.raftlog.policy import MajorCadence, plan_for
 
-        policy = self._policy()
         with LogReader(self.path) as reader:
             view = reader.view()
-            if policy is not None:
+            if (policy := self._policy()) is not None:
                 return reader.plan(policy, view=view)
         is_due, why = MajorCadence(DeadRatio(), SystemClock()).judge(view)
         return plan_for(view, SeedPolicy() if is_due else DropDead(),
@@ -223,11 +213,9 @@ class _RaftLog(_Kind):
         return verify_log(self.path)
 
     def _policy(self) -> Any:
-        """The policy that was asked for; `None` for the log's own rule."""
         from compactlib.raftlog import CostPolicy, DropDead, RaPolicy, SeedPolicy
 
-        policies = (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())
-        return next((each for each in policies if each.name == self.given.policy), None)
+        return self.policy_of(DropDead, SeedPolicy, RaPolicy, CostPolicy)
 
 
 class _StoreOfLogs(_Kind):
@@ -328,14 +316,14 @@ class _BlobStore(_Kind):
     def _reader(self) -> Any:
         from compactlib.blobstore import BlobReader, BlobStoreConfig
 
-        retention = getattr(self.given, "retention", None)
+        retention = self.given.retention
         config = BlobStoreConfig() if retention is None else BlobStoreConfig(deleted_retention_seconds=retention)
         return BlobReader(self.path, config, policy=self._policy())
 
     def _policy(self) -> Any:
         from compactlib.blobstore import CompactAll, CostBenefit, Greedy, StatsBased
 
-        return self.policy_of((StatsBased(), Greedy(), CostBenefit(), CompactAll()))
+        return self.policy_of(StatsBased, Greedy, CostBenefit, CompactAll)
 
 
 # --- staging repositories -----------------------------------------------------------------------------------------
@@ -351,9 +339,7 @@ class _Repository(_Kind):
         self.partition = partition
 
     def inspect(self) -> Answer:
-        from compactlib.objects import MemoryObjects
-
-        with self._opened(MemoryObjects()) as repository:  # what the records alone say, wherever the ranges are
+        with self._opened() as repository:
             survey = repository.survey()
         rows = [{"branch": each.branch, "generation": each.generation, "sealed": each.sealed_tokens,
                  "compacted_at": _date(each.compaction_started_at), "version": each.version}
@@ -371,11 +357,11 @@ class _Repository(_Kind):
     def compacted(self) -> Any:
         from compactlib.demo import progress_bar
 
-        with self._opened(writes=True) as repository, progress_bar("compact") as observer:
+        with self._opened() as repository, progress_bar("compact") as observer:
             return repository.compact(branch=self._branch, budget=self.budget(), observer=observer)
 
     def verified(self) -> VerifyReport:
-        with self._opened(by_rule=False) as repository:
+        with self._opened() as repository:
             report: VerifyReport = repository.verify()
         return report
 
@@ -384,25 +370,23 @@ class _Repository(_Kind):
         return self.given.branch or "main"
 
     @contextlib.contextmanager
-    def _opened(self, objects: Any = None, *, writes: bool = False, by_rule: bool = True) -> Iterator[Any]:
+    def _opened(self) -> Iterator[Any]:
         """Open the repository; where ranges may be cut, by the rule and in the format of those that are there."""
         from compactlib.kv import SqliteStore
-        from compactlib.objects import LocalObjects
+        from compactlib.objects import LocalObjects, MemoryObjects
         from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, TombstoneCostPolicy, repository_in
 
-        name = repository_in(self.partition) or ""
-        is_given = objects is not None
-        objects = LocalObjects(self._objects()) if objects is None else objects
-        is_cost = getattr(self.given, "policy", None) == "tombstone_cost"
-        store = SqliteStore(self.path, create=False) if writes else SqliteStore(self.path, read_only=True)
-        with contextlib.closing(store):
+        command, name = self.given.command, repository_in(self.partition) or ""
+        # `inspect` shows what the records alone say, wherever the ranges are.
+        objects = MemoryObjects() if command == "inspect" else LocalObjects(self._objects())
+        with contextlib.closing(SqliteStore(self.path, create=False, read_only=command != "compact")) as store:
             ranges = CommittedRanges(objects)
-            if by_rule and not is_given:
+            if command in ("plan", "compact"):
                 with Repository(store, ranges, name=name) as repository:
-                    as_written = repository.format_of_ranges() if writes else None
-                    ranges = CommittedRanges(objects, rule=repository.rule_of_ranges(), range_format=as_written)
+                    ranges = CommittedRanges(objects, rule=repository.rule_of_ranges(),
+                                             range_format=repository.format_of_ranges())
             with Repository(store, ranges, name=name,
-                            policy=TombstoneCostPolicy() if is_cost else AlwaysPolicy()) as repository:
+                            policy=self.policy_of(AlwaysPolicy, TombstoneCostPolicy)) as repository:
                 yield repository
 
     def _objects(self) -> str:
@@ -564,6 +548,44 @@ def _run(given: argparse.Namespace) -> int:
     return answer.code
 
 
+def _size(text: str) -> int:
+    match = re.fullmatch(r"([0-9][0-9_]{0,99}(?:\.[0-9]+)?)([kmgt]i?|)b?", text.strip().lower())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write bytes, or for example 64MB or 1GiB")
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+_LOG, _BLOBS, _REPOSITORY = _RaftLog.name, _BlobStore.name, _Repository.name
+_POLICIES = {_LOG: ("auto", "drop", "seed", "ra", "cost"),
+             _BLOBS: ("stats_based", "greedy", "cost_benefit", "compact_all"),
+             _REPOSITORY: ("always", "tombstone_cost")}
+_OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]] = {
+    "partition": (("inspect", "plan", "compact", "verify"), (_REPOSITORY,), {
+        "metavar": "NAME", "help": "which repository, where an SQLite file holds several"}),
+    "objects": (("inspect", "plan", "compact", "verify"), (_REPOSITORY,), {
+        "metavar": "FOLDER", "help": "of a repository: where its ranges are (default: the folder beside the file)"}),
+    "policy": (("plan", "compact"), (_LOG, _BLOBS, _REPOSITORY), {
+        "metavar": "NAME", "help": "what chooses; the first is the default: " + "; ".join(
+            f"{kind}: {', '.join(names)}" for kind, names in _POLICIES.items())}),
+    "branch": (("plan", "compact"), (_REPOSITORY,), {
+        "metavar": "NAME", "help": "of a repository (default: main)"}),
+    "retention": (("plan", "compact"), (_BLOBS,), {
+        "metavar": "SECONDS", "type": float,
+        "help": "of a blob store: how long its owner keeps deletes; compact needs it (default of plan: a week)"}),
+    "executor": (("compact",), (_LOG, _BLOBS), {
+        "choices": ("local", "process", "spark"),
+        "help": "who copies: this process, several, or Spark (default: local)"}),
+    "workers": (("compact",), (_LOG, _BLOBS), {
+        "metavar": "N", "type": int,
+        "help": "how many tasks run at once (default: 1 locally, else one per processor)"}),
+    "rate": (("compact",), (_LOG, _BLOBS, _REPOSITORY), {
+        "metavar": "SIZE", "type": _size, "help": "write at most so many bytes a second"}),
+    "max_bytes": (("compact",), (_LOG, _BLOBS, _REPOSITORY), {
+        "metavar": "SIZE", "type": _size, "help": "write at most so many bytes in all"}),
+}
+"""Options of a store's commands: the commands, the kinds of store, and how argparse reads them."""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="compactlib", description="Compaction primitives: try them, and look after the stores they made.",
@@ -587,30 +609,9 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("path", metavar="PATH", help="the folder of a raft log, of a store of raft logs or of a blob "
                                                        "store, or an SQLite file with staging repositories")
         verb.add_argument("--json", action="store_true", help="plain data instead of tables")
-        verb.add_argument("--partition", metavar="NAME", help="which repository, where an SQLite file holds several")
-        verb.add_argument("--objects", metavar="FOLDER",
-                          help="of a repository: where its ranges are (default: the folder beside the file)")
-        verb.set_defaults(policy=None)
-        if name in ("plan", "compact"):
-            verb.add_argument("--policy", metavar="NAME", help="what chooses; the first is the default: " + "; ".join(
-                f"{kind}: {', '.join(names)}" for kind, names in _POLICIES.items()))
-            verb.add_argument("--branch", metavar="NAME", help="of a repository (default: main)")
-            verb.add_argument("--retention", metavar="SECONDS", type=float,
-                              help="of a blob store: how long its owner keeps deletes; compact needs it (default of "
-                                   "plan: a week)")
-        if name == "compact":
-            verb.add_argument("--executor", choices=_EXECUTORS,
-                              help="who copies: this process, several, or Spark (default: local)")
-            verb.add_argument("--rate", metavar="SIZE", type=_size, help="write at most so many bytes a second")
-            verb.add_argument("--max-bytes", metavar="SIZE", type=_size, help="write at most so many bytes in all")
-    for verb in (demo, verbs.choices["compact"]):
-        verb.add_argument("--workers", metavar="N", type=int,
-                          help="how many tasks run at once (default: 1 locally, else one per processor)")
+        verb.set_defaults(**dict.fromkeys(_OPTIONS))
+        for option, (commands, _, how) in _OPTIONS.items():
+            if name in commands:
+                verb.add_argument(f"--{option.replace('_', '-')}", **how)
+    demo.add_argument("--workers", **_OPTIONS["workers"][2])
     return parser
-
-
-def _size(text: str) -> int:
-    match = re.fullmatch(r"([0-9][0-9_]{0,99}(?:\.[0-9]+)?)([kmgt]i?|)b?", text.strip().lower())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write bytes, or for example 64MB or 1GiB")
-    return round(float(match[1]) * _UNITS[match[2]])

@@ -12,13 +12,13 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import hashlib
 import os
 import random
 import shlex
 import shutil  # noqa: TID251 - scratch of the demo, no data of the library
 import stat
-import struct
 import sys
 import tempfile  # noqa: TID251 - scratch of the demo, no data of the library
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 import attrs
 
 import compactlib
-from compactlib.clock import Clock, SystemClock
+from compactlib.clock import SystemClock
 from compactlib.errors import CompactionFailed, CompactlibError, InvalidInput, MissingDependency, NotFound, Unsupported
 from compactlib.files import list_folder
 from compactlib.indexset import IndexSet
@@ -51,7 +51,6 @@ _SYNC_BYTES = 4_000_000
 _TERM = 1
 _NOT_COMPARED = frozenset({"LOCK"})
 _MOST_PROBLEMS = 10
-_KEY = struct.Struct("<BI")
 
 
 @attrs.frozen(kw_only=True)
@@ -134,15 +133,11 @@ def _spark_session(cores: int) -> Iterator[Any]:
             # Without PYSPARK_PYTHON Spark would run the first `python3` of the PATH.
             spark.sparkContext.pythonExec = sys.executable
             # Starts the workers now: a first job would be timed with them.
-            spark.range(0, cores, 1, cores).mapInArrow(_same, "id bigint").collect()
+            spark.range(0, cores, 1, cores).mapInArrow(lambda batches: batches, "id bigint").collect()
         yield spark
     finally:
         if found is None:
             spark.stop()
-
-
-def _same(batches: Iterator[Any]) -> Iterator[Any]:
-    yield from batches
 
 
 @contextlib.contextmanager
@@ -160,8 +155,7 @@ def progress_bar(label: str) -> Iterator[Any]:
         yield bars
 
 
-def run_demo(settings: DemoSettings, *, open_executor: OpenExecutor = opened_executor,
-             clock: Clock | None = None) -> int:
+def run_demo(settings: DemoSettings, *, open_executor: OpenExecutor = opened_executor) -> int:
     """Run the demo and print what happens; return the exit code: 0 if everything was verified, else 1.
 
     Raises:
@@ -169,15 +163,14 @@ def run_demo(settings: DemoSettings, *, open_executor: OpenExecutor = opened_exe
         StorageError: the disk refused.
         MissingDependency, Unsupported: an executor cannot run here.
     """
-    clock = SystemClock() if clock is None else clock
     folder = _prepared(settings.folder)
     is_kept = settings.folder is not None
     try:
         print(f"compactlib {compactlib.__version__} demo: a key-value store on a Raft log, and its compaction\n")
-        written = _write(os.path.join(folder, WRITTEN), settings, clock)
+        written = _write(os.path.join(folder, WRITTEN), settings)
         runs = [run for name in settings.executors
-                if (run := _compact(name, os.path.join(folder, name), written, settings, open_executor, clock))]
-        print(f"\n{_table(written, runs)}\n")
+                if (run := _compact(name, os.path.join(folder, name), written, settings, open_executor))]
+        print(f"\n{Table.from_dicts([written.row, *(run.row for run in runs)])}\n")
         is_verified = _verdict(written, runs)
         is_kept = is_kept or not is_verified  # what went wrong must be there to be examined
         if is_kept:
@@ -208,6 +201,7 @@ class _Written:
         places: the index of each key's last put.
         digests: SHA-256 of each key's value, taken when it was written.
         last_index: the last entry's index, at which the snapshot was recorded.
+        row: its size, for the table.
     """
 
     folder: str
@@ -215,25 +209,19 @@ class _Written:
     places: dict[str, int]
     digests: dict[str, bytes]
     last_index: int
-    size: _Size
+    row: dict[str, Any]
 
 
-@attrs.frozen
-class _Size:
-    entries: int
-    segments: int
-    file_bytes: int
-
-    @classmethod
-    def of(cls, folder: str) -> _Size:
-        with LogReader(folder) as reader:
-            segments = reader.view().segments
-            return cls(sum(stats.entries for stats in segments), len(segments),
-                       sum(os.stat(reader.path_of(stats.number)).st_size for stats in segments))
+def _row(name: str, folder: str) -> dict[str, Any]:
+    with LogReader(folder) as reader:
+        segments = reader.view().segments
+        return {"log": name, "entries": sum(stats.entries for stats in segments), "segments": len(segments),
+                "bytes": sum(os.stat(reader.path_of(stats.number)).st_size for stats in segments)}
 
 
-def _write(folder: str, settings: DemoSettings, clock: Clock) -> _Written:
-    rng, began = random.Random(settings.seed), clock.monotonic()
+def _write(folder: str, settings: DemoSettings) -> _Written:
+    rng, clock = random.Random(settings.seed), SystemClock()
+    began = clock.monotonic()
     history = _history(_chosen_files(settings.input, settings.max_bytes, rng), rng)
     most, total = SegmentLimits(), sum(size * version // 4 for _, _, size, version in history)
     limits = SegmentLimits(max_entries=min(max(2 * len(history) // _SEGMENTS, 2), most.max_entries),
@@ -263,11 +251,11 @@ def _write(folder: str, settings: DemoSettings, clock: Clock) -> _Written:
                 log.sync()
                 unsynced = 0
         log.snapshot(index, IndexSet.from_iterable(places.values()))
-    size = _Size.of(folder)
-    _say("log", f"{size.entries:,} entries in {size.segments:,} segments, {size.file_bytes / 1e6:,.1f} MB, "
+    row = _row(WRITTEN, folder)
+    _say("log", f"{row['entries']:,} entries in {row['segments']:,} segments, {row['bytes'] / 1e6:,.1f} MB, "
                 f"written in {clock.monotonic() - began:.1f} s")
     _say("snapshot", f"at index {index:,}: {len(places):,} keys are live, {deleted:,} were deleted")
-    return _Written(folder=folder, limits=limits, places=places, digests=digests, last_index=index, size=size)
+    return _Written(folder=folder, limits=limits, places=places, digests=digests, last_index=index, row=row)
 
 
 def _chosen_files(folder: str, max_bytes: int, rng: random.Random) -> list[tuple[str, str, int]]:
@@ -313,14 +301,12 @@ def _history(files: Sequence[tuple[str, str, int]], rng: random.Random) -> list[
 
 
 def _payload(key: str, value: bytes, *, is_put: bool) -> bytes:
-    name = key.encode("utf-8", "surrogateescape")
-    return _KEY.pack(is_put, len(name)) + name + value
+    return (b"+" if is_put else b"-") + os.fsencode(key) + b"\0" + value
 
 
 def _command(payload: bytes) -> tuple[str, bytes]:
-    _, size = _KEY.unpack_from(payload)
-    start = _KEY.size + size
-    return payload[_KEY.size:start].decode("utf-8", "surrogateescape"), payload[start:]
+    key, _, value = payload[1:].partition(b"\0")
+    return os.fsdecode(key), value
 
 
 # --- compacting and verifying it ----------------------------------------------------------------------------------
@@ -330,13 +316,13 @@ def _command(payload: bytes) -> tuple[str, bytes]:
 class _Run:
     executor: str
     folder: str
-    report: Any
-    size: _Size
+    row: dict[str, Any]
     problems: tuple[str, ...]
 
 
-def _compact(name: str, folder: str, written: _Written, settings: DemoSettings, open_executor: OpenExecutor,
-             clock: Clock) -> _Run | None:
+def _compact(name: str, folder: str, written: _Written, settings: DemoSettings,
+             open_executor: OpenExecutor) -> _Run | None:
+    clock = SystemClock()
     began = clock.monotonic()
     with contextlib.ExitStack() as stack:
         try:
@@ -357,13 +343,13 @@ def _compact(name: str, folder: str, written: _Written, settings: DemoSettings, 
                 report, failures = error.report, [str(each) for each in error.failures.values()]
     if report.is_partial:
         failures = [report.why]
-    run = _Run(executor=name, folder=folder, report=None if report.is_empty else report, size=_Size.of(folder),
-               problems=(*failures, *_problems(folder, written)))
     _say(name, (f"ready after {ready:.1f} s; " if ready >= 0.05 else "") + (
-        "there was nothing to compact" if run.report is None else
+        "there was nothing to compact" if report.is_empty else
         f"dropped {len(report.dropped):,} segments, rewrote {sum(len(group.members) for group in report.done):,} into "
         f"{len(report.done):,} in {report.seconds:.2f} s"))
-    return run
+    row = {**_row(name, folder), "copied": report.bytes_written, "freed": report.bytes_freed, "seconds": report.seconds,
+           "MB/s": report.bytes_written / 1e6 / report.seconds if report.seconds else None}
+    return _Run(executor=name, folder=folder, row=row, problems=(*failures, *_problems(folder, written)))
 
 
 def _problems(folder: str, written: _Written) -> Iterator[str]:
@@ -388,38 +374,13 @@ def _problems(folder: str, written: _Written) -> Iterator[str]:
 
 
 def differing_files(folder: str, other: str) -> list[str]:
-    """Return the names in the folders of two logs that are not the same file, byte by byte, or the same link."""
+    """Return the names in the folders of two logs that are not the same file, byte by byte."""
     names = {*list_folder(folder), *list_folder(other)} - _NOT_COMPARED
-    return [name for name in sorted(names)
-            if _content(os.path.join(folder, name)) != _content(os.path.join(other, name))]
-
-
-def _content(path: str) -> str | None:
-    if os.path.islink(path):
-        return f"link to {os.readlink(path)}"
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
+    _, different, missing = filecmp.cmpfiles(folder, other, names, shallow=False)
+    return sorted([*different, *missing])
 
 
 # --- telling ------------------------------------------------------------------------------------------------------
-
-
-def _table(written: _Written, runs: Sequence[_Run]) -> Table:
-    sizes, reports = [written.size, *(run.size for run in runs)], [run.report for run in runs]
-    rows: list[tuple[object, ...]] = [
-        ("entries", *(size.entries for size in sizes)),
-        ("segments", *(size.segments for size in sizes)),
-        ("bytes", *(size.file_bytes for size in sizes)),
-        ("bytes copied", None, *(report.bytes_written if report else 0 for report in reports)),
-        ("bytes freed", None, *(report.bytes_freed if report else 0 for report in reports)),
-        ("seconds", None, *(report.seconds if report else 0.0 for report in reports)),
-        ("MB/s copied", None, *(report.bytes_written / 1e6 / report.seconds if report and report.seconds else None
-                                for report in reports)),
-    ]
-    return Table(("", "before", *(run.executor for run in runs)), tuple(rows))
 
 
 def _verdict(written: _Written, runs: Sequence[_Run]) -> bool:

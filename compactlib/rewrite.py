@@ -107,7 +107,11 @@ class Attempt:
 
 
 class RewriteTask(Protocol):
-    """A rewrite that any executor can run; implement it as a frozen attrs class of picklable fields."""
+    """A rewrite that any executor can run; implement it as a frozen attrs class of picklable fields.
+
+    It may have `source_files`, the paths of the files that it reads and that nobody changes: an executor of other
+    machines then refuses a task where these are missing or others.
+    """
 
     @property
     def name(self) -> str:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A local blob store in a segmented log, with time to live, delete and undelete, compacted by policy (LinkedIn Ambry;
-`docs/design/blobstore.md`).
+`docs/internals/differences.md`).
 
 A policy chooses segments, a compaction copies their valid records into new ones and switches, while reads and writes go
 on; the segments it took are freed.

@@ -49,6 +49,11 @@ class CopyRecords:
     picked: tuple[Picked, ...]
     files: Files = attrs.field(factory=LocalFiles)
 
+    @property
+    def source_files(self) -> tuple[str, ...]:
+        """The paths of the sources."""
+        return tuple(os.path.join(self.folder, part.segment.log_file) for part in self.picked)
+
     def run(self, attempt: Attempt) -> RewriteResult:
         """Copy, check and sync; see `RewriteTask.run`."""
         began = attempt.clock.monotonic()

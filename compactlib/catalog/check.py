@@ -146,7 +146,7 @@ def recover_history(log: UpdateLog, known: RetainedVersions | None = None,
 def _read_on(log: UpdateLog, state: LogState, known: RetainedVersions) -> RetainedVersions:
     if state.latest < known.latest:
         raise RecordMissing(key=keys.LATEST.decode(), version=known.latest, expected=f"version {known.latest}, which "
-                            f"was there before; the log ends at {state.latest}")
+                            f"the log had before; it ends at {state.latest} now")
     updates: list[tuple[Timestamp, bytes]] = []
     made = [known.catalog(known.latest)]
     for read in read_versions(log, state, made[0]) if state.latest > known.latest else ():

@@ -329,8 +329,8 @@ def _without_report(view: CatalogView, reports: Mapping[str, NodeReport]) -> Ite
         if report is None:
             yield Culprit(node=node.name, owner="did not answer")
         elif report.node.incarnation != node.incarnation:
-            yield Culprit(node=node.name, owner=f"answered as incarnation {report.node.incarnation} and is "
-                                                f"{node.incarnation}")
+            yield Culprit(node=node.name, owner=f"answered as incarnation {report.node.incarnation}; incarnation "
+                                                f"{node.incarnation} is in the topology")
 
 
 def _not_available(view: CatalogView) -> Iterator[Culprit]:

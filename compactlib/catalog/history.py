@@ -199,7 +199,7 @@ class RetainedVersions:
         for version in range(self.earliest + 1, self.latest + 1):
             replayed.apply(self.update(version))
             if version in kept and kept[version] != replayed:
-                raise AuditFailed(f"{kept[version]!r} is in memory, and its updates lead to {replayed!r}")
+                raise AuditFailed(f"{kept[version]!r} is in memory; a replay of its updates gives {replayed!r}")
 
     def __repr__(self) -> str:
         return f"RetainedVersions({self.earliest} to {self.latest})"

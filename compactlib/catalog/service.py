@@ -495,9 +495,9 @@ class CatalogService(Closing):
         for version in {planned.latest, planned.latest if plan.target is None else plan.target}:
             known = self.history.activation(version) if self.history.has(version) else None
             if version > self.history.latest or known not in (None, planned.activation(version)):
-                raise InvalidInput(f"the plan is of another catalog: there, version {version} is active from "
-                                   f"{planned.activation(version)}; here "
-                                   f"{'there is none' if known is None else f'it is from {known}'}")
+                raise InvalidInput(f"the plan is of another catalog: its version {version} is active from "
+                                   f"{planned.activation(version)}; version {version} of this catalog "
+                                   f"{'does not exist' if known is None else f'is active from {known}'}")
 
     def _with_reclaim(self, report: CutReport, budget: Budget, observer: Observer) -> CutReport:
         """Delete the leftovers of this and earlier cuts; a failure is reported and does not undo the cut."""

@@ -317,7 +317,7 @@ class UpdateLog:
 
         def raised(before: int | None) -> int:
             if (before or 0) >= version:
-                raise CatalogMoved(what=f"history begins at version {before} by now", target=version)
+                raise CatalogMoved(what=f"history already begins at version {before}", target=version)
             return version
 
         try:
@@ -326,7 +326,7 @@ class UpdateLog:
         except PredicateFailed as error:
             if error.key == keys.TERM and (again := self.state()).term > (term or 0):
                 raise StaleTerm(term=term or 0, current=again.term) from error
-            raise CatalogMoved(what=f"{error.key!r} has changed since", target=version) from error
+            raise CatalogMoved(what=f"the key {error.key!r} has changed since", target=version) from error
         return len(deletes)
 
     def _check_size(self, key: bytes, size: int, advice: str) -> None:

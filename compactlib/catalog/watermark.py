@@ -90,7 +90,7 @@ class LowWatermark:
         """Return the value in force as a floor; a pending value still has readers below it."""
         time = self.value.time
         if time is None:
-            return Unavailable(Factor.LOW_WATERMARK, "there has been none yet")
+            return Unavailable(Factor.LOW_WATERMARK, "it has not been raised yet")
         return Floor(Factor.LOW_WATERMARK, time)
 
     def listen(self, listener: WatermarkListener) -> None:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A blob store without payloads: what `BlobStore` would hold, and the views that its policy would be given.
+"""A blob store without payloads: the records that `BlobStore` would store, and the views that its policy would read.
 
-A record is a small number: the index of its columns (segment, size, end, time, key). The number is used again once a
-compaction has dropped the record, so memory follows what the log holds: 40 bytes a record, and 4 a key.
+A record is a small number: the index of its columns (segment, size, end, time, key). The number is reused once a
+compaction has dropped the record, so memory follows the log: 40 bytes a record, and 4 a key.
 
 A record is appended to the open segment of its class. It dies when it is replaced, deleted or expires; until a
-compaction takes its segment, it only lowers the segment's valid bytes. A compaction copies what is valid of its
-victims, in the order of the choice:
+compaction takes its segment, its death only lowers the segment's valid bytes. A compaction copies the valid records of
+its victims, in the order of the choice:
 
-* Without a placement there is one open segment. A compaction fills new segments, which take the first victims'
-  positions with the next generation, and closes them at its end, as a store does, and with the same names. With
+* Without a placement, the log has one open segment. A compaction fills new segments, which get the first victims'
+  positions with the next generation, and closes them at its end: the names are those of a real store. With
   `survivors`, a step fills its segments class by class.
-* With a placement there is an open segment for each class, for the user's records and for survivors, and it stays open
+* With a placement, the log has an open segment for each class, for the user's records and for survivors. It stays open
   until it is full. New segments are always the last of the log.
 """
 
@@ -52,11 +52,11 @@ from compactlib.lab.workloads import DELETE, FOREVER, PUT, Operations, Workload
 
 MAX_SEGMENTS = 1 << 24
 MAX_ROUNDS = 10_000
-"""The most plans that one write in want of room may lead to."""
+"""The largest number of plans for one write without room."""
 _PATIENCE = 1_000
-"""Operations after which the policy of a full log is asked again."""
+"""Operations from one call of the policy to the next while the log is full."""
 _MOST_OUTPUTS = 8
-"""So many segments a step of a real store fills, if the disk has room."""
+"""The number of segments that one step of a real store fills if the disk has room."""
 _LONGEST_SECONDS = NEVER // 1000
 _NAME, _VIEW = attrgetter("name"), attrgetter("view")
 _GROWTH = 4096
@@ -65,34 +65,34 @@ _NUMBER_BITS = 32
 
 @attrs.frozen(kw_only=True)
 class BlobLogModel:
-    """A blob store to be replayed, and when its policy is asked. Sizes are bytes, times seconds.
+    """A blob store to be replayed, and the conditions that call its policy. Sizes are bytes, times seconds.
 
     Attributes:
         capacity_bytes: of the whole log.
         segment_bytes: of one segment, its header included.
         header_bytes: of a segment's header.
-        max_blob_bytes: what a plan's benefit keeps free in each output.
-        record_overhead_bytes: what a record takes beside its content.
-        tombstone_bytes: size of the record that a delete writes, which is kept for good; 0: none is written.
-        deleted_retention_seconds: how long a delete is not yet in effect.
-        swap_segments: how many segments a compaction fills before it frees its sources; decides names, and with
-            `survivors` which ones share a segment.
-        min_free_segments: the policy is asked, again and again as long as that frees a segment, when a segment is begun
-            and no more than these are free; >= 0. `None`: 1, or with a placement as many as it has classes.
-        forecast_seconds: how far ahead the policy is shown what dies when; 0: not at all.
-        bucket_seconds: if there is a forecast, its steps.
-        max_dead_fraction: also ask, once after the operations of each moment, while more than this part of what the log
-            holds is dead in segments that are closed; 0 to 1, 1: not by that.
-        placement: which open segment a record goes to (`compactlib.lab.policies`); survivors then go on in
-            segments that stay open between compactions, and what is replaced is dead at once. `None`: as in a store,
-            users' writes go to one segment, and survivors into segments that each compaction closes at its end,
-            and a write that is refused replaces nothing; with a placement, what it would have replaced is dead.
+        max_blob_bytes: the free bytes that a plan's benefit assumes in each output.
+        record_overhead_bytes: bytes of a record in addition to its content.
+        tombstone_bytes: size of the record that a delete writes and that is never dropped; 0: a delete writes nothing.
+        deleted_retention_seconds: the time from a delete to its effect.
+        swap_segments: segments that a compaction fills before it frees its sources; decides names, and with
+            `survivors` which records share a segment.
+        min_free_segments: a new segment calls the policy if at most this number of segments is free, and again while
+            that frees a segment; >= 0. `None`: 1, or with a placement the number of its classes.
+        forecast_seconds: the length of the forecast of expiring bytes in the view; 0: no forecast.
+        bucket_seconds: the steps of the forecast.
+        max_dead_fraction: the policy is also called, once after the operations of each moment, while more than this
+            part of the log's bytes is dead in closed segments; 0 to 1, 1: never.
+        placement: which open segment a record goes to (`compactlib.lab.policies`). Survivors then go to segments that
+            stay open between compactions; a replaced record is dead at once, also if the write is refused. `None`: as
+            in a store, users' writes go to one segment, and survivors to segments that each compaction closes at its
+            end; a refused write replaces nothing.
         survivors: which survivors share a segment, as a store's `place`; only without a placement.
         copies_renew: whether a copy counts as a write for `SegmentView.last_modified`. In a store it does not.
 
     Raises:
-        InvalidInput: a value is out of its range, or a placement has more classes than the log has room for, or is to
-            place tombstones.
+        InvalidInput: a value is out of its range, a placement has too many classes for the log, or a placement is
+            combined with tombstones.
     """
 
     capacity_bytes: int = attrs.field(validator=is_whole(1))
@@ -127,22 +127,22 @@ class BlobLogModel:
 
     @property
     def segments(self) -> int:
-        """How many segments the log has."""
+        """The number of segments of the log."""
         return self.capacity_bytes // self.segment_bytes
 
     @property
     def room_bytes(self) -> int:
-        """What a segment holds beside its header."""
+        """Bytes of records that a segment takes."""
         return self.segment_bytes - self.header_bytes
 
     @classmethod
     def of_slots(cls, segments: int, records_per_segment: int, record_bytes: int = 1, **more: Any) -> Self:
-        """A log without headers, of segments that hold so many records of one size: as the literature reckons.
+        """Model a log without headers, whose segments take a number of equal records, as the literature does.
 
         Args:
             segments: of the log.
-            records_per_segment: how many records of `record_bytes` fit.
-            record_bytes: the size of each.
+            records_per_segment: the number of records of `record_bytes` that fit.
+            record_bytes: the size of each record.
             more: other settings.
         """
         size = records_per_segment * record_bytes
@@ -151,23 +151,23 @@ class BlobLogModel:
     @classmethod
     def for_workload(cls, workload: Workload, utilisation: float = 0.8, *, segments: int = 400, seed: int = 0,
                      **more: Any) -> Self:
-        """A log just large enough that what lives at one time is at most such a part of it. Reads the workload once.
+        """Model the smallest log in which the live bytes never exceed a part of it. Reads the workload once.
 
         Args:
-            workload: what will be replayed.
+            workload: the workload to be replayed.
             utilisation: live bytes as a part of the log, above 0 and below 1.
-            segments: of the log; fewer, if else the largest record would not fit.
+            segments: of the log; fewer if the largest record would not fit.
             seed: of the workload.
-            more: other settings; headers and records' overhead count as they say, and there are none by default.
+            more: other settings; by default headers and records' overhead are 0.
 
         Raises:
-            InvalidInput: the utilisation is out of its range, or the workload puts nothing.
+            InvalidInput: the utilisation is out of its range, or the workload has no put.
         """
         values: dict[str, Any] = {"header_bytes": 0, "record_overhead_bytes": 0, **more}
         live, largest = _peak_of(workload, seed, values["record_overhead_bytes"])
         if not 0 < utilisation < 1 or not live:
             raise InvalidInput(f"utilisation is {utilisation} of {workload}, which has {live} live bytes at most; give "
-                               f"a part of the log, above 0 and below 1, and a workload that puts something")
+                               f"a part of the log, above 0 and below 1, and a workload with puts")
         room = max(math.ceil(live / utilisation / segments), largest)
         segment = room + values["header_bytes"]
         count = max(math.ceil(live / utilisation / room), 2)
@@ -175,11 +175,11 @@ class BlobLogModel:
 
     @classmethod
     def of_store(cls, config: BlobStoreConfig, *, id_bytes: int, **more: Any) -> Self:
-        """The settings of a real store whose ids have `id_bytes` bytes each.
+        """Model a real store whose ids have `id_bytes` bytes each.
 
-        Every sealed segment may be taken, as in a store whose journal is empty (`journal_max_entries=0`). For a policy
-        that looks ahead, give `forecast_seconds`: a store shows seven days, by the hour.
-        Of a compaction that fills more than eight segments, names may be others unless `survivors` are laid out.
+        Every sealed segment is eligible, as in a store with an empty journal (`journal_max_entries=0`). For a policy
+        that reads a forecast, give `forecast_seconds`: a store's has seven days, by the hour.
+        Without `survivors`, names differ from the store's after a compaction that fills more than eight segments.
 
         Args:
             config: the store's.
@@ -193,13 +193,13 @@ class BlobLogModel:
             "deleted_retention_seconds": config.deleted_retention_seconds, "swap_segments": _MOST_OUTPUTS, **more})
 
     def start(self, policy: BlobPolicy, seed: int = 0) -> BlobLog:
-        """An empty log."""
+        """Make an empty log."""
         return BlobLog(self, policy)
 
 
 def _peak_of(workload: Workload, seed: int, overhead: int) -> tuple[int, int]:
-    """The most live bytes at one time, and the largest record."""
-    # Of each key that is there: its size, and when it ends.
+    """Return the maximum of live bytes, and the size of the largest record."""
+    # The size and the end of each live record, by key.
     there: dict[int, tuple[int, int]] = {}
     ends: list[tuple[int, int]] = []
     live = peak = largest = 0
@@ -226,16 +226,16 @@ class Segment:
     """A segment of the log.
 
     Attributes:
-        row: a small number of its own, which is used again once the segment is freed.
+        row: a small unique number, which is reused once the segment is freed.
         name: its name in views and plans.
         placed: its class.
-        begun: how many writes the user had made when it was opened.
-        members: its records, dead ones included.
-        used: bytes of them.
-        dead: bytes of those that are dead.
-        newest: when the newest was written, milliseconds.
-        moments: the sum over the dead ones of time of death (from `BlobLog.since`) and size.
-        view: as the last view showed it.
+        begun: the number of the user's writes when it was opened.
+        members: its records, with dead ones.
+        used: bytes of its records.
+        dead: bytes of its dead records.
+        newest: the time of its newest record, milliseconds.
+        moments: the sum over dead records of size times time of death (from `BlobLog.since`).
+        view: its part of the last view.
     """
 
     row: int
@@ -259,22 +259,22 @@ class BlobLog(Simulation):
     """A blob store under replay: a log of record numbers.
 
     Args:
-        model: how it is laid out.
-        policy: chooses what is compacted.
+        model: its settings.
+        policy: chooses the victims.
 
     Attributes:
         name: the store's name in views and plans.
         history: the plans carried out so far; `None` before the first view.
-        place: the segment of each record; `None` if it is dead: a compaction need not copy it.
+        place: the segment of each record; `None`: the record is dead.
         size: bytes of each record.
-        until: the last millisecond at which each is kept; `NEVER` if it has no end.
-        written: when each was written, milliseconds.
-        key: the key of each; -1 for a tombstone.
-        current: the newest record of each key; -1 for none.
-        since: when the first operation was made, from which times of death count, milliseconds.
+        until: the last millisecond of each record's life; `NEVER` without an end.
+        written: the time at which each record was written, milliseconds.
+        key: the key of each record; -1 for a tombstone.
+        current: the newest record of each key; -1: the key has no record.
+        since: the time of the first operation, milliseconds; the origin of times of death.
         order: the segments, in log order.
-        contents: what the log holds.
-        placer: the memory of the placement.
+        contents: sums over the log's records.
+        placer: the state of the placement.
     """
 
     def __init__(self, model: BlobLogModel, policy: BlobPolicy) -> None:
@@ -293,27 +293,27 @@ class BlobLog(Simulation):
         self._free: array[int] = array("i")
         self._tombstone_bytes = 0
         self._horizon = -NEVER
-        # Deleted or replaced, and still valid: (last millisecond, record), ascending.
+        # Records that were deleted or replaced and are still valid: (last millisecond, record), ascending.
         self._leaving: deque[tuple[int, int]] = deque()
         self._dead_bytes = 0
-        # A heap of `until << _NUMBER_BITS | record`; an entry whose record has another end by now is stale.
+        # A heap of `until << _NUMBER_BITS | record`; an entry is stale if the end of its record has changed.
         self._ends: list[int] = []
         self._retention_ms = round(model.deleted_retention_seconds * 1000)
-        # Where a placement or a question depends on what is dead, a deleted record is dead at once.
+        # Where a placement or a gate depends on dead bytes, a deleted record is dead at once.
         self._is_watched = model.placement is not None or model.max_dead_fraction < 1
         self._at_once = self._is_watched and not self._retention_ms
         self._room = model.room_bytes
         self.placer: Placer | None = None
         self._rows = 0
         self._free_rows: list[int] = []
-        # Invariant: the view of a segment that is not here shows it as it is now.
+        # Invariant: the view of every segment outside this set is current.
         self._changed: set[Segment] = set()
         self.order: list[Segment] = [self._new_segment(FIRST_SEGMENT)]
-        # Of each class; `None` if it has none.
+        # The open segment of each class, or `None`.
         self._open: list[Segment | None] = [self.order[0]]
         self.contents: Contents = Contents()
-        # The records of each key that the log holds, the newest last. Where a replacement leaves a tombstone, it is of
-        # another id, which has no history.
+        # The records of each key in the log, the newest last. With tombstones, a replacement has another id, without
+        # history.
         self._of_key: dict[int, list[int]] | None = (
             {} if getattr(model.survivors, "needs_history", False) and not model.tombstone_bytes else None)
         classes = 1
@@ -325,7 +325,7 @@ class BlobLog(Simulation):
         self._min_free: int = classes if model.min_free_segments is None else model.min_free_segments
         self._begun = False
         self._operations = self._ask_again_at = 0
-        self._gate = "the policy was not asked"
+        self._gate = "the policy was not called"
         self._refused_by: Counter[str] = Counter()
 
     # ---------------------------------------------------------------------------------------------------- operations
@@ -359,7 +359,7 @@ class BlobLog(Simulation):
                     self._refuse()
                 else:
                     user_bytes += size
-                    # Read only now: it may have expired while room was made.
+                    # Read only here: the record may have expired while `_make_room` compacted.
                     old, current[key] = current[key], record
                     if old >= 0 and leave(old, at) and tombstone:
                         self._write_tombstone(at)
@@ -386,7 +386,7 @@ class BlobLog(Simulation):
             self.compact()
 
     def _class_of(self, key: int, size: int, at: int, until: int) -> int:
-        """Have die what is dead by now, what the record replaces too; return its class."""
+        """Bury the records that have ended, and the one to be replaced; return the class of the new record."""
         self.advance(at)
         placer = self.placer
         if placer is None:
@@ -412,7 +412,7 @@ class BlobLog(Simulation):
         if tombstone and not self._has_room(tombstone) and not self._make_room(tombstone):
             self._refuse()
         elif self.current[key] == old:
-            # It may have expired while room was made.
+            # The record may have expired while `_make_room` compacted.
             self.current[key] = -1
             if self._leave(old, at) and tombstone:
                 self._write_tombstone(at)
@@ -433,19 +433,19 @@ class BlobLog(Simulation):
     # ------------------------------------------------------------------------------------------------------ room
 
     def _has_room(self, size: int, placed: int = 0) -> bool:
-        """Whether the open segment of a class takes a record of `size` bytes."""
+        """Return whether the open segment of a class takes a record of `size` bytes."""
         if not 0 < size <= self._room:
             raise InvalidInput(f"a record of {size} bytes; a segment has room for {self._room}")
         segment = self._open[placed]
         return segment is not None and segment.used + size <= self._room
 
     def _make_room(self, size: int, placed: int = 0) -> bool:
-        """Begin a segment of a class; ask the policy first if too few are free."""
+        """Begin a segment of a class; call the policy first if too few are free."""
         free = self.free_segments
         if free <= self._min_free and (free or self._operations >= self._ask_again_at):
             self._ask_until_free()
             if not self.free_segments:
-                # A writer that fills a full log asks with every operation; the answer changes less often.
+                # In a full log every operation would call the policy; its choice changes less often.
                 self._ask_again_at = self._operations + _PATIENCE
         # A compaction may have begun a segment of the class.
         if self._has_room(size, placed):
@@ -459,14 +459,14 @@ class BlobLog(Simulation):
             before = self.free_segments
             choice = self.compact()
             if choice.is_empty or self.free_segments <= before:
-                self._gate = choice.why if choice.is_empty else f"what was chosen freed no segment: {choice.why}"
+                self._gate = choice.why if choice.is_empty else f"the choice freed no segment: {choice.why}"
                 return
             if self.free_segments > self._min_free:
                 return
 
     @property
     def free_segments(self) -> int:
-        """How many segments the log can still begin."""
+        """The number of segments that the log can still begin."""
         return self.model.segments - len(self.order)
 
     def _new_segment(self, name: SegmentName, placed: int = 0) -> Segment:
@@ -537,7 +537,7 @@ class BlobLog(Simulation):
 
     def _expires(self, record: int, until: int) -> None:
         if len(self._ends) > 2 * len(self.place):
-            # Most are stale, as what is replaced stays here.
+            # Most entries are stale: those of replaced records stay.
             self._ends = list({end for end in self._ends if self._is_end(*divmod(end, 1 << _NUMBER_BITS))})
             heapify(self._ends)
         heappush(self._ends, until << _NUMBER_BITS | record)
@@ -546,9 +546,9 @@ class BlobLog(Simulation):
         return self.until[record] == until and self.place[record] is not None
 
     def _leave(self, record: int, at_ms: int) -> bool:
-        """Delete a record, unless it has ended before; return whether it had not. Calls ascend in `at_ms`. O(1).
+        """Delete a record; return False if it had ended before. Calls ascend in `at_ms`. O(1).
 
-        It dies at once, or strictly after the retention.
+        The record dies at once, or strictly after the retention.
         """
         until = self.until[record]
         if until < at_ms:
@@ -562,7 +562,7 @@ class BlobLog(Simulation):
         return True
 
     def advance(self, now_ms: int) -> None:
-        """Have die what ends strictly before `now_ms`, as with a compaction's reference time. O(what dies)."""
+        """Bury the records that end strictly before `now_ms`, as at a compaction's reference time. O(dying records)."""
         self.now_ms = max(self.now_ms, now_ms)
         if now_ms <= self._horizon:
             return
@@ -581,7 +581,7 @@ class BlobLog(Simulation):
                     self.current[owner] = -1
 
     def _bury(self, deaths: Sequence[tuple[int, int]]) -> None:
-        """Have records die, each at a time."""
+        """Count records as dead; `deaths` has pairs of a time and a record."""
         place, sizes, since, placer = self.place, self.size, self.since, self.placer
         changed, opened, died, closed_died = self._changed, self._open, 0, 0
         for at_ms, record in deaths:
@@ -602,7 +602,7 @@ class BlobLog(Simulation):
     # ------------------------------------------------------------------------------------------------ sense and plan
 
     def compact(self) -> BlobChoice:
-        """Show the policy the log, carry out its choice, and return it."""
+        """Call the policy with a view of the log, carry out its choice, and return it."""
         view = self.view()
         self.sample()
         self.counts.asked += 1
@@ -613,9 +613,7 @@ class BlobLog(Simulation):
         return choice
 
     def view(self) -> BlobView:
-        """The view that a real store's sensor would take. O(segments) in C, and more for those that changed; with a
-        forecast O(records).
-        """
+        """Return the view of a real store's sensor. O(segments), mostly in C; with a forecast O(records)."""
         model, now_ms = self.model, self.now_ms
         self.advance(now_ms)
         if self.history is None:
@@ -623,14 +621,14 @@ class BlobLog(Simulation):
             self.history = LastPlans(since=self.since / 1000)
         written_to = self._written_to()
         dying = self._dying() if model.forecast_seconds else {}
-        # Of a segment without records, which nobody may take.
+        # The time of a segment without records, which is never eligible.
         earliest = min(self.since, 0)
         for segment in self.order if dying else self._changed | written_to:
             segment.view = SegmentView(
                 name=segment.name, used_bytes=segment.used, valid_bytes=segment.valid,
                 eligible=segment not in written_to, last_modified=max(segment.newest, earliest) / 1000,
                 dying=dying.get(segment.row, ()))
-        # What is written to changes with the next record, and when it is closed.
+        # An open segment changes with its next record, and when it is closed.
         self._changed = written_to
         return BlobView(
             store=self.name, capacity_bytes=self.capacity_bytes, segment_bytes=model.segment_bytes,
@@ -642,7 +640,7 @@ class BlobLog(Simulation):
         return {self.order[-1], *filter(None, self._open)}
 
     def _dying(self) -> dict[int, tuple[Dying, ...]]:
-        """Sum up what of each row dies in which bucket of the forecast. O(records)."""
+        """Sum up the expiring bytes of each row by bucket of the forecast. O(records)."""
         span = round(self.model.bucket_seconds * 1000)
         horizon = self.now_ms + round(self.model.forecast_seconds * 1000)
         place, until, size = self.place, self.until, self.size
@@ -659,10 +657,10 @@ class BlobLog(Simulation):
     # ------------------------------------------------------------------------------------- rewrite, commit, reclaim
 
     def rewrite(self, choice: BlobChoice) -> None:
-        """Copy what is valid of the victims, and free them. O(records in the victims), and O(log segments) a victim.
+        """Copy the valid records of the victims, and free these. O(victims' records), and O(log segments) a victim.
 
         Raises:
-            PlanDoesNotFit: it names a segment that the log does not have, or one that is written to.
+            PlanDoesNotFit: a victim is not in the log, or is open.
         """
         written_to = self._written_to()
         victims, stray = list[Segment](), list[str]()
@@ -707,7 +705,7 @@ class BlobLog(Simulation):
 
     @property
     def used_bytes(self) -> int:
-        """Whole segments before the last one, and the last one up to its end."""
+        """Bytes of the whole segments before the last, and of the last up to its end."""
         return (len(self.order) - 1) * self.model.segment_bytes + self.model.header_bytes + self.order[-1].used
 
     @property
@@ -716,7 +714,7 @@ class BlobLog(Simulation):
 
     @property
     def live_bytes(self) -> int:
-        """What is valid, less tombstones and what is deleted already. O(records that are deleted and kept)."""
+        """Valid bytes, less tombstones and deleted records under retention. O(deleted records under retention)."""
         return (self.contents.bytes - self._dead_bytes - self._tombstone_bytes
                 - sum(self.size[record] for _, record in self._leaving))
 
@@ -728,20 +726,19 @@ class BlobLog(Simulation):
 
 
 class _Copy:
-    """One compaction under way; `rewrite` calls one of its three ways to place survivors."""
+    """One compaction; `rewrite` calls one of its three ways to place survivors."""
 
     def __init__(self, log: BlobLog) -> None:
         self.outputs: list[Segment] = []
         self.copied_bytes = self.read_bytes = self.reclaimed_bytes = 0
         self.waited = 0.0
         self._log = log
-        # The outputs of the cycle at hand, and the victims whose positions they may take. A cycle fills at most
-        # `swap_segments`.
+        # The outputs of this cycle, at most `swap_segments`, and the victims whose positions they may take.
         self._in_cycle: list[Segment] = []
         self._sources: list[SegmentName] = []
 
     def _sort_out(self, source: Segment) -> array[int]:
-        """Count a source, and drop its dead records; return the others."""
+        """Count a source, drop its dead records, and return the others."""
         log, members, dead = self._log, source.members, source.dead
         self.reclaimed_bytes += dead
         self.waited += (log.now_ms - log.since) * dead - source.moments
@@ -791,7 +788,7 @@ class _Copy:
                         ends := list(accumulate(sizes[done:])), log.model.room_bytes - self._in_cycle[-1].used)):
                     if len(self._in_cycle) == log.model.swap_segments:
                         self._end_cycle()
-                    # Its name depends on how far the cycle gets.
+                    # `_end_cycle` names it.
                     self._in_cycle.append(log._new_segment(FIRST_SEGMENT))
                     continue
                 self._put(self._in_cycle[-1], kept[done:done + count], ends[count - 1])
@@ -802,9 +799,9 @@ class _Copy:
     # ------------------------------------------------------------------------------------ an open segment of each class
 
     def by_placement(self, victims: Sequence[Segment], placer: Placer) -> None:
-        """Put records into the open segments of their classes; where no segment is left to begin, into any with room.
+        """Put records into the open segments of their classes; if no segment can be begun, into any with room.
 
-        The victims so far are freed when all is copied, and count as free now.
+        The victims so far count as free, although they are freed at the end.
         """
         log, room = self._log, self._log.model.room_bytes
         for released, victim in enumerate(victims, 1):
@@ -831,7 +828,8 @@ class _Copy:
     # -------------------------------------------------------------------------------------- survivors, class by class
 
     def by_survivors(self, victims: Sequence[Segment], survivors: SurvivorPlacement) -> None:
-        """Copy by class in a store's steps: whole segments, as many as the new ones take; the last of these once more.
+        """Copy class by class in a store's steps: as many whole sources as fit. A last output with room is a source of
+        the next step.
         """
         log, room, most = self._log, self._log.model.room_bytes, self._log.model.swap_segments
         waiting, carried = list(victims), list[Segment]()
@@ -858,7 +856,7 @@ class _Copy:
                 carried = []
 
     def _by_class(self, sources: Sequence[Segment], survivors: SurvivorPlacement) -> list[list[int]]:
-        """Return the records of each new segment: class by class, unless as they are copied takes fewer."""
+        """Return the records of each new segment: class by class, unless log order takes fewer segments."""
         log, kept, classes = self._log, list[int](), dict[int, int]()
         for source in sources:
             for record in source.members:
@@ -871,7 +869,7 @@ class _Copy:
         return by_class if len(by_class) <= len(plain) else plain
 
     def _earlier_ms(self, record: int) -> Sequence[int]:
-        """When the records of its key were written that are older, the newest first."""
+        """Return the times of the older records of its key, the newest first."""
         log = self._log
         if log._of_key is None:
             return ()
@@ -879,7 +877,7 @@ class _Copy:
         return [log.written[each] for each in reversed(records[:records.index(record)])]
 
     def _packed(self, kept: Iterable[int]) -> list[list[int]]:
-        """Fill segments one behind the other."""
+        """Fill one segment after the other."""
         left, outputs = 0, list[list[int]]()
         for record in kept:
             if (size := self._log.size[record]) > left:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies x workloads x models x seeds: each a replay, and a task that any executor runs with the same results."""
+"""Replay policies x workloads x models x seeds: each combination is a task that any executor runs."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from compactlib.report import Printed
 from compactlib.rewrite import Attempt, Executor, RewriteFailure, RewriteResult, RewrittenFile
 
 MAX_EXPERIMENTS = 10_000
-"""The most replays of one comparison."""
+"""The largest number of replays in one comparison."""
 _CODEC: JsonCodec[Report] = JsonCodec(Report)
 
 
 @attrs.frozen(kw_only=True)
 class Experiment:
-    """One policy on one workload in one model: a task for any executor, whose file holds the report as JSON.
+    """One policy on one workload in one model: a task for any executor, which writes its report as a JSON file.
 
     Attributes:
         name: unique in one comparison.
         labels: what distinguishes it in a table.
         policy: the policy.
-        workload: what is asked.
+        workload: the operations.
         model: the store.
-        seed: of what is drawn.
-        folder: where the report goes, reachable from where the task runs.
+        seed: of the random draws of workload and model.
+        folder: of the report's file; the task has to reach it.
     """
 
     name: str
@@ -65,12 +65,12 @@ class Experiment:
 
 @attrs.frozen(repr=False)
 class Comparison(Printed):
-    """What came of some replays, in their order.
+    """The results of a comparison, in the order of its replays.
 
     Attributes:
-        experiments: what was replayed.
-        outcomes: of each its report, or the error in which it ended.
-        skip: which first part of each replay the table leaves out, as the store still filled up.
+        experiments: the replays.
+        outcomes: for each replay its report, or its error.
+        skip: the first part of each replay, 0 to 1, that the table leaves out because the store was filling up.
     """
 
     experiments: tuple[Experiment, ...]
@@ -79,18 +79,18 @@ class Comparison(Printed):
 
     @property
     def reports(self) -> tuple[Report, ...]:
-        """Those of the replays that came to their end."""
+        """The reports of the replays that succeeded."""
         return tuple(each for each in self.outcomes if isinstance(each, Report))
 
     @property
     def failures(self) -> tuple[CompactlibError, ...]:
-        """The errors of the others."""
+        """The errors of the replays that failed."""
         return tuple(each for each in self.outcomes if isinstance(each, CompactlibError))
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary a replay, all with the same keys: what was replayed, and the figures of its steady part.
+        """Return one dictionary a replay, all with the same keys: its labels, and the figures of its steady part.
 
-        What is unknown is `None`. If a replay has failed, all have `error`, which is `None` for the others.
+        An unknown figure is `None`. If any replay failed, each dictionary has `error`, `None` for a success.
         """
         steady = [each.steady(self.skip) if isinstance(each, Report) else None for each in self.outcomes]
         figures = [{} if each is None else each.figures() for each in steady]
@@ -117,23 +117,23 @@ def compare(policies: Iterable[Any] | Mapping[str, Any], workloads: Iterable[Wor
             observer: Observer | None = None) -> Comparison:
     """Replay every workload against every policy in every model.
 
-    The error of one replay keeps nothing of the others. Equal arguments give equal reports, whoever runs them.
+    An error of one replay stops no other. Equal arguments give equal reports on every executor.
 
     Args:
-        policies: the policies. As a mapping, its keys are shown in tables; otherwise their names.
-        workloads: what is asked; likewise.
+        policies: the policies. Tables show the keys of a mapping, otherwise the policies' names.
+        workloads: the workloads; likewise.
         models: the store; several as a mapping, whose keys become the column `model`.
-        seeds: of what workloads and models draw.
-        skip: which first part of each replay the table leaves out, as the store still filled up; 0 to 1.
-        executor: runs the replays; by default, one after the other, here.
-        folder: an existing folder for the reports' files, which are removed once read. By default a temporary one,
+        seeds: of the random draws of workloads and models.
+        skip: the first part of each replay, 0 to 1, that the table leaves out because the store was filling up.
+        executor: runs the replays; by default one after the other in this process.
+        folder: an existing folder for the reports' files, which are removed once read. By default a temporary folder,
             which executors on other machines do not reach.
         observer: notified of progress, in experiments.
 
     Raises:
         InvalidInput: there are more than `MAX_EXPERIMENTS`.
-        CompactlibError: the error of the first replay, if every one has failed.
-        CorruptData: a report is not what its task wrote.
+        CompactlibError: all replays failed; the error of the first is raised.
+        CorruptData: a report's file does not have its checksum.
     """
     combinations = list(itertools.product(
         _named(workloads), models.items() if isinstance(models, Mapping) else [("", models)], _named(policies), seeds))

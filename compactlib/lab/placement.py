@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which records share a segment: placements of a whole log, and of the survivors of a compaction.
+"""Schemes that place records in segments: placements of a whole log, and of the survivors of a compaction.
 
-A `Placement` decides for each record, written or copied, which open segment it goes to; only the lab has it. It is a
-frozen value: the settings of a scheme. `placer()` begins its memory for one log, a `Placer`, which
-the log asks once for each record that it stores: `write` for a record of the user, `copy` for one that a compaction
-keeps. The answer is a class from 0 to `classes - 1`; each class has one open segment, which stays open between
-compactions. A log also notifies its placer of what happens to records and segments; a scheme keeps what it needs.
-Times are milliseconds; a scheme may also count in writes of the user, as most papers do (`Placer.writes`). Keys are
-small numbers: what a scheme keeps of each is a column, `grown` with the keys.
+A `Placement` chooses an open segment for each record, written or copied; only the lab has it. It is a frozen value: the
+settings of a scheme. `placer()` makes the scheme's state for one log, a `Placer`. The log calls it once for each record
+that it stores: `write` for a record of the user, `copy` for a survivor of a compaction. Both return a class from 0 to
+`classes - 1`. Each class has one open segment, which stays open between compactions. The log also calls its placer when
+a record dies, when a segment is full and when a compaction takes one. Times are milliseconds; a scheme may also count
+in the user's writes, as most papers do (`Placer.writes`). Keys are small numbers: a scheme keeps its state of keys in
+columns, `grown` with the keys.
 
-A `SurvivorPlacement` is a function that a real store takes as `BlobStore(place=...)`: what users write goes to the one
-active segment, and a compaction that fills several segments fills them class by class, the lowest first. Classes
-that follow one another may share a segment, so that none is left half empty.
+A `SurvivorPlacement` is a function that a real store takes as `BlobStore(place=...)`: users' records go to the one
+active segment, and a compaction that fills several segments fills them class by class, the lowest first. Neighbouring
+classes may share a segment, so that no segment is left half empty.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from compactlib.blobstore.policy import Survivor, whole
 from compactlib.errors import InvalidInput
 
 NEVER = (1 << 62) - 1
-"""The end of a record that has none."""
+"""The end of a record without a time to live."""
 
 
 @attrs.define
 class Contents:
-    """What a log holds.
+    """Sums over the records of a log.
 
     Attributes:
-        bytes: of all its records, dead ones included.
-        dead_bytes: of that, what is dead in segments that are closed.
-        records: how many records that is, in a log with a placement.
+        bytes: bytes of all records, with dead ones.
+        dead_bytes: bytes of dead records in closed segments.
+        records: the number of all records; only in a log with a placement.
     """
 
     bytes: int = 0
@@ -52,9 +52,9 @@ class Victim:
     Attributes:
         row: the segment's number, that of `Placer.left` and `Placer.closed`.
         placed: its class.
-        begun: how many writes the user had made when it was opened.
-        records: how many it was given.
-        valid: how many of them are copied.
+        begun: the number of the user's writes when it was opened.
+        records: the number of its records.
+        valid: the number of records to copy.
     """
 
     row: int
@@ -65,13 +65,13 @@ class Victim:
 
 
 class Placer:
-    """What a placement knows of one log; a scheme overrides what it needs. One thread at a time.
+    """The state of a placement for one log; a scheme overrides the methods that it needs. One thread at a time.
 
     Attributes:
-        writes: how many writes the user has made, the one that is being placed included.
-        contents: what the log holds.
-        segment_records: how many records of the kind at hand a segment takes.
-        until_ms: until when the record at hand is kept if nobody replaces it; `NEVER` without a time to live.
+        writes: the number of the user's writes, with the current one.
+        contents: sums over the log's records.
+        segment_records: the number of records of the current record's size that a segment takes.
+        until_ms: the end of the current record's time to live; `NEVER` without one.
         brief: classes whose open segment is closed at the end of each compaction, full or not.
     """
 
@@ -82,29 +82,29 @@ class Placer:
     brief: tuple[int, ...] = ()
 
     def valid_records(self) -> float:
-        """How many records are valid, those counted that died in a segment that is still open."""
+        """Estimate the number of valid records; dead records in open segments count as valid."""
         contents = self.contents
         return (contents.bytes - contents.dead_bytes) * contents.records / (contents.bytes or 1)
 
     def know_keys(self, keys: int) -> None:
-        """Keys below `keys` may come from now on; called before they do, with ever more."""
+        """Prepare for keys below `keys`; called before their first write, with ascending numbers."""
 
     def write(self, key: int, now_ms: int) -> int:
-        """The class of a record that the user writes; `left` was called for an earlier one that is not kept."""
+        """Return the class of a record of the user; `left` was called before for the record that it replaces."""
         raise NotImplementedError
 
     def copy(self, key: int, now_ms: int) -> int:
-        """The class of a record that a compaction copies."""
+        """Return the class of a record that a compaction copies."""
         raise NotImplementedError
 
     def left(self, key: int, row: int, placed: int) -> None:
-        """The record of `key` in segment `row`, of class `placed`, was replaced or deleted, or has expired."""
+        """Handle the death of the record of `key` in segment `row` of class `placed`: replaced, deleted or expired."""
 
     def closed(self, row: int, placed: int) -> None:
-        """Segment `row` of class `placed` is full."""
+        """Handle that segment `row` of class `placed` is full."""
 
     def taken(self, victim: Victim) -> None:
-        """A compaction is about to copy what is valid of a segment."""
+        """Handle that a compaction is about to copy the valid records of a segment."""
 
 
 class Placement(Protocol):
@@ -116,20 +116,20 @@ class Placement(Protocol):
 
     @property
     def classes(self) -> int:
-        """How many segments are open at once."""
+        """The number of open segments."""
 
     def placer(self) -> Placer:
-        """The memory of a new log."""
+        """Make the state for a new log."""
 
 
 def grown(keys: int, column: array[int] | array[float], fill: float = 0) -> None:
-    """Have a column hold a value for each key below `keys`; new ones are `fill`. O(new keys)."""
+    """Extend a column to `keys` values; new ones are `fill`. O(new keys)."""
     column.frombytes(array(column.typecode, (fill,)).tobytes() * (keys - len(column)))
 
 
 @attrs.frozen
 class Mixed:
-    """Survivors go behind the user's records, into the same segment."""
+    """Append survivors to the segment of the user's records."""
 
     name: ClassVar[str] = "mixed"
     classes: ClassVar[int] = 1
@@ -139,7 +139,7 @@ class Mixed:
 
 
 class OneForEach(Placer):
-    """The user's records go to class 0, survivors to a class that is fixed."""
+    """The user's records go to class 0, survivors to a fixed class."""
 
     def __init__(self, survivors: int) -> None:
         self._survivors = survivors
@@ -153,11 +153,11 @@ class OneForEach(Placer):
 
 @attrs.frozen
 class UserAndSurvivors:
-    """The user's records go to one segment, survivors to another.
+    """Put the user's records into one segment, and survivors into another.
 
     Attributes:
-        keep_open: whether the survivors' segment stays open between compactions; otherwise each compaction closes it
-            at its end, part-filled, as in a log without a placement.
+        keep_open: whether the survivors' segment stays open between compactions; otherwise each compaction closes it,
+            part-filled, as in a log without a placement.
     """
 
     keep_open: bool = True
@@ -173,16 +173,17 @@ class UserAndSurvivors:
 
 @attrs.frozen(kw_only=True)
 class FADaC:
-    """A key's count rises by one with each write and falls with each copy; its class is its distance from the average.
+    """Class a key by its count, which rises by one with each write and falls with each copy, against the average.
 
-    The average fades over as many requests as there are valid records. A class spans a factor of `step`: 0 is at or
-    below the average. K. Kremer, A. Brinkmann, "FADaC: a self-adapting data classifier for flash memory", SYSTOR 2019.
+    The average is taken over a number of requests equal to the number of valid records. Class 0 is at or below the
+    average; each further class spans a factor of `step`. K. Kremer, A. Brinkmann, "FADaC: a self-adapting data
+    classifier for flash memory", SYSTOR 2019.
 
     Attributes:
         classes: at least 2.
         step: the factor from one class to the next, above 1.
-        request_records: how many records a request of the user writes, on average; above 0. The average counts what a
-            request brings, so that it nears this number.
+        request_records: records that a request of the user writes, on average, above 0. The average approaches this
+            number.
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -211,7 +212,7 @@ class _Fading(Placer):
     def write(self, key: int, now_ms: int) -> int:
         count = self._count[key] = self._count[key] + 1
         if valid := self.valid_records():
-            # Of a request of r records each brings 1 / r of the request's step.
+            # Each record of a request of r records makes 1 / r of the request's step.
             request = self._request
             self._average += (request - self._average) / valid / request
         return self._class_of(count)
@@ -236,18 +237,18 @@ _PRIOR = 0.5
 
 @attrs.frozen(kw_only=True)
 class ByLifetime:
-    """A record goes by its time to live where that ends first, else by how long its key's records live on average.
+    """Class a record by its time to live if that ends early, else by the mean life of its key's records.
 
-    A block device sees writes alone; a blob store is told when a record ends. Of a key the writes are counted, and
-    since when; of both half is forgotten every 16 writes. From these, and from half a write in a turn of the log (the
-    time in which as much is written as is valid), follows how long its records live. A record whose time to live ends
-    before the part `sooner` of that goes to a class of ends, the others to a class of lives. A class spans a factor of
-    two; the first ends at an eighth of a turn. It keeps two numbers a key, 16 bytes.
+    A block device receives writes alone; a blob store also receives times to live. The scheme keeps for each key the
+    number of its writes and the time since which it counts; every 16 writes it halves both. The mean life follows from
+    these, with a prior of half a write in a turn of the log (the time in which the user writes the valid bytes once).
+    A record whose time to live is shorter than the part `sooner` of the mean life goes to a class of ends, the others
+    to a class of lives. A class spans a factor of two; the first ends at an eighth of a turn. 16 bytes a key.
 
     Attributes:
         rates: classes of records that writes replace, at least 2.
         ends: classes of records that expire, at least 1.
-        sooner: which part of a key's mean life a time to live has to be shorter than, above 0.
+        sooner: the part of the mean life below which a time to live decides, above 0.
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -261,7 +262,7 @@ class ByLifetime:
 
     @property
     def classes(self) -> int:
-        """How many segments are open at once."""
+        """The number of open segments."""
         return self.rates + self.ends
 
     def placer(self) -> Placer:
@@ -304,7 +305,7 @@ class _Lifetimes(Placer):
 
 
 def _step(span_ms: float, turn_ms: float, steps: int) -> int:
-    """0 below an eighth of a turn, then one more for each factor of two."""
+    """Return 0 below an eighth of a turn, and one more for each factor of two."""
     parts = 8 * span_ms / turn_ms if turn_ms else 0.0
     return 0 if parts < 1 else min(int(math.log2(parts)) + 1, steps - 1)
 
@@ -312,13 +313,13 @@ def _step(span_ms: float, turn_ms: float, steps: int) -> int:
 # ---------------------------------------------------------------------------------------------------- survivors
 
 CLASSES = 1 << 32
-"""So many there are, numbered from 0."""
+"""The number of classes of survivors, which are numbered from 0."""
 
 
 class SurvivorPlacement(Protocol):
     """A scheme and its settings; a frozen attrs class.
 
-    One that reads `Survivor.earlier_ms` declares that by a class attribute `needs_history = True`.
+    A scheme that reads `Survivor.earlier_ms` has a class attribute `needs_history = True`.
     """
 
     @property
@@ -326,18 +327,18 @@ class SurvivorPlacement(Protocol):
         """A short name for reports."""
 
     def __call__(self, record: Survivor) -> int:
-        """The class of a record, at least 0 and below `CLASSES`. Pure."""
+        """Return the class of a record, at least 0 and below `CLASSES`. Pure."""
 
 
 @attrs.frozen(kw_only=True)
 class ByAge:
-    """Records of like age share a segment: the longer one has lived, the longer it lives on, as SepBIT infers it.
+    """Records of similar age share a segment: older records live longer from now on, as SepBIT infers.
 
     Attributes:
         step: the factor from one class to the next, above 1.
 
     Raises:
-        InvalidInput: the step is not.
+        InvalidInput: the step is not above 1.
     """
 
     step: float = attrs.field(default=4.0, validator=is_above(1))
@@ -350,18 +351,18 @@ class ByAge:
 
 @attrs.frozen(kw_only=True)
 class ByEnd:
-    """Records whose end is known share segments by what is left of their lives; the others, apart from these, by how
-    long a record of their id lasts.
+    """Records with a known end share segments by their remaining life; the others, in other classes, by the mean life
+    of their id's records.
 
-    A segment of records that end at about one time dies whole, and nothing of it is copied again. Where an id is put
-    again and again (`replace=True`), a record lasts as long as the PUTs of it that the log holds have lasted on
-    average, from the first of them until now; one that was put once, as long as it is old.
+    A segment of records that end at about one time dies whole, and is not copied again. The mean life of an id that is
+    put repeatedly (`replace=True`) is the time since its first PUT in the log, divided by the number of its PUTs; for
+    an id that was put once, it is the record's age.
 
     Attributes:
         step: the factor from one class to the next, above 1.
 
     Raises:
-        InvalidInput: the step is not.
+        InvalidInput: the step is not above 1.
     """
 
     step: float = attrs.field(default=2.0, validator=is_above(1))
@@ -378,10 +379,10 @@ class ByEnd:
 
 
 def class_of(placement: SurvivorPlacement, record: Survivor) -> int:
-    """The class that a scheme gives a record.
+    """Return the class that a scheme gives a record.
 
     Raises:
-        InvalidInput: what it gives is no class.
+        InvalidInput: the scheme returned another value.
     """
     found: object = placement(record)
     if not isinstance(found, int) or not 0 <= found < CLASSES:

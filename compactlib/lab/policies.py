@@ -37,18 +37,17 @@ _LEAST_SECONDS = 1e-3
 
 @attrs.frozen(kw_only=True)
 class DChoices:
-    """Takes the emptiest of `choices` segments drawn at random, until `min_reclaimed_segments` are freed.
+    """Take the emptiest of `choices` segments drawn at random, until `min_reclaimed_segments` are freed.
 
     With ten choices it copies nearly as little as `Greedy`; with few it also takes segments of middling age,
-    which greedy choices never get to (Van Houdt 2013).
+    which greedy choices never take (Van Houdt 2013).
 
-    What is drawn follows from the seed, the view and the time alone: another store, another state of it, or another
-    time draws differently.
+    The draws depend on the seed, the view and the time alone: another store, state or time draws differently.
 
     Attributes:
-        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
-        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
-        choices: how many are drawn for each one taken, >= 1; 1 takes segments at random.
+        min_used_fraction: the least used part of the log, 0.0 to 1.0.
+        min_reclaimed_segments: the least number of segments that a plan frees, >= 1.
+        choices: segments drawn for each victim, >= 1; 1 takes segments at random.
         seed: of the draws, >= 0.
         copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
@@ -88,29 +87,30 @@ class DChoices:
 
 @attrs.frozen(kw_only=True)
 class DecliningCost:
-    """The segments whose price falls least by waiting, as many as free `min_reclaimed_segments`; neighbours or not.
+    """Take the segments whose price falls least by waiting, until `min_reclaimed_segments` are freed.
 
-    With u the valid part of a segment, taking it copies u / (1 - u) bytes for each byte of room that this gains: its
-    price, which falls while records die. What has no known end goes on dying, the slower the older it is: of these
-    bytes the part `decline` a second, divided by the geometric mean of the segment's age and the oldest one's. What
-    expires is known. A segment counts by its fastest fall, in price a second: that of the moment, or on average until
-    one of the ends. So segments whose records end soon are left to end, and a store keeps statistics that look ahead
-    for it. D. Lomet and C. Luo, "Efficiently reclaiming space in a log structured store", ICDE 2021, take segments in
-    the order of such a decline, without ends.
+    With u the valid part of a segment, its price is u / (1 - u): the bytes copied for each byte of room gained. The
+    price falls while records die. Records without a known end die the slower the older they are: the part `decline` of
+    their bytes a second, divided by the geometric mean of the segment's age and the oldest segment's. Expiring records
+    die at their ends. A segment counts by its fastest fall, in price a second: at this moment, or on average until one
+    of the ends. So segments whose records end soon are left to end; the view needs a forecast for it. D. Lomet and
+    C. Luo, "Efficiently reclaiming space in a log structured store", ICDE 2021, take segments in the order of such a
+    decline, without ends.
 
-    With `max_reclaimed_segments` it takes, of the plans that free from the one to the other, that which leaves least
-    room free in its outputs for each segment freed; for that the last of its segments may be one of the 16 behind it
-    (`fullest_that_free`). The last output is half empty otherwise: of eight segments freed, one in sixteen is lost.
+    With `max_reclaimed_segments` it takes, of the plans that free a number of segments between the two settings, the
+    one with the least free room in its outputs for each segment freed. The last victim may be one of the next 16
+    (`fullest_that_free`). Otherwise the last output is half empty: of eight segments freed, one in sixteen is lost.
 
     With `decline=None`, for a log whose copies renew the age (`copies_renew` of the lab), records without an end die at
-    the rate -ln u / age, at which the segment's have died so far. What counts then are the bytes that waiting saves for
-    each byte of dead room and second: u / (1 - u + u ln u) times that rate, or all that expires by an end.
+    the rate -ln u / age, at which the segment's records have died so far. A segment then counts by the bytes that
+    waiting saves for each byte of dead room and second: u / (1 - u + u ln u) times that rate, or all bytes that expire
+    by an end.
 
     Attributes:
-        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
-        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
-        max_reclaimed_segments: see above, at least the least, and not counting what died whole; `None`: no choice.
-        decline: see above, above 0 or `None`.
+        min_used_fraction: the least used part of the log, 0.0 to 1.0.
+        min_reclaimed_segments: the least number of segments that a plan frees, >= 1.
+        max_reclaimed_segments: the largest number, without segments that died whole; `None`: the first plan is taken.
+        decline: the decline of records without an end, above 0, or `None`.
         copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
@@ -132,11 +132,13 @@ class DecliningCost:
                                f"min_reclaimed_segments, {self.min_reclaimed_segments}")
 
     def fall(self, segment: SegmentView, view: BlobView, now: float, oldest_seconds: float) -> float:
-        """How fast the price falls, a second; with `decline=None`, what waiting saves. 0 if nothing is valid.
+        """Return how fast the price falls, a second; with `decline=None`, the bytes that waiting saves.
+
+        0 if no record is valid.
 
         Args:
-            segment: which one waits.
-            view: the store.
+            segment: the segment that would wait.
+            view: the store's view.
             now: seconds since the epoch.
             oldest_seconds: the age of the oldest segment.
         """
@@ -149,7 +151,7 @@ class DecliningCost:
         ends = [(max(each.at - now, _LEAST_SECONDS), each.bytes / room) for each in segment.dying]
         if self.decline is None:
             rate = -math.log(valid) / age
-            # At least half the square of what is dead: rounding is more than that in a segment that is almost full.
+            # At least half the square of the dead part: rounding is more than that in an almost full segment.
             best = rate * lasting / max(1 - valid + valid * math.log(valid), (1 - valid) ** 2 / 2)
             dead, held, until = 1 - valid, 0.0, 0.0
             for seconds, part in ends:
@@ -179,5 +181,5 @@ class DecliningCost:
             return too_little(view, self.min_reclaimed_segments)
         most = max(falls[segment.name] for segment in taken)
         return BlobChoice(in_copy_order(taken, self.copy_order),
-                          why=f"the {len(taken)} whose price falls least by waiting, at most by {most:.3g} copied "
-                              f"bytes for each byte of room and second; {dead} of them died whole")
+                          why=f"the {len(taken)} segments whose price falls least by waiting, at most by {most:.3g} "
+                              f"copied bytes for each byte of room and second; {dead} of them died whole")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a placement sees and answers, and what helps to write one.
+"""The contract of a placement, with its values and helpers.
 
-A placement decides in which open segment of a simulated blob store a record goes. It has a number of classes, and makes
-a `Placer`, which is notified of each write and of each compaction.
+A placement decides which open segment of a simulated blob store takes a record. It has a number of classes, and makes
+a `Placer`, which is called at each write and at each compaction.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Raft log without payloads.
 
-Each write or delete is one entry. A key's last write is live; at a snapshot everything else at or below it dies. After
-each snapshot the segments that hold nothing alive are dropped, and now and then the policy is asked:
-with `plan_for`, the function that the real log plans with, on the same statistics.
+Each write or delete is one entry. A key's last write is live; at a snapshot every other entry at or below it dies.
+After each snapshot the segments without live entries are dropped, and after some the policy is called, through
+`plan_for`: the real log's planning function, on the same statistics.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _NO_KEY = -1
 class RaftLogModel:
     """A Raft log to be replayed.
 
-    Bytes are payloads and index records. A log knows no times to live: a record lives until it is replaced or deleted.
+    Bytes are payloads and index records. A log ignores times to live: a record lives until it is replaced or deleted.
 
     Attributes:
-        limits: how large a segment may become.
+        limits: the limits of a segment.
         snapshot_every: entries from one snapshot to the next, at least 1.
-        major_every: snapshots from one compaction that asks the policy to the next, at least 1; the others only drop.
-        trigger: decides instead, as in a real log, when the policy is asked; `None`: `major_every` does.
+        major_every: snapshots from one call of the policy to the next, at least 1; the others only drop segments.
+        trigger: decides when the policy is called, as in a real log; `None`: `major_every` decides.
         delete_bytes: payload of the entry that a delete appends.
 
     Raises:
@@ -55,7 +55,7 @@ class RaftLogModel:
     delete_bytes: int = attrs.field(default=16, validator=is_whole())
 
     def start(self, policy: LogPolicy, seed: int = 0) -> RaftLogSimulation:
-        """An empty log."""
+        """Make an empty log."""
         return RaftLogSimulation(self, policy)
 
 
@@ -65,8 +65,8 @@ class _Segment:
 
     Attributes:
         number: its place in the log.
-        room: records that its file has room for, beyond those that it holds.
-        moments: the sum over the dead entries of size and time of death.
+        room: the number of index records that its file reserves.
+        moments: the sum over dead entries of size times time of death.
     """
 
     number: int
@@ -93,7 +93,7 @@ class _Segment:
 
     @property
     def stats(self) -> SegmentStats:
-        # Payloads lie behind the records that there is room for.
+        # Payloads follow the reserved index records.
         room = max(self.room, len(self.indexes)) if self.data_bytes else len(self.indexes)
         return SegmentStats(ref=SegmentRef(self.number, self.indexes[0], self.indexes[-1]), entries=len(self.indexes),
                             data_bytes=self.data_bytes, live_entries=self.live, live_bytes=self.live_bytes,
@@ -105,7 +105,7 @@ class RaftLogSimulation(Simulation):
 
     Args:
         model: the log.
-        policy: chooses what is rewritten.
+        policy: chooses the segments to rewrite.
     """
 
     def __init__(self, model: RaftLogModel, policy: LogPolicy) -> None:
@@ -115,18 +115,18 @@ class RaftLogSimulation(Simulation):
         self._model = model
         self._newest = _Segment(1, model.limits.max_entries)
         self._segments: dict[int, _Segment] = {1: self._newest}
-        # Of each key that is there: index, segment and size of its entry.
+        # Index, segment and size of the last entry of each live key.
         self._index_of: dict[int, int] = {}
         self._segment_of: dict[int, int] = {}
         self._size_of: dict[int, int] = {}
-        # What dies with the next snapshot: segment, size, and when it was replaced.
+        # Entries that die with the next snapshot: segment, size, and the time of replacement.
         self._dying: list[tuple[int, int, int]] = []
         self._snapshots = 0
         self._clock = ManualClock()
         self._cadence: MajorCadence | None = None
 
     def apply(self, piece: Operations) -> None:
-        """Append these operations; takes snapshots and compacts as it is time."""
+        """Append these operations; take snapshots and compact when due."""
         model, counts = self._model, self.counts
         if model.trigger is not None and self._cadence is None:
             self._clock.set_now(piece.times_ms[0] / 1000)
@@ -154,7 +154,7 @@ class RaftLogSimulation(Simulation):
         if key in self._index_of:
             self._dying.append((self._segment_of[key], self._size_of[key], self.now_ms))
         if is_delete:
-            # What a delete did is in the next snapshot.
+            # The next snapshot contains the effect of a delete, so its entry dies.
             self._dying.append((newest.number, size, self.now_ms))
             for column in (self._index_of, self._segment_of, self._size_of):
                 column.pop(key, None)
@@ -162,7 +162,7 @@ class RaftLogSimulation(Simulation):
             self._index_of[key], self._segment_of[key], self._size_of[key] = self.last_index, newest.number, size
 
     def snapshot(self) -> tuple[int, ...]:
-        """Take a snapshot of everything so far; return the live indexes, ascending."""
+        """Take a snapshot of all entries so far; return the live indexes, ascending."""
         for number, size, at in self._dying:
             segment = self._segments[number]
             segment.live -= 1
@@ -175,7 +175,7 @@ class RaftLogSimulation(Simulation):
     # ---------------------------------------------------------------------------------------------------- compaction
 
     def compact(self) -> LogPlan:
-        """Right after a snapshot: plan by the policy if the trigger or `major_every` demands it, else by `DropDead`."""
+        """After a snapshot, plan by the policy if the trigger or `major_every` demands it, else by `DropDead`."""
         cadence, view, now = self._cadence, self.view(), self.now_ms / 1000
         self._snapshots += 1
         self._clock.advance(max(now - self._clock.now(), 0.0))
@@ -193,12 +193,12 @@ class RaftLogSimulation(Simulation):
         return plan
 
     def view(self) -> LogView:
-        """The log as a plan sees it. O(segments)."""
+        """Return the view for a plan. O(segments)."""
         return LogView(segments=tuple(each.stats for each in self._segments.values() if each.indexes),
                        snapshot_index=self.snapshot_index, limits=self._model.limits)
 
     def rewrite(self, plan: LogPlan) -> None:
-        """Drop and rewrite what the plan says."""
+        """Drop and rewrite the plan's segments."""
         for drop in plan.drops:
             dead = self._segments.pop(drop.number)
             self.counts.victims += 1
@@ -209,7 +209,7 @@ class RaftLogSimulation(Simulation):
         self._segments = dict(sorted(self._segments.items()))
 
     def _rewrite_group(self, group: PlannedGroup) -> tuple[int, int]:
-        """Copy what lives of a group into one segment; return the bytes read and written."""
+        """Copy the live entries of a group into one segment; return the bytes read and written."""
         members = [self._segments.pop(number) for number in group.numbers]
         output = _Segment(members[0].number)
         index_of, segment_of = self._index_of, self._segment_of

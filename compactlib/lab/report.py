@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replay counts, the figures that follow, and the report of all its stretches."""
+"""The counts of a replay, the figures computed from them, and the report of all intervals."""
 
 from __future__ import annotations
 
@@ -32,66 +32,66 @@ def _count(join: Any = _sum, *, default: Any = 0, hidden: bool = False, own: boo
     """A field of `Measures`.
 
     Args:
-        join: makes one value of those of several stretches.
-        default: of a stretch in which nothing happened.
-        hidden: tables leave it out; figures are reckoned from it.
-        own: it belongs to one kind of store; tables leave it out where it is 0 throughout.
+        join: combines the values of several intervals.
+        default: of an interval without events.
+        hidden: tables leave it out; figures are computed from it.
+        own: it belongs to one kind of store; tables leave it out if it is 0 in all intervals.
     """
     return attrs.field(default=default, metadata={"join": join, "hidden": hidden, "own": own})
 
 
 def part(share: float, whole: float) -> float:
-    """A part of a whole; NaN if there is no whole."""
+    """Divide; NaN if `whole` is 0."""
     return share / whole if whole else math.nan
 
 
 @attrs.define(kw_only=True)
 class Measures:
-    """One stretch of a replay. Bytes are those of records, times are seconds; dead is what a compaction may drop.
+    """One interval of a replay. Bytes are bytes of records, times are seconds. A compaction may drop dead records.
 
     Attributes:
-        start: when it begins, seconds since the epoch.
-        end: when it ends.
-        capacity_bytes: of the store; 0: it has no limit, and `peak_fill` is unknown.
-        operations: operations made, reads and refused ones included; of a scheduler, blocks that arrived.
-        reads: how many of them were reads, of a branch listings.
-        refused: writes that found no room; of a scheduler, reports that came too late.
-        refused_by: why a policy of the blob store made no room, with the number of writes that it cost.
-        user_bytes: bytes that writes and deletes brought.
+        start: its first moment, seconds since the epoch.
+        end: its last moment.
+        capacity_bytes: of the store; 0: the store has no limit, and `peak_fill` is unknown.
+        operations: operations made, with reads and refused writes; of a scheduler, blocks that arrived.
+        reads: reads among the operations; of a branch, listings.
+        refused: writes without room; of a scheduler, reports that arrived too late.
+        refused_by: each reason for which a blob store's policy freed no room, with the number of refused writes.
+        user_bytes: bytes of the user's writes and deletes.
         copied_bytes: bytes that compactions wrote.
-        read_bytes: bytes that compactions read, if each segment that has something to copy is read whole.
-        asked: how often the policy was asked; of a scheduler, polls.
+        read_bytes: bytes that compactions read: each victim whole, unless all its records were dead.
+        asked: calls of the policy; of a scheduler, polls.
         compactions: plans carried out; of a scheduler, completed jobs.
-        victims: segments (ranges, blocks) that they took.
-        freed_segments: by how many segments (ranges, blocks) the store got shorter.
+        victims: segments (ranges, blocks) that compactions took.
+        freed_segments: segments (ranges, blocks) that compactions freed, less those that they wrote.
         reclaimed_bytes: bytes of dead records that were dropped.
-        waited_byte_seconds: the sum over these of bytes and seconds from death to reclaim.
+        waited_byte_seconds: the sum over dropped records of bytes times seconds from death to reclaim.
         used_bytes: used at the end.
-        live_bytes: bytes at the end that a reader can ask for.
-        used_sum: the sum of used bytes over samples, one with each question to the policy and one at the end.
+        live_bytes: bytes at the end of the records that a reader can read.
+        used_sum: the sum of used bytes over samples, one at each call of the policy and one at the end.
         live_sum: the same of live bytes.
-        record_sum: the same of the bytes of all records, dead ones included.
-        peak_used_bytes: the most that was used.
-        most_moved_bytes: the most that one compaction read and wrote.
+        record_sum: the same of the bytes of all records, with dead ones.
+        peak_used_bytes: the maximum of used bytes.
+        most_moved_bytes: the maximum that one compaction read and wrote.
         deletes: tombstones that a branch's deletes wrote.
         listed_keys: keys that listings returned.
-        passed_tombstones: tombstones that listings passed over.
-        throttled: triggers that came within the window of a compaction, and waited for its end.
-        moved_entries: staged entries, tombstones included, that compactions moved into the base.
-        peak_tombstones: the most tombstones that were staged at once.
-        reasons: why each compaction of a branch came, in order.
-        assigned: assignments; more than `compactions` if leases ran out or jobs failed.
+        passed_tombstones: tombstones that listings skipped.
+        throttled: triggers within the window of a compaction, which waited for the end of the window.
+        moved_entries: staged entries, with tombstones, that compactions moved into the base.
+        peak_tombstones: the maximum of staged tombstones.
+        reasons: the trigger of each compaction of a branch, in order.
+        assigned: assignments; more than `compactions` if leases expired or jobs failed.
         failed: jobs that a worker reported as failed.
-        given_up: jobs that failed too often to be tried again, at the end.
-        left_blocks: blocks that arrived and are in no completed job, at the end.
-        peak_jobs: the most jobs that were queued or running.
-        waits: of each block that got there, seconds from its arrival to the end of its first job.
+        given_up: jobs at the end that failed too often for another attempt.
+        left_blocks: blocks at the end that arrived and are in no completed job.
+        peak_jobs: the maximum of queued and running jobs.
+        waits: for each compacted block, seconds from its arrival to the end of its first job.
     """
 
     FIGURES: ClassVar[tuple[str, ...]] = (
         "write_amplification", "space_amplification", "copied_per_reclaimed", "read_cost", "seconds_to_reclaim",
         "peak_fill", "read_amplification", "vain_share", "median_wait_seconds", "wait_99_seconds")
-    """The properties that a replay is judged by."""
+    """The properties that measure a replay."""
 
     start: float = _count(_first, default=0.0)
     end: float = _count(_last, default=0.0)
@@ -132,7 +132,7 @@ class Measures:
 
     @property
     def write_amplification(self) -> float:
-        """Bytes written for each byte that a user wrote, 1 without compactions; NaN if nothing was written."""
+        """Bytes written for each byte that a user wrote: 1 without compactions, NaN without writes."""
         return part(self.user_bytes + self.copied_bytes, self.user_bytes)
 
     @property
@@ -142,12 +142,12 @@ class Measures:
 
     @property
     def utilisation(self) -> float:
-        """Which part of the records' bytes is live, on average over the samples: the argument of closed forms."""
+        """The live part of the records' bytes, on average over the samples: the argument of closed forms."""
         return part(self.live_sum, self.record_sum)
 
     @property
     def filled(self) -> float:
-        """Which part of the used segments holds records, on average over the samples; the rest is unused ends."""
+        """The part of the used segments that records fill, on average over the samples; the rest is unused ends."""
         return part(self.record_sum, self.used_sum)
 
     @property
@@ -162,12 +162,12 @@ class Measures:
 
     @property
     def seconds_to_reclaim(self) -> float:
-        """How long a byte stayed after its death, on average over those that were dropped."""
+        """Seconds from a byte's death to its reclaim, on average over the dropped bytes."""
         return part(self.waited_byte_seconds, self.reclaimed_bytes)
 
     @property
     def peak_fill(self) -> float:
-        """The most that was used, as a part of the capacity."""
+        """The maximum of used bytes, as a part of the capacity."""
         return part(self.peak_used_bytes, self.capacity_bytes)
 
     @property
@@ -177,7 +177,7 @@ class Measures:
 
     @property
     def vain_share(self) -> float:
-        """Which part of the assignments was reported too late, or failed."""
+        """The part of the assignments that failed or was reported too late."""
         return part(self.refused + self.failed, self.assigned)
 
     @property
@@ -191,13 +191,13 @@ class Measures:
         return self.wait_quantile(0.99)
 
     def wait_quantile(self, share: float) -> float:
-        """The least wait that this share of the blocks does not exceed; NaN if no block got there. O(n log n)."""
+        """The least wait that this share of the blocks does not exceed; NaN if no block was compacted. O(n log n)."""
         waits = sorted(self.waits)
         # The product may be off by its last bits.
         return waits[max(math.ceil(round(share * len(waits), 6)) - 1, 0)] if waits else math.nan
 
     def figures(self) -> dict[str, float | None]:
-        """The figures of `FIGURES`; what is unknown as `None`."""
+        """Return the figures of `FIGURES`; an unknown one is `None`."""
         values = {name: getattr(self, name) for name in self.FIGURES}
         return {name: None if math.isnan(value) else value for name, value in values.items()}
 
@@ -206,20 +206,20 @@ _COUNTS = attrs.fields(Measures)
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
-def together(stretches: Sequence[Measures]) -> Measures:
-    """Stretches that follow one another as one; at least one."""
-    return Measures(**{field.name: field.metadata["join"]([getattr(each, field.name) for each in stretches])
+def together(intervals: Sequence[Measures]) -> Measures:
+    """Combine consecutive intervals, at least one."""
+    return Measures(**{field.name: field.metadata["join"]([getattr(each, field.name) for each in intervals])
                        for field in _COUNTS})
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class Report(Printed):
-    """What a policy made of a workload.
+    """The report of one replay.
 
     Attributes:
         policy: the policy and its settings.
         workload: the workload and its settings.
-        intervals: the stretches of the replay, in order.
+        intervals: the parts of the replay, in order.
     """
 
     policy: str
@@ -232,7 +232,7 @@ class Report(Printed):
         return together(self.intervals)
 
     def steady(self, skip: float = 0.5) -> Measures:
-        """The intervals behind the first part `skip` (0 to 1) as one: without how the store filled up.
+        """Combine the intervals after the first part `skip`, in which the store filled up.
 
         Raises:
             InvalidInput: `skip` is not below 1.
@@ -242,7 +242,7 @@ class Report(Printed):
         return together(self.intervals[int(len(self.intervals) * skip):])
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary an interval: counts and figures; what no interval knows is left out."""
+        """Return one dictionary an interval, with counts and figures. A figure unknown in all intervals is left out."""
         figures = [each.figures() for each in self.intervals]
         counts = [field.name for field in _COUNTS if not field.metadata["hidden"] and (
             not field.metadata["own"] or any(getattr(each, field.name) for each in self.intervals))]
@@ -253,9 +253,9 @@ class Report(Printed):
 
     @property
     def refused_by(self) -> Mapping[str, int]:
-        """Which gates of the policy kept it from making room, and how many writes each cost, the most first.
+        """The gates that held compactions back, each with the number of refused writes, the largest first.
 
-        A gate is shown in the words in which the policy last said it, with the setting that would open it.
+        A gate is shown in the last words of the policy, with the setting that would open it.
         """
         counts: Counter[str] = Counter()
         said: dict[str, str] = {}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scheduler with its workers, in simulated time: the real `SchedulerMachine`, without data.
 
-Each put of a workload is a block that arrives (`Arrivals` draws some). Workers poll at a fixed pace, hold a job for as
-long as its bytes take, report, and delete what the scheduler says is not read any more. One that hangs reports late,
-after its lease, and is refused by its token; a job that fails is reported as failed, and tried again.
+Each put of a workload is a block that arrives (`Arrivals` draws some). Workers poll at a fixed pace, work on a job in
+proportion to its bytes, report, and delete the blocks of tombstones. A worker that hangs reports after its lease has
+expired, and is refused by its token; a failing job is reported as failed, and assigned again.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from compactlib.scheduler import (
 )
 
 _TICK, _TICK_SECONDS = -1, 10.0
-"""The number of no worker: so often the host lets time pass in the log, and old batches are flushed."""
+"""The host's ticks, which flush old batches: their number in place of a worker's, and their period."""
 _PATIENCE_SECONDS = 86_400.0
-"""How long after the last arrival workers go on polling, at most."""
+"""The longest time from the last arrival to the last poll."""
 
 
 @attrs.frozen(kw_only=True)
@@ -49,13 +49,13 @@ class SchedulerModel:
 
     Attributes:
         config: the scheduler's.
-        tenants: of whom the blocks are; the k-th has a share in proportion to 1/k.
-        workers: workers, one job each.
-        bytes_per_second: how fast a worker is.
-        kept_part: which part of its sources' bytes a job writes, above 0: what is left of duplicates.
+        tenants: the number of tenants; the k-th owns a share of the blocks in proportion to 1/k.
+        workers: the number of workers, one job each.
+        bytes_per_second: the speed of a worker.
+        kept_part: bytes that a job writes as a part of its sources' bytes, above 0; the rest are duplicates.
         poll_seconds: time between two polls of a worker.
-        hang_rate: which part of the jobs takes twice the lease.
-        failure_rate: which part of the jobs is reported as failed once their time is over.
+        hang_rate: the part of the jobs that takes twice the lease.
+        failure_rate: the part of the jobs that is reported as failed at its end.
 
     Raises:
         InvalidInput: a value is out of its range.
@@ -72,17 +72,17 @@ class SchedulerModel:
 
     def __attrs_post_init__(self) -> None:
         if not (self.hang_rate >= 0 and self.failure_rate >= 0 and self.hang_rate + self.failure_rate < 1):
-            raise InvalidInput(f"hang_rate is {self.hang_rate} and failure_rate {self.failure_rate}; a part of the "
-                               f"jobs hangs, another fails, and together they are less than 1")
+            raise InvalidInput(f"hang_rate is {self.hang_rate} and failure_rate {self.failure_rate}; give two parts of "
+                               f"the jobs, at least 0 and together below 1")
 
     def start(self, policy: AssignmentPolicy, seed: int = 0) -> SchedulerSimulation:
-        """A scheduler without blocks."""
+        """Make a scheduler without blocks."""
         return SchedulerSimulation(self, policy, seed)
 
 
 @attrs.frozen
 class _Held:
-    """A job in a worker's hands."""
+    """A job that a worker has taken."""
 
     plan: JobPlan
     sources: tuple[BlockMeta, ...]
@@ -93,38 +93,38 @@ class _Held:
 
 
 class SchedulerSimulation(Simulation):
-    """A scheduler under replay, with its workers and every block that exists.
+    """A scheduler under replay, with its workers and blocks.
 
     Args:
         model: the scheduler and the workers.
-        policy: chooses which job a poll gives out first.
+        policy: chooses the job that a poll assigns first.
         seed: of tenants, hangs and failures.
 
     Attributes:
-        machine: carries out what blocks, workers and ticks ask.
+        machine: applies the commands.
     """
 
     def __init__(self, model: SchedulerModel, policy: AssignmentPolicy, seed: int) -> None:
         super().__init__(policy)
         self._model = model
         self.machine: SchedulerMachine = SchedulerMachine(model.config, policy=policy)
-        # On their own, so that all policies meet the same blocks.
+        # Two generators, so that all policies get the same blocks.
         self._owners, self._fates = Random(f"{seed} owners"), Random(f"{seed} fates")
         self._index = 0
         self._used = self._live = 0
         self._blocks: dict[str, BlockMeta] = {}
         self._arrived: dict[str, float] = {}
-        # Of each dead block that is not deleted yet: its size, and when it died.
+        # The size and the time of death of each dead block that is not deleted yet.
         self._dead: dict[str, tuple[int, float]] = {}
         self._held: list[_Held | None] = [None] * model.workers
         self._deleted: list[list[str]] = [[] for _ in range(model.workers)]
         self._waits: list[float] = []
         self._began = False
-        # When something happens next: time and worker.
+        # A heap of the next poll of each worker and the next tick: (time, worker).
         self._next: list[tuple[float, int]] = []
 
     def apply(self, piece: Operations) -> None:
-        """Let these blocks arrive, and all else happen up to the last of them."""
+        """Add these blocks, each at its time; carry out the polls and ticks in between."""
         if not self._began:
             self._began = True
             start, model = piece.times_ms[0] / 1000, self._model
@@ -139,7 +139,7 @@ class SchedulerSimulation(Simulation):
         self.counts.operations += len(piece)
 
     def finish(self) -> None:
-        """Go on until no block waits for a first job, no worker is busy and nothing is to be deleted."""
+        """Continue until no block waits for a first job, no worker is busy and no dead block is left."""
         end = self.now_ms / 1000 + _PATIENCE_SECONDS
         while self._next and self._next[0][0] <= end and not self._is_quiet():
             self._work_until(self._next[0][0])
@@ -178,7 +178,7 @@ class SchedulerSimulation(Simulation):
     # ----------------------------------------------------------------------------------------------------- one poll
 
     def _work(self, worker: int, now: float) -> None:
-        """One poll of a worker: it reports, deletes what the answer names, and may take a job."""
+        """Carry out one poll of a worker: report, delete the blocks of the answer's tombstones, and take a job."""
         job = self._held[worker]
         finished = job is not None and now >= job.done_at
         updates = () if job is None else self._report(job, finished)
@@ -231,7 +231,7 @@ class SchedulerSimulation(Simulation):
         [output] = self._results(job).new_blocks
         self.counts.copied_bytes += output.size_bytes
         if is_late:
-            # The worker has written its output all the same; the scheduler has it deleted.
+            # The worker has written its output anyway; the scheduler has it deleted.
             self._grow(output.size_bytes, live=0)
             self._dead[output.id] = output.size_bytes, now
         else:
@@ -251,7 +251,7 @@ class SchedulerSimulation(Simulation):
             self._dead[source.id] = source.size_bytes, now
 
     def _delete(self, worker: int, tombstones: tuple[object, ...], now: float) -> None:
-        """Delete what they name, to be confirmed with the next poll."""
+        """Delete the blocks of tombstones; the worker's next poll confirms it."""
         for tombstone in tombstones:
             assert isinstance(tombstone, BlockTombstones), "spans are not deleted here"
             self._deleted[worker].append(tombstone.name)
@@ -264,7 +264,7 @@ class SchedulerSimulation(Simulation):
     # --------------------------------------------------------------------------------------------------- counting
 
     def _given_up(self) -> Iterator[tuple[JobPlan, tuple[BlockMeta, ...]]]:
-        """The jobs that are not tried any more, and what was written for them. O(jobs)."""
+        """Yield the jobs that failed too often, each with its orphaned outputs. O(jobs)."""
         state, limit = self.machine.state, self._model.config.max_failures
         for given_up in state.quarantine.values():
             yield given_up.plan, given_up.orphans
@@ -273,7 +273,7 @@ class SchedulerSimulation(Simulation):
                 yield job.plan, job.orphans
 
     def _is_quiet(self) -> bool:
-        """Whether nothing is left that a poll could bring."""
+        """Return whether no poll can change anything any more."""
         if any(self._held):
             return False
         left = kept = 0

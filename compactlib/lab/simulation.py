@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`replay`: feed a workload to a store without payloads, and ask its policy whenever the store would.
+"""`replay`: feed a workload to a store without payloads, and call its policy whenever the real store would.
 
 A model is a frozen value: a store's settings. `start` makes a `Simulation` of it, which applies operations, senses when
-its policy is due, shows it the view that the real store would, carries out the choice, and counts. The four models are
-in `blobs`, `raftlog`, `staging` and `scheduler`.
+its policy is due, gives it the view of the real store, carries out the choice, and counts. The four models are in
+`blobs`, `raftlog`, `staging` and `scheduler`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from compactlib.observer import Observer, Observers
 from compactlib.report import PolicyRecord
 
 INTERVALS = 20
-"""Into about so many parts a report is cut, if the length of the workload is known."""
+"""The approximate number of intervals of a report, if the length of the workload is known."""
 
 
 class Model(Protocol):
     """A store to be replayed; a frozen, picklable value."""
 
     def start(self, policy: Any, seed: int) -> Simulation:
-        """An empty store with this policy; what it draws, it draws from the seed."""
+        """Make an empty store with this policy. All its random draws come from the seed."""
 
 
 class Simulation(ABC):
     """A store under replay. One thread at a time.
 
     Attributes:
-        policy: decides what is compacted.
-        counts: of the stretch under way.
+        policy: chooses the victims.
+        counts: of the current interval.
         now_ms: the time of the last operation, milliseconds since the epoch.
         capacity_bytes: of the store; 0: no limit.
     """
@@ -47,24 +47,24 @@ class Simulation(ABC):
 
     @abstractmethod
     def apply(self, piece: Operations) -> None:
-        """Make these operations; asks the policy as it becomes due, and carries out its choice."""
+        """Make these operations; call the policy when it is due, and carry out its choice."""
 
     def finish(self) -> None:  # noqa: B027
-        """Do what goes on after the last operation, if anything does."""
+        """Complete the work that is under way after the last operation, if there is any."""
 
     @property
     @abstractmethod
     def used_bytes(self) -> int:
-        """Bytes that the store takes."""
+        """Bytes that the store uses."""
 
     @property
     @abstractmethod
     def live_bytes(self) -> int:
-        """Bytes that a reader can ask for."""
+        """Bytes of the records that a reader can read."""
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of all records, dead ones included."""
+        """Bytes of all records, with dead ones."""
         return self.used_bytes
 
     def sample(self) -> None:
@@ -83,7 +83,7 @@ class Simulation(ABC):
         counts.most_moved_bytes = max(counts.most_moved_bytes, read + written)
 
     def cut(self) -> Measures:
-        """End a stretch; return its counts, and begin the next."""
+        """End an interval and return its counts; the next one begins."""
         self.sample()
         done = self.counts
         done.end, done.capacity_bytes = self.now_ms / 1000, self.capacity_bytes
@@ -94,17 +94,16 @@ class Simulation(ABC):
 
 def replay(workload: Workload, policy: Any, model: Model, *, seed: int = 0,
            observer: Observer | None = None) -> Report:
-    """What `policy` makes of `workload` in the store that `model` describes.
+    """Replay `workload` in the store that `model` describes, compacted by `policy`.
 
-    Equal arguments give equal reports. The policy is copied, so that one that draws at random gives the same again.
-    One to eight microseconds an operation, the more the more often the policy is asked and the more segments there
-    are; memory follows what the store holds.
+    Equal arguments give equal reports: a policy with a random generator is copied first. An operation takes one to
+    eight microseconds, more with more segments and more frequent plans. Memory grows with the records in the store.
 
     Args:
         workload: a trace, or one that is drawn from a seed.
         policy: a `BlobPolicy`, `LogPolicy`, `SensePolicy` or `AssignmentPolicy`, as the model needs.
         model: `BlobLogModel`, `RaftLogModel`, `BranchModel` or `SchedulerModel`.
-        seed: of what the workload and the model draw.
+        seed: of the random draws of the workload and the model.
         observer: notified of progress, in operations.
 
     Raises:

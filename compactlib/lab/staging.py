@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A branch of a staging area without data, compacted when the real `CompactionSensor` says so.
+"""A branch of a staging area without data, compacted when the real `CompactionSensor` triggers.
 
-A put stages a value, a delete stages a tombstone over whatever there is of a key, a read lists a page from its key on
-and passes over the tombstones on its way. A trigger compacts at once: what is staged becomes the base, of which each
-range that it touches is written anew, as the real compaction does.
+A put stages a value. A delete stages a tombstone over a committed or staged value. A read lists a page from its key on,
+and skips tombstones. A trigger compacts at once: the staged entries are merged into the base, and each range of the
+base with a staged key is rewritten whole, as in the real compaction.
 
-The user's bytes are those of staged values and tombstones; a compaction copies the ranges of the base that it changes,
-whole; dead are entries of the base that a staged one hides, and tombstones. A value that is staged over a staged one
-takes its place, and leaves nothing dead.
+The user's bytes are those of staged values and tombstones. A compaction copies the ranges that it changes. Dead are
+tombstones, and entries of the base that a staged entry hides. A value that replaces a staged one leaves no dead bytes.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ _REPOSITORY, _BRANCH = "lab", "main"
 
 @attrs.frozen(kw_only=True)
 class BranchModel:
-    """A branch to be replayed; times to live are not known to it.
+    """A branch to be replayed. It ignores times to live.
 
     Attributes:
-        page_keys: keys that a listing returns at most, at least 1.
-        base_keys: the keys below this were committed before.
-        base_bytes: size of each of those, at least 1.
-        tombstone_bytes: what a tombstone takes, at least 0.
+        page_keys: the largest number of keys of a listing, at least 1.
+        base_keys: the number of keys in the first base, from 0 on.
+        base_bytes: size of each of these, at least 1.
+        tombstone_bytes: size of a tombstone, at least 0.
         range_keys: keys (neighbouring numbers) in a range of the base, at least 1.
-        window_seconds: at most one compaction starts within it, and what was triggered in between is compacted when it
-            ends, as a worker does with the policies of a repository (whose default is 300); 0: no limit.
+        window_seconds: the least time from the start of a compaction to that of the next; a trigger in between waits,
+            as with the policies of a repository (default 300); 0: no limit.
 
     Raises:
         InvalidInput: a value is out of its range.
@@ -51,16 +50,16 @@ class BranchModel:
     window_seconds: float = attrs.field(default=0.0, validator=is_seconds())
 
     def start(self, policy: SensePolicy, seed: int = 0) -> BranchSimulation:
-        """A branch with its base."""
+        """Make a branch with its base."""
         return BranchSimulation(self, policy)
 
 
 class BranchSimulation(Simulation):
-    """A branch under replay: which keys are committed, staged and deleted, and how large they are.
+    """A branch under replay: the keys that are committed, staged and deleted, with their sizes.
 
     Args:
         model: the branch.
-        policy: decides when it is compacted.
+        policy: triggers compactions.
     """
 
     def __init__(self, model: BranchModel, policy: SensePolicy) -> None:
@@ -71,13 +70,13 @@ class BranchSimulation(Simulation):
         self._record = BranchRecord(staging_token=StagingToken("token-0"))
         self._compactions = 0
         self._window_ends_ms = -(1 << 62)
-        # Why the compaction that waits for the end of the window was triggered.
+        # The trigger of the compaction that waits for the end of the window.
         self._pending: str | None = None
         self._base: dict[int, int] = dict.fromkeys(range(model.base_keys), model.base_bytes)
         self._in_range: dict[int, set[int]] = {}
         for key in self._base:
             self._in_range.setdefault(key // model.range_keys, set()).add(key)
-        # Of each staged key its size, `None` for a tombstone; and since when something of it is dead.
+        # The size of each staged key, `None` for a tombstone; and the time of death of its dead entry.
         self._staged: dict[int, int | None] = {}
         self._dead_since: dict[int, int] = {}
         self._live: SortedSet[int] = SortedSet(self._base)
@@ -87,7 +86,7 @@ class BranchSimulation(Simulation):
         self._reasons: list[str] = []
 
     def apply(self, piece: Operations) -> None:
-        """Make these operations, and compact as the sensor says."""
+        """Make these operations; compact when the sensor triggers."""
         counts = self.counts
         counts.operations += len(piece)
         for kind, key, size, _, at in piece.rows():
@@ -120,7 +119,7 @@ class BranchSimulation(Simulation):
         self.counts.user_bytes += taken
 
     def _delete(self, key: int) -> None:
-        """Stage a tombstone if the base or the staging token holds anything of the key, as the real branch does."""
+        """Stage a tombstone if the base or the staging token has the key, as the real branch does."""
         if key not in self._base and key not in self._staged:
             return
         is_fresh = key not in self._tombstones
@@ -136,7 +135,7 @@ class BranchSimulation(Simulation):
     def _list_from(self, key: int) -> None:
         first = self._live.bisect_left(key)
         page = self._live[first:first + self._model.page_keys]
-        # A listing that comes to the end has passed over everything up to there.
+        # A listing that reaches the end has skipped all tombstones after its key.
         full = len(page) == self._model.page_keys
         end = self._tombstones.bisect_left(page[-1]) if full else len(self._tombstones)
         passed = end - self._tombstones.bisect_left(key)
@@ -150,7 +149,7 @@ class BranchSimulation(Simulation):
     # ---------------------------------------------------------------------------------------------------- compaction
 
     def _compact_when_due(self) -> None:
-        """Compact if there was a trigger and the window lets it; a later trigger within the window is the same one."""
+        """Compact if triggered and the window has ended. Later triggers within the window count as one."""
         trigger = None if self._pending else next(iter(self._sensor.take()), None)
         if trigger is not None:
             self._pending = trigger.why
@@ -166,7 +165,7 @@ class BranchSimulation(Simulation):
             self.counts.throttled += 1
 
     def _rewrite(self) -> None:
-        """Make the base of what is staged."""
+        """Merge the staged entries into the base."""
         counts, base, staged, width = self.counts, self._base, self._staged, self._model.range_keys
         tombstone = self._model.tombstone_bytes
         touched = {key // width for key in staged}

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real traces as workloads: CSV, Parquet, the entries of a Raft log.
 
-A trace of your own has a header line, then one operation a line, ascending in time:
+A host's trace has a header line, then one operation a line, ascending in time:
 
 | column | type | meaning |
 |---|---|---|
-| `time` | seconds, a decimal number | when; any zero |
-| `op` | `put`, `delete` or `read` | what; a put of a key that is there replaces it |
-| `key` | text | which object |
-| `size` | whole number of bytes | content of a put, or what a read asks for; may be empty otherwise |
+| `time` | seconds, a decimal number | the time, from any origin |
+| `op` | `put`, `delete` or `read` | the kind; a put of an existing key replaces its object |
+| `key` | text | the object |
+| `size` | whole number of bytes | content of a put, or bytes read; may be empty otherwise |
 | `ttl` | seconds, a decimal number | time to live of a put; empty or no column: none |
 
 Other columns are ignored. The layouts of published traces are data (`LAYOUTS`):
@@ -21,8 +21,8 @@ Other columns are ignored. The layouts of published traces are data (`LAYOUTS`):
 | `tencent` | `Timestamp,Offset,Size,IOType,VolumeID`, in sectors (USENIX ATC 2020) | seconds |
 | `twitter` | `timestamp,key,key size,value size,client,operation,TTL` (github.com/twitter/cache-trace) | seconds |
 
-Traces note times in seconds, or coarser, and a second may hold tens of thousands of requests. Were they all made at
-once, nothing would die between them; so requests that share a time are spread evenly over the tick that follows it.
+The times of traces have a resolution of seconds, or less, and a second may have tens of thousands of requests. If all
+were made at once, no record would expire between them; so requests with equal times are spread evenly over the tick.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from compactlib.lab.workloads import (
 from compactlib.raftlog import Entry
 
 _Request: TypeAlias = tuple[int, Sequence[str], int, int, int]
-"""Kind, keys, and of each key size, time to live and time, milliseconds."""
+"""Kind, keys, and for each key its size, its time to live and the time, milliseconds."""
 _LATEST_MS = 1 << 53
 _MAX_PAGES = 1 << 20
 _DAY = 86_400.0
@@ -69,23 +69,23 @@ def _path_text(path: StrPath) -> str:
 
 @attrs.frozen(kw_only=True)
 class TraceLayout:
-    """Which column of a trace says what.
+    """The meaning of the columns of a trace.
 
     Attributes:
-        name: of such traces.
-        columns: what stands where, in a file without a header; empty: the first line names the columns.
-        skips_header: whether the first line of such a file may be a header, to be passed over.
-        kinds: what stands for a put (0), a delete (1) and a read (2).
-        keys: the columns that are together the key; those of the device, if `offset` is given.
+        name: of the layout.
+        columns: the columns' names in order, for a file without a header; empty: the first line has the names.
+        skips_header: whether a file with `columns` may begin with a header, which is skipped.
+        kinds: the texts for a put (0), a delete (1) and a read (2).
+        keys: the columns that form the key; with `offset`, those of the device.
         sizes: the columns whose sum is the size.
-        ttl: the column of times to live, seconds; empty: none. 0 is none where a layout has `columns`.
-        offset: the column of the first byte that a request to a device touches; then each page is a key.
+        ttl: the column of times to live, seconds; empty: no time to live. With `columns`, 0 is no time to live.
+        offset: the column of the first byte of a request to a device; each page of the device is a key then.
         page_bytes: size of a page of a device.
-        unit_bytes: what a size counts.
-        offset_bytes: what an offset counts.
-        units_per_second: of times.
-        tick_seconds: how coarse times are; requests that share a time are spread over it.
-        is_sorted: whether a time that goes back is damage; otherwise such a request is made at the latest time so far.
+        unit_bytes: the unit of sizes, bytes.
+        offset_bytes: the unit of offsets, bytes.
+        units_per_second: the unit of times.
+        tick_seconds: the resolution of times; requests with equal times are spread over it.
+        is_sorted: whether a descending time is damage; otherwise its request is made at the latest time so far.
     """
 
     name: str
@@ -104,14 +104,14 @@ class TraceLayout:
     is_sorted: bool = False
 
     def needed(self) -> list[str]:
-        """The columns without which a file is not of this layout."""
+        """Return the required columns."""
         return ["time", "op", *self.keys, *filter(None, [self.offset])]
 
     def request(self, row: Mapping[str, Any]) -> _Request:
-        """What a row asks.
+        """Parse a row.
 
         Raises:
-            KeyError, TypeError, ValueError, OverflowError: it is not of this layout.
+            KeyError, TypeError, ValueError, OverflowError: the row is not of this layout.
         """
         kind, time_ms = self.kinds[row["op"]], round(float(row["time"]) * 1000 / self.units_per_second)
         texts = [row[name] for name in self.keys]
@@ -132,7 +132,7 @@ class TraceLayout:
             return kind, keys, self.page_bytes, FOREVER, time_ms
         life: Any = row.get(self.ttl)
         life_ms = FOREVER
-        # Some writers of Parquet put NaN for nothing.
+        # Some writers of Parquet store NaN for a missing value.
         if kind == PUT and life not in (None, "") and life == life:
             life_ms = round(float(life) * 1000)
             if not life_ms and self.columns:
@@ -162,7 +162,7 @@ LAYOUTS: Mapping[str, TraceLayout] = {layout.name: layout for layout in (
                 kinds={"get": READ, "gets": READ, "delete": DELETE, **dict.fromkeys(
                     ("set", "add", "replace", "cas", "append", "prepend", "incr", "decr"), PUT)}),
 )}
-"""The layouts of published traces, by name. What is published as `.tgz` or `.zst` is unpacked first."""
+"""The layouts of published traces, by name. Unpack those that are published as `.tgz` or `.zst` first."""
 
 
 @attrs.frozen
@@ -171,11 +171,10 @@ class CsvTrace:
 
     Attributes:
         path: of the file.
-        layout: which column says what; by default, the header names them.
+        layout: the meaning of the columns; by default the header has their names.
 
     Raises:
-        CorruptData: while it is read: a line (of Parquet, a row) is not of the layout; its number, from 1, is the
-            index.
+        CorruptData: during reading: a line (of Parquet, a row) is not of the layout; its number, from 1, is the index.
     """
 
     path: str = attrs.field(converter=_path_text)
@@ -189,18 +188,18 @@ class CsvTrace:
         return self.layout.name
 
     def pieces(self, seed: int) -> Iterator[Operations]:
-        """The operations; the seed changes nothing."""
+        """Yield the operations; the seed is ignored."""
         return _pieces_of(_requests(self.path, self.layout, self._rows()), self.layout.tick_seconds)
 
     def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         with _opened(self.path) as lines:
             columns = self.layout.columns
-            # A quote in a published trace is a character as any other: it may stand in a key.
+            # A quote in a published trace is an ordinary character, which a key may contain.
             rows = csv.DictReader(lines, columns, restkey="more", restval="", quoting=csv.QUOTE_NONE) if columns else (
                 csv.DictReader(lines))
             _check_columns(self.path, self.layout, rows.fieldnames or ())
             for place, row in enumerate(rows):
-                # A part of a trace begins with a request.
+                # A split of a trace has no header.
                 if place or not self.layout.skips_header or row["op"] in self.layout.kinds:
                     yield rows.line_num, row
 
@@ -210,7 +209,7 @@ class CsvTrace:
 
 @attrs.frozen
 class ParquetTrace(CsvTrace):
-    """A trace in Parquet: the columns of a CSV trace, numbers as numbers, nothing as null. Needs pyarrow."""
+    """A trace in Parquet: the columns of a CSV trace, numbers as numbers, missing values as null. Needs pyarrow."""
 
     def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         try:
@@ -222,8 +221,8 @@ class ParquetTrace(CsvTrace):
             with parquet.ParquetFile(self.path) as file:
                 names = file.schema_arrow.names
                 _check_columns(self.path, self.layout, names)
-                asked = [*self.layout.needed(), *self.layout.sizes, self.layout.ttl]
-                batches = file.iter_batches(batch_size=PIECE, columns=[name for name in asked if name in names])
+                used = [*self.layout.needed(), *self.layout.sizes, self.layout.ttl]
+                batches = file.iter_batches(batch_size=PIECE, columns=[name for name in used if name in names])
                 yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, OSError) and error.errno is not None:
@@ -232,20 +231,22 @@ class ParquetTrace(CsvTrace):
 
 
 class HasEntries(Protocol):
-    """What a `LogTrace` reads: a `LogReader`, a `SegmentLog` or a `RaftLog`."""
+    """The source of a `LogTrace`: a `LogReader`, a `SegmentLog` or a `RaftLog`."""
 
     def entries(self) -> Iterator[Entry]:
-        """The entries, by ascending index."""
+        """Yield the entries, by ascending index."""
 
 
 @attrs.frozen
 class LogTrace:
-    """Each entry of a Raft log is a put of the key that its command writes; a compaction has removed dead entries.
+    """A Raft log as a trace: each entry is a put of the key that its command writes.
+
+    A compacted log lacks its dead entries.
 
     Attributes:
         reader: the open log.
-        key_of: returns the key that a command writes, or `None` if the command keeps nothing. By default each entry has
-            a key of its own.
+        key_of: returns the key that a command writes, or `None` for a command whose entry is dead at once. By default
+            each entry has a unique key.
         per_second: entries in a second.
 
     Raises:
@@ -260,7 +261,7 @@ class LogTrace:
     operations: ClassVar[int] = 0
 
     def pieces(self, seed: int) -> Iterator[Operations]:
-        """The operations; the seed changes nothing."""
+        """Yield the operations; the seed is ignored."""
         return _pieces_of(self._request(number, entry) for number, entry in enumerate(self.reader.entries()))
 
     def _request(self, number: int, entry: Entry) -> _Request:
@@ -274,7 +275,7 @@ class LogTrace:
 
 @contextmanager
 def _opened(path: str) -> Iterator[IO[str]]:
-    """The lines of a text file, unpacked if its name ends in `.gz`. What is no UTF-8 is kept byte by byte."""
+    """Open a text file, unpacked if its name ends in `.gz`. Bytes that are not UTF-8 become surrogates."""
     opener: Any = gzip.open if path.endswith(".gz") else open
     with opener(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
         yield lines
@@ -288,7 +289,7 @@ def _check_columns(path: str, layout: TraceLayout, names: Sequence[str]) -> None
 
 
 def _requests(path: str, layout: TraceLayout, rows: Iterator[tuple[int, Mapping[str, Any]]]) -> Iterator[_Request]:
-    """The rows' requests, in order of time."""
+    """Parse rows; a time never descends."""
     def damaged(expected: str) -> CorruptData:
         return CorruptData(path=path, offset=0, index=number, expected=expected, found=repr(dict(row or {}))[:200])
 
@@ -305,7 +306,7 @@ def _requests(path: str, layout: TraceLayout, rows: Iterator[tuple[int, Mapping[
         try:
             kind, keys, size, life_ms, time_ms = layout.request(row)
             if abs(time_ms) > _LATEST_MS:
-                raise ValueError("beyond what a replay counts")
+                raise ValueError("a time out of range")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             columns = layout.columns or (*layout.needed(), *layout.sizes, layout.ttl)
             raise damaged(f"{', '.join(columns)} with an op of {', '.join(layout.kinds)}") from error
@@ -316,9 +317,9 @@ def _requests(path: str, layout: TraceLayout, rows: Iterator[tuple[int, Mapping[
 
 
 def _pieces_of(requests: Iterable[_Request], tick_seconds: float = 0.0) -> Iterator[Operations]:
-    """Requests in order of time as pieces of a workload; those that share a time are spread over the tick.
+    """Cut requests, in order of time, into pieces; requests with equal times are spread over the tick.
 
-    Memory: the keys, a piece, and the requests that share one time.
+    Memory: the keys, a piece, and the requests with one time.
     """
     known: dict[str, int] = {}
     kinds, numbers = bytearray(), array("i")
@@ -326,7 +327,7 @@ def _pieces_of(requests: Iterable[_Request], tick_seconds: float = 0.0) -> Itera
     tick_ms, settled = round(tick_seconds * 1000), 0
 
     def settle(next_ms: int) -> None:
-        # Those that share the latest time are all there.
+        # Called when all requests with the latest time have been read.
         nonlocal settled
         span = min(tick_ms, next_ms - times[-1])
         for number, (first, end) in enumerate(pairwise((*starts, len(times)))):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workloads: what is written when, drawn from a seed. Equal settings and seeds give equal operations.
+"""Workloads: operations drawn from a seed. Equal settings and seeds give equal operations.
 
-A workload of your own is a frozen class with `name`, `operations` and `pieces(seed)`, a generator of `Operations`.
+A host's workload is a frozen class with `name`, `operations` and `pieces(seed)`, a generator of `Operations`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from compactlib.errors import InvalidInput
 PUT, DELETE, READ = 0, 1, 2
 KIND_NAMES = ("put", "delete", "read")
 FOREVER = -1
-"""The life of what stays until it is deleted."""
+"""The life of a record without a time to live."""
 MAX_KEYS = (1 << 31) - 1
 MAX_RECORD_BYTES = (1 << 32) - 1
 PIECE = 8_192
@@ -36,11 +36,11 @@ class Operations:
     """A piece of a workload, in columns and in order of time.
 
     Attributes:
-        kinds: 0 to put, 1 to delete, 2 to read. A put of a key that is there replaces it.
-        keys: small numbers from 0 on; what they stand for does not matter.
-        sizes: bytes of content of each put or read; one number if all are alike.
-        lives_ms: time to live of each put in milliseconds, -1 for none; one number if all are alike.
-        times_ms: when each is made, milliseconds since the epoch, ascending.
+        kinds: 0 to put, 1 to delete, 2 to read. A put of an existing key replaces its record.
+        keys: small numbers from 0 on.
+        sizes: bytes of content of each put or read; one number if all are equal.
+        lives_ms: time to live of each put in milliseconds, -1 without; one number if all are equal.
+        times_ms: the time of each, milliseconds since the epoch, ascending.
     """
 
     kinds: bytes
@@ -53,7 +53,7 @@ class Operations:
         return len(self.kinds)
 
     def rows(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """Kind, key, size, life and time of each operation."""
+        """Iterate over (kind, key, size, life, time) of each operation."""
         count = len(self.kinds)
         sizes = (self.sizes,) * count if isinstance(self.sizes, int) else self.sizes
         lives = (self.lives_ms,) * count if isinstance(self.lives_ms, int) else self.lives_ms
@@ -61,7 +61,7 @@ class Operations:
 
 
 class Workload(Protocol):
-    """What is asked of a store; picklable, so that it can be replayed elsewhere."""
+    """Operations on a store; a picklable value, so that an executor can replay it."""
 
     @property
     def name(self) -> str:
@@ -69,10 +69,10 @@ class Workload(Protocol):
 
     @property
     def operations(self) -> int:
-        """How many operations there will be; 0 if that is not known before they are read."""
+        """The number of operations; 0 if unknown before they are read."""
 
     def pieces(self, seed: int) -> Iterator[Operations]:
-        """The operations in order of time, a few thousand at once; the same for the same seed."""
+        """Yield the operations in order of time, some thousands at once; equal for equal seeds."""
 
 
 def _whole(default: Any = attrs.NOTHING, *, least: int = 1) -> Any:
@@ -93,15 +93,15 @@ _Draw = Callable[[int], "array[int]"]
 
 @attrs.frozen(kw_only=True)
 class Synthetic(ABC):
-    """A base: every key is written once, then `writes` of them are written again, each at its time.
+    """The base of drawn workloads: every key is written once, then `writes` drawn keys are written again.
 
     Attributes:
-        keys: how many keys there are, at least 1.
-        writes: operations after the first write of each.
+        keys: the number of keys, at least 1.
+        writes: operations after the first write of each key.
         record_bytes: content of a record, at least 1.
-        spread: by which part of `record_bytes` records are at most larger or smaller, 0 (all alike) to 1.
-        per_second: operations in a second, at most 1000 for times that all differ.
-        start: when the first is made, seconds since the epoch.
+        spread: the largest deviation from `record_bytes`, as a part of it, 0 (equal sizes) to 1.
+        per_second: operations a second; at most 1000 for times that all differ.
+        start: the time of the first operation, seconds since the epoch.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -123,28 +123,28 @@ class Synthetic(ABC):
 
     @property
     def operations(self) -> int:
-        """How many operations there are."""
+        """The number of operations."""
         return self.keys + self.writes
 
     def pieces(self, seed: int) -> Iterator[Operations]:
-        """The operations, `PIECE` at once."""
+        """Yield the operations, `PIECE` at once."""
         random = Random(seed)
         for start in range(0, self.keys, PIECE):
             yield self.put(array("i", range(start, min(start + PIECE, self.keys))), start, random)
         yield from self.later(random)
 
     def later(self, random: Random) -> Iterator[Operations]:
-        """What follows the first write of each key."""
+        """Yield the operations after the first write of each key."""
         draw = self.sampler(random)
         for start in range(0, self.writes, PIECE):
             yield self.put(draw(min(PIECE, self.writes - start)), self.keys + start, random)
 
     @abstractmethod
     def sampler(self, random: Random) -> _Draw:
-        """A function that draws so many keys."""
+        """Return a function that draws a number of keys."""
 
     def put(self, keys: array[int], place: int, random: Random) -> Operations:
-        """Puts of these keys; the first is operation number `place`."""
+        """Make puts of these keys; the first is operation number `place`."""
         sizes: array[int] | int = self.record_bytes
         if self.spread:
             low, high = self.record_bytes * (1 - self.spread), self.record_bytes * (1 + self.spread)
@@ -153,11 +153,11 @@ class Synthetic(ABC):
                           times_ms=self.times(place, len(keys)))
 
     def lives(self, count: int, random: Random) -> array[int] | int:
-        """Times to live of so many records, milliseconds."""
+        """Draw times to live of `count` records, milliseconds."""
         return FOREVER
 
     def times(self, place: int, count: int) -> Sequence[int]:
-        """When so many operations are made, milliseconds."""
+        """Return the times of `count` operations, milliseconds."""
         first = round(self.start * 1000)
         if self.per_second == 1_000:
             return range(first + place, first + place + count)
@@ -172,7 +172,7 @@ class Synthetic(ABC):
 
 @attrs.frozen(kw_only=True)
 class Uniform(Synthetic):
-    """Every key is as likely as any other. See `Synthetic` for the settings."""
+    """Every key is equally likely. See `Synthetic` for the settings."""
 
     name: ClassVar[str] = "uniform"
 
@@ -188,11 +188,11 @@ class Uniform(Synthetic):
 
 @attrs.frozen(kw_only=True)
 class HotCold(Synthetic):
-    """A few keys get most of the writes: a part `hot_keys` of them gets the part `hot_writes`.
+    """A few hot keys get most of the writes.
 
     Attributes:
-        hot_keys: which part of the keys is hot; at least one key is, and one is not.
-        hot_writes: which part of the writes goes there, 0 to 1.
+        hot_keys: the hot part of the keys; at least one key is hot, and one is cold.
+        hot_writes: the part of the writes that hot keys get, 0 to 1.
 
     Raises:
         InvalidInput: a part is out of its range.
@@ -222,7 +222,7 @@ class HotCold(Synthetic):
 
 @attrs.frozen(kw_only=True)
 class Zipf(Synthetic):
-    """The k-th most popular key is written in proportion to 1 / k**exponent; which key that is, is drawn.
+    """The k-th most popular key is written in proportion to 1 / k**exponent. The order of popularity is drawn.
 
     O(log keys) a draw, 12 bytes a key.
 
@@ -250,10 +250,10 @@ class Zipf(Synthetic):
 
 @attrs.frozen(kw_only=True)
 class TtlMix(Uniform):
-    """Records have times to live: each one's is drawn from `lives_seconds`; writes are uniform.
+    """Uniform writes of records whose times to live are drawn.
 
     Attributes:
-        lives_seconds: pairs of a share and a time to live; the rest lives until replaced.
+        lives_seconds: pairs of a share and a time to live; the other records live until replaced.
 
     Raises:
         InvalidInput: shares add up to more than 1, one is negative, or a time is not above 0.
@@ -278,15 +278,15 @@ class TtlMix(Uniform):
 
 @attrs.frozen(kw_only=True)
 class Expiring(Zipf):
-    """Containers of neighbouring keys, a part of them with times to live; writes follow Zipf's law.
+    """Containers of neighbouring keys, some of them with a time to live; writes follow Zipf's law.
 
-    As with hosts, a container has a time to live or none: its records get its own, drawn once between the shortest and
-    the longest (evenly in their logarithms), give or take half. For a control, `by_container=False` draws anew for
-    each record whether it has one and how long that is.
+    A container's time to live is drawn once between the shortest and the longest (evenly in their logarithms); each of
+    its records gets 50 to 150 % of it. As a control, `by_container=False` draws for each record whether it has a time
+    to live, and its length.
 
     Attributes:
-        share: which part of the records has a time to live, 0 to 1.
-        containers: how many there are, 1 to `keys`.
+        share: the part of the containers (of the records) with a time to live, 0 to 1.
+        containers: the number of containers, 1 to `keys`.
         shortest_seconds: above 0.
         longest_seconds: at least the shortest.
         by_container: whether all records of a container have one time to live.
@@ -308,8 +308,8 @@ class Expiring(Zipf):
         super().__attrs_post_init__()
         if self.containers > self.keys or self.shortest_seconds > self.longest_seconds:
             raise InvalidInput(f"{self.containers} containers of {self.keys} keys with times to live from "
-                               f"{self.shortest_seconds} to {self.longest_seconds} seconds; each container needs a "
-                               f"key, and the shortest time stands first")
+                               f"{self.shortest_seconds} to {self.longest_seconds} seconds; give at most one container "
+                               f"a key, and shortest_seconds of at most longest_seconds")
 
     def pieces(self, seed: int) -> Iterator[Operations]:
         random = Random(f"{seed} lives")
@@ -331,7 +331,7 @@ class Expiring(Zipf):
 
 @attrs.frozen(kw_only=True)
 class Bursts(Uniform):
-    """Uniform writes, and now and then a whole range of neighbouring keys is deleted at once, as a container is.
+    """Uniform writes with bursts of deletes: each deletes a range of neighbouring keys, as of a container.
 
     Attributes:
         every: operations from one burst to the next, at least 1.
@@ -364,9 +364,9 @@ class Bursts(Uniform):
             place, left, until_burst = place + count, left - count, until_burst - count
             if not until_burst:
                 first = random.randrange(self.keys)
-                gone = array("i", [(first + number) % self.keys for number in range(self.burst_keys)])
+                deleted = array("i", [(first + number) % self.keys for number in range(self.burst_keys)])
                 for start in range(0, self.burst_keys, PIECE):
-                    keys = gone[start:start + PIECE]
+                    keys = deleted[start:start + PIECE]
                     yield Operations(kinds=bytes([DELETE]) * len(keys), keys=keys, sizes=0,
                                      times_ms=self.times(place, len(keys)))
                     place += len(keys)
@@ -375,11 +375,11 @@ class Bursts(Uniform):
 
 @attrs.frozen(kw_only=True)
 class WithReads:
-    """A workload with reads in between, of keys that were written at some time, each as likely as any other.
+    """A workload with additional reads of keys that were written before, each equally likely.
 
     Attributes:
         of: the workload.
-        reads: which part of all operations reads, at least 0 and below 1.
+        reads: the part of all operations that reads, at least 0 and below 1.
 
     Raises:
         InvalidInput: the part is out of its range.
@@ -390,20 +390,20 @@ class WithReads:
 
     def __attrs_post_init__(self) -> None:
         if self.reads == 1:
-            raise InvalidInput("reads is 1; something has to be written")
+            raise InvalidInput("reads is 1; give a part below 1, so that the workload writes")
 
     @property
     def name(self) -> str:
-        """The name of the workload within."""
+        """The name of the inner workload."""
         return self.of.name
 
     @property
     def operations(self) -> int:
-        """About how many operations there are."""
+        """The approximate number of operations."""
         return round(self.of.operations / (1 - self.reads))
 
     def pieces(self, seed: int) -> Iterator[Operations]:
-        """The pieces of the workload within, with reads."""
+        """Yield the pieces of the inner workload, with reads."""
         random = Random(f"{seed} reads")
         keys, due, share = 0, 0.0, self.reads / (1 - self.reads)
         for piece in self.of.pieces(seed):
@@ -427,13 +427,13 @@ class WithReads:
 
 @attrs.frozen(kw_only=True)
 class Arrivals:
-    """Blocks that arrive at random, each a key of its own: a load of a scheduler.
+    """Blocks that arrive at random, each with a unique key: a load of a scheduler.
 
     Attributes:
-        blocks: how many arrive, at least 1.
-        per_second: how many arrive in a second, on average.
-        burst: how many arrive at once; the bursts come as much more rarely.
-        block_bytes: size of a block, on average; each is half as large to half as large again.
+        blocks: the number of blocks, at least 1.
+        per_second: blocks a second, on average.
+        burst: blocks that arrive at once; the mean rate stays.
+        block_bytes: size of a block, on average; sizes are 50 to 150 % of it.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -448,11 +448,11 @@ class Arrivals:
 
     @property
     def operations(self) -> int:
-        """How many blocks arrive."""
+        """The number of blocks."""
         return self.blocks
 
     def pieces(self, seed: int) -> Iterator[Operations]:
-        """The puts of the blocks, a hundredth at once."""
+        """Yield the puts of the blocks, a hundredth at once."""
         random, at, piece = Random(seed), 0.0, max(self.blocks // 100, 1)
         for start in range(0, self.blocks, piece):
             times, sizes = array("q"), array("q")

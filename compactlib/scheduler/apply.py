@@ -5,7 +5,7 @@ same on every replica.
 Whatever happened between prepare and apply, nothing is done twice and nothing is undone: what a worker says is judged
 here, and each job that the update names is left alone if it has changed. Nothing here raises for what `prepare` made.
 
-See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
+See `docs/internals/differences.md` for how Pyroscope does it, and for the differences.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which blocks there are: by id, tenant, shard and time. Retention removes whole partitions of time.
 
-Changed by commands alone. See `docs/design/scheduler.md`.
+Changed by commands alone. See `docs/internals/differences.md`.
 """
 
 from __future__ import annotations

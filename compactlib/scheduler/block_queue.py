@@ -9,7 +9,7 @@ So that planning does not read what cannot become a job yet, keys with flushed b
 ones (enough blocks or bytes for a job, or times too far apart for one job) by the arrival of their oldest batch, and
 all others by its age.
 
-See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
+See `docs/internals/differences.md` for how Pyroscope does it, and for the differences.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A job takes blocks of one tenant, shard and level in the order of arrival, until
 fit by its bytes or its time. What is left of a key becomes a job only once its oldest batch is too old to wait. Within
 a level, the key whose oldest batch arrived first comes first.
 
-See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
+See `docs/internals/differences.md` for how Pyroscope does it, and for the differences.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 3. *New jobs* are assigned from the next poll on. If the queue is full, excluded jobs make room for them.
 4. *Cleanup* goes to workers that have room.
 
-See `docs/design/scheduler.md` for how Pyroscope does it, and for the differences.
+See `docs/internals/differences.md` for how Pyroscope does it, and for the differences.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """The frozen values of the scheduler: blocks, jobs, results and tombstones; and what a poll says and answers.
 
 Times are seconds since the epoch as `float`, taken from commands and never from a clock. Most field names are
-Pyroscope's (`docs/design/scheduler.md`).
+Pyroscope's (`docs/internals/differences.md`).
 """
 
 from __future__ import annotations

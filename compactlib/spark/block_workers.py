@@ -18,12 +18,10 @@ from pyspark import TaskContext
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.objects import Digest, ObjectExists, ObjectStore
 
-WRITTEN_DDL: Final = ("number bigint, rows bigint, size_bytes bigint, digest string, begin double, end double, "
-                      "untimed bigint")
-"""A block that was written: its digest, its oldest and its newest time, and how many of its rows have none."""
-
-STORED_DDL: Final = "number bigint, digest string"
-"""A block as it lies in the object store."""
+WRITTEN_DDL: Final = ("number bigint, rows bigint, size_bytes bigint, digest string, stored string, begin double, "
+                      "end double, untimed bigint")
+"""A block that was written: its digest, that of a read of its object, its oldest and its newest time, and how many of
+its rows have none."""
 
 NOT_HELD: Final = "Spark holds times in microseconds, from the year 1 to 9999"
 """What the error of a block says with a value that would come out as another one."""
@@ -32,7 +30,7 @@ _BATCH_ROWS: Final = 8192
 _BATCH_BYTES: Final = 16 << 20
 _GROUP_BYTES: Final = 128 << 20
 """A row group is ended here, however many rows it may have: one is in a worker's memory at a time."""
-_COMPARED_BYTES: Final = 32 << 20
+_READ_BYTES: Final = 32 << 20
 
 
 class ObjectFile(io.RawIOBase):
@@ -174,15 +172,14 @@ class ReadBlocks:
 class WriteBlocks:
     """Writes the rows of each of Spark's partitions to the object of its key; for `DataFrame.mapInArrow`.
 
-    A file of this machine takes them first, of which one row group is in memory. Its object is created in one request.
-    The others are as in `MergeOptions`.
+    A file of this machine takes them first, of which one row group is in memory. Its object is created in one request,
+    and read again. The others are as in `MergeOptions`.
     """
 
     open_objects: Callable[[], ObjectStore]
     keys: tuple[str, ...]
     schema: pa.Schema
     row_group_rows: int
-    compression: Any
     time_column: str | None
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -193,7 +190,7 @@ class WriteBlocks:
         times: list[float] = []
         untimed = 0
         with tempfile.TemporaryFile(prefix="compactlib-block-") as out:
-            with parquet.ParquetWriter(out, self.schema, compression=self.compression) as writer:
+            with parquet.ParquetWriter(out, self.schema, compression="zstd") as writer:
                 for table in self._row_groups(batches):
                     writer.write_table(table.combine_chunks(), row_group_size=len(table))
                     if self.time_column is not None:
@@ -204,12 +201,19 @@ class WriteBlocks:
             out.flush()
             with parquet.ParquetFile(out) as written, mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 with self.open_objects() as objects, memoryview(mapped) as data:
-                    digest = Digest.of(data)
-                    _create(objects, self.keys[number], data)
+                    digest, exists = Digest.of(data), None
+                    try:
+                        objects.create(self.keys[number], data)
+                    except ObjectExists as error:
+                        exists = error
+                    # The sources go for this object: what counts is what a read of it gives.
+                    stored = Digest.of_parts(_parts_of(objects, self.keys[number]))
+                    if exists is not None and stored != digest:
+                        raise exists  # another attempt of the same merge would have left the same bytes
                 yield pa.RecordBatch.from_pylist([{
                     "number": number, "rows": written.metadata.num_rows, "size_bytes": len(mapped),
-                    "digest": digest.hex, "begin": min(times, default=None), "end": max(times, default=None),
-                    "untimed": untimed}])
+                    "digest": digest.hex, "stored": stored.hex, "begin": min(times, default=None),
+                    "end": max(times, default=None), "untimed": untimed}])
 
     def _row_groups(self, batches: Iterable[Any]) -> Iterator[pa.Table]:
         held: list[Any] = []
@@ -228,36 +232,11 @@ class WriteBlocks:
             yield pa.Table.from_batches(held)
 
 
-@attrs.frozen
-class DigestBlocks:
-    """Reads each block again as it lies in the object store; for `DataFrame.mapInArrow`."""
-
-    open_objects: Callable[[], ObjectStore]
-    keys: tuple[str, ...]
-
-    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Rows of `STORED_DDL` for the numbers of blocks."""
-        with self.open_objects() as objects:
-            for number in (number for batch in batches for number in batch[0].to_pylist()):
-                digest = Digest.of_parts(_parts_of(objects, self.keys[number]))
-                yield pa.RecordBatch.from_pylist([{"number": number, "digest": digest.hex}])
-
-
 def _parts_of(objects: ObjectStore, key: str) -> Iterator[bytes]:
     at = 0
-    while part := objects.get_range(key, at, _COMPARED_BYTES):
+    while part := objects.get_range(key, at, _READ_BYTES):
         yield part
         at += len(part)
-
-
-def _create(objects: ObjectStore, key: str, data: memoryview) -> None:
-    """Create an object, or find it as another attempt of the same merge has left it: with the same bytes."""
-    try:
-        objects.create(key, data)
-    except ObjectExists:
-        for at in range(0, max(len(data), objects.info(key).size_bytes), _COMPARED_BYTES):
-            if objects.get_range(key, at, _COMPARED_BYTES) != data[at:at + _COMPARED_BYTES]:
-                raise
 
 
 def _times_in(column: Any) -> Any:

@@ -22,7 +22,7 @@ import attrs
 from compactlib._arguments import is_whole, require_age
 from compactlib.errors import Busy, CompactlibError, Conflict, CorruptData, InvalidInput
 from compactlib.fences import CommittedOtherwise, Fence, FencedOff
-from compactlib.objects import Digest, ObjectNotFound, ObjectStore, check_prefix
+from compactlib.objects import ObjectNotFound, ObjectStore, check_prefix
 from compactlib.scheduler import BlockMeta, CompactedBlocks, NoOutput, RunningJob, span_of
 from compactlib.spark.jobs import require_spark
 
@@ -104,14 +104,12 @@ class MergeOptions:
             taken. Without it, and where a row of it has no time (null, NaN, infinite), the output has the span of all
             sources in `RunningJob.blocks` as well; no times at all if those of one source are not known.
         row_group_rows: most rows of one row group in the files.
-        compression: of the files, as PyArrow's `ParquetWriter` names it.
     """
 
     sort_by: tuple[str, ...]
     target_bytes: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
     time_column: str | None = None
     row_group_rows: int = attrs.field(default=100_000, validator=is_whole(1))
-    compression: str = "zstd"
 
     def __attrs_post_init__(self) -> None:
         if not self.sort_by:
@@ -168,13 +166,12 @@ class MergeBlocks:
                            source_blocks=tuple(source.id for source in sources))
             if not sources:
                 return done(no_output=NoOutput.MISSING)
-            schema, rows = _read_footers(objects, sources, few=True)
+            schema, rows = _read_footers(objects, sources)
             for column in (*self._options.sort_by, self._options.time_column):
                 if column is not None and column not in schema.names:
                     raise InvalidInput(f"the blocks have no column {column!r}; they have {_columns(schema)}")
             if not rows:
                 # Nothing will be written that could be counted: what says that it is empty is read.
-                _read_footers(objects, sources)
                 for source in sources:
                     _require_empty(objects, source)
                 return done(no_output=NoOutput.EMPTY)
@@ -190,8 +187,6 @@ class MergeBlocks:
             try:
                 blocks = self._written(objects, job, sources, schema, rows, made)
             except Exception as error:
-                # Spark says that something cannot be read; the files say which, and why.
-                _read_footers(objects, sources)
                 if NOT_HELD in str(error):
                     raise InvalidInput(f"a value of {', '.join(source.id for source in sources)} would come out as "
                                        f"another one: {NOT_HELD}; write finer ones as whole numbers") from error
@@ -217,10 +212,9 @@ class MergeBlocks:
         with this token may have committed them."""
         from pyspark.sql import functions as f
 
-        from compactlib.spark.block_workers import STORED_DDL, WRITTEN_DDL, DigestBlocks, WriteBlocks
+        from compactlib.spark.block_workers import WRITTEN_DDL, WriteBlocks
 
         plan, options = job.plan, self._options
-        columns = columns_of(schema)
         keys = [f.col(f"c{schema.names.index(name)}") for name in dict.fromkeys(options.sort_by)]
         size = sum(source.size_bytes for source in sources)
         cuts = self._cuts(sources, schema, rows, -(-size // (options.target_bytes or size)))
@@ -238,22 +232,17 @@ class MergeBlocks:
                 objects.info(key)
             except ObjectNotFound:
                 made.append(key)
-        write = WriteBlocks(self._folder.open_objects, outputs, schema, options.row_group_rows, options.compression,
-                            options.time_column)
+        write = WriteBlocks(self._folder.open_objects, outputs, schema, options.row_group_rows, options.time_column)
         metas = [source.meta for source in sources if source.meta is not None]
         whole = span_of(metas if len(metas) == len(sources) else ())
         written = sorted(ordered.mapInArrow(write, WRITTEN_DDL).collect())
-        # The sources go for these: what counts is what a read of them gives, not what was reported.
-        stored = self._spark.range(0, len(outputs), 1, len(outputs)).mapInArrow(
-            DigestBlocks(self._folder.open_objects, outputs), STORED_DDL).collect()
-        found = {row.number: row.digest for row in stored}
         for row in written:
-            if found.get(row.number) != row.digest:
+            if row.stored != row.digest:
                 raise CorruptData(path=outputs[row.number], offset=0, expected=f"the digest {row.digest}, as written",
-                                  found=f"the digest {found.get(row.number)}")
+                                  found=f"the digest {row.stored}")
         return tuple(
             BlockMeta(id=ids[row.number], tenant=plan.tenant, shard=plan.shard, level=plan.compaction_level + 1,
-                      min_time=begin, max_time=end, rows=row.rows, size_bytes=row.size_bytes, columns=columns)
+                      min_time=begin, max_time=end, rows=row.rows, size_bytes=row.size_bytes)
             for row in written
             for begin, end in [_span(row, whole, options)])
 
@@ -292,25 +281,14 @@ class MergeBlocks:
                            for value, field in zip(cut, fields, strict=True))) for cut, _ in chosen]
 
 
-def columns_of(schema: pa.Schema) -> str:
-    """What to give as `BlockMeta.columns` for a block of this Arrow schema: a digest of its columns' names and types.
-
-    With it and `BlockMeta.rows`, a merge reads the footer of one of its sources before it begins, else of all.
-    """
-    return Digest.of("\n".join(str(field) for field in schema.remove_metadata()).encode()).hex
-
-
 def _discard(objects: ObjectStore, keys: Sequence[str]) -> None:
     """Remove objects. `sweep` removes those that the store keeps, or a late attempt of Spark makes anew."""
     with contextlib.suppress(CompactlibError):
         objects.delete(keys)
 
 
-def _read_footers(objects: ObjectStore, sources: Sequence[_Source], *, few: bool = False) -> tuple[pa.Schema, int]:
-    """The columns of all blocks, as they go through Spark, and how many rows they have together.
-
-    With `few`, the first footer alone is read if the metadata says of all how many rows they have, and its columns.
-    """
+def _read_footers(objects: ObjectStore, sources: Sequence[_Source]) -> tuple[pa.Schema, int]:
+    """The columns of all blocks, as they go through Spark, and how many rows they have together."""
     import pyarrow as pa
 
     from compactlib.spark.block_workers import carried_field, open_block, rows_of
@@ -328,12 +306,6 @@ def _read_footers(objects: ObjectStore, sources: Sequence[_Source], *, few: bool
         if schema != schemas[0]:
             raise InvalidInput(f"block {source.id!r} has the columns {_columns(schema)}, block {sources[0].id!r} has "
                                f"{_columns(schemas[0])}; blocks of one tenant and shard need the same columns")
-        if few and len(schemas) == 1:
-            told = [each.meta.rows for each in sources if each.meta is not None and each.meta.rows is not None
-                    and each.meta.columns == columns_of(schema)]
-            if len(told) == len(sources):
-                total = sum(told)
-                break
     return pa.schema(map(carried_field, schemas[0])), total
 
 

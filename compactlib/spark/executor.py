@@ -9,37 +9,32 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import socket
 from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
 from compactlib.budget import Budget, BudgetLimits
-from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, NotFound, TaskFailed
-from compactlib.executors import (
-    CarriedEvents,
-    attempt_task,
-    checked_names,
-    foreign_error,
-    new_attempt_id,
-    portable,
-)
+from compactlib.errors import BudgetSpent, CompactlibError, CorruptData, InvalidInput, NotFound
+from compactlib.executors import CarriedEvents, attempt_task, checked_names, new_attempt_id, portable
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Attempt, RewriteFailure, RewriteOutcome, RewriteResult, RewriteTask
-from compactlib.spark.jobs import answers, loaded, pickled, require_spark, slots_of
+from compactlib.spark.jobs import on_workers, pickled, require_spark, slots_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_OBSERVATIONS = 256
-"""How many distinct counters, and how many events, one attempt may send home; what comes later is only counted."""
-_TASKS_A_SLOT = 4
+"""How many events one attempt may send home; later ones are left out."""
+_MARK_BYTES = 64
+_Mark: TypeAlias = tuple[int, bytes]
+"""The size of a file, and its first bytes: a checksum of its header is among them."""
 
 
 class NotVisible(NotFound):
-    """A worker wrote a file that this process does not see under the same path.
+    """A worker and this process do not see the same file under a path that one of them reads or has written.
 
     Attributes:
         path: the file.
@@ -49,8 +44,8 @@ class NotVisible(NotFound):
     def __init__(self, path: str, host: str) -> None:
         self.path = path
         self.host = host
-        super().__init__(f"{path} was written on {host}, and this process does not see it; mount one file system under "
-                         f"the same path on all workers and here, or keep the data in an object store")
+        super().__init__(f"{path} is not the same file on {host} and in this process; mount one file system under the "
+                         f"same path on all workers and here, or keep the data in an object store")
 
 
 class SparkExecutor:
@@ -58,10 +53,11 @@ class SparkExecutor:
 
     Tasks and their results are pickled by value where they come from a notebook, by reference where they come from a
     module, which the workers must have: see `ship_library`. Folders named in tasks must be reachable under the same
-    path from every worker and from this process; a result whose files this process does not see is `NotVisible`.
+    path from every worker and from this process; else the task fails with `NotVisible`: before it begins where the
+    worker sees no or other `source_files`, afterwards where this process does not see the new files.
 
-    A run is several small jobs of about four tasks for each slot of the session, two at a time; the outcomes of a job
-    come when it ends. Where the workers of a job die in every attempt, its tasks are run again one by one, and the one
+    A run is several small jobs of four Spark tasks for each slot of the session, two at a time; the outcomes of a job
+    come when it ends. Where the workers of a job die in every attempt, its tasks run again one by one, and the one
     that kills them fails alone. What reaches the other side:
 
     * **budget**: cancel ends the jobs; while paused, none begins. Tasks check the deadline by the workers' clocks. A
@@ -95,8 +91,6 @@ class SparkExecutor:
              observer: Observer) -> Generator[RewriteOutcome, None, None]:
         undone = {task.name: task for task in tasks}
         has_total = budget.remaining.total_bytes is not None
-        size = 1 if has_total else self._tasks_per_partition
-        groups = [tasks[start:start + size] for start in range(0, len(tasks), size)]
         while undone:
             try:
                 budget.check()
@@ -104,29 +98,29 @@ class SparkExecutor:
                 # Each gets an error of its own.
                 yield from [RewriteFailure(name, budget.refusal or spent) for name in undone]
                 return
-            limits, slots = budget.remaining, 1
+            slots = 1
             if not has_total:
                 with contextlib.suppress(Exception):  # of a session that is gone: the job's own error says so
                     slots = slots_of(self._spark)
-                limits = limits.share(slots)
-            now, groups = (groups[:1], groups[1:]) if has_total else (groups, [])
-            pieces = [pickle.dumps([_packed(task) for task in group]) for group in now]
-            with contextlib.closing(answers(
-                    self._spark, _TaskRunner(limits), pieces, in_a_job=_TASKS_A_SLOT * slots,
+            now = {name: (task, {path: _mark(path) for path in getattr(task, "source_files", ())})
+                   for name, task in islice(undone.items(), 1 if has_total else None)}
+            limits = budget.remaining if has_total else budget.remaining.share(slots)
+            with contextlib.closing(on_workers(
+                    self._spark, _Attempted(limits), now, slots=slots, together=self._tasks_per_partition,
                     stop=lambda: budget.cancelled, pause=lambda: budget.paused)) as coming:
-                for number, answer in coming:
-                    for name, report in _reports(answer, [task.name for task in now[number]]):
-                        del undone[name]
-                        budget.charge(report.spent_bytes)
-                        for event, fields in report.events:
-                            observer.event(event, **fields)
-                        outcome = report.outcome
-                        if isinstance(outcome, RewriteResult):
-                            observer.event("progress", work=name, done=outcome.bytes_written,
-                                           total=outcome.bytes_written, unit="bytes")
-                        observer.event("progress", work="rewrite", done=len(tasks) - len(undone), total=len(tasks),
-                                       unit="groups")
-                        yield outcome
+                for name, found in coming:
+                    del undone[name]
+                    report = _Report(RewriteFailure(name, found)) if isinstance(found, CompactlibError) else found
+                    budget.charge(report.spent_bytes)
+                    for event, fields in report.events:
+                        observer.event(event, **fields)
+                    outcome = _seen(report)
+                    if isinstance(outcome, RewriteResult):
+                        observer.event("progress", work=name, done=outcome.bytes_written,
+                                       total=outcome.bytes_written, unit="bytes")
+                    observer.event("progress", work="rewrite", done=len(tasks) - len(undone), total=len(tasks),
+                                   unit="groups")
+                    yield outcome
 
     def __repr__(self) -> str:
         return f"SparkExecutor(tasks_per_partition={self._tasks_per_partition})"
@@ -143,59 +137,43 @@ class _Report:
 
 
 @attrs.frozen
-class _TaskRunner:
-    """Runs on a worker: an attempt at each of some packed tasks, with these limits; returns the pickled reports."""
+class _Attempted:
+    """Runs on a worker: an attempt at a task, with these limits, if the files that it reads are those of the driver."""
 
     limits: BudgetLimits
 
-    def __call__(self, data: bytes) -> bytes:
-        return pickle.dumps([pickled(self._attempted(*pickle.loads(packed))) for packed in pickle.loads(data)])
-
-    def _attempted(self, name: str, data: bytes) -> _Report:
+    def __call__(self, given: tuple[RewriteTask, dict[str, _Mark | None]]) -> _Report:
+        task, marks = given
+        for path, mark in marks.items():
+            if mark is not None and mark != _mark(path):
+                return _Report(RewriteFailure(task.name, NotVisible(path, socket.gethostname())))
         events = CarriedEvents(pickled, MAX_OBSERVATIONS)
         attempt = Attempt(new_attempt_id(), Budget.from_limits(self.limits), events)
-        try:
-            task: RewriteTask | TaskFailed = pickle.loads(data)
-        except Exception as error:  # unpickling runs foreign code, which may raise anything
-            task = TaskFailed(f"task {name!r} could not be loaded on the worker: {type(error).__name__}: {error}; "
-                              "install what it needs there, or ship it with spark.addArtifacts(path, pyfile=True)",
-                              task=name, kind=type(error).__name__, detail=foreign_error(name, error).detail)
-        outcome: RewriteOutcome = (RewriteFailure(name, task) if isinstance(task, TaskFailed)
-                                   else portable(attempt_task(task, attempt), pickled))
+        outcome = portable(attempt_task(task, attempt), pickled)
         return _Report(outcome, socket.gethostname(), attempt.budget.spent_bytes, events.kept)
 
 
-def _packed(task: RewriteTask) -> bytes:
-    """A task as it travels: its name can be read even where its class cannot be imported."""
+def _mark(path: str) -> _Mark | None:
+    """Return what tells a file from another one; `None` if it cannot be read."""
     try:
-        data = pickled(task)
-    except Exception as error:  # pickling runs foreign code, which may raise anything
-        data = pickled(foreign_error(task.name, error))
-    return pickle.dumps((task.name, data))
+        with open(path, "rb") as file:
+            return os.fstat(file.fileno()).st_size, file.read(_MARK_BYTES)
+    except OSError:
+        return None
 
 
-def _reports(answer: bytes | Exception, names: Sequence[str]) -> Generator[tuple[str, _Report], None, None]:
-    """Yield the report of each task of a group; what Spark raised is the failure of each."""
-    packed = [answer] * len(names) if isinstance(answer, Exception) else pickle.loads(answer)
-    for name, data in zip(names, packed, strict=True):
-        report = loaded(data, name)
-        if isinstance(report, TaskFailed):
-            report = _Report(RewriteFailure(name, report))
-        if isinstance(report.outcome, RewriteResult) and (problem := _unseen_file(report.outcome, report.host)):
-            report = attrs.evolve(report, outcome=RewriteFailure(name, problem))
-        yield name, report
-
-
-def _unseen_file(result: RewriteResult, host: str) -> CompactlibError | None:
-    """Return what is wrong with a result's files as seen from here, or `None`. Names of objects are not checked."""
-    for file in result.files:
+def _seen(report: _Report) -> RewriteOutcome:
+    """Return an attempt's outcome: a failure where this process does not see its files. Objects are not checked."""
+    outcome = report.outcome
+    for file in outcome.files if isinstance(outcome, RewriteResult) else ():
         if "://" in file.path:
             continue
         try:
             size = os.stat(file.path).st_size
         except (OSError, ValueError):  # the latter for a name that no file can have
-            return NotVisible(file.path, host)
+            return RewriteFailure(outcome.task, NotVisible(file.path, report.host))
         if size != file.size_bytes:
-            return CorruptData(path=file.path, offset=min(size, file.size_bytes), found=f"{size} bytes",
-                               expected=f"the {file.size_bytes} bytes that attempt {result.attempt} reported")
-    return None
+            return RewriteFailure(outcome.task, CorruptData(
+                path=file.path, offset=min(size, file.size_bytes), found=f"{size} bytes",
+                expected=f"the {file.size_bytes} bytes that its attempt reported"))
+    return outcome

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A function over pieces of work, as small DataFrame jobs over a classic session or Spark Connect.
 
-Each piece is a partition of a range; all pieces of a job travel with the function. What a job answers comes back when
-it ends, and two jobs run at a time, so that the caller works on the answers of one while the next one runs. A job
-whose workers die in every attempt is run again piece by piece: the piece that kills its worker then fails alone.
+A job is a few partitions, a partition a few pieces; the pieces travel with the function. The values of a job come back
+when it ends, and two jobs run at a time, so that the caller works on the values of one while the next one runs. A job
+whose workers die in every attempt runs again partition by partition, and a partition piece by piece: the piece that
+kills its worker then fails alone.
 """
 
 from __future__ import annotations
@@ -12,22 +13,26 @@ import contextlib
 import importlib
 import pickle
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from compactlib.errors import MissingDependency, TaskFailed
-from compactlib.executors import new_attempt_id
+from compactlib.errors import CompactlibError, MissingDependency, TaskFailed
+from compactlib.executors import foreign_error, new_attempt_id, portable_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-_ANSWER_DDL = "number bigint, answer binary"
+_Job: TypeAlias = "list[list[str]]"
+"""The names of the pieces of each partition."""
+
+_ANSWER_DDL = "partition bigint, answers binary"
+_PARTITIONS_A_SLOT = 4
 _JOBS_AT_ONCE = 2
 _POLL_SECONDS = 0.2
 _PROBE_ROWS = 4096
@@ -63,43 +68,56 @@ def slots_of(spark: SparkSession) -> int:
     return 1 + max(int(row[0]) for row in parts)
 
 
-def answers(spark: SparkSession, apply: Callable[[bytes], bytes], pieces: Sequence[bytes], *, in_a_job: int,
-            stop: Callable[[], bool] = lambda: False, pause: Callable[[], bool] = lambda: False,
-            ) -> Generator[tuple[int, bytes | Exception], None, None]:
-    """Run `apply` over each piece on the workers; yield each piece's number with its answer when its job has ended.
+def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapping[str, Any], *, slots: int,
+               together: int = 1, at_once: int = 1, stop: Callable[[], bool] = lambda: False,
+               pause: Callable[[], bool] = lambda: False) -> Generator[tuple[str, Any], None, None]:
+    """Call `function` with each piece on the workers; yield each piece's name with its value when its job has ended.
 
-    Instead of an answer comes what Spark raised, for all pieces of a job that failed for another reason than dying
-    workers. Closing the iterator has Spark end the jobs, and waits for that. A job sees the caller's local properties
-    and tags, such as the scheduler pool.
+    In place of a value comes the `CompactlibError` that the call raised, or `TaskFailed` where it raised another
+    error, where Spark's job failed, or where piece or value cannot be pickled or loaded. Closing the iterator has Spark
+    end the jobs, and waits for that. A job sees the caller's local properties and tags, such as the scheduler pool.
 
     Args:
-        apply: picklable; called again for a piece whose worker died.
-        pieces: the work.
-        in_a_job: how many pieces a job has.
+        function: picklable; called again for a piece whose worker died.
+        pieces: the work by its names.
+        slots: a job has four partitions for each.
+        together: how many pieces share a partition.
+        at_once: how many of them run at once, in threads.
         stop: asked five times a second; once true, the jobs and the iterator end.
         pause: asked as often; while true, no further job begins.
     """
-    waiting = deque([range(len(pieces))[start:start + in_a_job] for start in range(0, len(pieces), in_a_job)])
+    packed: dict[str, bytes] = {}
+    for name, piece in pieces.items():
+        try:
+            packed[name] = pickled(piece)
+        except Exception as error:  # pickling runs foreign code, which may raise anything
+            yield name, foreign_error(name, error)
+    names, size = list(packed), _PARTITIONS_A_SLOT * slots
+    partitions = [names[start:start + together] for start in range(0, len(names), together)]
+    waiting = deque(partitions[start:start + size] for start in range(0, len(partitions), size))
     tag = f"compactlib-{new_attempt_id()}"
-    running: dict[Future[list[bytes]], range] = {}
+    running: dict[Future[dict[str, Any]], _Job] = {}
     with ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="compactlib-spark") as pool:
         try:
             while (waiting or running) and not stop():
                 while waiting and len(running) < _JOBS_AT_ONCE and not pause():
-                    numbers = waiting.popleft()
-                    job = _with_properties(spark, partial(_collected, spark, apply, [pieces[n] for n in numbers], tag))
-                    running[pool.submit(job)] = numbers
+                    job = waiting.popleft()
+                    parts = tuple([(name, packed[name]) for name in part] for part in job)
+                    run = partial(_collected, spark, _Partitions(function, parts, at_once), tag)
+                    running[pool.submit(_with_properties(spark, run))] = job
                 ended, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in ended:
-                    numbers, error = running.pop(future), future.exception()
-                    if error is None:
-                        yield from zip(numbers, future.result(), strict=True)
-                    elif not isinstance(error, Exception):
-                        raise error
-                    elif is_death(error) and len(numbers) > 1:
-                        waiting.extendleft(range(number, number + 1) for number in reversed(numbers))
+                    job, raised = running.pop(future), future.exception()
+                    if raised is None:
+                        yield from future.result().items()
+                    elif not isinstance(raised, Exception):
+                        raise raised
+                    elif _is_death(raised) and len(job) > 1:
+                        waiting.extendleft([part] for part in reversed(job))
+                    elif _is_death(raised) and len(job[0]) > 1:
+                        waiting.extendleft([[name]] for name in reversed(job[0]))
                     else:
-                        yield from ((number, error) for number in numbers)
+                        yield from ((name, _job_failure(name, raised)) for part in job for name in part)
         finally:
             while running and wait(running, timeout=_POLL_SECONDS).not_done:
                 # Again and again: a job may be about to begin. A session that is gone has no jobs either.
@@ -111,22 +129,93 @@ def answers(spark: SparkSession, apply: Callable[[bytes], bytes], pieces: Sequen
                         context.cancelJobsWithTag(tag)
 
 
-def is_death(error: Exception) -> bool:
+def _with_properties(spark: SparkSession, job: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    from pyspark import inheritable_thread_target
+
+    try:
+        made: Callable[[], dict[str, Any]] = inheritable_thread_target(spark)(job)
+    except Exception:
+        return job  # the session is gone: the job's own error says so
+    return made
+
+
+def _collected(spark: SparkSession, partitions: _Partitions, tag: str) -> dict[str, Any]:
+    """Run a job; return the value, or the error, of each of its pieces."""
+    context = _classic_context(spark)
+    with contextlib.suppress(Exception):  # a session that cannot be tagged runs its jobs to their end
+        if context is None:
+            spark.addTag(tag)
+        else:
+            # A classic session's own tags reach SQL queries, but not what Python collects (4.3.0).
+            context.addJobTag(tag)
+            context.setInterruptOnCancel(True)
+    count = len(partitions.pieces)
+    rows = spark.range(0, count, 1, count).mapInArrow(partitions, _ANSWER_DDL).collect()
+    return {name: _loaded(name, answer) for row in rows for (name, _), answer
+            in zip(partitions.pieces[row["partition"]], pickle.loads(row["answers"]), strict=True)}
+
+
+@attrs.frozen
+class _Partitions:
+    """What Spark maps over the numbers of partitions; the names of the pieces can be read where they cannot."""
+
+    function: Callable[[Any], Any]
+    pieces: tuple[list[tuple[str, bytes]], ...]
+    at_once: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            numbers: list[Any] = batch.column(0).to_pylist()  # by its place: Spark binds columns so
+            for number in numbers:
+                if self.at_once == 1:
+                    found = list(map(self._answer, self.pieces[number]))
+                else:
+                    with ThreadPoolExecutor(self.at_once) as pool:
+                        found = list(pool.map(self._answer, self.pieces[number]))
+                yield pa.RecordBatch.from_pydict({"partition": pa.array([number], pa.int64()),
+                                                  "answers": pa.array([pickle.dumps(found)], pa.binary())})
+
+    def _answer(self, piece: tuple[str, bytes]) -> bytes:
+        name, data = piece
+        try:
+            given = pickle.loads(data)
+        except Exception as error:  # unpickling runs foreign code, which may raise anything
+            return pickled(TaskFailed(
+                f"{name!r} could not be loaded on the worker: {type(error).__name__}: {error}; install the missing "
+                f"module there, or ship it with spark.addArtifacts(path, pyfile=True)",
+                task=name, kind=type(error).__name__, detail=foreign_error(name, error).detail))
+        try:
+            return pickled(self.function(given))
+        except Exception as error:  # foreign code may raise anything
+            return pickled(portable_error(name, error, pickled))
+
+
+def _loaded(name: str, answer: bytes) -> Any:
+    try:
+        return pickle.loads(answer)
+    except Exception as error:  # unpickling runs foreign code, which may raise anything
+        message = f"the answer of {name!r} cannot be read here: {type(error).__name__}: {error}"
+        return TaskFailed(message, task=name, kind=type(error).__name__, detail=message)
+
+
+def _is_death(error: Exception) -> bool:
     """Return whether a job failed because its workers or executors ended in the midst of a task."""
     return "Python worker exited unexpectedly" in str(error) or "ExecutorLostFailure" in str(error)
 
 
-def job_failure(name: str, error: Exception) -> TaskFailed:
+def _job_failure(name: str, error: Exception) -> CompactlibError:
     """Return the failure of a piece of work of which the Spark job has failed, with advice."""
     message = str(error)
     if "No module named 'compactlib" in message:
         advice = "the workers cannot import compactlib: install it there, or call compactlib.spark.ship_library(spark)"
     elif "ModuleNotFoundError" in message or "ImportError" in message:
         advice = "install the missing module on the workers, or ship it with spark.addArtifacts(path, pyfile=True)"
-    elif is_death(error) and "failed 1 times" in message:
+    elif _is_death(error) and "failed 1 times" in message:
         advice = ("a worker died, and tasks are not tried again: use the master local[N,4], or on a cluster raise "
                   "spark.task.maxFailures")
-    elif is_death(error):
+    elif _is_death(error):
         advice = "it killed its worker in every attempt: check for lack of memory or a crash in native code"
     else:
         advice = "the inputs are untouched: repair the session or cluster and run it again"
@@ -141,57 +230,3 @@ def _classic_context(spark: SparkSession) -> SparkContext | None:
         return spark.sparkContext
     except Exception:  # over Spark Connect, or of a session that is gone: each has an error of its own
         return None
-
-
-def _with_properties(spark: SparkSession, job: Callable[[], list[bytes]]) -> Callable[[], list[bytes]]:
-    from pyspark import inheritable_thread_target
-
-    try:
-        made: Callable[[], list[bytes]] = inheritable_thread_target(spark)(job)
-    except Exception:
-        return job  # the session is gone: the job's own error says so
-    return made
-
-
-def _collected(spark: SparkSession, apply: Callable[[bytes], bytes], pieces: Sequence[bytes], tag: str) -> list[bytes]:
-    context = _classic_context(spark)
-    with contextlib.suppress(Exception):  # a session that cannot be tagged runs its jobs to their end
-        if context is None:
-            spark.addTag(tag)
-        else:
-            # A classic session's own tags reach SQL queries, but not what Python collects (4.3.0).
-            context.addJobTag(tag)
-            context.setInterruptOnCancel(True)
-    frame = spark.range(0, len(pieces), 1, len(pieces)).mapInArrow(_Applied(apply, tuple(pieces)), _ANSWER_DDL)
-    rows = frame.collect()
-    found = {row["number"]: bytes(row["answer"]) for row in rows}
-    return [found[number] for number in range(len(pieces))]
-
-
-@attrs.frozen
-class _Applied:
-    """The function that Spark maps over the numbers of pieces."""
-
-    apply: Callable[[bytes], bytes]
-    pieces: tuple[bytes, ...]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in batches:
-            numbers: list[Any] = batch.column(0).to_pylist()  # by its place: Spark binds columns so
-            for number in numbers:
-                yield pa.RecordBatch.from_pydict(
-                    {"number": pa.array([number], pa.int64()),
-                     "answer": pa.array([self.apply(self.pieces[number])], pa.binary())})
-
-
-def loaded(data: bytes | Exception, name: str) -> Any:
-    """Return what a worker has pickled, or the `TaskFailed` that says why there is none."""
-    if isinstance(data, Exception):
-        return job_failure(name, data)
-    try:
-        return pickle.loads(data)
-    except Exception as error:  # unpickling runs foreign code, which may raise anything
-        message = f"the answer of {name!r} cannot be read here: {type(error).__name__}: {error}"
-        return TaskFailed(message, task=name, kind=type(error).__name__, detail=message)

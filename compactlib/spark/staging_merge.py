@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from compactlib.clock import Clock
 from compactlib.errors import CompactlibError
-from compactlib.executors import portable_error
 from compactlib.objects import ObjectStore
-from compactlib.spark.jobs import answers, loaded, pickled, require_spark
+from compactlib.spark.jobs import on_workers, require_spark
 from compactlib.staging import CommittedRanges, MergeInParts
 
 if TYPE_CHECKING:
@@ -35,23 +31,10 @@ class StagingMerge(MergeInParts):
         self._spark: SparkSession = spark
 
     def _on_workers(self, merge: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Any]:
-        pieces = list(map(pickled, parts))
-        found: dict[int, Any] = {}
-        for number, answer in answers(self._spark, _Merged(merge), pieces, in_a_job=max(1, len(pieces))):
-            found[number] = loaded(answer, f"part {number}")
-            if isinstance(found[number], CompactlibError):
-                raise found[number]
-        return iter([found[number] for number in range(len(pieces))])
-
-
-@attrs.frozen
-class _Merged:
-    """What a worker does with a part: returns its pickled value, or the error that merging it raised."""
-
-    merge: Callable[[Any], Any]
-
-    def __call__(self, data: bytes) -> bytes:
-        try:
-            return pickled(self.merge(pickle.loads(data)))
-        except Exception as error:  # foreign code may raise anything
-            return pickled(portable_error("a part of the merge", error, pickled))
+        named = {f"part {number}": part for number, part in enumerate(parts)}
+        found: dict[str, Any] = {}
+        for name, value in on_workers(self._spark, merge, named, slots=len(named)):  # one job
+            if isinstance(value, CompactlibError):
+                raise value
+            found[name] = value
+        return iter([found[name] for name in named])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,7 +21,7 @@ from compactlib.errors import BudgetSpent, Busy, InvalidInput, NotFound
 from compactlib.executors import own_error
 from compactlib.files import list_folder
 from compactlib.report import Table
-from compactlib.spark.jobs import answers, loaded, pickled, require_spark, slots_of
+from compactlib.spark.jobs import on_workers, require_spark, slots_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +38,6 @@ OpenFence: TypeAlias = "Callable[[str], CommitFence]"
 OUTCOME_DDL = ("store string, outcome string, reason string, bytes_written bigint, bytes_freed bigint, seconds double, "
                "error string")
 
-_TASKS_A_SLOT = 4
 _MOST_STORES_IN_A_TASK = 64
 
 
@@ -99,49 +97,20 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str], open_store: O
     require_spark("compact_on_workers")
     if stores_at_once < 1:
         raise InvalidInput(f"stores_at_once is {stores_at_once}; give at least 1")
-    names = _listed_once(stores)
+    names, slots = _listed_once(stores), slots_of(spark)
     one = _OneStore(open_store, policy, open_fence, BudgetLimits() if limits is None else limits, exists)
-    in_a_job = _TASKS_A_SLOT * slots_of(spark)
     # A cluster that grows on demand grows by the tasks that wait; a large task repeats more when its worker dies.
-    count = min(len(names), max(in_a_job, -(-len(names) // _MOST_STORES_IN_A_TASK)))
-    groups = [names[start::count] for start in range(count)]
-    rows: list[Any] = []
-    retried: list[str] = []
-    for group, found in _compacted(spark, one, groups, stores_at_once, in_a_job):
-        if isinstance(found, list):
-            rows += found
-        elif len(group) > 1:
-            retried += group
-        else:
-            rows.append((group[0], "failed", str(found), 0, 0, 0.0, type(found).__name__))
-    for (name,), found in _compacted(spark, one, [[name] for name in retried], 1, in_a_job):
-        rows += found if isinstance(found, list) else [(name, "failed", str(found), 0, 0, 0.0, type(found).__name__)]
+    together = max(1, min(_MOST_STORES_IN_A_TASK, len(names) // (4 * slots)))
+    coming = on_workers(spark, one, dict(zip(names, names, strict=True)), slots=slots, together=together,
+                        at_once=stores_at_once)
+    rows = [(name, *(found if isinstance(found, tuple) else ("failed", str(found), 0, 0, 0.0, type(found).__name__)))
+            for name, found in coming]
     return spark.createDataFrame(sorted(rows), OUTCOME_DDL)
-
-
-def _compacted(spark: SparkSession, one: _OneStore, groups: list[list[str]], at_once: int,
-               in_a_job: int) -> Iterable[tuple[list[str], Any]]:
-    """Yield each group with the rows of its stores, or with the error of its Spark job."""
-    pieces = [pickled(group) for group in groups]
-    for number, answer in answers(spark, _Group(one, at_once), pieces, in_a_job=in_a_job):
-        yield groups[number], loaded(answer, ", ".join(groups[number])[:200])
-
-
-@attrs.frozen
-class _Group:
-    """What a worker does with the stores of one Spark task."""
-
-    one: _OneStore
-    at_once: int
-
-    def __call__(self, data: bytes) -> bytes:
-        with ThreadPoolExecutor(self.at_once) as pool:
-            return pickle.dumps(list(pool.map(self.one, pickle.loads(data))))
 
 
 @attrs.frozen
 class _OneStore:
-    """One store's compaction on a worker, from opening to closing; returns its row, and raises no `Exception`."""
+    """One store's compaction on a worker, from opening to closing; returns the columns from `outcome` to `error`."""
 
     open_store: OpenStore
     policy: Any
@@ -149,10 +118,10 @@ class _OneStore:
     limits: BudgetLimits
     exists: Callable[[str], bool]
 
-    def __call__(self, name: str) -> tuple[str, str, str, int, int | None, float, str | None]:
+    def __call__(self, name: str) -> tuple[str, str, int, int | None, float, str | None]:
         clock = SystemClock()
         began, budget = clock.monotonic(), Budget.from_limits(self.limits)
-        outcome, error_name, freed = "done", None, None
+        outcome, kind, freed = "done", None, None
         try:
             if not self.exists(name):
                 raise NotFound(f"there is no store {name!r}, so none was opened; check the name, make the store first, "
@@ -163,15 +132,12 @@ class _OneStore:
             outcome, reason = ("skipped", report.why) if report.is_empty else ("done", repr(report))
             freed = getattr(report, "bytes_freed", None)
         except Exception as error:  # a host's own code may raise anything; the other stores go on
+            own = own_error(name, error)
             # Busy: another has it open, perhaps an attempt at this very task, which Spark has given up and which goes
             # on. A budget that is spent before anything was committed is a failure.
-            own = own_error(name, error)
-            outcome, reason = "failed", str(own)
-            if isinstance(error, Busy) and not isinstance(error, BudgetSpent):
-                outcome = "skipped"
-            else:
-                error_name = type(own).__name__
-        return name, outcome, reason, budget.spent_bytes, freed, clock.monotonic() - began, error_name
+            is_held = isinstance(error, Busy) and not isinstance(error, BudgetSpent)
+            outcome, reason, kind = ("skipped", str(own), None) if is_held else ("failed", str(own), type(own).__name__)
+        return outcome, reason, budget.spent_bytes, freed, clock.monotonic() - began, kind
 
 
 @attrs.frozen

@@ -52,21 +52,14 @@ _MAX_BATCH_BYTES = 1 << 20
 _ARROW = {"bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(), "binary": pa.binary(), "string": pa.string()}
 
 
-@attrs.frozen
-class _Option:
-    """An option of `spark.read`: its default, how its text is read, and the values that it takes, in words."""
-
-    default: Any
-    read: Callable[[str], Any]
-    takes: str = ""
+_Option: TypeAlias = tuple[Any, Callable[[str], Any], str]
+"""The default of an option of `spark.read`, how its text is read, and the values that it takes, in words."""
 
 
-def _whole(default: int | None, takes: str) -> _Option:
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit()) or int(text) > MAX_INDEX:
-            raise ValueError
-        return int(text)
-    return _Option(default, read, takes)
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > MAX_INDEX:
+        raise ValueError
+    return int(text)
 
 
 def _seconds(text: str) -> float:
@@ -80,11 +73,12 @@ def _segments(text: str) -> tuple[SegmentName, ...]:
 
 
 _AN_INDEX = "a log index, 0 to 2**64 - 1"
+_A_TIME = "seconds since the epoch"
 _COMMON: dict[str, _Option] = {
-    "path": _Option("", str), "paths": _Option("[]", str),
-    "payload": _Option(True, lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
-    "damaged": _Option("fail", lambda text: {"fail": "fail", "column": "column"}[text.lower()], "fail or column"),
-    "partition_bytes": _whole(128 << 20, "a number of bytes"),
+    "path": ("", str, ""), "paths": ([], json.loads, ""),
+    "payload": (True, lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
+    "damaged": ("fail", lambda text: {"fail": "fail", "column": "column"}[text.lower()], "fail or column"),
+    "partition_bytes": (128 << 20, _whole, "a number of bytes"),
 }
 
 
@@ -101,21 +95,19 @@ class _Table(DataSource, DataSourceReader):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         known = {**_COMMON, **self.known}
-        given = {name.lower(): text for name, text in options.items()}
-        if unknown := sorted(given.keys() - known.keys()):
-            raise InvalidInput(f"unknown option {unknown[0]!r}; this source has {', '.join(sorted(known))}")
-        self.asked: dict[str, Any] = {name: option.default for name, option in known.items()}
-        for name, text in given.items():
+        self.asked: dict[str, Any] = {name: default for name, (default, _, _) in known.items()}
+        for name, text in options.items():
+            if name.lower() not in known:
+                raise InvalidInput(f"unknown option {name!r}; this source has {', '.join(sorted(known))}")
+            _, read, takes = known[name.lower()]
             try:
-                self.asked[name] = known[name].read(text)
-            except InvalidInput:
-                raise
+                self.asked[name.lower()] = read(text)
             except (KeyError, ValueError) as error:
-                raise InvalidInput(f"option {name!r} is {text!r:.400}; it takes {known[name].takes}") from error
+                raise InvalidInput(f"option {name!r} is {text!r:.400}; it takes {takes}") from error
         self._reads = self.asked["payload"] or self.asked["damaged"] == "column"
         self._columns = (("store", "string"), *self.own, *([("payload", "binary")] if self.asked["payload"] else []),
                          *([("error", "string")] if self.asked["damaged"] == "column" else []))
-        if not self.asked["path"] and self.asked["paths"] == "[]":
+        if not self.asked["path"] and not self.asked["paths"]:
             raise InvalidInput("which store? Give its folder, a list of folders or a pattern: "
                                "spark.read.format(...).load(folder)")
 
@@ -172,7 +164,7 @@ class _Table(DataSource, DataSourceReader):
 
     def _folders(self) -> list[str]:
         found: list[str] = []
-        for given in [*([self.asked["path"]] if self.asked["path"] else []), *json.loads(self.asked["paths"])]:
+        for given in [*([self.asked["path"]] if self.asked["path"] else []), *self.asked["paths"]]:
             path = local_path(given)
             matching = sorted(glob.glob(path)) if glob.has_magic(path) and not os.path.exists(path) else [path]
             if not matching:
@@ -231,18 +223,14 @@ class _LogPart:
     last_term: int | None
     inode: int
     size_bytes: int
-    snapshot: SnapshotMeta | None
+    snapshot: SnapshotMeta
 
     def stale(self, what: str) -> Stale:
         return Stale(f"{what} of {self.folder} was compacted away or taken back after this read was planned; load the "
                      f"log again to see it as it is now")
 
     def is_superseded(self, now: SnapshotMeta | None) -> bool:
-        return now is not None and (self.snapshot is None or now.index > self.snapshot.index)
-
-
-def _state_of(log: LogReader) -> SnapshotMeta | None:
-    return log.state if log.state.index >= 0 else None
+        return now is not None and now.index > self.snapshot.index
 
 
 class LogTable(_Table):
@@ -250,7 +238,7 @@ class LogTable(_Table):
 
     source = "compactlib.raftlog"
     known: ClassVar[Mapping[str, _Option]] = {
-        "first": _whole(0, _AN_INDEX), "last": _whole(MAX_INDEX, _AN_INDEX), "as_of": _whole(None, _AN_INDEX)}
+        "first": (0, _whole, _AN_INDEX), "last": (MAX_INDEX, _whole, _AN_INDEX), "as_of": (None, _whole, _AN_INDEX)}
     own: ClassVar[tuple[tuple[str, str], ...]] = (
         ("segment", "bigint"), ("index", "bigint"), ("term", "bigint"), ("offset", "bigint"), ("length", "bigint"),
         ("live", "boolean"))
@@ -264,10 +252,9 @@ class LogTable(_Table):
         with LogReader(folder) as log:
             state, refs, first, as_of = self._state(log, folder), log.refs, self.asked["first"], self.asked["as_of"]
             last = self.asked["last"] if as_of is None else min(self.asked["last"], as_of)
-            if state is not None:
-                held = IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in refs), log.unflushed)
-                if lost := state.live.between(first, last) - held:
-                    raise _missing(f"{len(lost)} live indexes of {folder} are in no segment", lost)
+            held = IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in refs), log.unflushed)
+            if lost := state.live.between(first, last) - held:
+                raise _missing(f"{len(lost)} live indexes of {folder} are in no segment", lost)
             found: list[_LogPart] = []
 
             def add(indexes: IndexSet, number: int | None, **named: Any) -> None:
@@ -275,8 +262,8 @@ class LogTable(_Table):
                 [answer] = log.read_many([high]) if is_last else [None]
                 found.append(_LogPart(
                     folder=folder, number=number, indexes=indexes, newest=is_last,
-                    last_term=answer.term if isinstance(answer, Entry) else None, snapshot=None if state is None else
-                    SnapshotMeta(state.index, live=state.live.between(low, high)), **named))
+                    last_term=answer.term if isinstance(answer, Entry) else None,
+                    snapshot=attrs.evolve(state, live=state.live.between(low, high)), **named))
 
             for ref in refs:
                 if max(ref.first, first) <= min(ref.last, last):
@@ -291,20 +278,20 @@ class LogTable(_Table):
     def rows(self, part: _LogPart) -> Iterator[Row]:
         state = part.snapshot
         for entry in self._unflushed(part) if part.number is None else self._stored(part, part.number):
-            live = state is None or entry.index > state.index or state.live.holds(entry.index)
+            live = entry.index > state.index or state.live.holds(entry.index)
             yield (part.number, entry.index, entry.term, None if part.number is None else entry.offset, entry.length,
                    live, entry.payload, entry.error)
 
-    def _state(self, log: LogReader, folder: str) -> SnapshotMeta | None:
+    def _state(self, log: LogReader, folder: str) -> SnapshotMeta:
         """The snapshot that decides what is live. What was live by a later one than the last is still in the log."""
-        state, wanted = _state_of(log), self.asked["as_of"]
-        if wanted is None or (state is not None and state.index == wanted):
+        state, wanted = log.state, self.asked["as_of"]
+        if wanted is None or state.index == wanted:
             return state
-        if (state is None or wanted > state.index) and (found := log.checkpoint(wanted)) is not None:
+        if wanted > state.index and (found := log.checkpoint(wanted)) is not None:
             return found
-        raise NotFound(f"the log in {folder} cannot be read as of {wanted}: its last snapshot is "
-                       f"{None if state is None else state.index}, and above it there is no checkpoint of that index; "
-                       f"what an earlier snapshot saw may be compacted away")
+        last = "it has no snapshot" if state.index < 0 else f"its last snapshot is {state.index}"
+        raise NotFound(f"the log in {folder} cannot be read as of {wanted}: {last}, and above it there is no "
+                       f"checkpoint of that index; what an earlier snapshot saw may be compacted away")
 
     def _stored(self, part: _LogPart, number: int) -> Iterator[StoredEntry]:
         what = f"segment {number}"
@@ -319,7 +306,7 @@ class LogTable(_Table):
                 raise part.stale(what)
             if part.last_term is not None and segment.inode == part.inode and segment.term_of(last) != part.last_term:
                 raise part.stale(what)
-            if live := IndexSet() if part.snapshot is None else part.snapshot.live.between(first, last):
+            if live := part.snapshot.live.between(first, last):
                 there = IndexSet.from_sorted(entry.index for entry in segment.entries(first, last, payloads=False))
                 if missing := live - there:
                     raise _missing(f"segment {number} does not hold {len(missing)} entries from {first} to {last} that "
@@ -328,7 +315,7 @@ class LogTable(_Table):
 
     def _unflushed(self, part: _LogPart) -> Iterator[StoredEntry]:
         with LogReader(part.folder) as log:
-            if part.is_superseded(_state_of(log)):
+            if part.is_superseded(log.state):
                 raise part.stale("the write-ahead log")
             for answer in log.read_many(list(part.indexes)):
                 if isinstance(answer, DamagedEntry):
@@ -353,8 +340,8 @@ class BlobTable(_Table):
 
     source = "compactlib.blobstore"
     known: ClassVar[Mapping[str, _Option]] = {
-        "segments": _Option((), _segments), "now": _Option(None, _seconds, "seconds since the epoch"),
-        "reference_time": _Option(None, _seconds, "seconds since the epoch")}
+        "segments": ((), _segments, "names like 3_0, separated by commas"), "now": (None, _seconds, _A_TIME),
+        "reference_time": (None, _seconds, _A_TIME)}
     own: ClassVar[tuple[tuple[str, str], ...]] = (
         ("segment", "bigint"), ("generation", "bigint"), ("offset", "bigint"), ("size", "bigint"), ("length", "bigint"),
         ("id", "binary"), ("kind", "string"), ("sequence", "bigint"), ("op_time_ms", "bigint"),

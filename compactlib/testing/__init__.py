@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test tools for those who build on compactlib: crash a function at every point, let the disk refuse, try an executor.
+"""Test tools for hosts: crash a function at every point, let the disk refuse, test a store, an executor, a policy.
 
 >>> import tempfile
 >>> from compactlib.files import write_durably
@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     )
     from compactlib.testing.interrupts import Interrupted as Interrupted
     from compactlib.testing.kv import KVStoreConformance as KVStoreConformance, check_kv_store as check_kv_store
-    from compactlib.testing.kv_state_machine import kv_machine as kv_machine
     from compactlib.testing.objects import (
         ObjectStoreConformance as ObjectStoreConformance,
         check_object_store as check_object_store,
@@ -99,7 +98,6 @@ else:
         "compactlib.testing.interrupts": "Interrupted",
         "compactlib.testing.in_front": "FilesInFront Killed ObjectsInFront Request StoreInFront at",
         "compactlib.testing.kv": "KVStoreConformance check_kv_store",
-        "compactlib.testing.kv_state_machine": "kv_machine",
         "compactlib.testing.objects": "ObjectStoreConformance check_object_store",
         "compactlib.testing.policies": "Views check_policy",
         "compactlib.testing.promises": "PromiseBroken",

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explore what may go wrong: a run asks `pick` wherever the world may go another way, and an explorer tries the ways.
+"""Explore failures: a run calls `pick` wherever one may happen, and an explorer tries the options.
 
-The first option of a pick is the ordinary one. `explore` runs every history that departs from the ordinary one in at
-most `most` picks; with a `limit` it draws a sample of each number of departures. A failure is repeated by its picks,
-which a note on the error prints.
+The first option of a pick is the ordinary one. `explore` runs every history with at most `most` departures: picks of
+another option. With a `limit` it draws a sample of the histories of each number of departures. A note on the error of a
+failed run has the picks that repeat it.
 
 >>> def transfer(choices):
 ...     money = {"from": 1, "to": 0}
 ...     money["from"] -= 1
-...     if choices.pick("the process", "goes on", "is killed") == "is killed":
+...     if choices.pick("the process", "runs", "is killed") == "is killed":
 ...         return money
 ...     money["to"] += 1
 ...     return money
@@ -47,9 +47,9 @@ class Pick:
     """One pick of a run.
 
     Attributes:
-        name: what was picked.
-        picked: the place of the option, from 0; 0 is the ordinary one.
-        count: how many options there were.
+        name: the subject of the pick.
+        picked: the place of the option, from 0; 0 is the ordinary option.
+        count: the number of options.
         option: the option as text.
     """
 
@@ -60,11 +60,11 @@ class Pick:
 
 
 class Choices:
-    """Answers the picks of one run. Threads may share it; then the order of picks is that of the threads.
+    """Answers the picks of one run. Threads may share it; then the threads' order is the order of the picks.
 
     Args:
-        script: by the number of a pick, from 0, the place of the option to take there; the ordinary one elsewhere. A
-            place beyond the last option counts round through the options that are not ordinary.
+        script: by the number of a pick, from 0, the place of its option; other picks take the ordinary option. A place
+            beyond the last option wraps around through the options that are not ordinary.
 
     Attributes:
         made: the picks so far, in order.
@@ -76,12 +76,12 @@ class Choices:
         self._lock = threading.Lock()
 
     def pick(self, name: str, ordinary: OptionT, *others: OptionT) -> OptionT:
-        """Take one of the options.
+        """Return one of the options.
 
         Args:
-            name: what is picked, for the story.
-            ordinary: what happens when nothing goes wrong.
-            others: what may happen instead.
+            name: the subject of the pick, for the story.
+            ordinary: the option without a failure.
+            others: the other options.
         """
         with self._lock:
             place = self._script.get(len(self.made), 0)
@@ -106,7 +106,7 @@ class Choices:
 
 
 Run: TypeAlias = Callable[[Choices], object]
-"""One history: does the same in each run for equal answers to its picks, and raises if something is wrong."""
+"""One history: makes the same calls for equal picks, and raises if something is wrong."""
 
 
 def explore(run: Run, *, most: int = 1, limit: int | None = None, seed: int = 0) -> int:
@@ -114,15 +114,15 @@ def explore(run: Run, *, most: int = 1, limit: int | None = None, seed: int = 0)
 
     Args:
         run: one history.
-        most: how many picks may depart, >= 0.
-        limit: try at most so many histories of each number of departures, drawn at random; all if `None`.
+        most: the largest number of departures, >= 0.
+        limit: the largest number of histories of each number of departures, drawn at random; all if `None`.
         seed: draws the sample.
 
     Returns:
-        How many histories were run.
+        The number of histories.
 
     Raises:
-        BaseException: what a run raised, with a note that tells its picks and how to repeat them.
+        BaseException: the error of a run, with a note that has its picks and the call that repeats them.
         InvalidInput: `most` is negative.
     """
     if most < 0:
@@ -148,12 +148,12 @@ def sample(run: Run, histories: int, *, most: int = 3, seed: int = 0) -> int:
 
     Args:
         run: one history.
-        histories: how many to run besides the ordinary one.
-        most: how many picks may depart, >= 1.
+        histories: the number of histories in addition to the ordinary one.
+        most: the largest number of departures, >= 1.
         seed: draws the departures; equal seeds draw equal histories.
 
     Returns:
-        How many histories were run.
+        The number of histories.
 
     Raises:
         BaseException: as `explore`.
@@ -170,10 +170,10 @@ def sample(run: Run, histories: int, *, most: int = 3, seed: int = 0) -> int:
 
 
 def repeat(run: Run, script: Mapping[int, int]) -> Choices:
-    """Run one history by its departures, as `Choices.departures` or the note of a failure gives them.
+    """Run one history by its departures, as in `Choices.departures` or the note of a failure.
 
     Raises:
-        BaseException: what the run raised, with the note.
+        BaseException: the error of the run, with the note.
     """
     choices = Choices(script)
     try:
@@ -185,11 +185,11 @@ def repeat(run: Run, script: Mapping[int, int]) -> Choices:
 
 
 def drawn_choices(*, picks: int = 200, most: int = 4) -> SearchStrategy[Choices]:
-    """A Hypothesis strategy of `Choices`, so that Hypothesis searches and shrinks: fewer departures, and earlier ones.
+    """Return a Hypothesis strategy of `Choices`. It shrinks to fewer and earlier departures.
 
     Args:
-        picks: departures are among the first so many picks.
-        most: how many departures at most.
+        picks: departures are among this number of first picks.
+        most: the largest number of departures.
     """
     from hypothesis import strategies
 
@@ -198,7 +198,7 @@ def drawn_choices(*, picks: int = 200, most: int = 4) -> SearchStrategy[Choices]
 
 
 def spread(values: Iterable[OptionT], most: int) -> list[OptionT]:
-    """At most `most` of the values, evenly spread, the first and the last among them."""
+    """Return at most `most` of the values, evenly spread, with the first and the last."""
     listed = values if isinstance(values, Sequence) else list(values)
     if len(listed) <= most or most < 2:
         return list(listed[:most])

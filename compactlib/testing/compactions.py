@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of `contract.Compaction`, as promises that any store can be held to by its `Driver`.
+"""The contract of `contract.Compaction`, as tests of any store through its `Driver`.
 
     class TestMyStore(CompactionConformance):       # each promise is a test of pytest
         def make_driver(self):
@@ -7,18 +7,18 @@
 
     check_compaction(MyDriver(), folder)            # without pytest
 
-`Driver.act` is called until `plan(policy)` finds something to do. Every compaction is given the driver's policy. What
-kills, crashes and refusals at each step do to the same store is `check_hazards`' part.
+`Driver.act` is called until `plan(policy)` is not empty. Every compaction gets the driver's policy. `check_hazards`
+tests the same store with kills, crashes and refusals at each step.
 
-A driver may have, besides its five methods:
+A driver may have, in addition to its five methods:
 
 - `has_peers = True`: the store is shared. Each opening of a world is a handle of the same store, any number may compact
-  at once, and one of them commits. Without it a store has one owner, and a second opening is `Busy`.
+  at once, and one commits. Without it a store has one owner, and a second opening is `Busy`.
 - `uses_executor = False`: compactions give no tasks to an executor.
-- `state(store)`: a value that changes when a compaction commits, and at no other time; else the rows of the view.
-- `contents(world, store)`: all that is stored, as bytes by name; else the files of the folder, or of a shared store the
-  bytes of its `state`.
-- `reader(world)`: another process' reader, with a `close`; `check` reads from it as from the store.
+- `state(store)`: a value that changes only when a compaction commits; by default the rows of the view.
+- `contents(world, store)`: the whole stored content, as bytes by name; by default the files of the folder, or of a
+  shared store the bytes of its `state`.
+- `reader(world)`: a reader of another process, with a `close`; `check` takes it in place of the store.
 """
 
 from __future__ import annotations
@@ -76,20 +76,20 @@ from compactlib.testing.stand_ins import (
     spent_at,
 )
 
-_TELLS = re.compile(r"\d|\w_\w|=")
+_NAMES_A_GATE = re.compile(r"\d|\w_\w|=")
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _MOST_COMPACTIONS, _MOST_ACTS, _MOST_SPENT, _MOST_PAUSED = 8, 200, 40, 3
 _EARLY_SECONDS = 0.05
 _LOCK_NAME = "LOCK"
-"""The file by which a folder is locked holds nothing."""
+"""The lock file of a folder, which has no content."""
 
 
 class Surprise(Exception):
-    """An error that is none of the library's."""
+    """An error outside the library's tree."""
 
 
 class _Room(FilesInFront):
-    """The local disk, with as much room as a test says."""
+    """The local disk with a set amount of room."""
 
     def __init__(self) -> None:
         super().__init__(act_at_once)
@@ -101,7 +101,7 @@ class _Room(FilesInFront):
 
 @attrs.frozen
 class Opened:
-    """A store that a check has open: its driver, its world and its disk, what was tried, how many changes it made."""
+    """A store that a test has open, with its driver, world, disk and journal, and its requests that change the disk."""
 
     store: Any
     driver: Driver[Any]
@@ -127,20 +127,20 @@ class Opened:
         return self.store.plan(self.driver.policy(), **named)
 
     def compact(self, plan: Any = None, **named: Any) -> Any:
-        """Return the report of `compact()` with a plan, or with the driver's policy, or raise what it raises."""
+        """Call `compact()` with a plan, or with the driver's policy."""
         given = {} if plan is not None else {"policy": self.driver.policy()}
         return self.store.compact(plan, **{**given, **named})
 
     def ended(self, plan: Any = None, **named: Any) -> Any:
-        """Return the report of `compact()`, or the library's error that it raises."""
+        """Return the report of `compact()`, or the library's error."""
         return _attempt(partial(self.compact, plan, **named))
 
     def reclaimed(self, **named: Any) -> Any:
-        """Return the report of `reclaim()`, or the library's error that it raises."""
+        """Return the report of `reclaim()`, or the library's error."""
         return _attempt(lambda: self.store.reclaim(**named))
 
     def act(self, number: int) -> None:
-        """Let the driver act until there is something to compact, and to copy where an executor copies."""
+        """Let the driver act until the plan is not empty, and copies something if the store uses an executor."""
         rng = Random(number)
         for _ in range(_MOST_ACTS):
             self.driver.act(self.store, rng, self.journal)
@@ -149,15 +149,15 @@ class Opened:
             if copies and not plan.is_empty:
                 return
         raise Mismatch(f"after {_MOST_ACTS} calls of act() plan(policy) is {self.plan()!r}",
-                       "a policy() of the driver that finds something to do after a few acts")
+                       "a policy() of the driver whose plan is not empty after a few acts")
 
     def state(self) -> object:
-        """What changes with a commit."""
+        """Return the value that changes with a commit."""
         own = getattr(self.driver, "state", None)
         return own(self.store) if own is not None else self.store.view().to_dicts()
 
     def contents(self) -> Mapping[str, bytes]:
-        """All that is stored."""
+        """Return the whole stored content."""
         own = getattr(self.driver, "contents", None)
         if own is not None:
             found: Mapping[str, bytes] = own(self.world, self.store)
@@ -166,15 +166,15 @@ class Opened:
         return {"state": repr(self.state()).encode()} if is_shared else folder_contents(self.world.folder)
 
     def check(self, after: str, reader: Any = None) -> None:
-        """Require that what was acknowledged is there, read from the store or from a reader."""
+        """Require that every acknowledged change is present, read from the store or from a reader."""
         try:
             self.driver.check(self.store if reader is None else reader, self.journal, damage="")
         except Exception as error:
-            raise Mismatch(f"after {after}: {type(error).__name__}: {error}", "everything acknowledged to be there"
+            raise Mismatch(f"after {after}: {type(error).__name__}: {error}", "every acknowledged change to be present"
                            ) from error
 
     def finish(self, after: str) -> None:
-        """Require that nothing runs, that compactions come to an end, and that everything is there then."""
+        """Require that the store is idle, that further compactions end with an empty one, and that nothing is lost."""
         status = self.store.status()
         if status.is_busy:
             raise Mismatch(f"after {after}: {status!r}", "is_busy to be false: every end of a run releases it")
@@ -182,12 +182,12 @@ class Opened:
             report = self.ended()
             if isinstance(report, CompactlibError):
                 raise Mismatch(f"after {after} the next compact() raised {report!r}",
-                               "it to go on with what is left, until its report is empty")
+                               "it to compact the rest, until its report is empty")
             if report.is_empty:
                 break
         else:
-            raise Mismatch(f"after {after} each of {_MOST_COMPACTIONS} compactions found something to do",
-                           "them to come to rest")
+            raise Mismatch(f"after {after} none of {_MOST_COMPACTIONS} compactions was empty",
+                           "an empty compaction, since nothing was written")
         plan = self.plan()
         if not plan.is_empty:
             raise Mismatch(f"after {after} the report of compact() is empty ({report.why}), but plan() is {plan!r}",
@@ -200,14 +200,14 @@ class CompactionConformance(ConformanceKit):
     """Inherit in a test class, return a driver from `make_driver`, and pytest finds the promises.
 
     Attributes:
-        effort_percent: how many of the steps are tried where there may be many.
+        effort_percent: the number of steps that are tried if there are many, in percent.
     """
 
     effort_percent: int = 100
 
     def make_driver(self) -> Driver[Any]:
         """Return the driver of the store to test."""
-        raise NotImplementedError("say which store is to be tested: make_driver returns a Driver")
+        raise NotImplementedError("override make_driver to return a Driver")
 
     @property
     def has_peers(self) -> bool:
@@ -219,7 +219,7 @@ class CompactionConformance(ConformanceKit):
 
     @contextlib.contextmanager
     def opened(self, folder: Path, *, acts: int = 0, name: str = "store") -> Iterator[Opened]:
-        """A store in a world of its own below `folder`, with so many times something to compact; closed at the end."""
+        """Open a store in a new world below `folder`, with something to compact after each of `acts`; close it."""
         place = folder / name
         place.mkdir(exist_ok=True)
         world = World(place)
@@ -232,48 +232,48 @@ class CompactionConformance(ConformanceKit):
 
     @contextlib.contextmanager
     def reopened(self, opened: Opened) -> Iterator[Opened]:
-        """The store of the same world once more, on a sound disk: of a closed store its successor, else a peer."""
+        """Open the store of the same world again: of a closed store its successor, else a peer."""
         with _closing(Opened.of(opened.driver, opened.world, opened.journal)) as again:
             yield again
 
     def some(self, count: int, most: int) -> Sequence[int]:
-        """Numbers from 1 to `count`, evenly spread if they are more than `most` of the effort."""
+        """Return numbers from 1 to `count`, at most `most` in percent of the effort, evenly spread."""
         return spread(range(1, count + 1), max(2, most * self.effort_percent // 100))
 
     def test_driver_sees_what_is_missing(self, tmp_path: Path) -> None:
-        """Its `check` raises over an empty store; `state` and `contents` change with a commit.
+        """The driver's `check` raises for an empty store; `state` and `contents` change with a commit.
 
-        To do: compare each change with what is read in check(), and show what a commit replaces in state(), contents().
+        To do: compare each change with the read value in check(), and return replaced files in state(), contents().
         """
         with self.opened(tmp_path, acts=1) as opened, self.opened(tmp_path, name="empty") as empty:
             found = _raised_by(lambda: opened.driver.check(empty.store, opened.journal, damage=""))
             if not isinstance(found, Exception):
-                raise Mismatch("check() is content with an empty store", "it to raise, since all of it is missing")
+                raise Mismatch("check() accepts an empty store", "it to raise, since all changes are missing")
             before = {"state()": opened.state(), "contents()": opened.contents()}
             _done(opened.ended(), "compact()")
             for name, after in {"state()": opened.state(), "contents()": opened.contents()}.items():
                 if after == before[name]:
                     raise Mismatch(f"{name} is the same before and after a compaction", "it to change with a commit")
 
-    # ---- what a plan says, and whether that is what is done
+    # ---- plans
 
     def test_empty_store_says_why_nothing_is_done(self, tmp_path: Path) -> None:
-        """Its plan is empty, never `None`, and names the gate; the report of `compact` is empty for that reason.
+        """The plan of an empty store is empty, never `None`, and names the gate; `compact` reports the same reason.
 
-        To do: say why: "0 of 0 bytes are dead, below min_dead_bytes=4096; lower it, or wait".
+        To do: give the reason: "0 of 0 bytes are dead, below min_dead_bytes=4096; lower it, or wait".
         """
         with self.opened(tmp_path) as opened:
             plan = opened.plan()
-            assert plan is not None, "plan() answered None"
-            assert plan.is_empty, f"there is nothing in the store, and the plan is {plan!r}"
+            assert plan is not None, "plan() returned None"
+            assert plan.is_empty, f"the store is empty, and the plan is {plan!r}"
             _names_a_gate(plan.why)
             same((plan.bytes_to_copy or 0, plan.bytes_freed or 0), (0, 0))
             same(_nothing(opened.ended(), "compact() of an empty store").why, plan.why)
 
     def test_plan_changes_nothing(self, tmp_path: Path) -> None:
-        """Neither do a view, a status, an audit or a verification: not one byte.
+        """A plan, a view, a status, an audit and a verification change no byte.
 
-        To do: measure and decide in memory; what has to be written, recovered or removed waits for compact().
+        To do: measure and decide in memory; write, recover and remove in compact().
         """
         with self.opened(tmp_path, acts=1) as opened:
             before = opened.contents()
@@ -283,12 +283,12 @@ class CompactionConformance(ConformanceKit):
                                "verify()": opened.store.verify}.items():
                 call()
                 same(opened.changes, [], case=f"changes of the disk in {name}")
-                same(opened.contents(), before, case=f"what is stored after {name}")
+                same(opened.contents(), before, case=f"the stored content after {name}")
             _done(opened.ended(), "compact() after plan()")
             opened.check("compact()")
 
     def test_views_plans_and_status_are_values(self, tmp_path: Path) -> None:
-        """Frozen, picklable, printed in one line, and plain data in `to_dicts()`.
+        """Views, plans and status are frozen, picklable, printed in one line, and plain data in `to_dicts()`.
 
         To do: make it an attrs.frozen class of plain or frozen fields, on compactlib.report.Printed.
         """
@@ -297,7 +297,7 @@ class CompactionConformance(ConformanceKit):
             for what, value in {"plan()": plan, "view()": view, "status()": status}.items():
                 _is_a_value(what, value)
             same(plan.is_empty, False, case="is_empty, after act()")
-            assert plan.why.strip(), "the plan does not say why"
+            assert plan.why.strip(), "the plan has no reason"
             if plan.is_exact and (plan.bytes_to_copy is None or plan.bytes_freed is None):
                 raise Mismatch(f"is_exact with bytes_to_copy={plan.bytes_to_copy}, bytes_freed={plan.bytes_freed}",
                                "both as numbers, or is_exact=False")
@@ -306,7 +306,7 @@ class CompactionConformance(ConformanceKit):
     def test_equal_views_give_equal_plans(self, tmp_path: Path) -> None:
         """A plan is a function of a view, a policy and a time.
 
-        To do: decide by the view alone; take the room into it, the time from the store's clock, and draw nothing.
+        To do: decide by the view alone; put the room into it, take the time from the store's clock, and draw nothing.
         """
         with self.opened(tmp_path, acts=1) as opened:
             view = opened.store.view()
@@ -314,10 +314,10 @@ class CompactionConformance(ConformanceKit):
             for plan in (opened.plan, opened.store.plan):
                 same(plan(view=view), plan(view=pickle.loads(pickle.dumps(view))), plan())
 
-    def test_plan_is_carried_out_as_it_says(self, tmp_path: Path) -> None:
-        """What it copies and frees is what is then copied and freed, to the byte if it says so.
+    def test_plan_forecasts_bytes(self, tmp_path: Path) -> None:
+        """A plan with `is_exact` copies and frees exactly its numbers of bytes.
 
-        To do: count headers, indexes and footers too; if that cannot be known before, say is_exact=False, or None.
+        To do: count headers, indexes and footers too; if the plan cannot know them, set is_exact=False, or None.
         """
         with self.opened(tmp_path, acts=2) as opened:
             plan, before = opened.plan(), opened.contents()
@@ -331,22 +331,22 @@ class CompactionConformance(ConformanceKit):
             opened.check("compact(plan)")
 
     def test_second_run_finds_nothing_to_do(self, tmp_path: Path) -> None:
-        """Its report is empty for the reason of the empty plan, and it changes nothing.
+        """The report of a second run is empty, with the reason of the empty plan, and nothing changes.
 
-        To do: plan nothing that brings nothing: a segment that was just written is not worth copying again.
+        To do: plan nothing without gain: a segment that was just written is not worth copying again.
         """
         with self.opened(tmp_path, acts=1) as opened:
             opened.finish("compact()")
             opened.store.reclaim()
             plan, before = opened.plan(), opened.contents()
             _names_a_gate(plan.why)
-            same(_nothing(opened.ended(), "one more compact()").why, plan.why)
+            same(_nothing(opened.ended(), "another compact()").why, plan.why)
             same(opened.contents(), before)
 
-    def test_order_that_cannot_be_meant_is_refused(self, tmp_path: Path) -> None:
+    def test_contradicting_arguments_are_refused(self, tmp_path: Path) -> None:
         """A plan of another store is `InvalidInput` or `Stale`, a plan and a policy `InvalidInput`; nothing changes.
 
-        To do: note in the plan which store it is of, and look at both before anything else.
+        To do: put the store's name into the plan, and check both arguments first.
         """
         with self.opened(tmp_path, acts=1) as opened, self.opened(tmp_path, acts=1, name="other") as other:
             foreign, own, before = other.plan(), opened.plan(), opened.contents()
@@ -358,9 +358,9 @@ class CompactionConformance(ConformanceKit):
             opened.finish("a plan of another store, and a plan with a policy")
 
     def test_old_plan_takes_nothing_of_later_writes(self, tmp_path: Path) -> None:
-        """A plan whose sources are gone is `Stale`; one that only writes came after may be.
+        """A plan whose sources were compacted is `Stale`; a plan made before later writes may be.
 
-        To do: freeze in the plan what it takes, and compare with what is there before anything is written.
+        To do: put the sources into the plan, and compare them with the store before the first write.
         """
         with self.opened(tmp_path, acts=1) as opened:
             plan = opened.plan()
@@ -368,7 +368,7 @@ class CompactionConformance(ConformanceKit):
             report = opened.ended(plan)
             if isinstance(report, CompactlibError) or report.is_empty:
                 _failed(report, Stale, "compact() with a plan made before the last write")
-            opened.finish("a plan that writes came after")
+            opened.finish("a plan made before a write")
         with self.opened(tmp_path, acts=1, name="carried out") as opened:
             plan = opened.plan()
             _done(opened.ended(plan), "compact(plan)")
@@ -378,25 +378,25 @@ class CompactionConformance(ConformanceKit):
             same(opened.contents(), before)
             opened.finish("an outdated plan")
 
-    def test_given_policy_is_the_one_that_is_asked(self, tmp_path: Path) -> None:
-        """It gets a view, and a time from the store's clock.
+    def test_given_policy_is_called(self, tmp_path: Path) -> None:
+        """The given policy gets a view, and a time from the store's clock.
 
         To do: pass the given policy and clock.now() to the planning.
         """
         with self.opened(tmp_path, acts=1) as opened:
             policy = PolicyBy(opened.driver.policy())
             opened.store.plan(policy)
-            asked = len(policy.times)
-            assert asked, "plan(policy) did not ask it"
+            called = len(policy.times)
+            assert called, "plan(policy) did not call it"
             _done(opened.ended(policy=policy), "compact(policy=...)")
-            assert len(policy.times) > asked, "compact(policy=...) did not ask it"
-            assert all(isinstance(now, float) for now in policy.times), f"it was asked with the times {policy.times}"
+            assert len(policy.times) > called, "compact(policy=...) did not call it"
+            assert all(isinstance(now, float) for now in policy.times), f"it was called with the times {policy.times}"
             opened.finish("compact(policy=...)")
 
-    # ---- what else a store answers
+    # ---- the other calls
 
     def test_reclaim_verify_and_audit_answer(self, tmp_path: Path) -> None:
-        """`reclaim` a report, `verify` a sound report of what it read, `audit` nothing.
+        """`reclaim` returns a report, `verify` a sound report of the records that it read, `audit` returns `None`.
 
         To do: return a report, which may be empty, a compactlib.report.VerifyReport, and None.
         """
@@ -407,15 +407,15 @@ class CompactionConformance(ConformanceKit):
                 if not isinstance(report, VerifyReport) or not report.is_sound:
                     raise Mismatch(f"verify() {when} a compaction: {report!r}: {getattr(report, 'findings', '')}",
                                    "a VerifyReport that is sound")
-                assert report.records > 0, f"verify() has looked at no records: {report!r}"
+                assert report.records > 0, f"verify() has read no records: {report!r}"
                 same(opened.store.audit(), None)
                 opened.check(f"reclaim() {when} a compaction")
                 opened.compact()
 
     def test_closed_store_says_so(self, tmp_path: Path) -> None:
-        """After `close` everything raises `Closed`; closing again does nothing, and the folder is free.
+        """After `close` every call raises `Closed`; closing again does nothing, and the folder is free.
 
-        To do: ask first whether it is closed, in each method; let the lock go last in close(), and only once.
+        To do: check first in each method whether the store is closed; release the lock last in close(), and only once.
         """
         with self.opened(tmp_path, acts=1) as opened:
             plan, store = opened.plan(), opened.store
@@ -430,10 +430,10 @@ class CompactionConformance(ConformanceKit):
             with self.reopened(opened) as again:
                 again.finish("closing and opening again")
 
-    def test_closing_lets_everything_go(self, tmp_path: Path) -> None:
-        """After a compaction that was done, interrupted or refused no file is open, and no thread lives.
+    def test_closing_releases_files_and_threads(self, tmp_path: Path) -> None:
+        """After a compaction that was done, interrupted or refused, closing leaves no file open and no thread alive.
 
-        To do: close what was opened in a `finally`, the descriptors of readers included, and join each thread.
+        To do: close each file in a `finally`, the descriptors of readers too, and join each thread.
         """
         if self.has_peers:
             return
@@ -450,7 +450,7 @@ class CompactionConformance(ConformanceKit):
                 opened.check("a compaction")
             left = [*_open_files(opened.world.folder), *lasting_threads(threads)]
             if left:
-                raise Mismatch(f"after compact({', '.join(named)}) and close() there are still open: {shown(left)}",
+                raise Mismatch(f"after compact({', '.join(named)}) and close(), still open: {shown(left)}",
                                "every file to be closed and every thread to have ended")
 
     # ---- a store owns its compaction: one at a time, and `close` ends it
@@ -468,7 +468,7 @@ class CompactionConformance(ConformanceKit):
             opened.finish("a second opening was refused")
 
     def test_busy_store_says_so_at_once(self, tmp_path: Path) -> None:
-        """During a commit a second run is `Busy`, and so is the status. Of two peers one commits.
+        """During a commit a second run raises `Busy`, and the status is busy. Of two peers one commits.
 
         To do: begin each run with compactlib.guard.Run.begin(), which raises Busy while another runs.
         """
@@ -486,10 +486,10 @@ class CompactionConformance(ConformanceKit):
             _one_done([first.answer(), second], "two at once")
             opened.finish("two compactions at once")
 
-    def test_run_refuses_what_is_asked_from_within(self, tmp_path: Path) -> None:
-        """Policy, fence, observer, executor, task: closing and compacting are `Busy`.
+    def test_calls_from_within_a_run_are_busy(self, tmp_path: Path) -> None:
+        """Policy, fence, observer, executor and task get `Busy` when they close or compact the store.
 
-        To do: ask the policy, enter the fence and notify inside `with runs.begin(budget)`, and not under a lock.
+        To do: call the policy, enter the fence and notify inside `with runs.begin(budget)`, and not under a lock.
         """
         for place in ("policy", "fence", "observer", *(("executor", "task") if self.uses_executor else ())):
             with self.opened(tmp_path, acts=1, name=f"store-{place}") as opened:
@@ -511,10 +511,10 @@ class CompactionConformance(ConformanceKit):
                 _done(outcome, what)
                 opened.finish(what)
 
-    def test_readers_go_on_through_a_compaction(self, tmp_path: Path) -> None:
-        """A reader reads the same before the commit, in it, and after it.
+    def test_readers_continue_during_a_compaction(self, tmp_path: Path) -> None:
+        """A reader reads the same before, during and after the commit.
 
-        To do: keep what is replaced until no reader can hold it any more, and let readers find the new names.
+        To do: keep replaced files until no reader can use them, and let readers find the new names.
         """
         with self.opened(tmp_path, acts=2) as opened, Gate() as gate, contextlib.ExitStack() as readers:
             open_reader = getattr(opened.driver, "reader", None)
@@ -526,15 +526,15 @@ class CompactionConformance(ConformanceKit):
             compaction.holds_until(gate)
             opened.check("a commit has begun", reader)
             gate.open()
-            _done(compaction.answer(), "a compaction beside which was read")
+            _done(compaction.answer(), "a compaction with concurrent reads")
             opened.check("a compaction, by a reader from before", reader)
             fresh = readers.enter_context(contextlib.closing(open_reader(opened.world)))
             opened.check("a compaction, by a new reader", fresh)
 
-    def test_writers_go_on_beside_a_compaction(self, tmp_path: Path) -> None:
-        """While tasks run, writing, views and plans come back; what is written stays.
+    def test_writers_continue_during_a_compaction(self, tmp_path: Path) -> None:
+        """While tasks run, writes, views and plans return; the writes stay.
 
-        To do: hold no lock that writers need while an executor works; take it for the commit alone.
+        To do: hold no lock of the writers while an executor works; take it for the commit alone.
         """
         if not self.uses_executor:
             return
@@ -545,11 +545,11 @@ class CompactionConformance(ConformanceKit):
                                "audit()": opened.store.audit, "status()": opened.store.status}.items():
                 Call(call, f"{name} while tasks run").answer()
             gate.open()
-            _done(compaction.answer(), "a compaction beside which was written")
-            opened.finish("writes beside a compaction")
+            _done(compaction.answer(), "a compaction with concurrent writes")
+            opened.finish("writes during a compaction")
 
     def test_close_cancels_the_run_and_waits(self, tmp_path: Path) -> None:
-        """It cancels the tasks' budget, and comes back when the run has ended: also in a commit.
+        """`close` cancels the tasks' budget, and returns when the run has ended: also in a commit.
 
         To do: give the executor the budget of compactlib.guard.Run; its close() cancels that and waits.
         """
@@ -560,24 +560,24 @@ class CompactionConformance(ConformanceKit):
                 compaction = Call(partial(opened.ended, budget=mine, **held), "compact()")
                 compaction.holds_until(gate)
                 closings = [Call(opened.store.close, f"close() {nth} during a compaction") for nth in ("once", "twice")]
-                # One that does not wait has this long to be found out; one that waits is never taken for it.
+                # A close() that does not wait returns within this time; a close() that waits never fails this check.
                 if any(closing.ended.wait(_EARLY_SECONDS) for closing in closings):
-                    raise Mismatch("close() came back while the compaction still ran", "it to wait for the run's end")
+                    raise Mismatch("close() returned while the compaction still ran", "it to wait for the run's end")
                 gate.open()
                 for closing in closings:
                     closing.answer()
                 outcome = compaction.answer()
-                assert all(each.cancelled for each in lent), "close() came back, and the tasks' budget is not cancelled"
-                assert not mine.cancelled, "close() has cancelled the caller's budget, who may need it for other stores"
+                assert all(each.cancelled for each in lent), "close() returned, and the tasks' budget is not cancelled"
+                assert not mine.cancelled, "close() has cancelled the caller's budget, which other stores may share"
                 if lent and not (isinstance(outcome, CompactlibError) or getattr(outcome, "is_partial", False)):
                     raise Mismatch(f"the compaction while the store was closed: {outcome!r}", "BudgetSpent")
                 with self.reopened(opened) as again:
                     again.finish("closing during a compaction")
 
-    # ---- whatever those do who watch, decide, copy, guard or limit: it is named, and the next goes on
+    # ---- errors of observers, policies, executors, fences and budgets
 
-    def test_observers_may_raise_and_may_ask(self, tmp_path: Path) -> None:
-        """An observer that raises breaks nothing; one that asks for a view or a plan waits for nothing.
+    def test_observers_may_raise_and_may_call(self, tmp_path: Path) -> None:
+        """An observer that raises breaks nothing; an observer may call for a view or a plan, without waiting.
 
         To do: notify through compactlib.observer.notify, and never inside a lock.
         """
@@ -590,23 +590,24 @@ class CompactionConformance(ConformanceKit):
             answers: list[object] = []
 
             def ask() -> None:
-                # One thread each, so that a lock that its holder may take again does not hide behind that.
+                # Also in another thread, since the notifying thread may hold a reentrant lock.
                 for asked in (opened.store.status, opened.store.view, opened.plan):
                     answers.append(_attempt(asked))
-                    asking = Call(partial(_attempt, asked), "asking the store from an observer")
+                    asking = Call(partial(_attempt, asked), "a call of the store from an observer")
                     answers.append(asking.answer(times=2))
 
             observer = ObserverBy(ask)
             call = partial(opened.ended, observer=observer)
-            _done(Call(call, "a compaction whose observer asks").answer(), "a compaction whose observer asks")
-            same(len(answers), 6 * observer.calls, case="answers that the observer got")
+            what = "a compaction whose observer calls the store"
+            _done(Call(call, what).answer(), what)
+            same(len(answers), 6 * observer.calls, case="the observer's calls that returned")
             strange = [answer for answer in answers if isinstance(answer, CompactlibError)]
-            assert not strange, f"asking the store from an observer raised {strange[0]!r}"
+            assert not strange, f"a call of the store from an observer raised {strange[0]!r}"
 
-    def test_executor_that_does_wrong_is_a_failure(self, tmp_path: Path) -> None:
-        """It raises, fails, forgets or makes up a task: an error, and the next compaction goes on.
+    def test_faulty_executor_is_a_failure(self, tmp_path: Path) -> None:
+        """An executor that raises, fails, forgets or invents a task gives an error, and the next compaction works.
 
-        To do: catch Exception around the executor as TaskFailed, and check its answers: answers_of().
+        To do: catch Exception around the executor as TaskFailed, and check its outcomes: answers_of().
         """
         if not self.uses_executor:
             return
@@ -624,8 +625,8 @@ class CompactionConformance(ConformanceKit):
                 _truthful(opened, error, before, f"an executor that {name}")
                 opened.finish(f"an executor that {name}")
 
-    def test_foreign_errors_and_interrupts_come_through(self, tmp_path: Path) -> None:
-        """A policy's and a fence's own errors, and interrupts from anywhere; the next one goes on.
+    def test_foreign_errors_and_interrupts_are_raised(self, tmp_path: Path) -> None:
+        """Errors of a policy and a fence, and interrupts from anywhere, are raised; the next compaction works.
 
         To do: release runs, locks and files in `finally`; catch CompactlibError around a fence, BaseException nowhere.
         """
@@ -645,13 +646,13 @@ class CompactionConformance(ConformanceKit):
                     for call in calls:
                         found = _raised_by(call)
                         if found is not error:
-                            raise Mismatch(f"{error!r} from {name}: {found!r}", "it to come through")
+                            raise Mismatch(f"{error!r} from {name}: {found!r}", "this error to be raised")
                     opened.finish(f"{error!r} from {name}")
 
     def test_fence_guards_each_commit(self, tmp_path: Path) -> None:
-        """What is committed is committed inside it; a library's error on entering is raised.
+        """Each commit is inside the fence; a library's error on entering it is raised.
 
-        To do: put `with fence.guard():` around each commit, and let what entering it raises end the work.
+        To do: put `with fence.guard():` around each commit, and let an error on entering end the work.
         """
         with self.opened(tmp_path, acts=2, name="counting") as opened:
             before, seen = opened.state(), list[object]()
@@ -675,10 +676,10 @@ class CompactionConformance(ConformanceKit):
                     same(opened.state(), before, case="the store's state, after the first entry was refused")
                 opened.finish(when)
 
-    def test_cancelled_budget_lets_nothing_begin(self, tmp_path: Path) -> None:
-        """`compact` raises `BudgetSpent`; the others end by it or answer; nothing has changed.
+    def test_cancelled_budget_starts_nothing(self, tmp_path: Path) -> None:
+        """`compact` raises `BudgetSpent`; `reclaim`, `view` and `verify` raise it or return; nothing has changed.
 
-        To do: ask budget.check() before the first step, and where much has to be counted or read.
+        To do: call budget.check() before the first step, and before long counting or reading.
         """
         with self.opened(tmp_path, acts=1) as opened:
             budget, before, fence = Budget(), opened.state(), FenceBy()
@@ -698,7 +699,7 @@ class CompactionConformance(ConformanceKit):
     def test_budget_ends_or_holds_the_work_at_any_step(self, tmp_path: Path) -> None:
         """Spent: a partial report, `BudgetSpent` if nothing could be committed, or done; paused: it waits.
 
-        To do: ask the budget before each chunk and each commit, not inside one, and wait in it with no lock held.
+        To do: check the budget before each chunk and each commit, not inside a commit, and wait in it without a lock.
         """
         steps = self._steps(tmp_path)
         for what, most, make in (("spent", _MOST_SPENT, spent_at), ("paused", _MOST_PAUSED, paused_at)):
@@ -720,23 +721,23 @@ class CompactionConformance(ConformanceKit):
                     opened.finish(when)
             assert what != "spent" or any(isinstance(outcome, CompactlibError) or getattr(outcome, "is_partial", False)
                                           for outcome in outcomes), (
-                f"the budget was spent at each of {len(outcomes)} steps, and every compaction was whole all the same")
+                f"the budget was spent at each of {len(outcomes)} steps, and every compaction was whole anyway")
 
     def _steps(self, folder: Path) -> int:
-        """How often a whole compaction asks its budget."""
+        """Return how often a whole compaction checks its budget."""
         with self.opened(folder, acts=2, name="counting steps") as opened:
             clock = StepClock()
             _done(opened.ended(budget=clock.budget), "a compaction with a deadline far away")
         if not clock.readings:
-            raise Mismatch("a whole compaction never asked the budget", "it to be asked before each chunk")
+            raise Mismatch("a whole compaction never checked the budget", "a check before each chunk")
         return clock.readings
 
-    # ---- a disk without room, and one that refuses
+    # ---- a disk without room
 
     def test_nothing_begins_without_room(self, tmp_path: Path) -> None:
-        """Its report is empty, and names what is needed and what there is.
+        """Without room, the report is empty, and its reason has the needed and the available bytes.
 
-        To do: ask files.available_bytes(folder) before the first change, and compare with plan.bytes_needed.
+        To do: call files.available_bytes(folder) before the first change, and compare with plan.bytes_needed.
         """
         with self.opened(tmp_path, acts=1) as opened:
             plan = opened.plan()
@@ -748,22 +749,22 @@ class CompactionConformance(ConformanceKit):
                 reason = _nothing(report, f"compact() of {plan.bytes_needed} bytes with room for {room}").why
                 plainly = reason.replace(",", "")
                 if str(plan.bytes_needed) not in plainly or str(room) not in plainly:
-                    raise Mismatch(f"the reason {reason!r}", f"one with both numbers, {plan.bytes_needed} and {room}")
+                    raise Mismatch(f"the reason {reason!r}", f"both numbers in it, {plan.bytes_needed} and {room}")
             same((opened.contents(), fence.entered), (before, 0))
             opened.disk.room = plan.bytes_needed * 2
             opened.finish("a compaction that had no room")
 
 
 def check_compaction(driver: Driver[Any], folder: Path, *, effort_percent: int = 100) -> list[str]:
-    """Hold a store to the contract of `Compaction`, without pytest, and return the names of the promises.
+    """Test a store against the contract of `Compaction`, without pytest, and return the names of the promises.
 
     Args:
         driver: opens, uses and checks the store, as for `check_hazards`.
-        folder: an empty folder that exists; each promise gets a folder of its own inside.
-        effort_percent: how many of the steps of a compaction to try, where each is tried; 100 takes some seconds.
+        folder: an empty folder that exists; each promise gets a new folder inside.
+        effort_percent: the number of steps of a compaction that are tried, in percent; 100 takes some seconds.
 
     Raises:
-        PromiseBroken: the first promise that the store does not keep, with what to do.
+        PromiseBroken: the first promise that the store breaks, with the usual remedy.
     """
     suite = CompactionConformance()
     suite.make_driver = lambda: driver  # type: ignore[method-assign]
@@ -776,7 +777,7 @@ def check_compaction(driver: Driver[Any], folder: Path, *, effort_percent: int =
 
 @contextlib.contextmanager
 def _closing(opened: Opened) -> Iterator[Opened]:
-    """Close the store at the end; what went wrong before is reported, not what then goes wrong with closing."""
+    """Close the store at the end; after an error of the block, an error of closing is not reported."""
     try:
         yield opened
     except BaseException:
@@ -792,7 +793,7 @@ def _close_all(world: World) -> None:
 
 
 def folder_contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder with its bytes, and its folders and links with none; the lock file is left out."""
+    """Return the bytes of every file below a folder; folders and links have no bytes; the lock file is left out."""
     found: dict[str, bytes] = {}
     for path in sorted(folder.rglob("*")):
         if path.name != _LOCK_NAME:
@@ -803,7 +804,7 @@ def folder_contents(folder: Path) -> dict[str, bytes]:
 
 
 def _open_files(folder: Path) -> list[str]:
-    """What of a folder this process has open; nothing where the system does not say."""
+    """Return the files of a folder that this process has open; empty on systems without `/proc`."""
     found = []
     with contextlib.suppress(OSError):
         for descriptor in os.listdir("/proc/self/fd"):
@@ -813,7 +814,7 @@ def _open_files(folder: Path) -> list[str]:
 
 
 def _asking(place: str, driver: Driver[Any], ask: Callable[..., None]) -> dict[str, Any]:
-    """Arguments of `compact()` by which this place of a compaction calls `ask`."""
+    """Return arguments of `compact()` with which this place of a compaction calls `ask`."""
     if place == "policy":
         return {"policy": PolicyBy(driver.policy(), ask)}
     if place == "fence":
@@ -831,7 +832,7 @@ def _asking(place: str, driver: Driver[Any], ask: Callable[..., None]) -> dict[s
 
 
 def _held(gate: Gate, budgets: list[Budget] | None = None) -> ExecutorBy:
-    """An executor that stands still at a gate, and notes its budget."""
+    """Return an executor that waits at a gate, and appends its budget to `budgets`."""
 
     def run(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterable[Any]:
         if budgets is not None:
@@ -842,11 +843,11 @@ def _held(gate: Gate, budgets: list[Budget] | None = None) -> ExecutorBy:
     return ExecutorBy(run)
 
 
-# ------------------------------------------------------------------------------------------------------ judging answers
+# ------------------------------------------------------------------------------------------------------ checks
 
 
 def _attempt(call: Callable[[], object]) -> object:
-    """What a call returns, or the library's error that it raises."""
+    """Return the value of a call, or the library's error that it raises."""
     try:
         return call()
     except CompactlibError as error:
@@ -854,7 +855,7 @@ def _attempt(call: Callable[[], object]) -> object:
 
 
 def _raised_by(call: Callable[[], object]) -> object:
-    """What a call raises, or what it returns if it raises nothing."""
+    """Return the error of a call, or its value if it raises nothing."""
     try:
         return call()
     except BaseException as error:
@@ -869,17 +870,17 @@ def _answered(report: Any, when: str) -> Any:
 
 def _done(report: Any, when: str) -> None:
     if _answered(report, when).is_empty or getattr(report, "is_partial", False):
-        raise Mismatch(f"{when}: {report!r}", "a report of what was done, whole")
+        raise Mismatch(f"{when}: {report!r}", "a report of a whole compaction")
 
 
 def _nothing(report: Any, when: str) -> Any:
     if not _answered(report, when).is_empty or not report.why.strip():
-        raise Mismatch(f"{when}: {report!r}", "an empty report that says why")
+        raise Mismatch(f"{when}: {report!r}", "an empty report with a reason")
     return report
 
 
 def _causes(error: CompactlibError) -> list[CompactlibError]:
-    """The error, and what each part of a compaction has failed by."""
+    """Return the error, and the errors of the failed parts of a compaction."""
     return [error, *(error.failures.values() if isinstance(error, CompactionFailed) else ())]
 
 
@@ -890,7 +891,7 @@ def _failed(answer: object, kind: type[CompactlibError], when: str) -> Compactli
 
 
 def _one_done(answers: Sequence[Any], when: str) -> None:
-    """Require that one has compacted and the other nothing."""
+    """Require that exactly one call has compacted."""
     done = [each for each in answers if not isinstance(each, CompactlibError) and not each.is_empty]
     strange = [each for each in answers if isinstance(each, CompactlibError) and not isinstance(each, Rejected)]
     if strange or len(done) != 1:
@@ -898,7 +899,7 @@ def _one_done(answers: Sequence[Any], when: str) -> None:
 
 
 def _truthful(opened: Opened, error: CompactlibError, before: object, when: str) -> None:
-    """Require that nothing has changed if the error says so."""
+    """Require that nothing has changed if the error is `Rejected`."""
     after = opened.state()
     if isinstance(error, Rejected) and after != before:
         raise Mismatch(f"{when}: {error!r}, but the store was {shown(before)} and is {shown(after)}",
@@ -906,20 +907,20 @@ def _truthful(opened: Opened, error: CompactlibError, before: object, when: str)
 
 
 def _names_a_gate(why: Any) -> None:
-    if not isinstance(why, str) or not _TELLS.search(why):
+    if not isinstance(why, str) or not _NAMES_A_GATE.search(why):
         raise Mismatch(shown(why), "a sentence with the value that shut the gate, and the setting to change")
 
 
 def _is_a_value(what: str, value: Any) -> None:
-    """Require that it is frozen, picklable, printed in one line, and plain in `to_dicts()`."""
+    """Require that a value is frozen, picklable, printed in one line, and plain in `to_dicts()`."""
     if value is None:
-        raise Mismatch(f"{what} answered None", "a value")
+        raise Mismatch(f"{what} returned None", "a value")
     line = repr(value)
     if "\n" in line or not line.strip():
         raise Mismatch(f"repr({what}) is {shown(line)}", "one line")
     again = pickle.loads(pickle.dumps(value))
     if again != value:
-        raise Mismatch(f"{what} differs from what it is after pickling: {shown(again)}", shown(value))
+        raise Mismatch(f"{what} differs after pickling: {shown(again)}", shown(value))
     rows = value.to_dicts()
     if not isinstance(rows, list) or not all(isinstance(row, dict) and _is_plain(row) for row in rows):
         raise Mismatch(f"{what}.to_dicts() is {shown(rows)}", "a list of dictionaries of plain values")

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crash a function at every point, and see whether what it left can be opened again.
+"""Crash a function at every point, and check that each remaining folder can be opened.
 
-`record` lets a function work on a folder and notes each change it makes to the disk. `explore_crashes` then rebuilds
-the folder as it may stand after a crash at every point (see `disk_model` for what may be lost) and calls a check on
-each. `explore_recovery` crashes the recovery from those crashes too. `explore_kills` kills a process at each of its
-changes, lets its successor work and acknowledge, and only then lets the power fail.
+`record` runs a function on a folder and records each change that it makes to the disk. `explore_crashes` then rebuilds
+every folder that a crash at any point may leave (`disk_model` defines the possible losses), and calls a check on each.
+`explore_recovery` crashes the recovery from those crashes too. `explore_kills` kills a process at each of its changes,
+lets its successor work and acknowledge, and only then lets the power fail.
 
-What a check raises is raised on, with a note that tells the operations around the crash, what became of each, and the
-picks by which `repeat_crash` rebuilds the folder.
+An error of a check is raised with a note: the operations around the crash, the fate of each, and the picks by which
+`repeat_crash` rebuilds the folder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from compactlib.testing.disk_model import (
 from compactlib.testing.in_front import FilesInFront, Killed, Request
 
 LOCK_NAME = "LOCK"
-"""The file that `compactlib.files.folder_lock` locks; its content means nothing."""
+"""The file that `compactlib.files.folder_lock` locks; its content has no meaning."""
 
 Parts: TypeAlias = tuple[str, ...]
 
@@ -53,16 +53,16 @@ _CRASHES = itertools.count()
 
 
 class RecordingFiles(FilesInFront):
-    """A `Files` that carries everything out in a real folder and notes it. Threads may share it, processes cannot.
+    """A `Files` that records each operation and carries it out. Threads may share it, processes cannot.
 
     Args:
-        folder: what may be changed; everything in it is read into memory, as it is the state before.
-        files: what carries the operations out; the local disk if not given.
+        folder: the only folder that it changes; its content is read into memory as the initial state.
+        files: carries the operations out; the local disk if not given.
 
     Raises:
-        InvalidInput: on a path outside `folder`, one that was made without this object, or a lock file.
-        Unsupported: on moving a folder into another folder, which the crash model leaves out.
-        StorageError: whatever `files` raises; bytes it had written by then are noted.
+        InvalidInput: a path is outside `folder`, was made without this object, or is a lock file.
+        Unsupported: a folder is moved into another folder, which the crash model leaves out.
+        StorageError: an operation failed in `files`; the bytes that it had written are recorded.
     """
 
     def __init__(self, folder: StrPath, files: Files | None = None) -> None:
@@ -70,20 +70,20 @@ class RecordingFiles(FilesInFront):
         super().__init__(self._recorder.step, files)
 
     def acknowledge(self, value: Any) -> None:
-        """Note that `value` is acknowledged now: checks get it for every crash from here on."""
+        """Record that `value` is acknowledged now: checks get it for every later crash."""
         with self._recorder.lock:
             self._recorder.acknowledgements.append((self.done, value))
 
     @property
     def done(self) -> int:
-        """How many operations were noted so far."""
+        """The number of operations recorded so far."""
         return len(self._recorder.operations)
 
     def recording(self) -> Recording:
-        """All that was noted so far. Reads the folder once more to see that nothing went past this object.
+        """Return the recording so far. Reads the folder to find changes made without this object.
 
         Raises:
-            InvalidInput: the folder is not what the noted operations made of it.
+            InvalidInput: the folder differs from the result of the recorded operations.
         """
         return self._recorder.recording()
 
@@ -92,11 +92,11 @@ class RecordingFiles(FilesInFront):
 
 
 class _Life(RecordingFiles):
-    """The disk of a process that may be killed, and through which it acknowledges. Lives share one recorder.
+    """The disk of a process that may be killed. Two lives share one recorder.
 
     Args:
-        recorder: notes what both lives do.
-        killed_at: before which of its changes the process is killed, from 1; never if `None`.
+        recorder: records the operations and acknowledgements of both lives.
+        killed_at: the number, from 1, of the change before which the process is killed; never if `None`.
     """
 
     def __init__(self, recorder: _Recorder, killed_at: int | None = None) -> None:
@@ -115,22 +115,22 @@ class _Life(RecordingFiles):
             self.changes += request.changes
             self._killed = self._killed or (request.changes and self.changes == self._killed_at)
             if self._killed:
-                raise Killed(f"before change {self._killed_at}; asked for: {request}")
+                raise Killed(f"before change {self._killed_at}; the request: {request}")
             return self._recorder.step(request, act)
 
 
 Life: TypeAlias = Callable[[Path, RecordingFiles], object]
-"""What a process does in the folder, through its files, from opening to closing; calls `files.acknowledge`."""
+"""The work of a process in the folder, through its files, from opening to closing; calls `files.acknowledge`."""
 
 Check: TypeAlias = Callable[[Path, Sequence[Any]], object]
-"""Opens the folder, given what had been acknowledged before the crash, and raises if something is wrong."""
+"""Opens the folder, given the values acknowledged before the crash, and raises if something is wrong."""
 
 Recover: TypeAlias = Callable[[Path, Files], object]
-"""Brings a folder back into order after a crash, changing it through the files alone."""
+"""Recovers a folder after a crash, changing it through the files alone."""
 
 
 class _Recorder:
-    """A step of `FilesInFront` that notes what was done, in one order whatever threads it comes from."""
+    """A step of `FilesInFront` that records operations, in one order for all threads."""
 
     def __init__(self, folder: StrPath) -> None:
         self.root = os.path.realpath(folder)
@@ -141,7 +141,7 @@ class _Recorder:
         self._folders = {number: dict(names) for number, names in self._initial.folders.items()}
         self._numbers = itertools.count(
             1 + max([ROOT, *self._initial.folders, *self._initial.texts, *self._initial.contents]))
-        # By the id of an open file, which is held so that the id stays its own: the path to show, and the number.
+        # By the id of an open file: the file itself, so that its id is not reused, the path to show, and the number.
         self._opened: dict[int, tuple[OutFile, str, int]] = {}
 
     def recording(self) -> Recording:
@@ -152,7 +152,8 @@ class _Recorder:
         noted = model.image(nothing_lost)
         if noted.fingerprint() != found.fingerprint():
             raise InvalidInput(f"{self.root} was changed without the Files given to the function: "
-                               f"{noted.first_difference(found)}; a crash could not be rebuilt from the recording")
+                               f"{noted.first_difference(found)}; make every change through these files, or a crash "
+                               f"cannot be rebuilt")
         return recording
 
     def step(self, request: Request, act: Callable[[], Any]) -> Any:
@@ -169,7 +170,7 @@ class _Recorder:
         try:
             return act()
         finally:
-            # What is there by now; of a refused request that may be a part.
+            # The bytes on the disk; a refused request may have written a part.
             data = os.pread(out.fileno(), request.size, request.offset)
             if data:
                 self.operations.append(Operation("write", path, ROOT, inode, offset=request.offset, data=data))
@@ -179,7 +180,7 @@ class _Recorder:
         if kind in ("open", "sync folder"):
             path = os.path.realpath(path)
         if kind == "sync folder" and os.path.commonpath((path, self.root)) == path != self.root:
-            return act()  # a folder above: no state differs in it
+            return act()  # a folder above the recorded one, which is the same in all states
         parts = self._inside(path, root_too=kind == "sync folder")
         if kind in ("rename", "link"):
             target = self._inside(request.target)
@@ -207,7 +208,7 @@ class _Recorder:
         if kind in ("rename", "link"):
             text, into = "/".join(target), self._number(target[:-1])
             if kind == "rename" and self._folders[into].get(target[-1]) == inode:
-                return answer  # two names of one file: the system has kept both
+                return answer  # a rename between two names of one file keeps both
         if kind in ("rename", "unlink", "remove folder"):
             del names[parts[-1]]
         if kind in ("rename", "link"):
@@ -216,7 +217,7 @@ class _Recorder:
         return answer
 
     def _inside(self, path: str, *, root_too: bool = False) -> Parts:
-        """The names that lead to `path` from the folder; links in all but the last one are followed."""
+        """Return the names from the folder to `path`; links in all but the last name are followed."""
         whole = os.path.abspath(path)
         whole = os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
         relative = os.path.relpath(whole, self.root)
@@ -224,7 +225,7 @@ class _Recorder:
         if parts[0] == os.pardir or (relative == os.curdir and not root_too):
             raise InvalidInput(f"{path} is not below {self.root}, the folder that is recorded")
         if LOCK_NAME in parts:
-            raise InvalidInput(f"{path} is a lock, which means nothing after a crash; change it without these files")
+            raise InvalidInput(f"{path} is a lock, which has no meaning after a crash; change it without these files")
         return () if relative == os.curdir else parts
 
     def _number(self, parts: Parts) -> int:
@@ -233,24 +234,24 @@ class _Recorder:
             number = self._folders[number].get(name) if number in self._folders else None
         if number is None:
             raise InvalidInput(f"{'/'.join(parts)} in {self.root} was made without the Files given to the function; "
-                               "a crash could not be rebuilt from the recording")
+                               "make it through these files, or a crash cannot be rebuilt")
         return number
 
 
 def record(folder: StrPath, function: Callable[[Path, RecordingFiles], object], *,
            files: Files | None = None) -> Recording:
-    """Let `function` work on `folder` and record every change it makes through the `RecordingFiles` it is given.
+    """Run `function` on `folder` and record every change that it makes through its `RecordingFiles`.
 
     Args:
-        folder: an existing folder; what it holds before counts as durable. It is changed for real.
-        function: called once with the folder and the files; it calls `files.acknowledge(value)` when it promises
-            something, for example that an entry is durable. What it returns is ignored.
-        files: what carries the operations out, for example a disk that fails; the local disk if not given.
+        folder: an existing folder; its content counts as durable. The function changes it for real.
+        function: called once with the folder and the files; it calls `files.acknowledge(value)` when it acknowledges
+            a change, for example that an entry is durable.
+        files: carries the operations out, for example a disk that fails; the local disk if not given.
 
     Raises:
-        InvalidInput: the function changed the folder in another way than through its files. Lock files are passed
-            over: they are not there in rebuilt folders.
-        Exception: whatever the function raises.
+        InvalidInput: the function changed the folder without its files. Lock files are ignored: rebuilt folders lack
+            them.
+        Exception: the function failed.
     """
     recorder = RecordingFiles(folder, files)
     function(Path(folder), recorder)
@@ -261,22 +262,22 @@ def explore_crashes(recording: Recording, check: Check, *, limit_per_point: int 
                     points: Iterable[int] | None = None) -> int:
     """Rebuild the folder after a crash at every point of a recording, and call the check on each.
 
-    Folders with equal content, and as much acknowledged, are checked once. The check may change its folder.
+    Folders with equal content and equal acknowledgements are checked once. The check may change its folder.
 
     Args:
         recording: from `record`.
-        check: given the rebuilt folder and what had been acknowledged before the crash; raises if something
-            acknowledged is gone or the folder cannot be opened.
-        limit_per_point: with at most so many combinations of losses at a point all are tried, else a sample; >= 1.
+        check: given the rebuilt folder and the values acknowledged before the crash; raises if something acknowledged
+            is missing or the folder cannot be opened.
+        limit_per_point: the largest number of combinations of losses tried at a point, a sample of all; >= 1.
         seed: chooses samples.
         points: numbers of operations after which to crash; all if not given.
 
     Returns:
-        How many different folders were checked.
+        The number of different folders that were checked.
 
     Raises:
-        BaseException: what the check raised, with a note that tells the crash.
-        InvalidInput: the limit is below 1, or a point lies outside the recording.
+        BaseException: the error of the check, with a note that describes the crash.
+        InvalidInput: the limit is below 1, or a point is outside the recording.
     """
     seen: set[object] = set()
     with _scratch_folder() as base:
@@ -291,22 +292,22 @@ def explore_recovery(recording: Recording, recover: Recover, check: Check, *, re
 
     Args:
         recording: from `record`.
-        recover: brings a folder back into order; runs once recorded and once for each state of its own crash.
-            Changes the folder through the files it is given.
+        recover: recovers a folder through the given files; it is recorded once, and runs again for each crash of that
+            recording.
         check: see `explore_crashes`.
-        recoveries: at how many points, drawn, the first crash comes: once with nothing and once with everything lost;
-            at all points with all losses if `None`.
-        limit_per_point: see `explore_crashes`; for the crash of the recovery, and for the first one if all are tried.
+        recoveries: the number of points of first crashes, drawn; each point with nothing lost and with everything lost.
+            `None`: all points, with all losses.
+        limit_per_point: see `explore_crashes`; for the crash of the recovery, and with `recoveries=None` for the first.
         seed: chooses samples, and the points of the first crashes.
         points: see `explore_crashes`; for the first crash.
 
     Returns:
-        How many folders were checked.
+        The number of folders that were checked.
 
     Raises:
-        BaseException: what the recovery or the check raised, with a note for the crash of the recovery and a note for
+        BaseException: the error of the recovery or the check, with one note for the crash of the recovery and one for
             the crash before it.
-        InvalidInput: see `explore_crashes`; or the recovery changed the folder in another way than through its files.
+        InvalidInput: see `explore_crashes`; or the recovery changed the folder without its files.
     """
     count, drawn = 0, list(range(len(recording.operations) + 1) if points is None else points)
 
@@ -330,33 +331,33 @@ def explore_recovery(recording: Recording, recover: Recover, check: Check, *, re
 def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callable[[Path], object] | None = None,
                   points: Iterable[int] | None = None, power_failures: int | None = None, limit_per_point: int = 16,
                   seed: int = 0) -> int:
-    """Kill `first` before each of its changes, run `successor` to its end on what is there, let the power fail.
+    """Kill `first` before each of its changes, run `successor` on the remaining folder, then let the power fail.
 
-    A killed process leaves its un-synced changes in the operating system's page cache: its successor finds them, builds
-    on them, and a power failure may still take them back. `explore_crashes` cannot see this, because it rebuilds what a
-    disk holds; a name that was found but never synced is there in its recovery and gone in its crash.
+    A killed process leaves its unsynced changes in the operating system's page cache: its successor finds them, builds
+    on them, and a power failure may still undo them. `explore_crashes` misses this, because it rebuilds a disk without
+    a page cache.
 
-    Both lives must do the same work each time, and open what they lock in a `with`, so that a killed one gives its
-    locks up.
+    Both lives must do the same work each time, and take locks in a `with`, so that a killed life releases them.
 
     Args:
-        first: the life that is killed: at the change, and at whatever it asks for afterwards, `Killed` is raised.
+        first: the life that is killed: the change, and every later request, raises `Killed`.
         successor: the next process: opens the folder, works, and acknowledges.
-        check: given the folder after the power failure and what both lives had acknowledged before it; raises if
-            something acknowledged is gone or the folder cannot be opened.
-        prepare: fills the folder before; that is durable.
-        points: before which changes of the first life to kill it, counted from 1; all, and its end, if not given.
-        power_failures: at how many points from the kill to the end of the successor's life the power fails, drawn; at
-            all if not given.
-        limit_per_point: combinations of losses to try at each point, >= 1; a sample where there are more.
+        check: given the folder after the power failure and the values that both lives had acknowledged before it;
+            raises if something acknowledged is missing or the folder cannot be opened.
+        prepare: fills the folder first; its changes are durable.
+        points: numbers, from 1, of the changes of the first life before which to kill it; all, and its end, if not
+            given.
+        power_failures: the number of points, drawn from the kill to the end of the successor's life, at which the
+            power fails; all if not given.
+        limit_per_point: combinations of losses to try at each point, >= 1; a sample of all.
         seed: chooses samples.
 
     Returns:
-        How many different folders were checked.
+        The number of different folders that were checked.
 
     Raises:
-        BaseException: what a life or the check raised, with a note that tells the kill and the power failure.
-        InvalidInput: a life changed the folder in another way than through its files, or has swallowed the kill.
+        BaseException: the error of a life or the check, with a note that describes the kill and the power failure.
+        InvalidInput: a life changed the folder without its files, or has caught `Killed`.
     """
     rng, seen = random.Random(seed), set[object]()
     with _scratch_folder() as base:
@@ -381,7 +382,7 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
 
 def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: int | None, first: Life,
            successor: Life) -> tuple[int, Recording, int]:
-    """Both lives: how many changes the first one asked for, what was done, and how much of it by the first."""
+    """Run both lives; return the number of the first one's changes, the recording, and where the second one begins."""
     folder.mkdir()
     try:
         if prepare is not None:
@@ -394,8 +395,8 @@ def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: in
             pass
         else:
             if killed_at is not None and life.changes >= killed_at:
-                raise InvalidInput(f"the first life was killed before change {killed_at} and went on to its end: "
-                                   f"something in it catches `BaseException` and does not raise it again")
+                raise InvalidInput(f"the first life was killed before change {killed_at} and ran to its end; let no "
+                                   f"code in it catch `BaseException` without raising it again")
         begins = len(recorder.operations)
         successor(folder, _Life(recorder))
         return life.changes, recorder.recording(), begins
@@ -404,17 +405,17 @@ def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: in
 
 
 def repeat_crash(recording: Recording, picks: Mapping[int, int], folder: StrPath) -> tuple[Any, ...]:
-    """Rebuild in `folder` one crash, and return what had been acknowledged before it.
+    """Rebuild one crash in `folder`, and return the values acknowledged before it.
 
-    The recording may be made anew, if the function does the same operations in the same order each time.
+    The recording may be a new one, if the function makes the same operations in the same order each time.
 
     Args:
-        recording: from `record`; for a crash of a recovery, that of the recovery.
+        recording: from `record`; for a crash of a recovery, the recording of the recovery.
         picks: as in the note of a failure; `{0: 31}` is a crash after 31 operations that lost nothing.
-        folder: where; made if it is not there, and must be empty.
+        folder: an empty folder; made if it is missing.
 
     Raises:
-        InvalidInput: no such crash in this recording, or the folder is not empty.
+        InvalidInput: this recording has no such crash, or the folder is not empty.
     """
     os.makedirs(folder, exist_ok=True)
     if list_folder(folder):
@@ -454,7 +455,7 @@ def _story(recording: Recording, model: CrashModel, fates: Fates) -> str:
 
 
 def _fate(index: int, operation: Operation, model: CrashModel, fates: Fates) -> str:
-    durable = {change: "durable" if model.reaches(change) else "gone for good"
+    durable = {change: "durable" if model.reaches(change) else "unreachable"
                for change in changes_of(index, operation) if change not in fates}
     return ", ".join(f"{change.half} {durable.get(change) or fates[change]}".strip()
                      for change in changes_of(index, operation))
@@ -462,7 +463,7 @@ def _fate(index: int, operation: Operation, model: CrashModel, fates: Fates) -> 
 
 def _check_rebuilt(recording: Recording, model: CrashModel, fates: Fates, base: Path, check: Check,
                    wrong: str) -> None:
-    """Call the check on the folder after one crash; what it raises gets a note that tells the crash."""
+    """Call the check on the folder after one crash; its error gets a note that describes the crash."""
     folder, acknowledged = base / f"crash-{next(_CRASHES)}", recording.acknowledged(model.point)
     folder.mkdir()
     try:
@@ -480,19 +481,14 @@ def _check_rebuilt(recording: Recording, model: CrashModel, fates: Fates, base: 
 
 @contextlib.contextmanager
 def _scratch_folder() -> Iterator[Path]:
-    """A folder of its own inside the `with`: in shared memory if there is some, else where temporary files go."""
+    """Make a folder for the time of the block: in shared memory if possible, else among temporary files."""
     where = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=where) as name:
         yield Path(name)
 
 
 def _read_image(folder: str) -> Image:
-    """Read a folder with everything below it. Numbers are given in the order of a walk by name, names of one file once.
-
-    Raises:
-        InvalidInput: something below is neither a file nor a folder nor a symbolic link.
-        OSError: reading failed.
-    """
+    """Read a folder with all its content. Numbers follow a walk by name; names of one file share its number."""
     folders, texts, contents = dict[int, dict[str, int]](), dict[int, str](), dict[int, bytes]()
     known = dict[tuple[int, int], int]()
     numbers = itertools.count(ROOT + 1)

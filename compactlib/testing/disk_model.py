@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a disk may hold after a crash: the fault model, as a walk over a recording. Pure: it reads and writes no disk.
+"""The states of a disk after a crash: the fault model, as a walk over a recording. Pure: it reads and writes no disk.
 
-* A write or a change of length is durable after a sync of its file. Before, each is there or not, independently of
-  the others; a write may also be there in part: a prefix, or all but one block. Bytes below the end of the file that
-  nothing wrote read as zeros.
-* A name is durable after a sync of its folder. Before, each change of a name is there or not, independently of the
-  others and of the bytes it leads to. A change refers to the file that it concerned when it was made. A rename within
+* A write or a change of length is durable after a sync of its file. Before, each may be kept or lost, independently of
+  the others; of a write, a part may be kept: a prefix, or all but one block. Bytes below the end of the file that were
+  never written read as zeros.
+* A name is durable after a sync of its folder. Before, each change of a name may be kept or lost, independently of the
+  others and of the bytes of its file. A change refers to the file that had the name when it was made. A rename within
   one folder is one change; between two folders it is two, the new name in one and the removal of the old in the other.
-* What the folder held before the recording is durable.
+* The content of the folder before the recording is durable.
 
-A crash is a few picks of `compactlib.testing.choices`: how many operations were done before it; whether the changes
-that nothing made durable are there or lost; and of each of these changes, whether it went as the rest did. So the picks
-`{0: 31, 2: 1}` are a crash after 31 operations that lost the first of the changes that were not durable.
+A crash is a few picks of `compactlib.testing.choices`: the number of operations before it; whether pending changes (not
+yet durable) are kept or lost by default; and for each pending change its fate. So the picks `{0: 31, 2: 1}` are a crash
+after 31 operations that lost the first pending change.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from compactlib.errors import InvalidInput
 from compactlib.testing.choices import Choices, spread
 
 ROOT = 0
-"""The number of the folder that a recording is about."""
+"""The number of the recorded folder."""
 BLOCK_BYTES = 4096
-"""The unit in which a part of a write may be missing."""
+"""The unit of a hole in a write."""
 SECTOR_BYTES = 512
-"""Torn writes are cut at multiples of this, and at some bytes between."""
+"""Torn writes are cut at multiples of this, and at some bytes in between."""
 
 _DIGESTS_KEPT = 4096
 _MORE_TEARS = 64
@@ -42,17 +42,17 @@ _MORE_TEARS = 64
 
 @attrs.frozen
 class Operation:
-    """One change to the disk. It names files and folders by number, as names come and go; paths are for the reader.
+    """One change to the disk. It refers to files and folders by number, since names change; paths are for messages.
 
     Attributes:
         kind: `"create"`, `"write"` (a copy, too), `"truncate"`, `"sync"`, `"rename"`, `"link"`, `"symlink"`,
             `"unlink"`, `"make folder"`, `"remove folder"` or `"sync folder"`.
         path: relative to the recorded folder; of a change to the bytes of a file, the name it was opened under.
-        folder: the number of the folder that holds `path`; of a sync or a change to bytes, `ROOT`.
+        folder: the number of the folder that contains `path`; of a sync or a change to bytes, `ROOT`.
         inode: the number of the file, folder or symbolic link.
-        target: of a rename or a link the new name; of a symbolic link what it holds.
-        target_folder: of a rename or a link the number of the folder that holds `target`.
-        offset: of a write where it begins, of a truncate the new size.
+        target: of a rename or a link the new name; of a symbolic link its text.
+        target_folder: of a rename or a link the number of the folder that contains `target`.
+        offset: of a write its first byte, of a truncate the new size.
         data: of a write its bytes.
     """
 
@@ -78,12 +78,12 @@ class Operation:
 
 @attrs.frozen(cache_hash=True)
 class Fate:
-    """What became of a change: `KEPT`, `LOST`, or of a write that is there in part, `kept_bytes` or `lost_block`.
+    """The fate of a change: `KEPT`, `LOST`, or of a torn write `kept_bytes` or `lost_block`.
 
     Attributes:
         text: as a word.
-        kept_bytes: of a write, only the first so many bytes are there.
-        lost_block: of a write, the bytes in this block of the file are lost, but the file has grown.
+        kept_bytes: the number of first bytes of the write that are kept.
+        lost_block: the block of the file in which the write's bytes are lost; the file has grown anyway.
     """
 
     text: str
@@ -100,14 +100,14 @@ LOST = Fate("LOST")
 
 @attrs.frozen(cache_hash=True)
 class Change:
-    """A part of an operation that a crash may undo as long as nothing made it durable.
+    """A part of an operation that a crash may undo until it is durable.
 
     Attributes:
         index: the number of the operation in its recording.
-        half: of a rename between folders, which of its two changes.
+        half: of a rename between folders, the name of the half.
         operation: the operation.
         folder: of a change of names, the folder's number; else `None`.
-        names: names that change together: each now leads to the file of that number, or to none.
+        names: names that change together, each with the number of its new file, or `None` if it is removed.
     """
 
     index: int
@@ -121,11 +121,11 @@ class Change:
 
 
 Fates: TypeAlias = Mapping[Change, Fate]
-"""The fate of each change that was not durable, in the order they were made."""
+"""The fate of each pending change, in the order of the changes."""
 
 
 def changes_of(index: int, operation: Operation) -> list[Change]:
-    """The changes that operation number `index` makes: none for a sync, two for a rename between folders."""
+    """Return the changes of operation number `index`: no change for a sync, two for a rename between folders."""
     def named(folder: int, path: str, inode: int | None) -> tuple[int, tuple[tuple[str, int | None], ...]]:
         return folder, ((path.rpartition("/")[2], inode),)
 
@@ -150,11 +150,11 @@ def changes_of(index: int, operation: Operation) -> list[Change]:
 
 @attrs.frozen
 class Image:
-    """A folder as a value. Every file, link and folder has a number, so that two names of one file are seen to be one.
+    """A folder as a value. Every file, link and folder has a number; two names of one file share it.
 
     Attributes:
-        folders: by a folder's number, its names and where they lead.
-        texts: by a symbolic link's number, what it holds.
+        folders: by a folder's number, its names, each with a number.
+        texts: by a symbolic link's number, its text.
         contents: by a file's number, its bytes.
     """
 
@@ -163,19 +163,19 @@ class Image:
     contents: Mapping[int, bytes]
 
     def fingerprint(self) -> bytes:
-        """16 bytes that are equal for folders with equal names, contents, links and hard-link structure."""
+        """Return 16 bytes that are equal for folders with equal names, contents, links and hard-link structure."""
         return _fingerprint(self.folders, self.texts, lambda number: _digest(self.contents[number]))
 
     def first_difference(self, other: Image) -> str:
-        """The first path, by name, at which `other` is not like this one; for messages."""
+        """Describe the first path, by name, at which `other` differs."""
         mine, theirs = dict(self._walk()), dict(other._walk())
         for path in sorted(mine.keys() | theirs.keys()):
             if path not in theirs:
-                return f"{path} has gone"
+                return f"{path} is missing"
             if path not in mine:
-                return f"{path} has appeared"
+                return f"{path} is new"
             if mine[path] != theirs[path]:
-                return f"{path} is another"
+                return f"{path} differs"
         return "names of one file have become names of two, or the reverse"
 
     def _walk(self) -> Iterator[tuple[str, bytes | str | None]]:
@@ -190,12 +190,12 @@ class Image:
 
 @attrs.frozen(repr=False)
 class Recording:
-    """What a function did to a folder, ready to be cut anywhere.
+    """The operations of a function on a folder, which can be cut at any point.
 
     Attributes:
         initial: the folder before; it counts as durable.
-        operations: what was done, in order.
-        acknowledgements: what was acknowledged, each with the number of operations done before it.
+        operations: the operations, in order.
+        acknowledgements: the acknowledged values, each with the number of operations before it.
     """
 
     initial: Image
@@ -203,7 +203,7 @@ class Recording:
     acknowledgements: tuple[tuple[int, Any], ...]
 
     def acknowledged(self, point: int) -> tuple[Any, ...]:
-        """What had been acknowledged when the first `point` operations were done."""
+        """Return the values acknowledged before operation number `point`."""
         end = bisect.bisect_right(self.acknowledgements, point, key=lambda each: each[0])
         return tuple(value for _, value in self.acknowledgements[:end])
 
@@ -217,19 +217,19 @@ class Recording:
 
 
 class CrashModel:
-    """Stands at one point of a recording: knows what is durable there and what is pending. Walks forward only.
+    """The durable state and the pending changes at one point of a recording. It moves forward only.
 
     Attributes:
-        point: how many operations have been done.
-        pending: the changes that a crash here may undo, in the order they were made, each with the fates to try first.
-            Changes to files and folders that no crash could bring back under any name are left out.
+        point: the number of operations before this point.
+        pending: the changes that a crash here may undo, in order, each with the fates to try first. Changes to files
+            and folders without a durable or pending name are left out.
     """
 
     def __init__(self, recording: Recording) -> None:
         self._operations = recording.operations
         self.point: int = 0
         self.pending: dict[Change, tuple[Fate, ...]] = {}
-        # What is durable. Contents and names of folders are replaced, never changed: states share them.
+        # The durable state. Contents and names of folders are replaced, never changed: images share them.
         self._folders = {number: dict(names) for number, names in recording.initial.folders.items()}
         self._texts = dict(recording.initial.texts)
         self._contents = dict(recording.initial.contents)
@@ -238,25 +238,25 @@ class CrashModel:
         self._digests: dict[tuple[object, ...], bytes] = {}
 
     def advance_to(self, point: int) -> None:
-        """Do operations until `point` of them are done.
+        """Move to the point after `point` operations.
 
         Raises:
-            InvalidInput: the recording has fewer, or the walk is past `point`.
+            InvalidInput: the recording has fewer operations, or the model is past `point`.
         """
         if not self.point <= point <= len(self._operations):
             raise InvalidInput(f"the recording cannot be cut after {point} operations: it has {len(self._operations)}, "
-                               f"and the walk stands at {self.point}")
+                               f"and the model is at {self.point}; give a later point of the recording")
         while self.point < point:
             self._do(self.point, self._operations[self.point])
             self.point += 1
 
     def pick(self, choices: Choices) -> Fates:
-        """Let the choices say what became of each pending change: of all of them first, then of each one."""
+        """Pick the fate of each pending change: first the default, then each fate."""
         rest = choices.pick("unsynced changes", KEPT, LOST)
         return {change: choices.pick(str(change), *_options(change, rest)) for change in self.pending}
 
     def picks(self, fates: Fates) -> dict[int, int]:
-        """The picks, the point before them, that are this crash; see the head of this file."""
+        """Return the picks of a crash here with these fates; see the head of this file."""
         lost, kept = (sum(fate is wanted for fate in fates.values()) for wanted in (LOST, KEPT))
         rest = KEPT if lost <= kept + 1 else LOST
         places = [self.point, (KEPT, LOST).index(rest)]
@@ -265,16 +265,16 @@ class CrashModel:
         return {number: place for number, place in enumerate(places) if place}
 
     def image(self, fates: Fates) -> Image:
-        """The folder after a crash here with these fates."""
+        """Return the folder after a crash here with these fates."""
         return Image(self._named(fates), self._texts,
                      {**self._contents, **{inode: self._content(inode, fates) for inode in self._pending_bytes}})
 
     def fingerprint(self, fates: Fates) -> bytes:
-        """16 bytes that are equal for equal folders after a crash here with these fates."""
+        """Return 16 bytes that are equal for equal folders after a crash here with these fates."""
         return _fingerprint(self._named(fates), self._texts, lambda inode: self._content_digest(inode, fates))
 
     def reaches(self, change: Change) -> bool:
-        """Whether a crash here could leave a name that leads to what the change concerns."""
+        """Return whether a crash here could leave a name of the file or folder of the change."""
         return change.operation.inode in self._contents if change.folder is None else change.folder in self._folders
 
     def _do(self, index: int, operation: Operation) -> None:
@@ -315,7 +315,7 @@ class CrashModel:
             self._forget_unreachable()
 
     def _forget_unreachable(self) -> None:
-        """Forget files and folders that neither a durable nor a pending name leads to, and what is pending in them."""
+        """Forget files and folders without a durable or pending name, and their pending changes."""
         leads = {number: set(names.values()) for number, names in self._folders.items()}
         for change in self.pending:
             if change.folder is not None:
@@ -359,26 +359,26 @@ class CrashModel:
 
 def distinct_crashes(recording: Recording, rng: random.Random, limit_per_point: int, points: Iterable[int] | None,
                      seen: set[object], context: object = None) -> Iterator[tuple[CrashModel, Fates]]:
-    """The crashes of a recording in order of their points, one for each content of the folder.
+    """Yield the crashes of a recording in order of their points, one for each content of the folder.
 
-    Crashes with equal content are distinguished if more was acknowledged before the later one.
+    Crashes with equal content differ if the number of acknowledgements before them differs.
 
     Args:
-        recording: what was done.
-        rng: chooses among the crashes of a point that has too many.
-        limit_per_point: crashes of one point to look at, at most, >= 1.
+        recording: the recording.
+        rng: chooses a sample of the crashes of a point.
+        limit_per_point: the largest number of crashes of one point, >= 1.
         points: numbers of operations after which to crash; all if not given.
-        seen: contents that are not to be given again; grows.
-        context: contents seen in another context do not count as seen.
+        seen: keys of the contents that were yielded; grows.
+        context: a part of the key: equal contents in two contexts are both yielded.
 
     Returns:
-        The model, which stands at the point until the next crash is asked for, and the fates.
+        The model, which stays at the point until the iterator is advanced, and the fates.
 
     Raises:
-        InvalidInput: the limit is below 1, or a point lies outside the recording.
+        InvalidInput: the limit is below 1, or a point is outside the recording.
     """
     if limit_per_point < 1:
-        raise InvalidInput(f"a point has one state at least, all lost; found the limit {limit_per_point}")
+        raise InvalidInput(f"limit_per_point is {limit_per_point}; give at least 1")
     model = CrashModel(recording)
     for point in range(len(recording.operations) + 1) if points is None else sorted(set(points)):
         model.advance_to(point)
@@ -391,11 +391,11 @@ def distinct_crashes(recording: Recording, rng: random.Random, limit_per_point: 
 
 
 def fates_of(model: CrashModel, rng: random.Random, limit: int) -> Iterable[Fates]:
-    """Crashes at one point: all combinations of fates, or `limit` of them if there are more.
+    """Return the crashes at one point: all combinations of fates, or a sample of `limit`.
 
-    The sample has: all lost; nothing lost, if there is room for two; all lost but the last change, perhaps torn, if
-    there is room for three; all combinations of names with no byte lost, if they fill at most half of the rest; one
-    thing unlike the others (one lost, one kept, one torn in one way); and random ones in the rest, at least a quarter.
+    The sample has, in this order as far as `limit` allows: all lost; nothing lost; all lost but the last change, which
+    may be torn; all combinations of names with no byte lost, if they fill at most half of the rest; crashes in which
+    one change differs from the others (lost, kept or torn); and random crashes, at least a quarter of the rest.
     """
     if math.prod(map(len, model.pending.values())) <= limit:
         return _every(model.pending)
@@ -403,7 +403,7 @@ def fates_of(model: CrashModel, rng: random.Random, limit: int) -> Iterable[Fate
 
 
 def _every(options: Mapping[Change, tuple[Fate, ...]]) -> list[Fates]:
-    # Those that differ least from "nothing lost" come first, so that a failure is a simple one.
+    # Crashes that lose less are first, so that the first failure is a simple one.
     combined = sorted(itertools.product(*options.values()), key=lambda fates: sum(fate is not KEPT for fate in fates))
     return [dict(zip(options, fates, strict=True)) for fates in combined]
 
@@ -442,7 +442,7 @@ def _random_fate(operation: Operation, rng: random.Random) -> Fate:
 
 
 def _options(change: Change, rest: Fate) -> list[Fate]:
-    """All fates of a change that can be picked, `rest` first."""
+    """Return all fates of a change that can be picked, `rest` first."""
     options = [rest, LOST if rest is KEPT else KEPT]
     if change.operation.kind == "write":
         options += _tears(change.operation)
@@ -453,7 +453,7 @@ def _options(change: Change, rest: Fate) -> list[Fate]:
 
 
 def _tears(operation: Operation) -> list[Fate]:
-    """The ways to tear a write that are tried first."""
+    """Return the torn fates of a write that are tried first."""
     if operation.kind != "write":
         return []
     length = len(operation.data)

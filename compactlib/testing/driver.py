@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the suites must know of a store: a `Driver` of five methods, the `World` it lives in, the `Journal` it keeps.
+"""The interface between a store and the suites: a `Driver` of five methods, its `World`, and its `Journal`.
 
-A driver opens a store of one kind, does what a host does with it, and checks that what was acknowledged is there.
-`check_compaction` holds the store to the contract of `Compaction`, `check_hazards` to what it acknowledged: it records,
-kills, refuses, damages and interrupts. After a refusal
-or an interrupt the store is closed and opened again; nobody goes on with the same object.
+A driver opens a store of one kind, acts as its host, and checks that every acknowledged change is present.
+`check_compaction` tests the store against the contract of `Compaction`, `check_hazards` against its acknowledgements:
+it crashes, kills, refuses, damages and interrupts. After a refusal or an interrupt the suites close the store and open
+it again; they never continue with the same object.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ NOW = 1_700_000_000.0
 
 
 class Closable(Protocol):
-    """What a driver opens."""
+    """A store that a driver has opened."""
 
     def close(self) -> None:
-        """Let go of files and threads; may be called twice."""
+        """Release files and threads; may be called twice."""
 
 
 StoreT = TypeVar("StoreT", bound=Closable)
 
 
 class HostLock(OfOneProcess):
-    """What a host does on one thread only, a driver does inside this lock. In a forked child it is free."""
+    """A lock for the calls that a host makes on one thread only. In a forked child it is free."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,10 +57,10 @@ class HostLock(OfOneProcess):
 
 
 class WorldClock(ManualClock):
-    """A clock that is moved by hand, and whose wall clock a hazard may put wrong.
+    """A manual clock whose wall clock a hazard may set wrong.
 
     Attributes:
-        off: gives how many seconds the wall clock is off; asked at each reading.
+        off: returns the error of the wall clock, seconds; called at each reading.
     """
 
     def __init__(self, now: float = NOW) -> None:
@@ -74,16 +74,16 @@ class WorldClock(ManualClock):
 
 @attrs.define
 class World:
-    """Where a store lives, and what it reaches the disk, other stores and the time through.
+    """The folder, the disk, the other stores and the clock of a store.
 
     Attributes:
         folder: an existing folder.
         clock: the time; sleeping moves it at once.
-        step: called at each request of the store to its edges; a hazard replaces it.
-        behind: carries out what reaches the disk; the local disk if `None`.
-        kept: what outlives an opening and is not in the folder: stores in memory, say.
-        mistake: makes a step for each opening, between the store and its disk; what it leaves out, the store has never
-            asked for. None if `None`.
+        step: called at each request of the store to a disk or another store; a hazard replaces it.
+        behind: carries out the requests to the disk; the local disk if `None`.
+        kept: objects that outlive an opening and are outside the folder: stores in memory, say.
+        mistake: makes a step for each opening, between the store and its disk; a request that this step leaves out is
+            invisible to hazards. `None`: no such step.
     """
 
     folder: Path
@@ -95,16 +95,16 @@ class World:
 
     @property
     def files(self) -> Files:
-        """The disk, for the store that is opened."""
+        """The disk of the store."""
         files = FilesInFront(self._step, self.behind)
         return files if self.mistake is None else FilesInFront(self.mistake(), files)
 
     def keyed(self, name: str, make: Callable[[], KVStore]) -> KVStore:
-        """The key-value store of that name, made once; each request of it is a step."""
+        """Return the key-value store of a name, made once; each request to it is a step."""
         return StoreInFront(self._kept(name, make), self._step)
 
     def objects(self, name: str, make: Callable[[], ObjectStore]) -> ObjectStore:
-        """The object store of that name, made once; each request of it is a step."""
+        """Return the object store of a name, made once; each request to it is a step."""
         return ObjectsInFront(self._kept(name, make), self._step)
 
     def _kept(self, name: str, make: Callable[[], Any]) -> Any:
@@ -118,11 +118,11 @@ class World:
 
 @attrs.define(eq=False)
 class Change:
-    """One thing that a host tried.
+    """One change that a host tried.
 
     Attributes:
-        what: a value of the driver's.
-        acknowledged: whether the store has returned from it. If not, it may have happened or not.
+        what: a value of the driver.
+        acknowledged: whether the store returned from the change. Otherwise its outcome is unknown.
     """
 
     what: Any
@@ -130,13 +130,13 @@ class Change:
 
 
 class Journal:
-    """What a host tried, in order, and what of it the store acknowledged.
+    """The changes that a host tried, in order.
 
     Args:
-        note: called with each change when it is tried and when it is acknowledged, to keep them in a recording.
+        note: called with each change when it is tried and when it is acknowledged, to put it into a recording.
 
     Attributes:
-        changes: all of them.
+        changes: all changes.
     """
 
     def __init__(self, note: Callable[[Change], object] = bool) -> None:
@@ -145,10 +145,10 @@ class Journal:
 
     @contextlib.contextmanager
     def trying(self, what: Any) -> Iterator[None]:
-        """Inside it the store is asked; it is acknowledged if the block ends without an error.
+        """Note a change that the block makes; it is acknowledged if the block ends without an error.
 
         Args:
-            what: a value that tells the driver's `check` what must be there; it is not changed any more.
+            what: a value from which the driver's `check` derives the expected content; not changed afterwards.
         """
         change = Change(what)
         self.changes.append(change)
@@ -159,7 +159,7 @@ class Journal:
 
     @classmethod
     def of(cls, notes: Sequence[Change]) -> Journal:
-        """The journals, as one, as they were when the last of these notes was made: a second note acknowledges."""
+        """Rebuild one journal from the notes of any number of journals: a second note acknowledges its change."""
         journal, found = cls(), dict[int, Change]()
         for note in notes:
             if id(note) in found:
@@ -173,48 +173,48 @@ class Journal:
 class Driver(Protocol[StoreT]):
     """Opens, uses and checks stores of one kind. Keep `act` small: it is called some ten thousand times.
 
-    A driver may also have `has_peers = True`: several may have the store open at once, and each gets what it was told.
-    What else `check_compaction` looks for stands at the head of `compactlib.testing.compactions`.
-    For the hazard `readers` it also has `reader(world)`, which opens an object with `refresh()` and `close()` that only
-    reads, and `check_reader(reader, journal)`, which is `check` for that one.
+    A driver with `has_peers = True` has a store that several processes may open at once. The other optional members for
+    `check_compaction` are listed at the head of `compactlib.testing.compactions`. The hazard `readers` needs
+    `reader(world)`, which opens a read-only object with `refresh()` and `close()`, and `check_reader(reader, journal)`,
+    which is `check` for that object.
     """
 
     def open(self, world: World, settings: Any) -> StoreT:
         """Open the store of a world, empty the first time. It starts no thread.
 
         Args:
-            world: its folder, files, clock and stores; everything that the store changes goes through them.
-            settings: one of `settings()`.
+            world: its folder, files, clock and stores; the store makes every change through them.
+            settings: an item of `settings()`.
         """
 
     def settings(self) -> Sequence[Any]:
-        """Legal settings, each of which can open what another one wrote; the first is the usual one."""
+        """Return legal settings, each of which can open a store of any other; the first are the usual settings."""
 
     def act(self, store: StoreT, rng: Random, journal: Journal) -> None:
-        """Do one thing that a host does: write, delete, compact, reclaim, each tried within the journal.
+        """Make one call of a host: write, delete, compact or reclaim, each within `journal.trying`.
 
-        Reads what it needs to know from the store, since an earlier act may have failed. Does the same for an equal
-        state of the store and of `rng`. In several threads at once it does what a host's threads may do at once.
+        An act reads its premises from the store, since an earlier act may have failed. It makes the same calls for
+        equal states of the store and of `rng`. Concurrent acts are calls that a host's threads may make concurrently.
         """
 
     def check(self, store: StoreT, journal: Journal, *, damage: str) -> None:
-        """Read back everything; raise `AssertionError` if what was acknowledged is missing or wrong.
+        """Read the whole content; raise `AssertionError` if an acknowledged change is missing or wrong.
 
-        What was tried and not acknowledged may be there or not. Nothing that was never tried may be there.
+        A change that was not acknowledged may be present or absent. Content that was never tried is wrong.
 
         Args:
             store: just opened.
-            journal: what was tried.
-            damage: what was done to one file of the closed store, or `""`: `"flipped"`, `"zeroed"`, `"cut"`,
-                `"missing"`, `"older"`. A named error is an answer then, too. A wrong answer is none, and neither is
-                "never there" or "deleted" for what was acknowledged and not deleted. The exception is the end of a
-                file that is still appended to: when it is `"cut"`, it is as if the last writes had never been synced.
-                `"put back"`: the whole folder is an older copy. A store whose other stores have seen more says so by a
-                named error; else it is the older store.
+            journal: the changes that were tried.
+            damage: the damage to one file of the closed store, or `""`: `"flipped"`, `"zeroed"`, `"cut"`,
+                `"missing"`, `"older"`. With damage, an error of the library is right, too. A wrong value is wrong, and
+                so is "never written" or "deleted" for a record that was acknowledged and not deleted. The exception is
+                the end of an active file: after `"cut"`, the last writes may be absent, as if they had never been
+                synced. `"put back"`: the whole folder is an older copy. If another store of the world has seen more,
+                opening or reading raises a named error; otherwise the store is the older store.
         """
 
     def policy(self) -> Any:
-        """A policy that finds something to compact after a few acts, for `store.compact(policy=...)`.
+        """Return a policy whose plan is not empty after a few acts, for `store.compact(policy=...)`.
 
-        `None` for a store that compacts nothing.
+        `None` for a store without compaction.
         """

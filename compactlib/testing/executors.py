@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every `Executor` promises, as tests that any implementation can inherit.
+"""The promises of every `Executor`, as tests that any implementation can inherit.
 
     from compactlib.testing import ExecutorConformance
 
@@ -10,8 +10,7 @@
             return MyExecutor()
 
 pytest collects the inherited methods; without pytest, `check_executor` runs them one after the other. The tasks are
-picklable classes of this module, which has to be importable where they run, and the folder that they are given as text
-has to be the same one there.
+picklable classes of this module. The workers have to import this module, and share the folder of the tasks.
 """
 
 from __future__ import annotations
@@ -45,39 +44,39 @@ from compactlib.testing.stand_ins import ObserverBy, raising
 
 
 class ExecutorConformance(ConformanceKit):
-    """Inherit in a test class and say how to make the executor; pytest finds the rest.
+    """Inherit in a test class and override `make_executor`; pytest finds the tests.
 
     Attributes:
-        isolates_tasks: whether tasks run in other processes, so that one that dies is tried again.
+        isolates_tasks: whether tasks run in other processes, so that a task is retried after its process died.
     """
 
     isolates_tasks: bool = False
 
     def make_executor(self) -> Executor:
         """Return the executor to be tested; may be called more than once in a test."""
-        raise NotImplementedError("say which executor is to be tested")
+        raise NotImplementedError("override make_executor to return an Executor")
 
     def run(self, tasks: Iterable[RewriteTask], budget: Budget | None = None) -> dict[str, RewriteOutcome]:
-        """Return the outcomes of one run by task name; each task must have one outcome."""
+        """Return the outcomes of one run by task name; each task must have exactly one outcome."""
         listed = list(tasks)
         return by_name(listed, self.make_executor().run(iter(listed), budget=budget))
 
     def test_each_task_has_one_outcome(self, tmp_path: Path) -> None:
-        """Forty tasks, more than any executor runs at once; names with spaces and letters beyond ASCII; no tasks.
+        """Each of forty tasks has one outcome, with spaces and non-ASCII letters in names; no tasks, no outcomes.
 
         To do: yield one outcome for each task, by its name, in any order; do not end the loop before the last worker
-        has answered. No tasks are no error: return an iterator that ends.
+        has returned. Without tasks return an iterator that ends.
         """
         names = ["a", "A", "0000000000000001-0000000000000002", "with space", "größe", *map(str, range(35))]
         outcomes = self.run(WriteTask(name, str(tmp_path), number) for number, name in enumerate(names))
         same([result_of(outcomes[name]).files[0].size_bytes for name in names], list(range(40)))
         same((self.run([]), self.run([], Budget(total_bytes=0))), ({}, {}))
 
-    def test_attempts_write_under_names_of_their_own(self, tmp_path: Path) -> None:
+    def test_attempts_have_unique_ids(self, tmp_path: Path) -> None:
         """Attempt ids differ, also when an executor runs a task again; they are part of the names of whole files.
 
-        To do: give each attempt an id of its own with new_attempt_id(), retries too, and return the result only when
-        the task has ended. Let run() make what it needs, pools too, and leave nothing behind for a second run.
+        To do: give each attempt, and each retry, a new id with new_attempt_id(), and return the result only when the
+        task has ended. Let run() make and release what it needs, pools too.
         """
         executor = self.make_executor()
         tasks = [WriteTask(f"task {number}", str(tmp_path), 2500) for number in range(5)]
@@ -89,11 +88,11 @@ class ExecutorConformance(ConformanceKit):
             same(Path(file.path).read_bytes(), bytes(2500), case=file)
 
     def test_results_travel_unchanged(self, tmp_path: Path) -> None:
-        """Large numbers, odd paths, no files and many files, an exact float.
+        """Large numbers, odd paths, no files, many files and an exact float are returned unchanged.
 
         To do: pickle results, or give every field its full range: 64 bit numbers, floats bit by bit, any path.
         """
-        # A place that is no file here, so that an executor which checks files has nothing to check.
+        # A path that is not on this disk, so that an executor that checks files skips it.
         odd = RewrittenFile(f"elsewhere://{tmp_path}/größe 'n' \\ \n.x", (1 << 63) - 1, 0, (1 << 32) - 1)
         tasks = [FixedTask("no files", (), 0, 0.0), FixedTask("odd file", (odd,), (1 << 63) - 1, 0.1),
                  FixedTask("many files", tuple(attrs.evolve(odd, entries=number) for number in range(500)), 1, 1e-9)]
@@ -102,8 +101,8 @@ class ExecutorConformance(ConformanceKit):
             result = result_of(outcomes[task.name])
             same(result, task.run(Attempt(result.attempt, Budget(), Observers())), case=task.name)
 
-    def test_library_error_comes_back_whole(self, tmp_path: Path) -> None:
-        """The class, the message and every field; the other tasks are not concerned.
+    def test_library_error_is_returned_whole(self, tmp_path: Path) -> None:
+        """The failure has the error's class, message and fields; the other tasks succeed.
 
         To do: pickle a CompactlibError as it is: it keeps its fields. Do not wrap it or rebuild it from its text.
         """
@@ -113,7 +112,7 @@ class ExecutorConformance(ConformanceKit):
         result_of(outcomes["sound"])
 
     def test_foreign_error_becomes_task_failed(self, tmp_path: Path) -> None:
-        """With the task's name and the error's text in the message, and the traceback beside it.
+        """The failure has the task's name and the error's text in its message, and the traceback as `detail`.
 
         To do: run tasks with attempt_task(task, attempt): it turns foreign errors into TaskFailed, with the traceback.
         """
@@ -127,7 +126,7 @@ class ExecutorConformance(ConformanceKit):
         result_of(outcomes["sound"])
 
     def test_error_that_cannot_be_pickled_does_no_harm(self, tmp_path: Path) -> None:
-        """What comes back can be pickled and describes the error in text; the other tasks are not concerned.
+        """The failure can be pickled and has the error's text; the other tasks succeed.
 
         To do: pass each outcome through compactlib.executors.tasks.portable() where the task ran.
         """
@@ -143,7 +142,7 @@ class ExecutorConformance(ConformanceKit):
         result_of(outcomes["sound"])
 
     def test_observer_that_raises_breaks_nothing(self, tmp_path: Path) -> None:
-        """Every task ends as it would have, whatever the observer does.
+        """Every task succeeds although each call of the observer raises.
 
         To do: notify through compactlib.observer.Observers(observer).
         """
@@ -153,7 +152,7 @@ class ExecutorConformance(ConformanceKit):
         same([result_of(outcome).files[0].size_bytes for outcome in outcomes.values()], [100, 100])
 
     def test_duplicate_names_are_refused_at_once(self, tmp_path: Path) -> None:
-        """By `run` itself, not by the first `next`; nothing has run.
+        """`run` itself raises, not the first `next`; no task runs.
 
         To do: call checked_names(tasks) in run() itself; in a generator nothing runs before the first next().
         """
@@ -163,12 +162,12 @@ class ExecutorConformance(ConformanceKit):
         assert not any(tmp_path.iterdir()), "tasks ran although their names were refused"
 
     def test_bytes_are_charged_to_the_budget(self, tmp_path: Path) -> None:
-        """After the run the caller's budget knows the bytes; a task that asks for more than there is ends in
-        `BudgetSpent`; where the total suffices for one of two tasks, one is done.
+        """After the run the caller's budget has the spent bytes; a task that exceeds it fails by `BudgetSpent`; if the
+        total is enough for one of two tasks, one is done.
 
         To do: give each attempt the caller's budget or a share of it, or charge the caller's with result.bytes_written,
-        once for each task. Pass BudgetSpent on like any other error. Give a task that needs more than its share
-        (tasks.least_bytes) what is left of the whole, in a further attempt.
+        once for each task. Return BudgetSpent like any other error. Retry a task that needs more than its share
+        (tasks.least_bytes) with the rest of the total.
         """
         for total, sizes, done in ((1_000_000, (1500, 700), 2), (10_000, (50_000,), 0), (1500, (1000, 1000), 1)):
             budget, case = Budget(total_bytes=total), f"{sizes} bytes of {total}"
@@ -185,11 +184,11 @@ class ExecutorConformance(ConformanceKit):
                     same(error.reason, "bytes")
                     assert 0 <= error.spent_bytes <= total, error.spent_bytes
 
-    def test_spent_budget_lets_nothing_run(self, tmp_path: Path) -> None:
-        """After the deadline, also while the budget is paused, and when cancelled: every task is reported, none began.
+    def test_spent_budget_runs_no_task(self, tmp_path: Path) -> None:
+        """After the deadline, also of a paused budget, and after a cancel every task has an outcome and does not run.
 
-        To do: ask budget.check() before each task and report BudgetSpent for those that do not start; silence loses
-        them. Read budget.refusal before budget.paused: after the deadline nobody has to resume it.
+        To do: call budget.check() before each task and return BudgetSpent for the tasks that do not start. Read
+        budget.refusal before budget.paused: after the deadline nobody has to resume it.
         """
         late, paused, cancelled = Budget(deadline=1.0), Budget(deadline=1.0, clock=_Impatient()), Budget()
         paused.pause()
@@ -203,7 +202,7 @@ class ExecutorConformance(ConformanceKit):
             assert not any(tmp_path.iterdir()), "a task ran although the budget was spent"
 
     def test_leaving_early_does_no_harm(self, tmp_path: Path) -> None:
-        """The iterator is dropped after one outcome of ten; the executor can be used again.
+        """After a caller drops the iterator at one outcome of ten, the executor can be used again.
 
         To do: stop workers in the `finally` of the generator: callers may drop the iterator at any time.
         """
@@ -214,9 +213,9 @@ class ExecutorConformance(ConformanceKit):
             result_of(outcome)
 
     def test_task_is_retried_if_its_process_died(self, tmp_path: Path) -> None:
-        """Its first attempt is killed in mid-task: one outcome, of another attempt; only if `isolates_tasks`.
+        """A task whose first attempt is killed has one outcome, of another attempt; only if `isolates_tasks`.
 
-        To do: notice that the process is gone, give the task to another one with a new attempt id, and end after a few
+        To do: notice that the process has died, run the task in another with a new attempt id, and fail it after a few
         deaths.
         """
         if not self.isolates_tasks:
@@ -236,11 +235,11 @@ def check_executor(make_executor: Callable[[], Executor], folder: Path, *, isola
 
     Args:
         make_executor: makes the executor to be tested.
-        folder: an empty folder that exists; each test gets a folder of its own inside.
-        isolates_tasks: as `ExecutorConformance.isolates_tasks`.
+        folder: an empty folder that exists; each test gets a new folder inside.
+        isolates_tasks: see `ExecutorConformance.isolates_tasks`.
 
     Raises:
-        PromiseBroken: the executor does not do what a test demands; the message says what.
+        PromiseBroken: the executor fails a test.
     """
     suite: Any = ExecutorConformance()
     suite.isolates_tasks = isolates_tasks
@@ -256,7 +255,7 @@ def by_name(tasks: Sequence[RewriteTask], outcomes: Iterable[RewriteOutcome]) ->
     """
     listed = list(outcomes)
     found, wanted = sorted(outcome.task for outcome in listed), sorted(task.name for task in tasks)
-    assert found == wanted, f"outcomes came for {shown(found)}, tasks were {shown(wanted)}"
+    assert found == wanted, f"there are outcomes of {shown(found)}, and the tasks were {shown(wanted)}"
     return {outcome.task: outcome for outcome in listed}
 
 
@@ -281,8 +280,8 @@ class WriteTask:
 
     Attributes:
         name: the task's name.
-        folder: where the file goes.
-        size: its length in bytes.
+        folder: the file's folder.
+        size: the file's length in bytes.
     """
 
     name: str
@@ -348,9 +347,9 @@ class DieTask:
 
     Attributes:
         name: the task's name.
-        folder: where it leaves a mark, `<name>.died.<attempt id>`, before each death, and then writes its file.
-        deaths: how many attempts die.
-        spared_process: the id of the process that it must not kill: the caller's.
+        folder: the folder of its file, and of a mark, `<name>.died.<attempt id>`, before each death.
+        deaths: the number of attempts that die.
+        spared_process: the id of the caller's process, which it must not kill.
     """
 
     name: str
@@ -368,7 +367,7 @@ class DieTask:
 
 
 class UnpicklableError(Exception):
-    """An error that holds what cannot be pickled."""
+    """An error with a field that cannot be pickled."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -376,7 +375,7 @@ class UnpicklableError(Exception):
 
 
 class UnrevivableError(Exception):
-    """An error that pickles, but whose pickle cannot be loaded: revival would call it with one argument."""
+    """An error that pickles, but whose pickle cannot be loaded: loading calls the class with one argument."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -398,7 +397,7 @@ class UnrevivableLibraryError(CompactlibError):
 
 
 def known_errors() -> dict[str, Exception]:
-    """Return the errors that `RaiseTask` can raise, made anew."""
+    """Return new errors of the kinds that `RaiseTask` can raise."""
     return {
         "corrupt": CorruptData(path="/log/0007.segment", offset=4711, expected="CRC 0x01", found="CRC 0x02", index=42),
         "foreign": ValueError("the flux is missing"),
@@ -410,7 +409,7 @@ def known_errors() -> dict[str, Exception]:
 
 
 class _Impatient(SystemClock):
-    """A clock that ends a run which reads it again and again."""
+    """A clock that raises in a run that polls it endlessly."""
 
     def __init__(self) -> None:
         self._reads = 0

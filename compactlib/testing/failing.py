@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps at which requests fail: `Failing` refuses them or loses their answers, `Killing` ends the process.
 
-What happens at each request is a pick, so that `choices.explore` tries every failure at every request.
+The outcome of each request is a pick, so that `choices.explore` tries every failure at every request.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _UNKNOWN_LATE = {"done two requests later, without an answer": 2,
 
 
 class Failing:
-    """A step at which each request may fail, in each way that its edge knows. Threads may share it.
+    """A step at which each request may fail, in each way of its edge. Threads may share it.
 
     Disks refuse a change with the error of EIO (nothing done, half of a write done, all done) or of ENOSPC. Key-value
-    stores answer `SlowDown`, `PredicateFailed` where there is a condition, `StoreFailed`, or `OutcomeUnknown` for a
-    write that is done, lost, or done a little later. Object stores answer `ObjectStoreFailed`, nothing or all done.
+    stores raise `SlowDown`, `PredicateFailed` for a request with a condition, `StoreFailed`, or `OutcomeUnknown` for a
+    write that is done, lost, or done a little later. Object stores raise `ObjectStoreFailed`, nothing or all done.
 
     Args:
-        choices: picks; ordinary is that nothing fails.
+        choices: picks; the ordinary option is success.
     """
 
     def __init__(self, choices: Choices) -> None:
@@ -61,7 +61,7 @@ class Failing:
         raise _error(request, picked)
 
     def settle(self) -> None:
-        """Carry out the writes that are late."""
+        """Carry out the late writes."""
         with self._lock:
             due = self._take_late(None)
         _carry_out(due)
@@ -76,7 +76,7 @@ class Killing:
     """A step at which the process may end, before or after a change; from then on every request raises `Killed`.
 
     Args:
-        choices: picks; ordinary is that the process goes on.
+        choices: picks; in the ordinary option the process runs on.
     """
 
     def __init__(self, choices: Choices) -> None:
@@ -89,8 +89,8 @@ class Killing:
             raise Killed(f"{request}, after the process has ended")
         if not request.changes:
             return act()
-        picked = self._choices.pick(str(request), "goes on", "killed before it", "killed after it")
-        self._dead = picked != "goes on"
+        picked = self._choices.pick(str(request), "runs on", "killed before it", "killed after it")
+        self._dead = picked != "runs on"
         if picked == "killed before it":
             raise Killed(str(request))
         answer = act()
@@ -100,7 +100,7 @@ class Killing:
 
 
 def failures_of(request: Request) -> Sequence[str]:
-    """The ways in which a request may fail, as text."""
+    """Return the ways in which a request may fail, as text."""
     if not request.changes:
         return [_REFUSED]
     if request.edge == "disk":
@@ -113,7 +113,7 @@ def failures_of(request: Request) -> Sequence[str]:
 
 
 def disk_error(number: int, request: Request) -> StorageError:
-    """The library's error for an error number of the system."""
+    """Return the library's error for an error number of the system."""
     return StorageError.from_os(OSError(number, os.strerror(number)), request.kind, request.path)
 
 
@@ -133,6 +133,6 @@ def _error(request: Request, picked: str) -> CompactlibError:
 
 def _carry_out(late: Sequence[Callable[[], Any]]) -> None:
     for act in late:
-        # Its caller has got its error, and waits no more.
+        # Its caller already has an error.
         with contextlib.suppress(CompactlibError):
             act()

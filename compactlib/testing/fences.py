@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every `Fence` promises, as tests that any implementation can inherit.
+"""The promises of every `Fence`, as tests that any implementation can inherit.
 
     from compactlib.testing import FenceConformance
 
@@ -7,8 +7,8 @@
         def make_fence(self, folder: Path) -> Fence:
             return MyFence(folder)
 
-pytest collects the inherited methods; without pytest, `check_fence` runs them one after the other. A fence that can
-guard a step also says how to make one that does not wait: `make_impatient_fence`.
+pytest collects the inherited methods; without pytest, `check_fence` runs them one after the other. For a fence that can
+guard a step, `make_impatient_fence` returns a fence that does not wait.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _THREADS = 4
 
 
 class PlainFence:
-    """A fence in a few lines, with which others are compared."""
+    """A fence in a few lines: the model of the tests."""
 
     def __init__(self) -> None:
         self.records: dict[str, Admission] = {}
         self.floor: int = 0
 
     def step(self, what: str, resource: str, token: int, value: bytes) -> object:
-        """Return what an admission, a commit or a rise of the floor gives: a value, or a class of error."""
+        """Return the result of an admission, a commit or a rise of the floor: a value, or a class of error."""
         if what == "floor":
             self.floor = max(self.floor, token)
             kept = {name: record for name, record in self.records.items() if record.token >= self.floor}
@@ -66,20 +66,24 @@ class PlainFence:
 
 
 class FenceConformance(ConformanceKit):
-    """Inherit in a test class and say how to make the fence; pytest finds the rest."""
+    """Inherit in a test class and override `make_fence`; pytest finds the tests."""
 
     def make_fence(self, folder: Path) -> Fence:
-        """Return the fence to be tested, with nothing admitted; `folder` is its own, and may be used or not. If it
-        guards steps, it waits for those of others for up to 30 seconds."""
-        raise NotImplementedError("say which fence is to be tested")
+        """Return the fence to be tested, without admissions; it may use `folder`.
+
+        A fence that guards steps waits for the steps of others for up to 30 seconds.
+        """
+        raise NotImplementedError("override make_fence to return a Fence")
 
     def make_impatient_fence(self, folder: Path) -> LockingFence | None:
-        """Return the same as a fence that guards steps and does not wait for those of others; `None` if it has no
-        `guard`, which skips its tests."""
+        """Return a fence of the same kind that guards steps and does not wait for the steps of others.
+
+        `None` for a fence without `guard`, which skips its tests.
+        """
         return None
 
     def test_tokens_ascend(self, tmp_path: Path) -> None:
-        """A token is admitted unless a higher one was; each resource has its own.
+        """A token is admitted unless a higher token was; each resource has its own tokens.
 
         To do: compare and raise the token in one step; equal tokens are admitted again, lower ones get FencedOff with
         the highest.
@@ -106,7 +110,7 @@ class FenceConformance(ConformanceKit):
         same(fence.committed("job"), Commitment(9, b"in time"))
 
     def test_admission_shows_what_was_committed(self, tmp_path: Path) -> None:
-        """An admission shows how far the resource has come.
+        """An admission returns the last commitment of its resource.
 
         To do: keep the last commitment when a higher token is admitted, and return it with the admission.
         """
@@ -118,7 +122,7 @@ class FenceConformance(ConformanceKit):
     def test_commit_may_be_repeated_but_not_changed(self, tmp_path: Path) -> None:
         """A token commits one value.
 
-        To do: keep the committed value beside its token, and compare: equal is done already, another is
+        To do: store the committed value with its token, and compare: an equal value is done already, another is
         CommittedOtherwise.
         """
         fence = self.make_fence(tmp_path)
@@ -130,9 +134,9 @@ class FenceConformance(ConformanceKit):
         same(fence.committed("job"), Commitment(5, b"files"))
 
     def test_commit_needs_an_admission(self, tmp_path: Path) -> None:
-        """No caller commits without having seen what is there.
+        """A token that was never admitted cannot commit.
 
-        To do: a commit with a token that was never admitted is InvalidInput: its worker has not seen what is there.
+        To do: raise InvalidInput: the worker has not seen the last commitment, which an admission returns.
         """
         fence = self.make_fence(tmp_path)
         error_from(InvalidInput, fence.commit, "job", 5, b"files", case="nothing was admitted")
@@ -158,9 +162,9 @@ class FenceConformance(ConformanceKit):
         same(fence.committed(resource), Commitment(MAX_TOKEN, value))
 
     def test_floor_holds_for_every_resource(self, tmp_path: Path) -> None:
-        """Below it nothing is admitted and nothing kept, of resources never seen either.
+        """A token below the floor is not admitted, also for new resources, and its record is dropped.
 
-        To do: keep one floor for all resources, and drop what lies below it when it rises.
+        To do: keep one floor for all resources, and drop the records below it when it rises.
         """
         fence = self.make_fence(tmp_path)
         for number in range(10):
@@ -192,7 +196,7 @@ class FenceConformance(ConformanceKit):
             same(found, plain.step(what, resource, token, value), case=(what, resource, token, value))
 
     def test_highest_token_of_threads_commits_last(self, tmp_path: Path) -> None:
-        """Whatever threads do at once, committed tokens ascend and the highest is never refused.
+        """Tokens that threads commit concurrently ascend, and the highest is never refused.
 
         To do: let the store decide (compare-and-set), or hold one lock over read and write; retry when another was
         first.
@@ -216,7 +220,7 @@ class FenceConformance(ConformanceKit):
     # ---- fences that guard steps
 
     def test_newer_token_waits_for_a_guarded_step(self, tmp_path: Path) -> None:
-        """It comes before the step, which is then refused, or after it, however it ended.
+        """It is admitted before the step, which is then refused, or after the step has ended, in success or failure.
 
         To do: hold a lock of the resource while the guarded step runs, and release it in a `finally`; admissions of
         others wait for it or get Busy.
@@ -232,10 +236,10 @@ class FenceConformance(ConformanceKit):
             ran = False
             with expect(FencedOff), fence.guard("log", 5):
                 ran = True
-            assert not ran, "a late worker's step has run"
+            assert not ran, "a late worker's step ran"
 
     def test_guarded_step_cannot_admit_a_newer_token(self, tmp_path: Path) -> None:
-        """Not even the step itself gets around its guard.
+        """A step that admits a newer token than its guard's is refused.
 
         To do: remember which thread holds the guard, and refuse its own newer admission with InvalidInput: it would
         wait for itself.
@@ -248,7 +252,7 @@ class FenceConformance(ConformanceKit):
                 error_from(InvalidInput, fence.admit, "log", 9, case="after a guard inside of the guard")
 
     def test_guarded_steps_of_threads_do_not_overlap(self, tmp_path: Path) -> None:
-        """Four threads, one after the other, by ascending tokens; the highest is never refused.
+        """Steps of four threads run one after the other, by ascending tokens; the highest is never refused.
 
         To do: one lock for each resource, and admit the token under it.
         """
@@ -275,11 +279,11 @@ def check_fence(make_fence: Callable[[Path], Fence], folder: Path, *,
 
     Args:
         make_fence: see `FenceConformance.make_fence`.
-        folder: an empty folder that exists; each test gets a folder of its own inside.
+        folder: an empty folder that exists; each test gets a new folder inside.
         make_impatient_fence: see `FenceConformance.make_impatient_fence`.
 
     Raises:
-        PromiseBroken: the fence does not do what a test demands; the message says what.
+        PromiseBroken: the fence fails a test.
     """
     suite: Any = FenceConformance()
     suite.make_fence = make_fence
@@ -289,5 +293,5 @@ def check_fence(make_fence: Callable[[Path], Fence], folder: Path, *,
 
 
 def _elsewhere(call: Callable[..., object], *args: object) -> object:
-    """Call it in another thread."""
+    """Call `call` in another thread."""
     return in_threads(1, lambda _: call(*args))[0]

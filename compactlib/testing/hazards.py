@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One store in every misfortune: `check_hazards(driver, folder)` runs the same driver through each hazard.
+"""Test one store in all hazards: `check_hazards(driver, folder)` runs the same driver through each hazard.
 
-A life opens the store, acts some times, and closes it. Each hazard lets one thing go wrong in it, at every place where
-it can (`choices.explore`), closes the store, opens it again, and checks that what was acknowledged is there and that
-the store goes on. A failure prints its picks.
+A life opens the store, acts some times, and closes it. Each hazard lets one failure happen in a life, at every place
+where it can (`choices.explore`). It then closes the store, opens it again, and checks that every acknowledged change is
+present and that the store still works. A failure prints its picks.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 
 @attrs.frozen
 class Effort:
-    """How much is tried.
+    """The size of a test.
 
     Attributes:
-        acts: what a life does.
-        histories: of each hazard, at most; all if `None`.
-        most: how many things go wrong in one history, at most.
+        acts: the number of acts of a life.
+        histories: the largest number of histories of a hazard; all if `None`.
+        most: the largest number of failures in a history.
         seed: draws acts and samples.
-        lives: over how many seeds, `seed` and those that follow, the histories are spread; each has other acts.
+        lives: the number of seeds, from `seed` on, over which the histories are spread; each seed draws other acts.
     """
 
     acts: int = 6
@@ -64,18 +64,18 @@ class Effort:
     lives: int = 1
 
     def of_life(self, number: int) -> Effort:
-        """The effort for one of the lives."""
+        """Return the effort of one life."""
         share = None if self.histories is None else max(self.histories // self.lives, 1)
         return attrs.evolve(self, histories=share, seed=self.seed + number)
 
 
 class Bench:
-    """Worlds of one driver, one after the other, each in a folder of its own that is removed again.
+    """Makes worlds for one driver, each in a new folder that is removed at the end.
 
     Args:
         driver: opens, acts, checks.
-        folder: where worlds are made.
-        effort: how much is tried.
+        folder: the parent of the worlds' folders.
+        effort: the size of the test.
         mistake: makes a step for each opening, which makes a mistake on purpose; see `World.mistake`.
     """
 
@@ -90,7 +90,7 @@ class Bench:
 
     @contextlib.contextmanager
     def world(self) -> Iterator[World]:
-        """A new world."""
+        """Make a world for the time of the block."""
         folder = self._folder / f"world-{next(self._numbers)}"
         folder.mkdir(parents=True)
         try:
@@ -99,19 +99,19 @@ class Bench:
             shutil.rmtree(folder, ignore_errors=True)
 
     def world_in(self, folder: Path, files: Files | None = None, *, like: World | None = None) -> World:
-        """The world of a folder whose disk is changed by `files`; by the local disk if `None`.
+        """Make the world of a folder.
 
         Args:
             folder: its folder.
-            files: its disk.
-            like: has the time and the stores that are not in the folder; new ones if `None`.
+            files: its disk; the local disk if `None`.
+            like: the world whose clock and stores outside the folder it gets; new ones if `None`.
         """
         return World(folder, behind=files, mistake=self._mistake, clock=WorldClock() if like is None else like.clock,
                      kept={} if like is None else like.kept)
 
     def recorded(self, folder: Path, files: RecordingFiles, *, like: World | None = None) -> World:
-        """A world in a recording, which notes its stores that are not in the folder after each of their changes: a
-        power failure takes nothing of them.
+        """Make a world whose recording has a copy of its stores outside the folder after each of their changes: they
+        lose nothing in a power failure.
         """
         world = self.world_in(folder, files, like=like)
 
@@ -125,7 +125,7 @@ class Bench:
         return world
 
     def after_power(self, folder: Path, notes: Sequence[Any]) -> tuple[World, Journal]:
-        """The world of a folder that was rebuilt, with its stores elsewhere as they were then, and what was tried."""
+        """Make the world of a rebuilt folder, with its stores elsewhere as of the crash, and the journal until then."""
         elsewhere = [note for note in notes if isinstance(note, _Elsewhere)]
         world = self.world_in(folder)
         journal = Journal.of([note for note in notes if isinstance(note, Change)])
@@ -133,7 +133,7 @@ class Bench:
 
     def live(self, world: World, journal: Journal, *, settings: Any = None, first: int = 0, acts: int | None = None,
              check: bool = False, before_closing: Callable[[], object] = bool) -> None:
-        """One life: open, check if so asked, act, close. The same acts for the same `first`."""
+        """Run one life: open, check if `check`, act, close. Equal acts for equal `first`."""
         count = self.effort.acts if acts is None else acts
         with self.opened(world, settings) as store:
             if check:
@@ -142,18 +142,17 @@ class Bench:
             before_closing()
 
     def act(self, store: Any, journal: Journal, names: Iterable[object]) -> None:
-        """Let the driver act once for each name; the same for the same name."""
+        """Let the driver act once for each name; equal names give equal acts."""
         for name in names:
             self.driver.act(store, Random(f"{self.effort.seed} {name}"), journal)
 
     def copy_of(self, folder: Path) -> Path:
-        """A copy of a folder, for the caller to remove."""
+        """Copy a folder; the caller removes the copy."""
         return Path(shutil.copytree(folder, self._folder / f"copy-{next(self._numbers)}", symlinks=True))
 
     @contextlib.contextmanager
     def opened(self, world: World, settings: Any = None) -> Iterator[Any]:
-        """The store, open; if the block or closing it fails, it is closed again, and what that raises is not reported.
-        """
+        """Open the store for the time of the block; after a failure it is closed without raising another error."""
         store = self.driver.open(world, self.usual if settings is None else settings)
         try:
             yield store
@@ -164,7 +163,7 @@ class Bench:
             raise
 
     def inspect(self, world: World, journal: Journal, *, settings: Any = None) -> None:
-        """Open the store, check it, act on; then open and check it once more."""
+        """Open the store, check it, act; then open and check it again."""
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
             self.act(store, journal, [f"after {len(journal.changes)}"])
@@ -172,13 +171,13 @@ class Bench:
             self.driver.check(store, journal, damage="")
 
     def explore(self, history: Callable[[Choices], object]) -> int:
-        """Run histories as the effort says."""
+        """Run histories, limited by the effort."""
         return explore(history, most=self.effort.most, limit=self.effort.histories, seed=self.effort.seed)
 
 
 @attrs.frozen(eq=False)
 class _Elsewhere:
-    """What is in no folder, at some moment: stores in memory, and the time."""
+    """The state of a world outside its folder at one moment: stores in memory, and the time."""
 
     kept: dict[str, Any]
     now: float
@@ -188,13 +187,13 @@ class _Elsewhere:
         return cls(_copied(world.kept), ManualClock.now(world.clock))
 
     def given_to(self, world: World) -> World:
-        """The world, with a copy of it."""
+        """Return the world with a copy of this state."""
         clock = WorldClock(self.now)
         return attrs.evolve(world, kept=_copied(self.kept, clock), clock=clock)
 
 
 def _copied(kept: Mapping[str, Any], clock: ManualClock | None = None) -> dict[str, Any]:
-    """Stores in memory, each with a lock of its own, and with another clock if one is given."""
+    """Copy stores in memory, with new locks, and with `clock` in place of their clock if given."""
     memo: dict[int, Any] = {}
     for held in (value for each in kept.values() for value in getattr(each, "__dict__", {}).values()):
         if isinstance(held, _LOCK):
@@ -205,19 +204,19 @@ def _copied(kept: Mapping[str, Any], clock: ManualClock | None = None) -> dict[s
 
 
 Hazard: TypeAlias = Callable[[Bench], int]
-"""Runs its histories and returns how many there were; raises what is wrong."""
+"""Runs its histories and returns their number; raises the first failure."""
 
 
 # ---------------------------------------------------------------------------------------------------- one bad request
 
 
 def refusals(bench: Bench) -> int:
-    """The disk or a store refuses a request: nothing done, half done, no room, done without an answer."""
+    """The disk or another store refuses a request: nothing done, half done, no room, done without an answer."""
     return _one_life(bench, Failing, CompactlibError)
 
 
 def _one_life(bench: Bench, step_of: Callable[[Choices], Step], *ends: type[BaseException]) -> int:
-    """Histories of one life in which every request takes a step, until the life ends; then the store is inspected."""
+    """Run histories of one life whose requests go through a step; then inspect the store."""
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
@@ -233,8 +232,8 @@ def _one_life(bench: Bench, step_of: Callable[[Choices], Step], *ends: type[Base
 
 
 def lost_answers(bench: Bench) -> int:
-    """A key-value or object store refuses a request or loses its answer; the caller goes on with the same object, which
-    works again once the store does.
+    """A key-value or object store refuses a request or loses its answer; the host keeps its object, which works again
+    once the other store does.
     """
 
     def history(choices: Choices) -> None:
@@ -247,7 +246,7 @@ def lost_answers(bench: Bench) -> int:
                     store = store or stack.enter_context(bench.opened(world))
                     bench.act(store, journal, [number])
                 except (Closed, Stale):
-                    # It says that it is of no use any more.
+                    # This object has ended; the host opens another.
                     stack.close()
                     store = None
                 except CompactlibError:
@@ -256,7 +255,7 @@ def lost_answers(bench: Bench) -> int:
             failing.settle()
             if store:
                 with contextlib.suppress(Closed, Stale):
-                    bench.act(store, journal, ["once it answers"])
+                    bench.act(store, journal, ["after the failure"])
             stack.close()
             bench.inspect(world, journal)
 
@@ -264,7 +263,7 @@ def lost_answers(bench: Bench) -> int:
 
 
 def full_disk(bench: Bench) -> int:
-    """From some request on the disk has no room for anything; it has room again once the store is closed."""
+    """From one request on the disk is full; it has room again once the store is closed."""
 
     def filling(choices: Choices) -> Step:
         full = False
@@ -287,7 +286,7 @@ def _without_room(request: Request, act: Callable[[], Any]) -> Any:
 
 
 def opened_on_a_full_disk(bench: Bench) -> int:
-    """A process of a store ends at some request, and the next one opens, reads and reclaims on a disk without room."""
+    """The owner ends at a request, and the next owner opens, reads and reclaims on a full disk."""
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
@@ -309,18 +308,18 @@ def opened_on_a_full_disk(bench: Bench) -> int:
 
 
 def kills(bench: Bench) -> int:
-    """The process ends right before or after a request; the next one opens what is there."""
+    """The process ends before or after a request; the next process opens the store."""
     return _one_life(bench, Killing, Killed)
 
 
 def interrupts(bench: Bench) -> int:
-    """Ctrl-C comes right before or after a request."""
+    """Ctrl-C interrupts the store before or after a request."""
 
     def interrupting(choices: Choices) -> Step:
         def step(request: Request, act: Callable[[], Any]) -> Any:
-            when = choices.pick(str(request), "goes on", "Ctrl-C before it", "Ctrl-C after it")
+            when = choices.pick(str(request), "runs on", "Ctrl-C before it", "Ctrl-C after it")
             answer = act() if when != "Ctrl-C before it" else None
-            if when != "goes on":
+            if when != "runs on":
                 raise KeyboardInterrupt
             return answer
 
@@ -330,18 +329,18 @@ def interrupts(bench: Bench) -> int:
 
 
 def interrupts_between(bench: Bench) -> int:
-    """Ctrl-C comes between two instructions of the library, at places spread over a life, before it is closed."""
+    """Ctrl-C interrupts the store between two instructions of the library, at places spread over a life."""
 
     def live(world: World, journal: Journal, interrupted: Interrupted) -> None:
         with interrupted:
             bench.live(world, journal, before_closing=interrupted.stop)
 
-    # Each takes twenty times as long as another history.
+    # Each takes twenty times as long as the history of another hazard.
     return _interrupts(bench, live, _share(bench, 3))
 
 
 def interrupts_of_closing(bench: Bench) -> int:
-    """Ctrl-C comes between two instructions of closing the store, which is then closed again."""
+    """Ctrl-C interrupts the closing of the store between two instructions; the host closes it again."""
 
     def live(world: World, journal: Journal, interrupted: Interrupted) -> None:
         with contextlib.ExitStack() as stack:
@@ -359,7 +358,7 @@ def _interrupts(bench: Bench, live: Callable[[World, Journal, Interrupted], obje
     def history(choices: Choices) -> None:
         place = choices.pick("Ctrl-C", 0, *spread(range(1, whole.places + 1), most or whole.places))
         if not place:
-            return  # as above
+            return  # run above
         with bench.world() as world:
             journal, interrupted = Journal(), Interrupted(place)
             try:
@@ -367,14 +366,14 @@ def _interrupts(bench: Bench, live: Callable[[World, Journal, Interrupted], obje
                     live(world, journal, interrupted)
                 bench.inspect(world, journal)
             except BaseException as error:
-                error.add_note(f"Ctrl-C came at {interrupted.where}")
+                error.add_note(f"Ctrl-C at {interrupted.where}")
                 raise
 
     return explore(history)
 
 
 def clock_jumps(bench: Bench) -> int:
-    """The wall clock is wrong for one reading, or from one on until the life ends."""
+    """The wall clock is wrong for one reading, or from one reading until the life ends."""
     day = 86_400.0
 
     def history(choices: Choices) -> None:
@@ -399,7 +398,7 @@ def clock_jumps(bench: Bench) -> int:
 
 
 def other_settings(bench: Bench) -> int:
-    """Each life has other settings than the one before."""
+    """Each life has other settings than the life before."""
     lives = 3
 
     def history(choices: Choices) -> None:
@@ -414,7 +413,7 @@ def other_settings(bench: Bench) -> int:
 
 
 def mixtures(bench: Bench) -> int:
-    """Several lives, each with other settings, a clock that jumps, refused requests and a kill: up to three at once."""
+    """Lives with other settings, a clock that jumps, refused requests and a kill: up to three of these at once."""
     lives = 3
 
     def history(choices: Choices) -> None:
@@ -444,7 +443,7 @@ def _one_in_the_other(outer: Step, inner: Step) -> Step:
 
 
 def crashes(bench: Bench) -> int:
-    """The power fails at each point; what was not synced is there, lost, or torn."""
+    """The power fails at each point; an unsynced change is kept, lost or torn."""
 
     def check(folder: Path, notes: Sequence[Any]) -> None:
         bench.inspect(*bench.after_power(folder, notes))
@@ -454,7 +453,7 @@ def crashes(bench: Bench) -> int:
 
 
 def crashes_of_recovery(bench: Bench) -> int:
-    """The power fails, and once more while the store is opened."""
+    """The power fails, and again while the store is opened."""
     recording = _recording(bench)
     points, histories = _points(bench, recording, _share(bench, 5)), 0
 
@@ -502,11 +501,11 @@ def _recording(bench: Bench) -> Recording:
             bench.recorded(folder, files), Journal(files.acknowledge)))
 
 
-# ------------------------------------------------------------------------------------------ what was put back in part
+# ------------------------------------------------------------------------------- damaged, missing and older files
 
 
 def damages(bench: Bench) -> int:
-    """A closed store's file has a flipped bit, a zeroed block, or no tail: a read names it, or is right."""
+    """A closed store's file has a flipped bit, a zeroed block, or no tail: a read raises a named error, or is right."""
 
     def spoil(choices: Choices, folder: Path, older: Path) -> str:
         for path in _files_of(folder):
@@ -524,12 +523,12 @@ def damages(bench: Bench) -> int:
 
 
 def missing_files(bench: Bench) -> int:
-    """A file or a folder of a closed store is gone."""
+    """A file or a folder of a closed store is missing."""
 
     def spoil(choices: Choices, folder: Path, older: Path) -> str:
         for path in sorted(folder.rglob("*")):
             name = str(path.relative_to(folder))
-            if path.name not in _MEANINGLESS and choices.pick(name, "is there", "is gone") == "is gone":
+            if path.name not in _MEANINGLESS and choices.pick(name, "is present", "is missing") == "is missing":
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
                 return "missing"
         return ""
@@ -538,14 +537,14 @@ def missing_files(bench: Bench) -> int:
 
 
 def older_files(bench: Bench) -> int:
-    """A file of a closed store is an older copy of itself, or is back after it was removed."""
+    """A file of a closed store is an older copy, or was removed and is back."""
 
     def spoil(choices: Choices, folder: Path, older: Path) -> str:
         for path in _files_of(older):
             name = path.relative_to(older)
             now = (folder / name).read_bytes() if (folder / name).exists() else None
             if now != path.read_bytes() \
-                    and choices.pick(str(name), "is as it was", "is an older copy") != "is as it was":
+                    and choices.pick(str(name), "is unchanged", "is an older copy") != "is unchanged":
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(path.read_bytes())
                 return "older"
@@ -555,10 +554,10 @@ def older_files(bench: Bench) -> int:
 
 
 def older_folders(bench: Bench) -> int:
-    """The whole folder of a closed store is an older copy: the older store, unless a store elsewhere has seen more."""
+    """The whole folder of a closed store is an older copy: the older store, unless another store has seen more."""
 
     def spoil(choices: Choices, folder: Path, older: Path) -> str:
-        if choices.pick("the folder", "is as it was", "is an older copy") == "is as it was":
+        if choices.pick("the folder", "is unchanged", "is an older copy") == "is unchanged":
             return ""
         shutil.rmtree(folder)
         shutil.copytree(older, folder, symlinks=True)
@@ -576,7 +575,7 @@ def _damaged(data: bytes, damage: str, place: int) -> bytes:
 
 
 def _put_back(bench: Bench, spoil: Callable[[Choices, Path, Path], str]) -> int:
-    """Spoil a copy of a store that was closed, open it, check it, compact it, open it again, and check it again."""
+    """Spoil a copy of a closed store; then open, check, compact and check it, twice."""
     with bench.world() as first:
         journal = Journal()
         bench.live(first, journal)
@@ -590,7 +589,7 @@ def _put_back(bench: Bench, spoil: Callable[[Choices, Path, Path], str]) -> int:
                 shutil.copytree(first.folder, world.folder, symlinks=True, dirs_exist_ok=True)
                 damage = spoil(choices, world.folder, older)
                 for _ in range(2):
-                    # It may refuse to open, by name; what it answers must be right.
+                    # Opening may raise a named error; every value that is read must be right.
                     with contextlib.suppress(CompactlibError), bench.opened(world) as store:
                         bench.driver.check(store, journal, damage=damage)
                         policy = bench.driver.policy()
@@ -609,8 +608,8 @@ def _put_back(bench: Bench, spoil: Callable[[Choices, Path, Path], str]) -> int:
 
 
 def threads(bench: Bench) -> int:
-    """Four threads use one object, and a request fails or the process ends: each thread gets an answer or an error, and
-    nothing is lost.
+    """Four threads use one object, and a request fails or the process ends: each call returns or raises, and nothing
+    is lost.
     """
     patience_seconds = 30.0
 
@@ -635,7 +634,7 @@ def threads(bench: Bench) -> int:
                     bench.act(store, journal, (f"{thread} {number}" for number in range(bench.effort.acts)))
                 except (CompactlibError, Killed):
                     pass
-                except BaseException as error:  # raised by the thread that waits
+                except BaseException as error:  # raised below, by the waiting thread
                     wrong.append(error)
 
             with contextlib.suppress(CompactlibError, Killed), bench.opened(world) as store:
@@ -644,11 +643,11 @@ def threads(bench: Bench) -> int:
                     thread.start()
                 for thread in working:
                     thread.join(patience_seconds)
-                assert not any(thread.is_alive() for thread in working), "a thread got neither an answer nor an error"
+                assert not any(thread.is_alive() for thread in working), "a thread's call neither returned nor raised"
             if wrong:
                 raise wrong[0]
             if died_at:
-                del journal.changes[died_at[0]:]  # what the other threads have begun since was never begun
+                del journal.changes[died_at[0]:]  # changes that other threads began after the process had ended
             world.step = act_at_once
             failing.settle()
             bench.inspect(world, journal)
@@ -657,14 +656,14 @@ def threads(bench: Bench) -> int:
 
 
 def forks(bench: Bench) -> int:
-    """The process forks at a request: the child is refused by name, changes nothing, and the parent goes on."""
+    """The process forks at a request: the child gets a named error and changes nothing, and the parent works on."""
 
     def history(choices: Choices) -> None:
         with bench.world() as world:
             journal, opened = Journal(), list[Any]()
 
             def step(request: Request, act: Callable[[], Any]) -> Any:
-                if opened and choices.pick(str(request), "goes on", "forks before it") != "goes on":
+                if opened and choices.pick(str(request), "runs on", "forks before it") != "runs on":
                     _require_refused(bench, opened[0], world)
                 return act()
 
@@ -680,11 +679,11 @@ def forks(bench: Bench) -> int:
 
 
 def paused_owners(bench: Bench) -> int:
-    """An owner or a peer is paused at a request, another one opens, works or does one thing, closes, and the first one
-    goes on.
+    """The first owner is paused at a request; a second owner opens, makes one act or all, and closes; the first
+    continues.
 
-    A key-value store may also lose the answer to the request, which the first one is told after the other one's work.
-    Where a driver says `has_peers = True`, nobody takes over. What either acknowledges counts.
+    A key-value store may also lose the answer to the request; the first owner then gets `OutcomeUnknown` after the
+    second owner's work. With `has_peers = True` they are two peers, without a takeover. Acknowledgements of both count.
     """
     has_peers = getattr(bench.driver, "has_peers", False)
 
@@ -726,7 +725,7 @@ def paused_owners(bench: Bench) -> int:
 
 
 def _live_on(bench: Bench, world: World, journal: Journal) -> None:
-    """One life, which goes on with the same object after an error, unless that says that it is of no use any more."""
+    """Run one life that keeps the same object after an error, except after `Closed` and `Stale`."""
     with contextlib.suppress(CompactlibError), bench.opened(world) as store:
         for number in range(bench.effort.acts):
             try:
@@ -739,13 +738,11 @@ def _live_on(bench: Bench, world: World, journal: Journal) -> None:
 
 def _in_some_order(bench: Bench, world: World, first: Sequence[Change], paused: int,
                    second: Sequence[Change]) -> Sequence[Change]:
-    """The changes of two owners in an order that the store agrees with.
+    """Return the changes of two owners in an order that agrees with the store, or raise the last order's error.
 
-    The change in which the first one paused happened before, between or after those of the second; or one half of it
-    (`halves(what)` of the driver) before and the other after them. What was done before may be done once more after.
-
-    Raises:
-        AssertionError: there is no such order; that of the last one that was tried.
+    The change in which the first owner paused happened before, between or after the changes of the second owner; or one
+    half of it (`halves(what)` of the driver) before and the other half after them. A change before may happen again
+    after them.
     """
     wrong = AssertionError("no change was tried")
     before, split, after = first[:max(paused - 1, 0)], first[max(paused - 1, 0):paused], first[paused:]
@@ -770,8 +767,8 @@ def _in_some_order(bench: Bench, world: World, first: Sequence[Change], paused: 
 
 
 def readers(bench: Bench) -> int:
-    """A reader opens the folder at a request of the owner, or is paused anywhere while the owner works: what it answers
-    was so before or after, and once it has refreshed itself it answers as the owner does.
+    """A reader opens the folder at a request of the owner, or is paused anywhere while the owner works: it reads the
+    state before or after, and after `refresh` the owner's state.
     """
     driver: Any = bench.driver
 
@@ -779,16 +776,16 @@ def readers(bench: Bench) -> int:
         with bench.world() as world, contextlib.ExitStack() as stack:
             journal, opened, wrong = Journal(), list[Any](), list[BaseException]()
 
-            def look() -> None:
+            def read() -> None:
                 opened.append(stack.enter_context(contextlib.closing(driver.reader(world))))
                 driver.check_reader(opened[0], journal)
 
             def step(request: Request, act: Callable[[], Any]) -> Any:
                 if journal.changes and not opened and not wrong \
-                        and choices.pick(str(request), "goes on", "a reader looks") != "goes on":
+                        and choices.pick(str(request), "runs on", "a reader opens") != "runs on":
                     try:
-                        look()
-                    except BaseException as error:  # no error of the owner's
+                        read()
+                    except BaseException as error:  # must not end the owner's call
                         wrong.append(error)
                 return act()
 
@@ -812,10 +809,10 @@ def readers(bench: Bench) -> int:
             place = choices.pick("the reader", 0, *spread(range(1, whole.places + 1), bench.effort.histories or 500))
             known = len(journal.changes)
 
-            def meanwhile() -> None:
-                bench.act(store, journal, (f"{number} meanwhile" for number in range(bench.effort.acts)))
+            def owner_acts() -> None:
+                bench.act(store, journal, (f"{number} in the pause" for number in range(bench.effort.acts)))
 
-            with Interrupted(place, meanwhile):
+            with Interrupted(place, owner_acts):
                 reader = stack.enter_context(contextlib.closing(driver.reader(world)))
             during = Journal()
             during.changes[:] = [*journal.changes[:known], *(
@@ -829,16 +826,12 @@ def readers(bench: Bench) -> int:
 
 
 def _require_refused(bench: Bench, store: Any, world: World) -> None:
-    """Use the store in a child that another thread forks, which is in none of the store's calls.
-
-    Raises:
-        AssertionError: the child was not refused by name, changed the disk, or did not end.
-    """
+    """Use the store in a child, forked by a thread outside the store's calls; require named errors and no change."""
     ended: list[int] = []
     forking = threading.Thread(target=lambda: ended.append(_used_in_a_fork(bench, store, world)))
     forking.start()
     forking.join()
-    assert ended == [0], {1: "the child was not refused by name", 3: "the child changed the disk",
+    assert ended == [0], {1: "no call of the child raised a named error", 3: "the child changed the disk",
                           -signal.SIGALRM: "the child did not end"}.get(ended[0], f"the child ended with {ended[0]}")
 
 
@@ -854,7 +847,7 @@ def _used_in_a_fork(bench: Bench, store: Any, world: World) -> int:
                     bench.driver.act(store, Random(f"in a fork {number}"), Journal())
                 except CompactlibError:
                     code = 0
-            # Reading may be refused or not, and changes nothing.
+            # Reading may raise or not, and changes nothing.
             with contextlib.suppress(CompactlibError, AssertionError):
                 bench.driver.check(store, Journal(), damage="missing")
             with contextlib.suppress(CompactlibError):
@@ -868,7 +861,7 @@ def _used_in_a_fork(bench: Bench, store: Any, world: World) -> int:
 
 
 class _Changed(BaseException):
-    """A forked child changed what its parent has open."""
+    """A forked child changed the store of its parent."""
 
 
 def _refuse_change(request: Request, act: Callable[[], Any]) -> Any:
@@ -879,7 +872,7 @@ def _refuse_change(request: Request, act: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def _unlocked() -> Iterator[None]:
-    """Inside it every lock of a folder is free for the taking."""
+    """Make every lock of a folder free for the time of the block."""
     import fcntl
 
     with mock.patch.object(fcntl, "flock", lambda descriptor, operation: None):
@@ -895,26 +888,26 @@ HAZARDS: Mapping[str, Hazard] = {
         refusals, lost_answers, full_disk, opened_on_a_full_disk, kills, interrupts, interrupts_between,
         interrupts_of_closing, clock_jumps, other_settings, mixtures, crashes, crashes_of_recovery, kills_and_power,
         damages, missing_files, older_files, older_folders, threads, forks, paused_owners, readers)}
-"""Every hazard by its name; the first line of each says what goes wrong."""
+"""Every hazard by its name; the first line of its docstring describes the failure."""
 
 
 def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = tuple(HAZARDS),
                   effort: Effort | None = None, mistake: Callable[[], Step] | None = None) -> dict[str, int]:
-    """Put a store through every misfortune.
+    """Run a store through hazards.
 
     Args:
         driver: opens, uses and checks it.
-        folder: an existing folder in which worlds are made.
-        hazards: which, by name; all of `HAZARDS` if not given.
-        effort: how much is tried; `Effort()` takes seconds a hazard.
-        mistake: makes a step for each opening, between the store and the disk, which makes a mistake, to see that the
-            hazards find it.
+        folder: an existing folder, the parent of the worlds' folders.
+        hazards: names of `HAZARDS`; all if not given.
+        effort: the size of the test; `Effort()` takes seconds a hazard.
+        mistake: makes a step for each opening, between the store and the disk, with a planted mistake that the hazards
+            should find.
 
     Returns:
-        How many histories each hazard took. One alone for each life: the hazard found no place where it can happen.
+        The number of histories of each hazard. One history for each life means that the hazard had no place to happen.
 
     Raises:
-        BaseException: the first history that failed, with its picks as a note.
+        BaseException: the error of the first failed history, with its picks as a note.
     """
     whole = effort or Effort()
     histories = dict.fromkeys(hazards, 0)
@@ -935,14 +928,14 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def _share(bench: Bench, divisor: int) -> int | None:
-    """So much of the histories that are allowed; for hazards that are dear."""
+    """Return a part of the effort's histories, for slow hazards."""
     return None if bench.effort.histories is None else max(bench.effort.histories // divisor, 1)
 
 
 def _points(bench: Bench, recording: Recording, most: int | None) -> list[int]:
-    """Points of a recording at which the power fails, one before each kind of change before a second one of any kind.
+    """Return points of a recording: one of each kind of operation, then a second of each kind, and so on.
 
-    Of one kind are changes that do the same to files whose names differ in numbers alone; the end is one, too.
+    Operations are of one kind if they do the same to files whose names differ in numbers alone; the end is a kind, too.
     """
     rng, kinds = Random(bench.effort.seed), dict[tuple[str, str], list[int]]()
     for number, operation in enumerate(recording.operations):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk, a key-value store and an object store in front of another one: each request is one call of `step`.
+"""Proxies of a disk, a key-value store and an object store: each request is one call of `step`.
 
 `step(request, act)` carries the request out by calling `act()`, and returns its answer. It may also raise instead, act
-and then raise, or do something before or after. Everything in this package that records, refuses, delays or loses
+and then raise, or call something before or after. Every part of this package that records, refuses, delays or loses
 requests is such a function.
 
 >>> def log(request, act):
@@ -43,7 +43,7 @@ _KV_CONDITIONAL = frozenset({"set_if", "delete_if", "transact"})
 
 
 class Killed(BaseException):
-    """The process was killed at this request. Not an `Exception`: no code under test may catch it and go on."""
+    """The process was killed at this request. Not an `Exception`, so that code under test does not catch it."""
 
 
 @attrs.frozen
@@ -56,12 +56,12 @@ class Request:
             `"sync"`, `"rename"`, `"link"`, `"symlink"`, `"unlink"`, `"make folder"`, `"remove folder"`,
             `"sync folder"`; for the stores the name of the method, `"scan"` for each page of a scan.
         path: the file, the key, or the partition and the key.
-        partition, key: of a request to a key-value store: its cell; of several cells the first one, of a scan where the
-            page begins.
-        target: of a rename or link the new name; of a symbolic link what it holds.
-        offset: of a write or copy: where it begins in the file; of `"truncate"` and `"extend"`: the new size.
-        size: of a write or copy: how many bytes.
-        out: of a request to an open file: the file behind.
+        partition, key: of a request to a key-value store: its cell; of several cells the first, of a scan the start of
+            the page.
+        target: of a rename or link the new name; of a symbolic link its text.
+        offset: of a write or copy: its first byte in the file; of `"truncate"` and `"extend"`: the new size.
+        size: of a write or copy: the number of bytes.
+        out: of a request to an open file: the real file.
         half: carries out the first half of a write or a copy.
     """
 
@@ -78,7 +78,7 @@ class Request:
 
     @property
     def changes(self) -> bool:
-        """Whether it changes what is stored, or makes a change durable."""
+        """Whether it changes stored data, or makes a change durable."""
         if self.edge == "disk":
             return self.kind in _DISK_CHANGES
         return self.kind not in _KV_READS if self.edge == "kv" else self.kind in ("create", "delete")
@@ -90,7 +90,7 @@ class Request:
 
     @property
     def is_conditional(self) -> bool:
-        """Whether the key-value store may answer it with `PredicateFailed`."""
+        """Whether the key-value store may raise `PredicateFailed`."""
         return self.edge == "kv" and self.kind in _KV_CONDITIONAL
 
     def __str__(self) -> str:
@@ -100,25 +100,25 @@ class Request:
 
 
 class Step(Protocol):
-    """What is done at each request."""
+    """The function that is called at each request."""
 
     def __call__(self, request: Request, act: Callable[[], Any], /) -> Any:
         """Carry the request out by `act()` and return its answer; or raise."""
 
 
 def act_at_once(request: Request, act: Callable[[], Any]) -> Any:
-    """The step that interferes with nothing."""
+    """Carry the request out."""
     return act()
 
 
 def at(kind: str, do: Callable[[Request], object], *, number: int = 1, path: str = "") -> Step:
-    """A step that calls `do` once, right before the `number`-th request of a kind; what `do` raises is its answer.
+    """Make a step that calls `do` before one request. An error of `do` is raised instead of the request.
 
     Args:
-        kind: as in `Request.kind`.
-        do: given the request.
-        number: which one, counted from 1.
-        path: count only requests whose path, or whose new name, contains this.
+        kind: `Request.kind` of the counted requests.
+        do: called with the request.
+        number: the number of the request, from 1.
+        path: count only requests whose path or new name contains this text.
     """
     seen = 0
 
@@ -134,10 +134,10 @@ def at(kind: str, do: Callable[[Request], object], *, number: int = 1, path: str
 
 
 class FilesInFront:
-    """A `Files` in front of another one. Threads may share it if `step` allows that.
+    """A proxy of a `Files`. Threads may share it if `step` allows that.
 
     Args:
-        step: called for each request; closing a file and `available_bytes` are none.
+        step: called for each request; closing a file and `available_bytes` are no requests.
         files: carries the requests out; the local disk if not given.
     """
 
@@ -185,7 +185,7 @@ class FilesInFront:
         try:
             out = self._step(_request(kind, path), open_it)
         except BaseException:
-            for each in made:  # the file is there, and its caller does not get it
+            for each in made:  # the file is open, but its caller does not get it
                 each.close()
             raise
         return _OutFileInFront(out, self._step)
@@ -237,14 +237,14 @@ def _request(kind: str, path: StrPath, target: StrPath = "") -> Request:
 
 
 class StoreInFront(KVStore):
-    """A `KVStore` in front of another one; each page of a scan is a request. Closing it leaves the other one open.
+    """A proxy of a `KVStore`; each page of a scan is a request. Closing the proxy leaves the store open.
 
-    A `transact` of one key alone is a request `"set"`, `"set_if"`, `"delete"` or `"delete_if"`, as that call itself is.
+    A `transact` of one key is a request `"set"`, `"set_if"`, `"delete"` or `"delete_if"`, like that call.
 
     Args:
         store: carries the requests out.
         step: called for each request.
-        page_size: entries of a page, at most.
+        page_size: the largest number of entries of a page.
     """
 
     def __init__(self, store: KVStore, step: Step, *, page_size: int = 1000) -> None:
@@ -254,7 +254,7 @@ class StoreInFront(KVStore):
 
     def _get_many(self, cells: Sequence[Address]) -> Sequence[Versioned | None]:
         kind = "get" if len(cells) == 1 else "get_many"
-        return cast("Sequence[Versioned | None]", self._ask(kind, *cells[0], lambda: self._store.get_many(cells)))
+        return cast("Sequence[Versioned | None]", self._request(kind, *cells[0], lambda: self._store.get_many(cells)))
 
     def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[Sequence[KVEntry], bool]:
         def read() -> tuple[Sequence[KVEntry], bool]:
@@ -262,7 +262,7 @@ class StoreInFront(KVStore):
                 page = list(islice(entries, limit))
             return page, len(page) < limit
 
-        return cast("tuple[Sequence[KVEntry], bool]", self._ask("scan", partition, start, read))
+        return cast("tuple[Sequence[KVEntry], bool]", self._request("scan", partition, start, read))
 
     def _transact(self, transaction: Transaction) -> None:
         conditions = [Condition(*each) for each in transaction.conditions]
@@ -273,7 +273,7 @@ class StoreInFront(KVStore):
         kind = "transact"
         if len(cells) == len(transaction.changes) == 1 and len(conditions) <= 1:
             kind = ("set" if puts else "delete") + "_if" * len(conditions)
-        self._ask(kind, partition, key, lambda: self._store.transact(conditions, puts, deletes))
+        self._request(kind, partition, key, lambda: self._store.transact(conditions, puts, deletes))
 
     def place(self) -> str | None:
         return self._store.place()
@@ -283,17 +283,17 @@ class StoreInFront(KVStore):
         self._store.audit()
 
     def __getattr__(self, name: str) -> Any:
-        # What a store offers besides the protocol is no request.
+        # A call outside the protocol is no request.
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._store, name)
 
-    def _ask(self, kind: str, partition: bytes, key: bytes, act: Callable[[], Any]) -> Any:
+    def _request(self, kind: str, partition: bytes, key: bytes, act: Callable[[], Any]) -> Any:
         return self._step(Request("kv", kind, f"{_text(partition)}/{_text(key)}", partition=partition, key=key), act)
 
 
 class ObjectsInFront:
-    """An `ObjectStore` in front of another one; a listing is one request. Closing it leaves the other one open.
+    """A proxy of an `ObjectStore`; a listing is one request. Closing the proxy leaves the store open.
 
     Args:
         store: carries the requests out.
@@ -305,24 +305,23 @@ class ObjectsInFront:
         self._step = step
 
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        return self._ask("create", key, lambda: self._store.create(key, data))
+        return self._request("create", key, lambda: self._store.create(key, data))
 
     def get(self, key: str) -> bytes:
-        return self._ask("get", key, lambda: self._store.get(key))
+        return self._request("get", key, lambda: self._store.get(key))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._ask("get_range", key, lambda: self._store.get_range(key, start, length))
+        return self._request("get_range", key, lambda: self._store.get_range(key, start, length))
 
     def info(self, key: str) -> ObjectInfo:
-        return self._ask("info", key, lambda: self._store.info(key))
+        return self._request("info", key, lambda: self._store.info(key))
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        return iter(self._ask("list", prefix, lambda: list(self._store.list(prefix, after=after))))
+        return iter(self._request("list", prefix, lambda: list(self._store.list(prefix, after=after))))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """See `ObjectStore.delete`. Each object is a request."""
-        for key in keys:
-            self._ask("delete", key, functools.partial(self._store.delete, [key]))
+        for key in keys:  # each object is a request
+            self._request("delete", key, functools.partial(self._store.delete, [key]))
 
     def available_bytes(self) -> int | None:
         return self._store.available_bytes()
@@ -337,7 +336,7 @@ class ObjectsInFront:
                  trace: TracebackType | None) -> None:
         self.close()
 
-    def _ask(self, kind: str, key: str, act: Callable[[], AnswerT]) -> AnswerT:
+    def _request(self, kind: str, key: str, act: Callable[[], AnswerT]) -> AnswerT:
         return cast("AnswerT", self._step(Request("objects", kind, key), act))
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interrupts where Python itself may raise one: behind a call of a function of C, at a function's beginning, and where
-a loop begins again; in the library, and in what it uses of `threading` and `sortedcontainers`.
+"""Interrupts at the places where Python may raise `KeyboardInterrupt`: after a call of a C function, at the start of a
+function, and at the next turn of a loop; in the library, and in the functions of `threading` and `sortedcontainers`
+that it calls.
 
 From Python 3.12 on `sys.monitoring` reports exactly these places. Before, a trace function finds them among the
-instructions: behind a call during which no function of Python was entered.
+instructions: after a call that entered no Python function.
 """
 
 from __future__ import annotations
@@ -23,25 +24,26 @@ import sortedcontainers
 import compactlib
 
 _LIBRARY = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (compactlib, sortedcontainers))
-# A driver's lock and the stores in front are not what is tried: a lock that stays held would hang what comes next.
+# The kit's own code is not interrupted: a driver's lock that stays held would block the next call.
 _HARNESS = os.path.dirname(__file__) + os.sep
 _STRAIGHT_ON = 4
-"""So many bytes a branch has at most, with its cache."""
+"""The largest size of a branch instruction with its cache, bytes."""
 
 
 class Interrupted:
-    """Raises `KeyboardInterrupt` at the place of a number, within the block, in this thread, and in the library and
-    what it calls of `threading` and `sortedcontainers` alone.
+    """Raises `KeyboardInterrupt` in this thread at one place of the block.
+
+    Places are in the library, and in the functions of `threading` and `sortedcontainers` that it calls.
 
     Args:
-        place: counted from 1; 0: at none.
+        place: number of the place, from 1; 0: no interrupt.
         meanwhile: called there instead, so that the block is paused.
-        files: paths of further modules in which it may come, such as a test's own store.
+        files: paths of further modules with places, such as a test's own store.
 
     Attributes:
-        place: as given.
-        places: how many were passed.
-        where: file and line of the one where it was raised.
+        place: number of the place.
+        places: the number of places passed so far.
+        where: file and line of the interrupt.
     """
 
     def __init__(self, place: int = 0, meanwhile: Callable[[], object] | None = None,
@@ -61,23 +63,23 @@ class Interrupted:
         self.stop()
 
     def stop(self) -> None:
-        """Raise none from here on; the end of the block does the same."""
+        """Raise no interrupt from here on, as after the block."""
         self._watch.stop()
 
     def may_come_in(self, name: str) -> bool:
-        """Whether it may come in a file of this name."""
+        """Return whether a file has places."""
         return name.startswith((*_LIBRARY, *self._files)) and not name.startswith(_HARNESS)
 
     def may_come_at(self, frame: FrameType) -> bool:
-        """Whether it may come in this frame."""
+        """Return whether a frame has places."""
         caller = frame.f_back
-        # What is raised in a finalizer nobody gets.
+        # Python discards an exception of a finalizer.
         is_final = any(each is not None and each.f_code.co_name == "__del__" for each in (frame, caller))
         place = caller if caller is not None and frame.f_code.co_filename == threading.__file__ else frame
         return not is_final and self.may_come_in(place.f_code.co_filename)
 
     def passed(self, frame: FrameType) -> None:
-        """Count a place; raise there, or pause, if it is the one."""
+        """Count a place; raise or pause there if it has the number `place`."""
         self.places += 1
         if self.places == self.place:
             self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -90,8 +92,8 @@ class Interrupted:
 class _Monitored:
     """The places as `sys.monitoring` reports them.
 
-    What is raised where a jump that is made is reported passes the handlers of its function by: a loop begins again
-    where the next branch of its function is reported that goes straight on.
+    An exception from the report of a taken jump bypasses the handlers of its function. The place of a loop's next turn
+    is therefore the next reported branch of the function that is not taken.
     """
 
     def __init__(self, interrupted: Interrupted) -> None:
@@ -110,7 +112,7 @@ class _Monitored:
             events.JUMP: self._jumped, events.BRANCH: self._branched}
         for event, callback in callbacks.items():
             monitoring.register_callback(tool, event, callback)
-        # What an earlier one was not to see.
+        # Enable the places that an earlier watch has disabled.
         monitoring.restart_events()
         monitoring.set_events(tool, events.CALL | events.PY_START | events.JUMP | events.BRANCH)
         self._is_on = True
@@ -146,7 +148,7 @@ class _Monitored:
         return self._seen(code)
 
     def _seen(self, code: CodeType, *_: object) -> object:
-        """That the place is not to be reported any more, if it is of no interest."""
+        """Disable further reports of an instruction outside the files with places."""
         name = code.co_filename
         is_one = name == threading.__file__ or self._interrupted.may_come_in(name)
         return None if is_one else sys.monitoring.DISABLE  # type: ignore[attr-defined,unused-ignore]
@@ -157,7 +159,7 @@ class _Monitored:
 
 
 class _Traced:
-    """The places among the instructions that a trace function is shown."""
+    """The places as a trace function finds them among the instructions."""
 
     def __init__(self, interrupted: Interrupted) -> None:
         self._interrupted = interrupted
@@ -173,7 +175,7 @@ class _Traced:
 
     def _entered(self, frame: FrameType, event: str, _: object) -> Any:
         if frame.f_back is not None:
-            # What it calls is a function of Python, behind which no signal is looked for.
+            # The caller has called a Python function, after which Python does not check for signals.
             self._calling.add(id(frame.f_back))
         if not self._interrupted.may_come_at(frame):
             return None
@@ -195,9 +197,9 @@ class _Traced:
 
 @cache
 def _places(code: CodeType) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
-    """Offsets behind calls, those where an interrupt may come in any case, and those of calls."""
+    """Return the offsets after calls, of places that need no call, and of calls."""
     steps = list(dis.get_instructions(code))
-    # An exception behind a call belongs to the call, also where a block ends right behind it: such places are left out.
+    # An exception after a call belongs to the call, also if a block ends between them: such places are left out.
     blocks = [(entry.start, entry.end) for entry in dis._parse_exception_table(code)]  # type: ignore[attr-defined]
 
     def is_inside_of_same(one: int, other: int) -> bool:
@@ -215,11 +217,11 @@ def _places(code: CodeType) -> tuple[frozenset[int], frozenset[int], frozenset[i
 
 
 def interruptions(act: Callable[[], object], count: int, files: tuple[str, ...] = ()) -> Iterator[Interrupted]:
-    """So many interrupts, each for a new start of what `act` does, evenly over the places that it passes.
+    """Yield interrupts, evenly spread over the places of `act`, each for another call of it.
 
     Args:
-        act: what is interrupted, once here and without an interrupt.
-        count: how many; all places, if there are fewer.
+        act: the work to be interrupted; called here once without an interrupt.
+        count: the number of interrupts; all places if there are fewer.
         files: see `Interrupted`.
     """
     with Interrupted(files=files) as whole:

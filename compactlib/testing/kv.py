@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every `KVStore` promises, as tests that any implementation can inherit.
+"""The promises of every `KVStore`, as tests that any implementation can inherit.
 
     from compactlib.testing import KVStoreConformance
 
@@ -9,10 +9,8 @@
         def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
             return MyStore(folder / "my.store")
 
-pytest collects the inherited methods; without pytest, `check_kv_store` runs them one after the other. `kv_machine` adds
-a Hypothesis state machine. Arguments of a wrong type are not tested: Python's `TypeError` is an answer.
-
-The class is long because it is a list: each test is a promise of its own, and none calls another.
+pytest collects the inherited methods; without pytest, `check_kv_store` runs them one after the other. Arguments of a
+wrong type are not tested.
 """
 
 from __future__ import annotations
@@ -48,11 +46,11 @@ OTHER = b"other"
 ODD_NAMES = [b"\x00", b"\xff", b"a", b"a/a", b"\x00\x00", b"\xff\xff", b"a\x00", b"A", b"a/", b"/", b"ab", b"b",
              "größe".encode(), b"\x00\xff", b"\xff\x00", b"a\x00b", b"a/b", b"%", b"_", b"'", b'"', b"\\", b"\n", b" ",
              b"\x7f", b"\x80", b"\xfe", b"\xff\xfe", b"\xff\xff\xff", b"key" * 20]
-"""Names that have broken a store somewhere: zeros and 0xFF, prefixes of each other, separators, quotes. Put together
-in pairs, the first ones already give the same bytes in several ways, with a separator between them or without."""
+"""Names that broke a store: zeros and 0xFF, prefixes of each other, separators, quotes. Several pairs of the first
+`_FEWEST_NAMES` give the same bytes when they are joined, with a separator or without."""
 _FEWEST_NAMES = 8
 _LARGEST_BATCH = 10_000
-"""A limit that is higher is not tried: the checks of so many cells take longer than the rest of the suite."""
+"""A higher limit is not tested: its batch takes longer than the rest of the suite."""
 _CONDITIONS: list[tuple[list[bytes | None], Any, bool | None]] = [
     ([], None, True), ([], EXISTS, False),
     ([b"v"], None, False), ([b"v"], EXISTS, True), ([b"v"], 0, True),
@@ -60,19 +58,19 @@ _CONDITIONS: list[tuple[list[bytes | None], Any, bool | None]] = [
     ([b"v1", b"v2"], 0, False), ([b"v1", b"v2"], 1, True), ([b"v1", b"v2", b"v1"], 0, None),
     ([b"v", None], None, True), ([b"v", None], EXISTS, False), ([b"v", None], 0, False),
 ]
-"""What was written to a key before, `None` for a delete; a predicate, or the number of the write after which it was
-read; and whether it holds. It may or may not (`None`) where the same bytes came back (ABA)."""
+"""The earlier writes of a key, `None` for a delete; a predicate, or the number of the write after which it was read;
+and whether it holds. `None`: either is right, since the same bytes were written again (ABA)."""
 
 _Call: TypeAlias = Callable[[bytes, bytes], object]
 
 
 class KVStoreConformance(ConformanceKit):
-    """Inherit in a test class and say how to make the store; pytest finds the rest.
+    """Inherit in a test class and override `make_store`; pytest finds the tests.
 
     Attributes:
         shared: whether `make_store` twice with one folder gives two handles of the same store.
-        effort_percent: how much the longest tests do; 100 is the whole. For a store behind a simulator that
-            takes long for every request: fewer names and turns, the same promises.
+        effort_percent: the size of the longest tests in percent. A store with slow requests may use fewer names and
+            turns for the same promises.
     """
 
     shared: bool = False
@@ -82,27 +80,27 @@ class KVStoreConformance(ConformanceKit):
         """Return the store to be tested, empty when the folder is new.
 
         Args:
-            folder: a folder of its own for each store; may not exist yet.
-            page_size: how many entries a page of its scans should hold at most, if the store can be configured so.
+            folder: another folder for each store; may not exist yet.
+            page_size: the largest number of entries of a page of its scans, if the store has this setting.
         """
-        raise NotImplementedError("say which store is to be tested")
+        raise NotImplementedError("override make_store to return a KVStore")
 
     @contextlib.contextmanager
     def throttled(self, store: KVStore) -> Iterator[bool]:
-        """Make the backend refuse requests within the block; `False` if it cannot be done, which skips that test."""
+        """Make the backend refuse requests within the block; yield `False` if it cannot, which skips the test."""
         yield False
 
     def times(self, count: int, at_least: int = 1) -> int:
-        """How often to do what should be done `count` times, by `effort_percent`."""
+        """Return `effort_percent` of `count`, and at least `at_least`."""
         return max(min(at_least, count), count * self.effort_percent // 100)
 
     # ---- single keys
 
     def test_absent_key_is_not_found(self, tmp_path: Path) -> None:
-        """An absent key, a deleted one and an absent partition answer the same; to delete them is no error.
+        """An absent key, a deleted key and an absent partition raise `KeyNotFound`; deleting them is no error.
 
-        To do: raise KeyNotFound for a key and for a partition that are absent; a partition needs no creation. Do not
-        read before a delete, or ignore that nothing was there.
+        To do: raise KeyNotFound for an absent key and an absent partition; a partition needs no creation. A delete of
+        an absent key does nothing.
         """
         with closing(self.make_store(tmp_path)) as store:
             store.set(P, b"deleted", b"v")
@@ -112,7 +110,7 @@ class KVStoreConformance(ConformanceKit):
                 error_from(KeyNotFound, store.get, partition, key, case=(partition, key))
 
     def test_value_is_read_as_it_was_written(self, tmp_path: Path) -> None:
-        """The last value counts, an empty one too.
+        """A read returns the last written value, also an empty one.
 
         To do: distinguish absent from empty with a separate flag or column; `if not value` confuses them.
         """
@@ -123,7 +121,7 @@ class KVStoreConformance(ConformanceKit):
                 same([(entry.key, entry.value) for entry in store.scan(P)], [(b"k", value)])
 
     def test_arguments_are_refused_before_a_write(self, tmp_path: Path) -> None:
-        """What is missing, too long, too much or named twice is refused by name, and nothing is written.
+        """An argument that is empty, too long, too many or repeated raises a named error, and nothing is written.
 
         To do: check the arguments before anything else, the partition first, then the key; the whole batch before its
         first write. `KVStore` does it.
@@ -151,10 +149,10 @@ class KVStoreConformance(ConformanceKit):
                 error_from(TooLarge, store.get_many, too_many, case="one too many")
             same((keys_of(store), keys_of(store, OTHER)), ([], []))
 
-    def test_limits_are_what_they_say(self, tmp_path: Path) -> None:
-        """The longest partition and key, a value of a megabyte, and a thousand keys in as few requests as may be.
+    def test_limits_can_be_reached(self, tmp_path: Path) -> None:
+        """The longest partition and key, a value of a megabyte, and the largest batches up to a thousand keys.
 
-        To do: give the backend's own numbers as `limits`, less what your encoding adds.
+        To do: give the backend's own numbers as `limits`, less the bytes that your encoding adds.
         """
         with closing(self.make_store(tmp_path)) as store:
             limits = store.limits
@@ -178,7 +176,7 @@ class KVStoreConformance(ConformanceKit):
             same(keys_of(store, OTHER), [])
 
     def test_throttled_store_says_slow_down(self, tmp_path: Path) -> None:
-        """`SlowDown`, which is neither "not found" nor "predicate failed", and nothing was written.
+        """A throttled request raises `SlowDown`, neither "not found" nor "predicate failed", and writes nothing.
 
         To do: turn the backend's throttling into SlowDown, before or instead of the write; callers back off and retry.
         """
@@ -228,10 +226,9 @@ class KVStoreConformance(ConformanceKit):
                     same(value_of(store, key), after, case=case)
 
     def test_predicate_of_another_store_fails(self, tmp_path: Path) -> None:
-        """It fails, whatever it is, and whether the key is there or not.
+        """A foreign predicate of any type fails, for present and absent keys.
 
-        To do: compare predicates by type and value and answer PredicateFailed for any other; never let a comparison
-        raise.
+        To do: compare predicates by type and value, and raise PredicateFailed for any other; let no comparison raise.
         """
         with closing(self.make_store(tmp_path)) as store:
             store.set(P, b"k", b"v1")
@@ -241,7 +238,7 @@ class KVStoreConformance(ConformanceKit):
             same((value_of(store, b"k"), value_of(store, b"absent")), (b"v1", None))
 
     def test_threads_that_compare_and_set_lose_nothing(self, tmp_path: Path) -> None:
-        """Eight threads create some keys and add one to each by compare-and-set, again and again.
+        """Eight threads create keys and increment each by compare-and-set, four times.
 
         To do: compare and write in one request or under one lock; a read before the write is a race.
         """
@@ -293,10 +290,10 @@ class KVStoreConformance(ConformanceKit):
                     same([(entry.key, entry.value) for entry in entries], wanted, case=(partition, begin))
             store.audit()
 
-    def test_scan_skips_nothing_beside_writers(self, tmp_path: Path) -> None:
-        """Other keys are written and deleted all the time; those that stay are in each scan once, in order.
+    def test_scan_skips_nothing_during_writes(self, tmp_path: Path) -> None:
+        """While other keys are written and deleted, each scan returns each unchanged key once, in order.
 
-        To do: ask for the next page by `key > last`, not by an offset nor a cursor: a deletion would shift it.
+        To do: request the next page by `key > last`, not by an offset nor a cursor: a deletion would shift it.
         """
         stay = [b"%03d stays" % number for number in range(50)]
         with closing(self.make_store(tmp_path)) as store:
@@ -325,11 +322,11 @@ class KVStoreConformance(ConformanceKit):
 
             in_threads(3, work)
 
-    def test_scan_gives_predicates(self, tmp_path: Path) -> None:
-        """Those that `get` gives, of keys alone too; there the value is the true one, or empty.
+    def test_scan_returns_predicates(self, tmp_path: Path) -> None:
+        """A scan returns the predicates of `get`, also with `keys_only`; the value is then the true value, or empty.
 
-        To do: read value and predicate of an entry in one request. `keys_only` may be ignored; where it is not, leave
-        out the value and nothing else.
+        To do: read value and predicate of an entry in one request. A store that obeys `keys_only` leaves out the value
+        and nothing else.
         """
         with closing(self.make_store(tmp_path, 3)) as store:
             put_all(store, [b"a%d" % number for number in range(10)] + [b"b"])
@@ -346,7 +343,7 @@ class KVStoreConformance(ConformanceKit):
                 error_from(PredicateFailed, store.delete_if, P, b"a7", predicate, case="after a write")
 
     def test_partitions_and_keys_do_not_run_together(self, tmp_path: Path) -> None:
-        """No pair of a partition and a key is another pair, however they are put together inside.
+        """No pair of a partition and a key is stored as another pair.
 
         To do: keep partition and key in two columns, or write the partition's length before it; a separator may occur
         in either.
@@ -365,7 +362,7 @@ class KVStoreConformance(ConformanceKit):
     # ---- several keys
 
     def test_transact_is_all_or_nothing(self, tmp_path: Path) -> None:
-        """Over several partitions, with the first condition that fails named.
+        """A transaction over several partitions is atomic; the error has the first condition that fails.
 
         To do: put conditions and changes into one transaction of the backend.
         """
@@ -385,7 +382,7 @@ class KVStoreConformance(ConformanceKit):
             same((keys_of(store), keys_of(store, OTHER)), ([b"c"], []))
 
     def test_threads_that_transact_keep_the_sum(self, tmp_path: Path) -> None:
-        """Money goes from account to account; no reader sees some of it twice or missing.
+        """Concurrent transfers between accounts keep the sum.
 
         To do: conditions must hold at the moment of the writes: use the backend's serialisable transactions, or one
         lock.
@@ -397,10 +394,10 @@ class KVStoreConformance(ConformanceKit):
             in_threads(4, lambda number: _transfer(store, accounts, random.Random(number), self.times(25, 4)))
             same(sum(int(store.get(*account).value) for account in accounts), 400)
 
-    def test_get_many_answers_in_order(self, tmp_path: Path) -> None:
-        """What `get` gives, for cells of any partitions; `None` for what is absent.
+    def test_get_many_returns_in_order(self, tmp_path: Path) -> None:
+        """`get_many` returns the values of `get`, for cells of any partitions; `None` for an absent key.
 
-        To do: put what the backend answers into the order of the cells asked for, absent ones included.
+        To do: put the backend's answer into the order of the given cells, with absent ones.
         """
         with closing(self.make_store(tmp_path)) as store:
             put_all(store, [b"a", b"c", b"b"])
@@ -419,9 +416,9 @@ class KVStoreConformance(ConformanceKit):
     # ---- handles
 
     def test_writes_are_seen_at_once(self, tmp_path: Path) -> None:
-        """What one thread has written another one reads, and scans, as soon as the write returned.
+        """Another thread reads, and scans, a value as soon as its write has returned.
 
-        To do: read what is newest: no cache, no replica that lags (ask for consistent reads).
+        To do: read the newest value: no cache, no lagging replica (use consistent reads).
         """
         with closing(self.make_store(tmp_path)) as store, ThreadPoolExecutor(1) as other:
             for turn in range(self.times(30, 5)):
@@ -430,7 +427,7 @@ class KVStoreConformance(ConformanceKit):
                 same(found, (b"%d" % turn, b"%d" % turn))
 
     def test_closed_store_says_so(self, tmp_path: Path) -> None:
-        """Every call is `Closed`, of scans that were open too, and of a scan that was closed; closing again is fine.
+        """Every call raises `Closed`, also of open scans, and of a closed scan; closing again does nothing.
 
         To do: check at the head of every call, and of every page of a scan, whether store or scan was closed.
         """
@@ -451,9 +448,9 @@ class KVStoreConformance(ConformanceKit):
             error_from(Closed, list, open_scan, case="a scan that was open")
 
     def test_several_open_a_new_store_at_once(self, tmp_path: Path) -> None:
-        """All of them get it, whichever sets it up; only if `shared`. Calls `make_store` in several threads.
+        """Concurrent first openings all succeed; only if `shared`. Calls `make_store` in several threads.
 
-        To do: set up in one step, or read consistently whether another has begun to.
+        To do: set up the store in one step, or read consistently whether another opening has begun to.
         """
         for turn in range(self.times(8, 2) if self.shared else 0):
             folder = tmp_path / str(turn)
@@ -461,7 +458,7 @@ class KVStoreConformance(ConformanceKit):
 
             def work(number: int, folder: Path = folder) -> None:
                 while True:
-                    # A store that waits for no other one may say so.
+                    # An opening that does not wait for another may raise SlowDown.
                     with contextlib.suppress(SlowDown), closing(self.make_store(folder)) as store:
                         store.set(P, b"k%d" % number, b"v")
                         return
@@ -471,9 +468,9 @@ class KVStoreConformance(ConformanceKit):
                 same(keys_of(store), [b"k0", b"k1", b"k2", b"k3"])
 
     def test_two_handles_are_one_store(self, tmp_path: Path) -> None:
-        """Each sees at once what the other wrote, and a predicate of one is good for the other; only if `shared`.
+        """Each handle reads the other's writes at once, and accepts its predicates; only if `shared`.
 
-        To do: keep nothing in the handle that the backend should hold; predicates must mean the same to all handles.
+        To do: keep all state in the backend; a predicate has the same meaning for all handles.
         """
         if not self.shared:
             return
@@ -491,11 +488,11 @@ class KVStoreConformance(ConformanceKit):
             same(keys_of(again), [b"stays"])
             again.audit()
 
-    def test_store_says_one_place_for_ever(self, tmp_path: Path) -> None:
-        """The same after each write and, if `shared`, from each handle; no other store says it.
+    def test_place_is_constant_and_unique(self, tmp_path: Path) -> None:
+        """`place` is equal after each write and, if `shared`, from each handle; no other store has the same place.
 
-        To do: make it of what the backend gives once to each store and never again, and what no copy has. Leave `place`
-        out, or say `None`, where it has nothing like that.
+        To do: derive it from an identifier that the backend gives to one store only, and that a copy lacks. Without
+        such an identifier leave `place` out, or return `None`.
         """
         folders = [tmp_path / "one", tmp_path / "two"]
         for folder in folders:
@@ -520,12 +517,12 @@ def check_kv_store(make_store: Callable[..., KVStore], folder: Path, *, shared: 
 
     Args:
         make_store: called as `make_store(folder, page_size)`, see `KVStoreConformance.make_store`.
-        folder: an empty folder that exists; each test gets a folder of its own inside.
-        shared: as that of `KVStoreConformance`.
-        effort_percent: as that of `KVStoreConformance`.
+        folder: an empty folder that exists; each test gets a new folder inside.
+        shared: see `KVStoreConformance`.
+        effort_percent: see `KVStoreConformance`.
 
     Raises:
-        PromiseBroken: the store does not do what a test demands; the message says what.
+        PromiseBroken: the store fails a test.
     """
     suite = KVStoreConformance()
     suite.shared = shared
@@ -535,7 +532,7 @@ def check_kv_store(make_store: Callable[..., KVStore], folder: Path, *, shared: 
 
 
 def put_all(store: KVStore, keys: Iterable[bytes], partition: bytes = P) -> None:
-    """Write each key with a value made of partition and key, many in one request where the store can."""
+    """Write each key with a value made of partition and key, in as few requests as the store's limits allow."""
     change_many(store, partition, {key: _value(partition, key) for key in keys})
 
 
@@ -558,7 +555,7 @@ def _value(partition: bytes, key: bytes) -> bytes:
 
 
 def _predicate_after(store: KVStore, key: bytes, value: bytes | None) -> Predicate | None:
-    """Write a value, or delete the key, and return the predicate of what is there then."""
+    """Write a value, or delete the key, and return the new predicate."""
     if value is None:
         store.delete(P, key)
         return None
@@ -567,7 +564,7 @@ def _predicate_after(store: KVStore, key: bytes, value: bytes | None) -> Predica
 
 
 def _calls_of(store: KVStore) -> dict[str, _Call]:
-    """Return every call that names a partition and a key; in a batch it comes after a sound one."""
+    """Return every call that takes a partition and a key; in a batch, this cell is after a valid one."""
     return {
         "get": store.get,
         "set": lambda partition, key: store.set(partition, key, b"v"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every `ObjectStore` promises, as tests that any implementation can inherit.
+"""The promises of every `ObjectStore`, as tests that any implementation can inherit.
 
     from compactlib.testing import ObjectStoreConformance
 
@@ -35,17 +35,17 @@ from compactlib.testing.stand_ins import in_threads
 
 BAD_KEYS = ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", ".hidden", "a/.hidden", "a b", "a\nb", "a\\b",
             "größe", "a?b", "a%b", "a*b", "a:b", "\x00", "x" * (MAX_SEGMENT_CHARS + 1), "x/" * MAX_KEY_CHARS + "x"]
-"""Keys that some store somewhere takes for something else."""
+"""Keys that have another meaning in some store."""
 
 _SORTED = ["a-b", "a.c", "a/b", "a/b-c", "a/b.d/e", "a/c", "a0", "a=1/b=2/part-0", "b", "ba/x"]
-"""Keys in their order: what goes on with `-` or `.` sorts before what goes on with `/`, and that before digits."""
+"""Keys in their order: `-` and `.` sort before `/`, and `/` before digits."""
 
 
 class ObjectStoreConformance(ConformanceKit):
-    """Inherit in a test class and say how to make the store; pytest finds the rest.
+    """Inherit in a test class and override `make_store`; pytest finds the tests.
 
     Attributes:
-        creators: how many threads race to create one key; 1 for a store that is not safe for several writers.
+        creators: the number of threads that race to create a key; 1 for a store that allows one writer.
         large_bytes: size of the largest object.
     """
 
@@ -56,17 +56,17 @@ class ObjectStoreConformance(ConformanceKit):
         """Return the store to be tested, empty.
 
         Args:
-            folder: a folder of its own for each store; may not exist yet.
+            folder: another folder for each store; may not exist yet.
         """
-        raise NotImplementedError("say which store is to be tested")
+        raise NotImplementedError("override make_store to return an ObjectStore")
 
     def test_object_is_read_as_it_was_created(self, tmp_path: Path) -> None:
-        """Empty, small and large; whole and in ranges that end where it does; always as bytes, with its digest.
+        """Objects, empty, small and large, are read whole and in ranges, cut at the end, as bytes, with their digest.
 
-        To do: convert what the client library gives with bytes(...), and cut ranges at the end of the object instead of
+        To do: convert the client library's value with bytes(...), and cut ranges at the end of the object instead of
         failing. Check start and length first: many clients count a negative start from the end. Compute the digest of
-        what was given. Distinguish absent from empty by the backend's answer. Send large objects in parts, and wait
-        until the last one is there before create() returns.
+        the given data. Distinguish absent from empty by the backend's answer. Send large objects in parts, and return
+        from create() after the last part is stored.
         """
         with self.make_store(tmp_path / "store") as store:
             for size in (0, 100_000, self.large_bytes):
@@ -84,11 +84,11 @@ class ObjectStoreConformance(ConformanceKit):
                     error_from(BadDigest, read_checked, store, wrong)
 
     def test_object_is_never_overwritten(self, tmp_path: Path) -> None:
-        """A second `create` is `ObjectExists`, whatever it brings, and so are all but one of many at once, until the
-        object is deleted.
+        """A second `create` raises `ObjectExists`, also with equal data, and so do all but one of many at once, until
+        the object is deleted.
 
-        To do: create with a condition of the backend (`If-None-Match: *`, O_EXCL, link); a look before the write is a
-        race. If the backend has none, say creators=1 and let one process write.
+        To do: create with a condition of the backend (`If-None-Match: *`, O_EXCL, link); a check before the write is a
+        race. If the backend has no condition, set creators=1 and let one process write.
         """
         def create(number: int) -> bytes:
             try:
@@ -109,10 +109,10 @@ class ObjectStoreConformance(ConformanceKit):
             same([answer for answer in answers if answer != b"too late"], [store.get("contested/key")])
 
     def test_absent_object_is_named(self, tmp_path: Path) -> None:
-        """`ObjectNotFound` with the key, in every call but `delete`, which may be repeated.
+        """Every call but `delete`, which may be repeated, raises `ObjectNotFound` with the key.
 
         To do: raise ObjectNotFound with the key; a folder of keys is no object. Ignore the backend's `not found` on
-        delete, and do not serve from a cache what was deleted.
+        delete, and serve no deleted object from a cache.
         """
         with self.make_store(tmp_path / "store") as store:
             for key in ("a/b", "deleted"):
@@ -120,16 +120,16 @@ class ObjectStoreConformance(ConformanceKit):
             for key in ("deleted", "c", "a", "a/b/c", "a/bb"):
                 for _ in range(2):
                     store.delete([key])
-                for name, ask in _reads(store).items():
-                    same(error_from(ObjectNotFound, ask, key, case=(name, key)).key, key)
+                for name, call in _reads(store).items():
+                    same(error_from(ObjectNotFound, call, key, case=(name, key)).key, key)
             same(store.get("a/b"), b"data")
             same([info.key for info in store.list()], ["a/b"])
 
     def test_listing_ascends_and_begins_after_a_key(self, tmp_path: Path) -> None:
-        """By the order of the keys' bytes, with any prefix, after any key; each entry is what `info` says.
+        """A listing ascends by the keys' bytes, with any prefix, after any key; each entry equals `info`.
 
-        To do: sort whole keys, not folder by folder: `a-b` comes before `a/b`. `after` need not be a key that exists.
-        Take times of both from the same field, in seconds since the epoch.
+        To do: sort whole keys, not folder by folder: `a-b` is before `a/b`. `after` need not be a key that exists.
+        Take the times of `list` and `info` from the same field, in seconds since the epoch.
         """
         with self.make_store(tmp_path / "store") as store:
             for key in random.Random(3).sample(_SORTED, len(_SORTED)):
@@ -143,21 +143,21 @@ class ObjectStoreConformance(ConformanceKit):
                     expected = [key for key in _SORTED if key.startswith(prefix) and key > after]
                     same([info.key for info in store.list(prefix, after=after)], expected, case=(prefix, after))
 
-    def test_key_is_refused_if_some_store_cannot_hold_it(self, tmp_path: Path) -> None:
-        """Each of them means something else in some store.
+    def test_key_is_refused_if_some_store_cannot_store_it(self, tmp_path: Path) -> None:
+        """A key with another meaning in some store raises `BadKey`.
 
         To do: call check_key of compactlib.objects.store first.
         """
         with self.make_store(tmp_path / "store") as store:
             for key in BAD_KEYS:
-                for name, ask in (_reads(store) | _changes(store)).items():
-                    error_from(BadKey, ask, key, case=(name, key))
+                for name, call in (_reads(store) | _changes(store)).items():
+                    error_from(BadKey, call, key, case=(name, key))
             same(list(store.list()), [])
             store.create("x" * MAX_SEGMENT_CHARS + "/" + "AZaz09._=+@,-"[::-1], b"longest, oddest")
             same(len(list(store.list("xxx"))), 1)
 
     def test_key_that_continues_another_is_kept_or_refused(self, tmp_path: Path) -> None:
-        """A file system cannot hold both `a` and `a/b`: then BadKey, and nothing is lost.
+        """A store that cannot have both `a` and `a/b` raises `BadKey`, and loses nothing.
 
         To do: turn `is a directory` and `not a directory` into BadKey.
         """
@@ -173,21 +173,21 @@ class ObjectStoreConformance(ConformanceKit):
             same((store.get("a"), store.get("b/c")), (b"short", b"long"))
 
     def test_room_is_a_number_of_bytes_or_unknown(self, tmp_path: Path) -> None:
-        """A compaction that needs more is refused before it begins; asking changes nothing.
+        """`available_bytes` returns bytes or `None`, and changes nothing.
 
-        To do: ask the disk in available_bytes(), or answer None where it is unknown.
+        To do: read the disk's free bytes in available_bytes(), or return None if they are unknown.
         """
         with self.make_store(tmp_path / "store") as store:
             room = store.available_bytes()
             if room is not None and (type(room) is not int or room < 0):
-                raise Mismatch(f"available_bytes() answered {room!r}", "bytes, 0 or more, or None")
+                raise Mismatch(f"available_bytes() returned {room!r}", "bytes, 0 or more, or None")
             same(list(store.list()), [])
 
     def test_many_objects_are_removed(self, tmp_path: Path) -> None:
-        """Those named, absent ones among them, and no others; a wrong key stops it before anything is removed.
+        """`delete` removes the given objects and no others; absent keys are no error; a bad key removes nothing.
 
-        To do: check all keys first, and then what the backend answers for each: an object that is absent is no error,
-        one that stays is.
+        To do: check all keys first, and then the backend's answer for each: an absent object is no error, an object
+        that stays is.
         """
         with self.make_store(tmp_path / "store") as store:
             named = [f"a/{number}" for number in range(5)] + ["b/x"]
@@ -204,7 +204,7 @@ class ObjectStoreConformance(ConformanceKit):
             same(store.get("a/kept"), b"data")
 
     def test_closed_store_says_so(self, tmp_path: Path) -> None:
-        """`Closed` from every call; closing again is fine.
+        """Every call raises `Closed`; closing again does nothing.
 
         To do: check at the head of every call whether the store was closed, in list() too.
         """
@@ -214,8 +214,8 @@ class ObjectStoreConformance(ConformanceKit):
             store.close()
         others: dict[str, Callable[[str], object]] = {
             "list": store.list, "available_bytes": lambda _: store.available_bytes()}
-        for name, ask in (_reads(store) | _changes(store) | others).items():
-            error_from(Closed, ask, "a", case=name)
+        for name, call in (_reads(store) | _changes(store) | others).items():
+            error_from(Closed, call, "a", case=name)
 
 
 def _reads(store: ObjectStore) -> dict[str, Callable[[str], object]]:
@@ -230,12 +230,12 @@ def check_object_store(make_store: Callable[[Path], ObjectStore], folder: Path, 
     """Run the whole suite without pytest, and return the names of its tests.
 
     Args:
-        make_store: makes an empty store, given a folder of its own.
-        folder: an empty folder that exists; each test gets a folder of its own inside.
-        creators: as `ObjectStoreConformance.creators`.
+        make_store: makes an empty store in a given new folder.
+        folder: an empty folder that exists; each test gets a new folder inside.
+        creators: see `ObjectStoreConformance.creators`.
 
     Raises:
-        PromiseBroken: the store does not do what a test demands; the message says what.
+        PromiseBroken: the store fails a test.
     """
     suite: Any = ObjectStoreConformance()
     suite.make_store = make_store

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Try any `contract.Policy` against its contract: pure, never `None`, with a reason, also for nothing.
+"""Test any `contract.Policy` against its contract: a pure function that returns a choice with a reason.
 
 >>> import attrs
 >>> @attrs.frozen
@@ -21,7 +21,7 @@
 ...         return Chosen(found, f"{len(found)} of {len(view.sizes)} have min_bytes={self.min_bytes}", not found)
 >>> check_policy(Large(), [Sizes(), Sizes((3, 20)), Sizes((3,))])
 
-`compactlib.testing.views` has views of the library's own stores, with the rules that each store adds.
+`compactlib.testing.views` has views of the library's stores, with the additional rules of each store.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 ViewT = TypeVar("ViewT")
 
 TIMES: tuple[float, ...] = (0.0, 1_700_000_000.0, 1_700_086_400.0)
-"""The times, in seconds since the epoch, at which a policy chooses by default."""
+"""The default times at which a policy chooses, seconds since the epoch."""
 _NAMES_A_GATE = re.compile(r"\d|\w_\w|=")
 _MOST_NAME_CHARS = 60
 
@@ -58,12 +58,12 @@ def no_further_rule(policy: Any, view: Any, now: float, choice: Any) -> None:
 
 @attrs.frozen
 class Views(Generic[ViewT]):
-    """Views of one kind of store, and the rules that this kind adds to the contract.
+    """Views of one kind of store, and the additional rules of this kind.
 
     Attributes:
-        examples: views, or a Hypothesis strategy of them; among them one where there is nothing to do.
+        examples: views, or a Hypothesis strategy of them; they should have a view of an empty store.
         judge: takes the policy, a view, a time and the choice; raises `AssertionError` if the choice breaks a rule.
-        times: at which the policy chooses, in seconds since the epoch; at least one.
+        times: the times at which the policy chooses, seconds since the epoch; at least one.
     """
 
     examples: Iterable[ViewT] | SearchStrategy[ViewT]
@@ -78,21 +78,21 @@ class Views(Generic[ViewT]):
 
 def check_policy(policy: Policy[Any, Any], views: Views[Any] | Iterable[Any] | SearchStrategy[Any], *,
                  max_examples: int = 100) -> None:
-    """Try `policy` on views, and return if it keeps the contract of `compactlib.contract.Policy`.
+    """Test `policy` on views against the contract of `compactlib.contract.Policy`.
 
-    The policy must give equal choices for equal arguments, whichever copy of it chooses; change neither itself nor the
-    view; never answer `None`; name a gate with its value in the reason of an empty choice; survive pickling; and be a
-    frozen class (attrs or dataclass), whose public fields a plan shows as settings.
+    The policy, and each copy of it, returns equal choices for equal arguments; it changes neither itself nor the view;
+    it never returns `None`; the reason of an empty choice names a gate with its value; the policy can be pickled, and
+    is a frozen class (attrs or dataclass), whose public fields a plan shows as settings.
 
     A strategy draws the same views in every call.
 
     Args:
-        policy: as it will be used.
-        views: of `compactlib.testing.views`, or examples, or a Hypothesis strategy of them.
-        max_examples: how many views of a strategy.
+        policy: the policy with its settings.
+        views: from `compactlib.testing.views`, or examples, or a Hypothesis strategy of them.
+        max_examples: the number of views drawn from a strategy.
 
     Raises:
-        PromiseBroken: it does not; the message says which rule, why there is one, and what to do.
+        PromiseBroken: the policy breaks a rule; the message has the rule and the remedy.
         InvalidInput: there are no views.
     """
     _check_itself(policy)
@@ -117,7 +117,7 @@ def _for_each_drawn(strategy: Any, max_examples: int, check: Callable[[Any], Non
         from hypothesis import HealthCheck, Phase, given, settings
     except ImportError:
         raise MissingDependency(package="hypothesis", extra="testing", purpose="drawing views") from None
-    # Derandomized, so that a failure is found again; nothing is kept on disk.
+    # Derandomized, so that a failure repeats without a database on disk.
     drawn = settings(max_examples=max_examples, deadline=None, database=None, derandomize=True,
                      report_multiple_bugs=False, phases=(Phase.generate, Phase.shrink),
                      suppress_health_check=list(HealthCheck))
@@ -144,7 +144,7 @@ def _check_itself(policy: Any) -> None:
         raise _broken("a plan shows the settings of its policy", f"{record}: {', '.join(strange)}",
                       "each field as a number, a text or a policy", "let settings be plain values")
     try:
-        # No pickler takes a class that was made inside a function, or in an example.
+        # A class of a function, or of an example, cannot be pickled.
         again = pickle.loads(pickle.dumps(policy)) if _is_importable(type(policy)) else copy.deepcopy(policy)
     except Exception as error:
         raise _broken("a policy can be pickled", f"{kind}: {type(error).__name__}: {error}", "no error",
@@ -159,14 +159,14 @@ def _checked_choice(policy: Any, view: Any, now: float) -> Any:
     own_view, own_policy = copy.deepcopy(view), copy.deepcopy(policy)
     choice = _choice(policy, own_view, now, at)
     if choice is None:
-        raise _broken("a policy answers a choice, never None", "None", "a choice of nothing, whose is_empty is true",
-                      "return the package's choice with nothing in it, and a `why` that names the gate", at)
+        raise _broken("a policy returns a choice, never None", "None", "an empty choice, whose is_empty is true",
+                      "return the package's choice without victims, and a `why` that names the gate", at)
     if view != own_view:
         raise _broken("a policy changes nothing", f"the view is now {shown(own_view)}", shown(view),
                       "copy what you want to change; views are shared with other policies and with the store", at)
     if policy != own_policy or _values(policy) != _values(own_policy):
         raise _broken("a policy keeps nothing", f"{kind} has changed: {policy!r}", repr(own_policy),
-                      "decide by the view and the time alone; what has to be remembered belongs to the view", at)
+                      "decide by the view and the time alone; put state into the view", at)
     _check_answer(choice, at)
     for which, asked in {"at the second call": policy, "from a copy of the policy": own_policy}.items():
         other = _choice(asked, own_view, now, at)
@@ -183,7 +183,7 @@ def _choice(policy: Any, view: Any, now: float, at: str) -> Any:
         return policy.choose(view, now)
     except Exception as error:
         raise _broken("a policy chooses from any view", f"{type(error).__name__}: {error}", "a choice",
-                      "answer a choice of nothing where it cannot decide; what it raises ends the compaction", at
+                      "return an empty choice if it cannot decide; an error ends the compaction", at
                       ) from error
 
 
@@ -191,14 +191,13 @@ def _check_answer(choice: Any, at: str) -> None:
     why, is_empty = getattr(choice, "why", None), getattr(choice, "is_empty", None)
     if not isinstance(is_empty, bool):
         raise _broken("a choice says whether it is empty", f"is_empty is {shown(is_empty)} of {shown(choice)}",
-                      "True or False", "answer the package's own choice, whose is_empty says whether it takes anything",
-                      at)
+                      "True or False", "return the package's own choice, which has is_empty", at)
     if not isinstance(why, str) or not why.strip():
-        raise _broken("a choice says why", f"why is {shown(why)}", "a sentence",
-                      "say in `why` what was found, in numbers: it is shown in plans, logs and reports", at)
+        raise _broken("a choice has a reason", f"why is {shown(why)}", "a sentence",
+                      "put the found numbers into `why`: plans, logs and reports show it", at)
     if is_empty and not _NAMES_A_GATE.search(why):
-        raise _broken("a choice of nothing names the gate", shown(why), "a value, and the setting to change",
-                      'say it like "61% of the log is used, below min_used_fraction=0.75; lower it, or wait"', at)
+        raise _broken("an empty choice names the gate", shown(why), "a value, and the setting to change",
+                      'write it like "61% of the log is used, below min_used_fraction=0.75; lower it, or wait"', at)
     try:
         choice.why = why
     except AttributeError:
@@ -208,7 +207,7 @@ def _check_answer(choice: Any, at: str) -> None:
 
 
 def _field_names(kind: type) -> list[str] | None:
-    """The fields of an attrs class or a dataclass; `None` for another class."""
+    """Return the fields of an attrs class or a dataclass; `None` for another class."""
     if attrs.has(kind):
         return [field.name for field in attrs.fields(kind)]
     if dataclasses.is_dataclass(kind):
@@ -230,7 +229,7 @@ def _is_frozen(policy: Any) -> bool:
 
 
 def _values(policy: Any) -> dict[str, Any]:
-    """The policy's fields and whatever else was set on it."""
+    """Return the policy's fields and other attributes."""
     names = _field_names(type(policy)) or []
     return {**{name: getattr(policy, name) for name in names}, **getattr(policy, "__dict__", {})}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a suite of promises without pytest, and report a broken one as a lesson.
 
-A suite is a class of methods `test_...`. The docstring of each says what is promised and, after `To do:`, what usually
-helps. An implementation that breaks a promise gets all of that in the report, in pytest and without it:
+A suite is a class of methods `test_...`. The docstring of each states the promise and, after `To do:`, the usual
+remedy. The report of a broken promise has both, in pytest and without it:
 
     PromiseBroken: compare and set: A predicate is good for one write.
       expected: PredicateFailed
@@ -29,7 +29,7 @@ _ADVICE = re.compile(r"^To do:\s*", re.MULTILINE)
 
 
 class Mismatch(AssertionError):
-    """A difference between what was found and what was expected, both as text."""
+    """A difference between a found and an expected value, both as text."""
 
     def __init__(self, found: str, expected: str) -> None:
         super().__init__(found, expected)
@@ -45,10 +45,10 @@ class PromiseBroken(AssertionError):
 
     Attributes:
         test: the name of the test.
-        promise: what is promised, in words.
-        found: what was found.
-        expected: what should have been found; empty if `found` says all.
-        advice: what to do about it.
+        promise: the promise, in words.
+        found: the behaviour that breaks it.
+        expected: the behaviour that keeps it; empty if `found` is enough.
+        advice: the usual remedy.
     """
 
     def __init__(self, *, test: str, promise: str, found: str, expected: str = "", advice: str = "",
@@ -67,7 +67,7 @@ def same(found: object, *expected: object, case: object = None) -> None:
     """Require that `found` equals each of `expected`; `case` names the case in the message.
 
     Raises:
-        Mismatch: two differ.
+        Mismatch: a value differs.
     """
     for wanted in expected:
         if found != wanted:
@@ -78,7 +78,7 @@ def error_from(kind: type[ErrorT], call: Callable[..., object], *args: object, c
     """Return the error of class `kind` that `call(*args)` must raise; `case` names the case in the message.
 
     Raises:
-        Mismatch: it raised something else, or nothing.
+        Mismatch: the call raised another error, or returned.
     """
     expected = kind.__name__ + _about(case)
     try:
@@ -92,7 +92,7 @@ def error_from(kind: type[ErrorT], call: Callable[..., object], *args: object, c
 
 @contextlib.contextmanager
 def expect(*kinds: type[BaseException]) -> Iterator[None]:
-    """Require that the block raises one of these kinds, as `error_from` does of a call."""
+    """Require that the block raises an error of one of these classes."""
     try:
         yield
     except kinds:
@@ -141,11 +141,11 @@ def run_kit(kit: ConformanceKit, folder: Path | None = None) -> list[str]:
     """Run a suite's tests in the order in which they are written, and return their names, sorted.
 
     Args:
-        kit: what to run.
-        folder: an empty folder that exists; each test gets a folder of its own inside. `None`: the tests take none.
+        kit: the suite.
+        folder: an empty folder that exists; each test gets a new folder inside. `None`: the tests take no folder.
 
     Raises:
-        PromiseBroken: the first promise that is not kept.
+        PromiseBroken: the first broken promise.
     """
     names = list(dict.fromkeys(name for part in reversed(type(kit).__mro__) for name in vars(part)
                                if name.startswith("test_")))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every `RangeFormat` of the staging area promises, as tests that any implementation can inherit.
+"""The promises of every `RangeFormat` of the staging area, as tests that any implementation can inherit.
 
     from compactlib.testing import RangeFormatConformance
 
@@ -27,14 +27,14 @@ _Pairs: TypeAlias = list[tuple[bytes, Record]]
 
 
 class RangeFormatConformance(ConformanceKit):
-    """Inherit in a test class and say how to make the format; pytest finds the rest."""
+    """Inherit in a test class and override `make_format`; pytest finds the tests."""
 
     def make_format(self) -> RangeFormat:
         """Return the format to be tested."""
-        raise NotImplementedError("say which format is to be tested")
+        raise NotImplementedError("override make_format to return a RangeFormat")
 
-    def test_rows_say_what_they_hold(self) -> None:
-        """Lengths, keys, records, sizes and places agree with a plain list, of no rows too.
+    def test_rows_agree_with_a_list(self) -> None:
+        """Lengths, keys, records, sizes and places agree with a plain list, also of no rows.
 
         To do: compare with PlainFormat row by row; `find` is bisect_left over bytes. Guard the places that take the
         first or the last row.
@@ -53,10 +53,10 @@ class RangeFormatConformance(ConformanceKit):
             same(rows.cut_keys(3), [key for key in keys if crc32(key) % 3 == 0])
 
     def test_parts_and_whole_have_the_id_of_their_rows(self) -> None:
-        """A range is cut and joined without reading it anew; an id depends on the keys and records alone.
+        """Cut and joined rows have the id of equal rows: an id depends on the keys and records alone.
 
-        To do: sizes are counted from the part's own begin. Hash with content_id of the rows' own pairs; neither your
-        file's layout nor how rows were made may show.
+        To do: count sizes from the beginning of the part. Hash the rows' pairs with content_id; the id depends neither
+        on the file's layout nor on how the rows were made.
         """
         rng, own, ids = random.Random(2), self.make_format(), set()
         for pairs in _samples():
@@ -72,10 +72,10 @@ class RangeFormatConformance(ConformanceKit):
         same(len(ids), len(_samples()))
 
     def test_merge_agrees_with_a_dictionary(self) -> None:
-        """Puts, deletes, and puts of an identity that is there already.
+        """A merge applies puts, deletes, and puts of an unchanged identity.
 
-        To do: a put of the same identity changes nothing; a delete of what is absent counts nothing; the rows merged
-        from stay.
+        To do: a put of the same identity changes nothing; a delete of an absent key counts nothing; the source rows
+        are unchanged.
         """
         rng, own = random.Random(3), self.make_format()
         for count in (0, 1, 5, 60, 300) * 8:
@@ -96,10 +96,10 @@ class RangeFormatConformance(ConformanceKit):
             same(_held(rows), pairs)
 
     def test_file_gives_back_its_rows(self) -> None:
-        """Of its own rows and of those of another format; a file of another range is found out.
+        """Rows of this format and of another are read as they were written; another range's file is `CorruptData`.
 
-        To do: encode whatever Rows you are given, not only your own class. Check the id of what was decoded against the
-        one asked for, and raise CorruptData with the path.
+        To do: encode any Rows, not only your own class. Check the id of the decoded rows against the given id, and
+        raise CorruptData with the path.
         """
         own = self.make_format()
         other = own.rows(_random_pairs(random.Random(5), 3)).content_id()
@@ -111,8 +111,8 @@ class RangeFormatConformance(ConformanceKit):
                 same(_held(own.decode(data, rows.content_id(), "a/path")), pairs)
             same(error_from(CorruptData, own.decode, data, other, "a/path").path, "a/path")
 
-    def test_every_damage_is_found_out_or_harmless(self) -> None:
-        """Any cut, any bit: CorruptData with the path, or the same rows.
+    def test_damage_is_detected_or_harmless(self) -> None:
+        """A file with any cut or any flipped bit is `CorruptData` with the path, or gives the same rows.
 
         To do: checksum the whole file, headers too, and turn every error of the parser into CorruptData.
         """
@@ -133,10 +133,10 @@ class RangeFormatConformance(ConformanceKit):
 
 
 def check_range_format(range_format: RangeFormat) -> list[str]:
-    """Run every test of the suite on a format, and return their names.
+    """Run the suite on a format, and return the names of its tests.
 
     Raises:
-        PromiseBroken: the format does not do what a test demands; the message says what.
+        PromiseBroken: the format fails a test.
     """
     suite: Any = RangeFormatConformance()
     suite.make_format = lambda: range_format
@@ -156,7 +156,7 @@ def _random_pairs(rng: random.Random, count: int) -> _Pairs:
 
 
 def _changes_to(rng: random.Random, pairs: _Pairs) -> dict[bytes, Record | None]:
-    """Changes of every kind: new keys, known ones, tombstones of both, and puts of an identity that is there."""
+    """Draw changes of every kind: puts and tombstones of new and known keys, and puts of an unchanged identity."""
     changes: dict[bytes, Record | None] = {key: rng.choice([None, record]) for key, record in _random_pairs(rng, 20)}
     for key, record in pairs:
         kind = rng.randrange(6)
@@ -166,7 +166,7 @@ def _changes_to(rng: random.Random, pairs: _Pairs) -> dict[bytes, Record | None]
 
 
 def _logical_bytes(key: bytes, record: Record) -> int:
-    """12 bytes, the key, the identity and the data."""
+    """Return the bytes of a row: 12, and the key, the identity and the data."""
     return 12 + len(key) + len(record.identity) + len(record.data)
 
 

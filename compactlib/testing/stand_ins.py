@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies, executors, observers, fences and clocks that do what a test says; calls that must come back, and gates."""
+"""Policies, executors, observers, fences and clocks controlled by a test; calls with a time limit; gates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compactlib.rewrite import RewriteOutcome
 from compactlib.testing.promises import Mismatch
 
 PATIENCE_SECONDS = 30.0
-"""After how long a call that should have come back is taken to hang, and a thread that should have ended to live on."""
+"""Seconds after which a call counts as hanging, and a thread as not ended."""
 _THREADS_SECONDS = 3.0
 _LATE_SECONDS = 1e18
 _DEADLINE = 1.0
@@ -32,7 +32,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class Gate:
-    """A place at which work is held. Leaving the `with` lets all threads through."""
+    """A point at which threads wait until the test opens it. The end of the `with` opens it, too."""
 
     def __init__(self) -> None:
         self.reached: threading.Event = threading.Event()
@@ -43,7 +43,7 @@ class Gate:
         self.reached.set()
         # Longer than any caller waits for the work, so that the caller reports it.
         if not self._opened.wait(2 * PATIENCE_SECONDS):
-            raise Mismatch("work that was held was never let go", "the check to end")
+            raise Mismatch("a gate was never opened", "the check to end")
 
     def open(self) -> None:
         """Let all threads through, now and later."""
@@ -58,15 +58,15 @@ class Gate:
 
 
 class Call(Generic[AnswerT]):
-    """A call in a thread of its own.
+    """A call in a new thread.
 
     Args:
-        call: what to call.
-        what: as messages name it.
+        call: the function.
+        what: its description in messages.
     """
 
     PREFIX = "check-"
-    """What the names of such threads begin with."""
+    """The prefix of the threads' names."""
 
     def __init__(self, call: Callable[[], AnswerT], what: str) -> None:
         self._call = call
@@ -85,21 +85,21 @@ class Call(Generic[AnswerT]):
             self.ended.set()
 
     def wait(self, *, times: float = 1.0) -> None:
-        """Wait until it has come back, `times` the usual patience.
+        """Wait until the call has ended, at most `times` the usual patience.
 
         Raises:
-            Mismatch: it hangs.
+            Mismatch: the call hangs.
         """
         patience = times * PATIENCE_SECONDS
         if not self.ended.wait(patience):
-            raise Mismatch(f"{self._what} has not come back after {patience:g} seconds", "it to come back")
+            raise Mismatch(f"{self._what} has not returned after {patience:g} seconds", "it to return")
 
     def answer(self, *, times: float = 1.0) -> AnswerT:
-        """Return what it returned.
+        """Return the value of the call.
 
         Raises:
-            Mismatch: it hangs.
-            BaseException: what it raised.
+            Mismatch: the call hangs.
+            BaseException: the call's error.
         """
         self.wait(times=times)
         if self.error is not None:
@@ -107,23 +107,23 @@ class Call(Generic[AnswerT]):
         return self._answers[0]
 
     def holds_until(self, gate: Gate) -> None:
-        """Wait until its work is held at a gate.
+        """Wait until the call's work waits at a gate.
 
         Raises:
-            Mismatch: it came back without having come there.
+            Mismatch: the call ended without reaching the gate.
         """
         while not gate.reached.wait(0.01):
             if self.ended.is_set() and not gate.reached.is_set():
-                came = f"raised {self.error!r}" if self.error is not None else f"answered {self._answers[0]!r}"
-                raise Mismatch(f"{self._what} came back without having come there: {came}",
-                               "its work to be held where the check holds it")
+                ended = f"raised {self.error!r}" if self.error is not None else f"returned {self._answers[0]!r}"
+                raise Mismatch(f"{self._what} did not call the fence or executor of the check: it {ended}",
+                               "its work to wait there")
 
 
 def in_threads(count: int, work: Callable[[int], AnswerT]) -> list[AnswerT]:
-    """Run `work(0)`, `work(1)`, ... each in a thread of its own, all begun together; return their results.
+    """Run `work(0)`, `work(1)`, ... each in a new thread, all begun together; return their results.
 
     Raises:
-        BaseException: what one of them raised, after all have ended.
+        BaseException: the error of a thread, after all have ended.
     """
     together = threading.Barrier(count)
 
@@ -136,21 +136,21 @@ def in_threads(count: int, work: Callable[[int], AnswerT]) -> list[AnswerT]:
 
 
 def lasting_threads(before: Set[threading.Thread]) -> list[threading.Thread]:
-    """The threads that were not there before and do not end soon; threads of the checks themselves are left out."""
+    """Return new threads that do not end soon; threads of the checks themselves are left out."""
     found = {thread for thread in threading.enumerate() if not thread.name.startswith(Call.PREFIX)} - before
     deadline = time.monotonic() + min(_THREADS_SECONDS, PATIENCE_SECONDS)
     while found and time.monotonic() < deadline:
-        # One that another thread is about to begin cannot be joined.
+        # A thread that is about to start cannot be joined.
         time.sleep(0.001)
         found.intersection_update(threading.enumerate())
     return list(found)
 
 
-# ------------------------------------------------------------------------------------- who decides, watches and guards
+# ------------------------------------------------------------------------------------- policies, observers, fences
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
-    """A call that raises, whatever it is given."""
+    """Make a function that takes any arguments and raises."""
 
     def call(*_: object) -> object:
         raise error
@@ -159,14 +159,14 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 
 class PolicyBy:
-    """A policy that first runs a function, and then chooses as another one does.
+    """A policy that first calls a function, and then another policy.
 
     Args:
-        policy: the other one.
-        first: given the view and the time.
+        policy: the other policy.
+        first: called with the view and the time.
 
     Attributes:
-        times: the times that it was given.
+        times: the times of its calls.
     """
 
     def __init__(self, policy: Any, first: Callable[[Any, float], object] = lambda view, now: None) -> None:
@@ -193,7 +193,7 @@ class ObserverBy:
     """An observer that calls a function at each event.
 
     Attributes:
-        calls: how often it was notified.
+        calls: the number of events.
     """
 
     def __init__(self, call: Callable[[], object]) -> None:
@@ -206,10 +206,10 @@ class ObserverBy:
 
 
 class FenceBy:
-    """A fence that calls a function with the number of the entry, from 1, before it lets a caller in.
+    """A fence that calls a function with the number of the entry, from 1, before each entry.
 
     Attributes:
-        entered: how often a caller was let in.
+        entered: the number of successful entries.
     """
 
     def __init__(self, enter: Callable[[int], object] = lambda number: None) -> None:
@@ -225,15 +225,15 @@ class FenceBy:
         yield
 
 
-# --------------------------------------------------------------------------------------------------- who runs the tasks
+# --------------------------------------------------------------------------------------------------- executors
 
 
 class ExecutorBy:
     """An executor whose `run` is a function of tasks, budget and observer.
 
     Attributes:
-        runs: how often it was called.
-        tasks: of how many tasks.
+        runs: the number of calls.
+        tasks: the number of tasks of all calls.
     """
 
     def __init__(self, run: Callable[[Sequence[RewriteTask], Budget, Observer], Iterable[Any]]) -> None:
@@ -250,13 +250,13 @@ class ExecutorBy:
 
 
 def soundly(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
-    """Run the tasks as it should be done, in this thread."""
+    """Run the tasks correctly, in this thread."""
     return LocalExecutor().run(tasks, budget=budget, observer=observer)
 
 
 @attrs.frozen
 class TaskBy:
-    """A task that runs a function before it does what another one does. Stays in this process."""
+    """A task that first calls a function, and then runs another task. Stays in this process."""
 
     task: RewriteTask
     first: Callable[[], object]
@@ -271,33 +271,33 @@ class TaskBy:
 
 
 def raising_executors(error: BaseException) -> Mapping[str, ExecutorBy]:
-    """Executors that raise, by when they do."""
+    """Return executors that raise, by the time of the error."""
 
     def later(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterable[Any]:
         yield from list(soundly(tasks, budget, observer))[1:]
         raise error
 
-    return {"raises when it is called": ExecutorBy(raising(error)), "raises while it is asked": ExecutorBy(later)}
+    return {"raises when it is called": ExecutorBy(raising(error)), "raises during iteration": ExecutorBy(later)}
 
 
 def garbage_executors() -> Mapping[str, ExecutorBy]:
-    """Executors whose answers are wrong, by what they answer."""
+    """Return executors with wrong outcomes, by their description."""
 
     def answering(*answers: Any) -> ExecutorBy:
         return ExecutorBy(lambda tasks, budget, observer: answers)
 
     return {
-        "answers for no task at all": answering(),
-        "answers None": answering(None),
-        "answers a text": answering("done"),
-        "answers for a task that it was not given": answering(RewriteResult(
+        "yields no outcome": answering(),
+        "yields None": answering(None),
+        "yields a text": answering("done"),
+        "yields an outcome of a task that it was not given": answering(RewriteResult(
             task="no such task", attempt="1", files=(), bytes_read=0, bytes_written=0, seconds=0.0)),
-        "is no iterator": ExecutorBy(lambda tasks, budget, observer: 42),  # type: ignore[arg-type, return-value]
+        "returns no iterator": ExecutorBy(lambda tasks, budget, observer: 42),  # type: ignore[arg-type, return-value]
     }
 
 
 def failing_executor(error: CompactlibError) -> ExecutorBy:
-    """An executor whose every task fails with this error."""
+    """Make an executor whose every task fails with this error."""
     return ExecutorBy(lambda tasks, budget, observer: [RewriteFailure(task.name, error) for task in tasks])
 
 
@@ -305,14 +305,14 @@ def failing_executor(error: CompactlibError) -> ExecutorBy:
 
 
 class StepClock:
-    """A clock that counts its readings: a budget with a deadline reads it at each of its steps.
+    """A clock that counts its readings: a budget with a deadline reads it at each check.
 
     Args:
-        at: gives the time at a reading, by its number from 1 and this clock.
+        at: returns the time of a reading, from its number, from 1, and this clock.
 
     Attributes:
-        readings: how often `now` was called.
-        budget: the budget that reads it.
+        readings: the number of calls of `now`.
+        budget: the budget that reads this clock.
     """
 
     def __init__(self, at: Callable[[int, StepClock], float] = lambda number, clock: 0.0) -> None:
@@ -332,12 +332,12 @@ class StepClock:
 
 
 def spent_at(step: int) -> StepClock:
-    """From this step on the deadline has passed."""
+    """Make a clock whose budget's deadline passes at a reading."""
     return StepClock(lambda number, clock: _LATE_SECONDS if number >= step else 0.0)
 
 
 def paused_at(step: int) -> StepClock:
-    """At this step the budget is paused; it is resumed when the work that waits reads the time again."""
+    """Make a clock that pauses its budget at a reading, and resumes it at the next."""
 
     def at(number: int, clock: StepClock) -> float:
         if clock.budget.paused:

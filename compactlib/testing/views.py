@@ -5,9 +5,9 @@
 >>> from compactlib.testing import check_policy
 >>> check_policy(SeedPolicy(max_sources=4), log_views(), max_examples=10)
 
-`log_views().examples` is the strategy alone. Each strategy shrinks to the smallest view: no segments, no jobs, nothing
-counted. A judge checks that a choice can be carried out, and that compactions come to rest: when a policy plans on what
-the plan before would leave, each plan must leave a smaller store, until one is empty.
+`log_views().examples` is the strategy alone. Each strategy shrinks to the smallest view: no segments, no jobs, zero
+counts. A judge checks that a choice can be carried out, and that repeated compactions end: when a policy plans on the
+forecast of the plan before, each plan has to leave a smaller store, until a plan is empty.
 """
 
 from __future__ import annotations
@@ -51,38 +51,38 @@ _DAY = 86_400.0
 # ------------------------------------------------------------------------------------------------------- Raft logs
 
 def log_views(*, max_segments: int = 24) -> Views[LogView]:
-    """Raft logs of any number of segments, the snapshot anywhere or not taken yet.
+    """Draw Raft logs of any number of segments, with a snapshot at any index or without.
 
-    The judge requires that each candidate is in one valid group or left out with a reason, that no group rewrites one
-    wholly live segment, and that compactions come to rest.
+    The judge requires that each candidate is in one valid group or left out with a reason, that no group is a single
+    wholly live segment, and that repeated compactions end.
 
     Args:
-        max_segments: the most segments of a log.
+        max_segments: the largest number of segments of a log.
     """
     return Views(_logs_of_candidates(max_segments) | _logs(max_segments), _judge_log, (NOW,))
 
 
 _PAYLOAD_BYTES = (0, 1, 26, 1024, 70_000)
 _ALIKE = ((4, 4), (256, 1), (128, 64))
-"""Entries and live entries of segments that are all alike."""
+"""Entries and live entries of equal segments."""
 
 
 def segment_limits() -> st.SearchStrategy[SegmentLimits]:
-    """Small and large limits, also some that a single segment already exceeds."""
+    """Draw small and large limits, also limits below the size of one segment."""
     return st.builds(SegmentLimits, max_entries=st.sampled_from([1, 16, 128, 4096]),
                      max_bytes=st.sampled_from([1, 5_000, 1_000_000, 64_000_000]))
 
 
 @st.composite
 def _segment(draw: st.DrawFn, ref: SegmentRef, min_live: int) -> SegmentStats:
-    """Dense, sparse, in between, or all dead; entries of one size, or of sizes as uneven as can be."""
+    """Draw a dense, a sparse or a dead segment; with entries of one size, or of very uneven sizes."""
     entries = draw(st.integers(1, 256))
     most = min(entries, ref.last - ref.first + 1)
     live = draw(st.integers(min_live, most) | st.sampled_from([min_live, most]))
     each = draw(st.sampled_from(_PAYLOAD_BYTES))
     live_bytes, dead_bytes = live * each, (entries - live) * each
     if each and draw(st.booleans()):
-        # All the weight on one side: the many live entries tiny, or the dead ones.
+        # Nearly all bytes are dead, or nearly all live.
         live_bytes, dead_bytes = (live, dead_bytes) if draw(st.booleans()) else (live_bytes, entries - live)
     return SegmentStats(ref=ref, entries=entries, data_bytes=live_bytes + dead_bytes, live_entries=live,
                         live_bytes=live_bytes)
@@ -90,11 +90,11 @@ def _segment(draw: st.DrawFn, ref: SegmentRef, min_live: int) -> SegmentStats:
 
 @st.composite
 def segment_sequences(draw: st.DrawFn, *, min_live: int = 0, max_segments: int = 24) -> tuple[SegmentStats, ...]:
-    """Segments of one log, oldest to newest, with gaps between their numbers and between their ranges.
+    """Draw segments of one log, oldest to newest, with gaps between their numbers and between their ranges.
 
     Args:
-        min_live: the fewest live entries of a segment, 0 or 1.
-        max_segments: the most segments.
+        min_live: the smallest number of live entries of a segment, 0 or 1.
+        max_segments: the largest number of segments.
     """
     segments: list[SegmentStats] = []
     number = last = 0
@@ -124,7 +124,7 @@ def _logs(draw: st.DrawFn, max_segments: int) -> LogView:
 
 @st.composite
 def _logs_of_candidates(draw: st.DrawFn, max_segments: int) -> LogView:
-    """Logs in which a policy may choose every segment but the newest, and each has something live."""
+    """Draw logs in which a policy may choose every segment but the newest, and each has live entries."""
     segments = draw(segment_sequences(min_live=1, max_segments=max_segments))
     number, last = (segments[-1].number, segments[-1].ref.last) if segments else (0, 0)
     newest = SegmentStats(ref=SegmentRef(number + 1, last + 1, last + 1), entries=1, data_bytes=1, live_entries=1,
@@ -141,56 +141,57 @@ def _judge_log(policy: LogPolicy, view: LogView, now: float, choice: Any) -> Non
     by_number = {segment.number: segment for segment in view.candidates}
     for group in chosen.groups:
         assert is_worthwhile([by_number[number] for number in group]), (
-            f"{policy.name}: segment {group[0]} is wholly live, a rewrite of it alone changes nothing; leave it out "
-            f"(is_worthwhile)")
+            f"{policy.name}: segment {group[0]} is wholly live, and a rewrite of it alone changes nothing; leave it "
+            f"out (is_worthwhile)")
     for left in chosen.left_out:
         assert left.reason, (
             f"{policy.name}: segment {left.number} is left out without a reason; plans show it to operators")
-    _comes_to_rest(policy.name, view, lambda log: plan_for(log, policy, now), lambda log, plan: plan.forecast(log),
+    _require_end(policy.name, view, lambda log: plan_for(log, policy, now), lambda log, plan: plan.forecast(log),
                    lambda log: (len(log.segments), sum(map(stored_dead_bytes, log.segments))))
 
 
-def _comes_to_rest(name: str, view: ViewT, plan_for_view: Callable[[ViewT], Any],
-                   forecast_of: Callable[[ViewT, Any], ViewT], size_of: Callable[[ViewT], tuple[int, int]]) -> None:
+def _require_end(name: str, view: ViewT, plan_for_view: Callable[[ViewT], Any],
+                 forecast_of: Callable[[ViewT, Any], ViewT], size_of: Callable[[ViewT], tuple[int, int]]) -> None:
+    """Require that each plan leaves a smaller store, until a plan is empty."""
     while not (plan := plan_for_view(view)).is_empty:
         after = forecast_of(view, plan)
         (segments, dead), before = size_of(after), size_of(view)
         assert (segments, dead) < before, (
             f"{name}: this plan makes no progress: it would leave {segments} segments with {dead:,} dead bytes, and "
-            f"be made again. Take nothing that frees no segment and holds nothing dead: {plan!r}")
+            f"be made again. Take segments only if that frees a segment or dead bytes: {plan!r}")
         view = after
 
 
 # ------------------------------------------------------------------------------------------------------ blob stores
 
 def blob_views(*, max_segments: int = 12, comes_to_rest: bool = True) -> Views[BlobView]:
-    """Blob stores: any number of segments at any positions, some of them not eligible; nearly empty and full.
+    """Draw blob stores, nearly empty to full, with segments at any positions, some of them not eligible.
 
-    The judge requires that a choice takes eligible segments, each once, and that compactions come to rest.
+    The judge requires that a choice takes eligible segments, each once, and that repeated compactions end.
 
     Args:
-        max_segments: the most sealed segments of a store; there is one more, which is written to.
-        comes_to_rest: `False` for a policy that also rewrites segments that are wholly valid, as `CompactAll` does
-            without `skip_valid`.
+        max_segments: the largest number of sealed segments; the active segment is an additional one.
+        comes_to_rest: `False` for a policy that also rewrites wholly valid segments, as `CompactAll` does without
+            `skip_valid`.
     """
     def judge(policy: BlobPolicy, view: BlobView, now: float, choice: Any) -> None:
         _judge_blob_choice(policy, view, now, choice)
         if comes_to_rest:
-            _comes_to_rest(policy.name, view, lambda store: plan_for_choice(store, policy.choose(store, now), policy,
-                                                                            now),
-                           lambda store, plan: forecast(plan, store), _blob_size)
+            _require_end(policy.name, view,
+                         lambda store: plan_for_choice(store, policy.choose(store, now), policy, now),
+                         lambda store, plan: forecast(plan, store), _blob_size)
 
     return Views(_blob_stores(max_segments), judge, (NOW,))
 
 
 _LIFE_SECONDS = (0.0, 60.0, 3_600.0, _DAY, 30 * _DAY)
 _FADING = ((), (), ((0.0, 1),), ((3_600.0, 2),), ((3_600.0, 1),), ((60.0, 3), (_DAY, 2), (30 * _DAY, 1)))
-"""In how many seconds something of a segment dies, and the part of what is left by then: a half, a third, all."""
+"""Pairs of the seconds until records die, and n: one n-th of the valid bytes at that time."""
 
 
 @st.composite
 def _sealed_segment(draw: st.DrawFn, name: SegmentName, room_bytes: int, fill_bytes: int) -> SegmentView:
-    """Empty, wholly valid, just at the edge of what an output takes, or in between."""
+    """Draw a segment: empty, wholly valid, at the limit of an output's room, or in between."""
     used = draw(st.sampled_from([room_bytes, room_bytes, fill_bytes, 0]) | st.integers(0, room_bytes))
     edges = [0, 0, used, min(fill_bytes, used), min(fill_bytes // 2, used), min(fill_bytes // 2 + 1, used)]
     valid = draw(st.sampled_from(edges) | st.integers(0, used))
@@ -225,12 +226,11 @@ def _blob_stores(draw: st.DrawFn, max_segments: int) -> BlobView:
 def _judge_blob_choice(policy: BlobPolicy, view: BlobView, now: float, choice: Any) -> None:
     note(f"{policy.name} chose {choice!r}")
     assert isinstance(choice, BlobChoice), (
-        f"{policy.name}: choose() returned {choice!r}; return a BlobChoice, an empty one that says why if nothing is "
-        f"worth it")
+        f"{policy.name}: choose() returned {choice!r}; return a BlobChoice, which may be empty with a reason")
     try:
         plan_for_choice(view, choice, policy, now)
     except InvalidInput as error:
-        raise AssertionError(f"{policy.name}: {error}. Take segments of view.eligible and no others") from error
+        raise AssertionError(f"{policy.name}: {error}. Take segments of view.eligible only") from error
 
 
 def _blob_size(view: BlobView) -> tuple[int, int]:
@@ -240,10 +240,10 @@ def _blob_size(view: BlobView) -> tuple[int, int]:
 # ------------------------------------------------------------------------------------------------- staging branches
 
 def branch_pressures() -> Views[BranchPressure]:
-    """Counts of the sensor of a staging repository: nothing, a little, very much.
+    """Draw counts of the sensor of a staging repository, from zero to very high.
 
-    The judge requires that a policy wants nothing on a branch without counts, wants a compaction under the highest
-    counts, and still wants it when a count is higher: the sensor may miss the moment between two calls.
+    The judge requires that a policy does not compact at zero counts, compacts at the highest counts, and still compacts
+    when a count is higher: the sensor may skip counts between two calls.
     """
     counts = st.integers(0, 20) | st.sampled_from([999, 1_000, 10_000]) | st.integers(0, _MOST_COUNTED)
     return Views(st.builds(BranchPressure, deletes=counts, sealed_tokens=st.integers(0, 20) | st.integers(0, 10_000),
@@ -257,23 +257,23 @@ _COUNTS = ("deletes", "sealed_tokens", "tombstones_listed")
 
 def _judge_pressure(policy: SensePolicy, view: BranchPressure, now: float, choice: Any) -> None:
     assert isinstance(choice, StagingChoice), (
-        f"{policy.name}: choose() returned {choice!r}; return a StagingChoice, also to say that nothing is to be done")
+        f"{policy.name}: choose() returned {choice!r}; return a StagingChoice, which may be empty with a reason")
     assert policy.choose(BranchPressure(), now).is_empty, (
-        f"{policy.name}: it wants to compact a branch on which nothing was counted. Every new branch would be "
-        f"compacted at once, for nothing; return an empty choice below a threshold of at least 1")
+        f"{policy.name}: it compacts a branch with zero counts. Every new branch would be compacted at once, without "
+        f"gain; return an empty choice below a threshold of at least 1")
     assert not policy.choose(_HIGHEST, now).is_empty, (
-        f"{policy.name}: it does not want to compact under {_HIGHEST}: tombstones would pile up for ever. Want it from "
+        f"{policy.name}: it does not compact at {_HIGHEST}: tombstones would accumulate without limit. Compact from "
         f"some count on")
     for count in _COUNTS:
         for more in (1, 2, 1_000):
             higher = attrs.evolve(view, **{count: getattr(view, count) + more})
             assert choice.is_empty or not policy.choose(higher, now).is_empty, (
-                f"{policy.name}: it wants to compact at {view}, and not at {higher}. The sensor may miss the moment "
-                f"between two calls, and the branch would never be compacted; compare with >=")
+                f"{policy.name}: it compacts at {view}, and not at {higher}. The sensor may skip counts between two "
+                f"calls, and the branch would never be compacted; compare with >=")
 
 
 def branch_views() -> Views[StagingView]:
-    """Staging branches for the policy of a repository: nothing staged, a little, much; compacted before, or never."""
+    """Draw staging branches for the policy of a repository, with few or many staged entries."""
     tokens = st.integers(0, 10).map(lambda count: tuple(StagingToken(f"stg-{each:032x}") for each in range(count)))
     records = st.builds(BranchRecord, staging_token=st.just(StagingToken(f"stg-{99:032x}")), sealed_tokens=tokens,
                         compaction_started_at=st.none() | st.floats(0, 2e9))
@@ -286,12 +286,12 @@ def branch_views() -> Views[StagingView]:
 # --------------------------------------------------------------------------------------------------- scheduler jobs
 
 def job_views(*, max_jobs: int = 12) -> Views[AssignmentView]:
-    """Jobs of up to three levels and four tenants, some of whom have leased ones; also none.
+    """Draw jobs of up to three levels and four tenants, with leased jobs.
 
-    The judge requires that a choice names jobs of the view, each once, and no more than there is room for.
+    The judge requires that a choice names jobs of the view, each once, and at most `view.capacity`.
 
     Args:
-        max_jobs: the most jobs of a view.
+        max_jobs: the largest number of jobs of a view.
     """
     jobs = st.builds(
         WaitingJob, name=st.uuids().map(str), tenant=st.sampled_from(_TENANTS), shard=st.just(0),
@@ -323,8 +323,8 @@ def _judge_jobs(policy: AssignmentPolicy, view: AssignmentView, _: float, choice
     assert isinstance(choice, JobChoice), f"{policy.name}: choose() returned {choice!r}; return a JobChoice"
     known = {job.name for level in view.levels for jobs in (level.ready, level.again) for job in jobs}
     strange = [name for name in choice.jobs if name not in known]
-    assert not strange, f"{policy.name}: {strange} are not of the view; take names from view.levels"
+    assert not strange, f"{policy.name}: {strange} are not in the view; take names from view.levels"
     assert len(set(choice.jobs)) == len(choice.jobs), f"{policy.name}: a job is named twice in {choice.jobs}"
     assert len(choice.jobs) <= view.capacity, (
-        f"{policy.name}: {len(choice.jobs)} jobs for a capacity of {view.capacity}; cut them to view.capacity: a poll "
-        f"that gets more fails")
+        f"{policy.name}: {len(choice.jobs)} jobs for a capacity of {view.capacity}; return at most view.capacity, or "
+        f"the poll fails")

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language of `promises/scenarios/blobstore/compaction_*.txt`: a store, what is done to it, and what must hold.
+"""The language of `promises/scenarios/blobstore/compaction_*.txt`: commands on a store, and expectations.
 
 ```
 put a [ttl 5] [size 900]    delete a    undelete a    permanent a    wait 11    roll
-replicated delete a version 3 [expires 20]      a record as a peer has it, whatever the state here
+replicated delete a version 3 [expires 20]      a record of a peer, for any state of the blob
 settings purge_tombstones=true                  before anything else; or reopen with others
-compact [0_0 1_0] [stopping after 100]          all eligible segments if none is named
+compact [0_0 1_0] [stopping after 100]          without names all eligible segments
 reopen    hard delete    damage a
 crash compact [0_0 ...] before "rename *_1.log" [losing everything]    then the store is opened again
-expect records 0_1 a:put b:delete               what a segment holds, in order; `nothing` for none
+expect records 0_1 a:put b:delete               the records of a segment, in order, or `nothing`
 expect get a blob|deleted|expired|missing|damaged
 expect segments 0_1 1_0    expect done freed 2    expect failed BudgetSpent    expect partial
 expect left out 1_0    expect event blobstore_expired_gone records 2
@@ -39,7 +39,7 @@ WORDS = {kind: word for word, kind in KINDS.items()}
 
 
 class Story:
-    """Plays one story in a folder."""
+    """The player of one story in a folder."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -62,7 +62,7 @@ class Story:
         return open_store(folder, self.clock, files=files, observer=self.observer, **self.settings)
 
     def run(self, text: str) -> None:
-        """Play every line; an error names its line."""
+        """Play every line; an error has its line."""
         try:
             for number, line in enumerate(text.splitlines(), 1):
                 words = shlex.split(line, comments=True)
@@ -125,7 +125,7 @@ class Story:
         self.clock.advance(float(seconds))
 
     def do_roll(self) -> None:
-        """Seal the active segment; one blob goes into the next, so that the journal is there."""
+        """Seal the active segment; put one blob into the next, which the journal then covers."""
         self.store.close_active_segment()
         self.rolls += 1
         self.store.put(f"roll {self.rolls}", b"")
@@ -182,7 +182,7 @@ class Story:
         repeat_crash(recording, {0: point, 1: int("losing" in words)}, parent)
         self.folder = parent / "store"
 
-    # -- what must hold
+    # -- expectations
 
     def do_expect_records(self, segment: str, *records: str) -> None:
         with self._reader() as reader:

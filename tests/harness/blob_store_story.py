@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays stories about a store; each line is a command, `expect` lines say what the one before has answered.
+"""Plays stories about a store; each line is a command, and `expect` lines have the result of the command before.
 
     put ID SIZE [ttl SECONDS]       delete ID       undelete ID       ttl ID       get ID [deleted] [expired]
     wait SECONDS                    close           kill              lose index   flip SEGMENT OFFSET
     compact POLICY                  roll            segments          damage       follow
 
-A `#` begins a comment. A command answers in words (`blob 100 life 1`, `deleted`, `BlobExists`, ...); what no `expect`
-line follows may answer anything but an error.
+A `#` begins a comment. Results are words (`blob 100 life 1`, `deleted`, `BlobExists`, ...); without an `expect` line,
+any result but an error is right.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLICIES = {"compact_all": CompactAll(min_used_fraction=0.0)}
 
 
 class StoreStory:
-    """A store in a folder, and what its last command has answered."""
+    """A store in a folder, and the result of the last command."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "0"
@@ -49,7 +49,7 @@ class StoreStory:
         return BlobStore(self._folder, CONFIG, clock=self._clock)
 
     def run(self, text: str) -> None:
-        """Play all lines; an error names the line."""
+        """Play all lines; an error has the line."""
         answer: str | None = None
         for number, line in enumerate(text.splitlines(), 1):
             words = line.partition("#")[0].split()
@@ -115,7 +115,7 @@ class StoreStory:
         return "done"
 
     def _do_kill(self) -> str:
-        """The process ends; what it had written is in the folder."""
+        """End the process; its writes are in the folder."""
         self._lives += 1
         again = self._folder.with_name(str(self._lives))
         shutil.copytree(self._folder, again)
@@ -156,7 +156,7 @@ class StoreStory:
         return " ".join(f"{Path(error.path).name}:{error.offset}" for error in self._store.recovery.damage) or "none"
 
     def _do_follow(self) -> str:
-        """What a peer hears of that asks now and then."""
+        """Return the changes that a polling peer receives."""
         found = self._store.entries_since(self._token)
         self._token = found.token
         return " ".join(f"{entry.id.decode()}{'(deleted)' if entry.is_deleted else ''}" for entry in found.entries) or (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small blob stores to compact: a clock moved by hand, segments of a few records, plans for any segments."""
+"""Small blob stores to compact: a manual clock, segments of a few records, plans for any segments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ START = 1_000_000.0
 
 
 def config(**changes: Any) -> BlobStoreConfig:
-    """Forty segments of 2 KiB, a journal of one record."""
+    """Return settings of forty segments of 2 KiB, with a journal of one record."""
     settings: dict[str, Any] = {
         "capacity_bytes": 40 * 2048, "segment_bytes": 2048, "deleted_retention_seconds": RETENTION,
         "journal_max_entries": 1, "compaction_bytes_per_second": None,
@@ -41,14 +41,14 @@ def config(**changes: Any) -> BlobStoreConfig:
 
 def open_store(folder: Path, clock: ManualClock, *, files: Files | None = None, observer: Observer | None = None,
                **changes: Any) -> BlobStore:
-    """The store in this folder; its policy takes everything that may be taken."""
+    """Open the store in a folder, with a policy that takes all eligible segments."""
     return BlobStore(folder, config(**changes), policy=CompactAll(min_used_fraction=0.0, skip_valid="all"), clock=clock,
                      files=files, observer=observer, name="store", new_incarnation=lambda: b"an incarnation..")
 
 
 @attrs.frozen
 class Named:
-    """Takes the segments that a test names, in its order; without names all that may be taken."""
+    """Takes named segments, in this order; without names all eligible segments."""
 
     segments: tuple[str, ...]
     name: ClassVar[str] = "named"
@@ -61,7 +61,7 @@ class Named:
 
 
 def plan_of(store: BlobStore, names: Iterable[str] | None = None) -> BlobPlan:
-    """A plan for these segments, all eligible ones if not given; deletes older than the retention are in effect."""
+    """Plan these segments, all eligible ones if not given; deletes older than the retention are in effect."""
     return store.plan(Named(tuple(names or ())))
 
 
@@ -72,7 +72,7 @@ def fill(store: BlobStore, count: int, rng: random.Random, *, largest: int = 300
 
 
 def delete_some(store: BlobStore, numbers: Iterable[int], clock: ManualClock) -> None:
-    """Delete blobs, and let the deletes come into effect."""
+    """Delete blobs, and let the retention pass."""
     for number in numbers:
         store.delete(f"b{number}")
     clock.advance(RETENTION + 1)
@@ -80,7 +80,7 @@ def delete_some(store: BlobStore, numbers: Iterable[int], clock: ManualClock) ->
 
 def garbage_store(folder: Path, clock: ManualClock, *, count: int = 60, seed: int = 0, files: Files | None = None,
                   dead: Callable[[int], bool] = lambda number: number % 3 != 0, **changes: Any) -> BlobStore:
-    """A store of which most is dead, with its deletes in effect."""
+    """Make a mostly dead store, with its deletes in effect."""
     store = open_store(folder, clock, files=files, **changes)
     fill(store, count, random.Random(seed))
     delete_some(store, [number for number in range(count) if dead(number)], clock)
@@ -88,23 +88,23 @@ def garbage_store(folder: Path, clock: ManualClock, *, count: int = 60, seed: in
 
 
 def answers(store: BlobStore, count: int, options: GetOptions | None = None) -> list[Any]:
-    """What the store says of each blob: its content, or the kind of answer."""
+    """Return the result of a get of each blob: its content, or the kind of error."""
     found = [store.get(f"b{number}", options or GetOptions()) for number in range(count)]
     return [answer.content if isinstance(answer, Blob) else type(answer).__name__ for answer in found]
 
 
 def segment_names(store: BlobStore) -> list[str]:
-    """The names of the log's segments."""
+    """Return the names of the log's segments."""
     return [str(segment.name) for segment in store.view().segments]
 
 
 def snapshot_of(store: BlobStore) -> Any:
-    """The log of a store, every record in it with its place."""
+    """Return every record of a store's log with its place."""
     return vars(store)["_log"].snapshot()
 
 
 def strays(folder: Path) -> list[str]:
-    """Files that no store without a compaction in progress has."""
+    """Return files that a store has only during a compaction."""
     return [name for name in sorted(os.listdir(folder)) if name.endswith((".temp", ".tmp"))]
 
 

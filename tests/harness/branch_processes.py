@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of eight processes on one branch: `python -m tests.staging.repository.branch_processes FOLDER STORE ROLE NUMBER
-ROUNDS`.
+"""One of eight processes on one branch: `python -m tests.harness.branch_processes FOLDER STORE ROLE NUMBER ROUNDS`.
 
-They share a page of memory: for each key the version that its writer began last, and the one that was acknowledged
-last. A reader that finds less than what was acknowledged before it began, or more than what was begun when it had
-ended, ends with an error.
+They share a page of memory: for each key the version that its writer began last, and the version acknowledged last. A
+reader fails if it reads a version below the one acknowledged when it began, or above the one begun when it ended.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ KEYS_EACH = 4
 KEYS = WRITERS * KEYS_EACH
 ROLES = (*(("writer", number) for number in range(WRITERS)), ("reader", 0), ("reader", 1), ("committer", 0),
          ("compactor", 0), ("cleaner", 0))
-"""Eight."""
+"""The eight roles."""
 
 _BEGUN, _ACKNOWLEDGED, _ENDED = 0, KEYS, 2 * KEYS
 _SLOTS = 2 * KEYS + WRITERS
@@ -77,12 +75,12 @@ def name_of(key: int) -> bytes:
 
 
 def is_delete(version: int) -> bool:
-    """Every fifth version of a key is its absence."""
+    """Return whether a version is a delete: every fifth."""
     return version % 5 == 0
 
 
 def check_found(key: int, found: bytes | None, acknowledged: int, begun: int) -> None:
-    """What a read found against what was acknowledged before and begun by its end."""
+    """Check a read against the version acknowledged at its beginning and the version begun at its end."""
     if found is None:
         possible = acknowledged == 0 or any(map(is_delete, range(acknowledged, begun + 1)))
         assert possible, f"key {key} is absent; version {acknowledged} was acknowledged, {begun} begun"
@@ -93,7 +91,7 @@ def check_found(key: int, found: bytes | None, acknowledged: int, begun: int) ->
 
 
 def open_repository(folder: Path, store: str, seed: int | None = None) -> tuple[KVStore, Repository]:
-    """The repo of a process; `store` is `sqlite` or the address of a PostgreSQL server."""
+    """Open the repository of a process; `store` is `sqlite` or the address of a PostgreSQL server."""
     kv: KVStore
     if store == "sqlite":
         kv = SqliteStore(folder / "state.sqlite", synchronous="normal", busy_seconds=60.0)
@@ -104,7 +102,7 @@ def open_repository(folder: Path, store: str, seed: int | None = None) -> tuple[
 
 
 def until_done(act: Callable[[], object]) -> None:
-    """Try until the store and the others let it."""
+    """Retry until the call succeeds."""
     while True:
         try:
             act()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One repository under the interleaving harness: what actors do to its branch `main`, and the oracle for G1 to G6.
+"""One repository under the interleaving harness: operations of actors on its branch `main`, and the oracle G1 to G6.
 
-Each actor is a process: a `Repository` of its own over stores that take each request as one step. Every operation notes
-what it may have written and what it read. After a run: reads are those of a regular register (G1, G4, G5); what a
-commit left as HEAD is a read of all keys (G2); compactions and cleanups write nothing (G3); resets write what HEAD held
-while they ran (G6); at the end every way to read agrees, and one more commit commits exactly that.
+Each actor is a process: a separate `Repository` over stores that take each request as one step. Every operation notes
+its possible writes and its reads. After a run: reads are those of a regular register (G1, G4, G5); the HEAD of a commit
+is a read of all keys (G2); compactions and cleanups write nothing (G3); resets write the contents of a HEAD of their
+time (G6); at the end every way to read agrees, and a further commit commits the same contents.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Contents = dict[bytes, bytes]
 
 
 class LoggedStore(MemoryStore):
-    """Shows its cells, so that a world can be made again from them, and two be compared, at little cost."""
+    """Exposes its cells, from which a world is rebuilt and compared at little cost."""
 
     def cells(self) -> list[tuple[bytes, bytes, bytes]]:
         return [(partition, key, cell.value) for partition, cells in self._partitions.items()
@@ -80,14 +80,14 @@ class WatchedStore(SteppedStore):
 
 
 def repository(store: Any, objects: Any, seed: int, options: StagingOptions = OPTIONS) -> Repository:
-    """What a process of its own has: its own clock, its own randomness, its own caches."""
+    """Make the repository of another process, with its own clock, random generator and caches."""
     random, clock = Random(seed), ManualClock(1000.0)
     committed = CommittedRanges(objects, clock=clock, new_name=lambda: f"{random.getrandbits(64):016x}")
     return Repository(store, committed, name=REPOSITORY, options=options, clock=clock, rng=random)
 
 
 def seal(store: Any, objects: Any) -> None:
-    """A commit that fails after its first step: what was staged is sealed."""
+    """Seal the staged entries, by a commit that fails after its first step."""
     def step(request: Request, act: Callable[[], Any]) -> Any:
         if request.changes and request.key.startswith(b"commits/"):
             raise StoreFailed(operation=request.kind, path="planted", detail="planted")
@@ -108,12 +108,12 @@ class Prepared:
 
 
 def prepare(setup: str) -> Prepared:
-    """`main` at HEAD{a=1, b=2} over a commit {a=0}, and `source` with m=1 on top; and what the setup adds.
+    """Prepare `main` at HEAD{a=1, b=2} over a commit {a=0}, `source` with m=1 on top, and the additions of a setup.
 
-    Setups, by what they say of `k`: `clean`; `staged`: in the staging token; `sealed`: k=0 in a sealed token, k=1 in
-    the staging token; `compacted`: k in the compacted metarange, `a` deleted by it; `committed`: in HEAD;
-    `hidden`: put in a sealed token, deleted in the staging token; `garbage`: in the staging token, and what a commit or
-    a compaction will make of it lies there already, old and needed by nobody.
+    Setups, by the state of `k`: `clean`: absent; `staged`: in the staging token; `sealed`: k=0 in a sealed token, k=1
+    in the staging token; `compacted`: k in the compacted metarange, `a` deleted by it; `committed`: in HEAD; `hidden`:
+    put in a sealed token, deleted in the staging token; `garbage`: in the staging token, and the output of its commit
+    or compaction exists already as an old orphan.
     """
     store, objects = LoggedStore(), MemoryObjects(clock=ManualClock(0.0))
     made = repository(store, objects, 1, COLLECTS)
@@ -165,7 +165,7 @@ _CONTENTS: dict[CommitId | None, Contents] = {None: {}}
 
 _STORES: dict[str, Callable[[], LoggedStore]] = {
     "": LoggedStore,
-    # A state that comes back with the same bytes (ABA).
+    # A state that is written again with the same bytes (ABA).
     "values": lambda: LoggedStore(predicates="value"),
 }
 
@@ -182,7 +182,7 @@ class World:
             store.set(partition, key, value)
         for name, data in prepared.objects:
             objects.create(name, data)
-        clock.advance(1000.0)  # what is made from now on is young
+        clock.advance(1000.0)  # later objects are young
         self.setup = setup
         self.first_commit = prepared.first_commit
         self.history = History(stage, prepared.initial)
@@ -206,7 +206,7 @@ class World:
         return self.repository(actor).branch(MAIN)
 
     def state(self) -> int:
-        """A hash of all that is stored; of worlds in equal states, what is read and committed next is equal."""
+        """Return a hash of the stored content; worlds in equal states have equal later reads and commits."""
         store, objects = self._stored
         files = frozenset((each.key, objects.get(each.key)) for each in objects.list())
         return hash((self.setup, self._kind, frozenset(store.cells()), files))
@@ -218,7 +218,7 @@ class World:
         return _CONTENTS[commit_id]
 
     def heads(self, begin: int, end: int) -> list[Contents]:
-        """What HEAD held at any time between two steps."""
+        """Return the contents of each HEAD between two steps."""
         return [self.contents_of(record.commit_id) for place, (since, record) in enumerate(self.records)
                 if since <= end and (place + 1 == len(self.records) or self.records[place + 1][0] >= begin)]
 
@@ -319,7 +319,7 @@ def op_reset_prefix(world: World, actor: str, noted: HistoryOperation) -> Any:
 
 
 def op_merge(world: World, actor: str, noted: HistoryOperation) -> Any:
-    noted.write(M, b"1")  # and more, once it is known what HEAD was: see `_resolve`
+    noted.write(M, b"1")  # `_resolve` adds the keys that depend on HEAD
     try:
         return world.main(actor).merge(SOURCE, f"merge of {actor}")
     except DirtyBranch:
@@ -344,7 +344,7 @@ OPERATIONS: Mapping[str, Act] = {
 
 
 def actor_of(name: str, acts: Iterable[tuple[str, Act]]) -> Callable[[World], None]:
-    """An actor that does these operations in turn; each is noted with its result."""
+    """Make an actor that makes these operations in turn and notes each with its result."""
     def run(world: World) -> None:
         for kind, act in acts:
             with world.history.operation(name, kind) as noted:
@@ -355,7 +355,7 @@ def actor_of(name: str, acts: Iterable[tuple[str, Act]]) -> Callable[[World], No
 
 
 def actors_of(*programs: Iterable[str]) -> dict[str, Callable[[World], None]]:
-    """Actors `p0`, `p1`, ... by the names of their operations."""
+    """Make actors `p0`, `p1`, ... from the names of their operations."""
     return {f"p{number}": actor_of(f"p{number}", [(name, OPERATIONS[name]) for name in program])
             for number, program in enumerate(programs)}
 
@@ -369,25 +369,25 @@ def world_of(setup: str, actors: Iterable[str]) -> Callable[[Stage], World]:
 
 
 def check(world: World, results: Mapping[str, Any]) -> None:
-    """G1 to G6 of one run."""
+    """Check G1 to G6 of one run."""
     history = world.history
     collecting = any(each.name == "collect" for each in history.operations)
     for name, result in results.items():
-        # Who uses a file again that is being deleted gives way, if that takes longer than the tries.
+        # An operation that reuses a file under deletion fails after its retries.
         assert result is None or (collecting and isinstance(result, BeingCollected)), (
             f"{name} ended in {type(result).__name__}: {result}; {history}")
     for each in history.operations:
         error = getattr(each.result, "error", None)
         assert error is None or (collecting and isinstance(error, BeingCollected)), f"{each}: {each.result}"
         _resolve(world, each)
-    history.check_reads()  # G1, and G3 for what compactions did meanwhile
+    history.check_reads()  # G1, and G3 for concurrent compactions
     for each in history.operations:
         _check_operation(world, each)
     _check_end(world)
 
 
 def _resolve(world: World, each: HistoryOperation) -> None:
-    """What a reset wrote: whatever HEAD held while it ran. What a merge wrote: what differs from HEAD before it."""
+    """Note the writes of a reset, the contents of any HEAD of its time, and of a merge, its differences from HEAD."""
     if each.name == "merge" and each.result is not None and each.result != "dirty" and not each.failed:
         each.writes.clear()
         if not each.result.is_empty:
@@ -405,7 +405,7 @@ def _resolve(world: World, each: HistoryOperation) -> None:
 
 
 def _lost_merges(world: World, actor: str) -> list[Any]:
-    """Merges that a hard reset has taken away again."""
+    """Return the merges that a hard reset has undone."""
     heads = {record.commit_id for _, record in world.records if record.commit_id is not None}
     return [commit for commit in map(world.behind.commit, heads) if commit.message == f"merge of {actor}"]
 
@@ -416,7 +416,7 @@ def _check_operation(world: World, each: HistoryOperation) -> None:
     if isinstance(each.result, Exception):
         return
     if each.name == "commit":
-        # G2: what is committed at the end is a state that a read of this time could have returned.
+        # G2: the final commit has a state that a read of this time could have returned.
         assert any(all(head.get(key, ABSENT) in allowed[key] for key in KEYS)
                    for head in world.heads(each.begin, each.last)), f"{each} left out a write: {history}"
     elif each.result == "refused":
@@ -449,12 +449,12 @@ def _check_diff(world: World, each: HistoryOperation, allowed: Mapping[bytes, fr
             assert found[0] != found[1], f"{each} says {found} of {key!r}: {world.history}"
 
 
-# What stood at the end of runs whose state was checked: thousands of orders of steps end in a few states.
+# The checked final states: thousands of orders of steps end in a few states.
 _ENDS: dict[int, Contents] = {}
 
 
 def _check_end(world: World) -> None:
-    """The state that is left is one that the history allows, and is right by itself."""
+    """Require that the final state is consistent and allowed by the history."""
     state = world.state()
     held = _ENDS.get(state)
     if held is None:
@@ -463,7 +463,7 @@ def _check_end(world: World) -> None:
 
 
 def _checked_state(world: World) -> Contents:
-    """What stands in the branch; it reads right, is committed right, and nothing that is marked is in use."""
+    """Return the contents of the branch; require equal reads, a right commit, and that no marked token is in use."""
     world.behind.audit()
     main = world.behind.branch(MAIN)
     held, record = listed(main), main.record()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three nodes in one process over one log, with every partition on every node, and a clock that is moved by hand."""
+"""Three nodes in one process over one log, with every partition on every node, and a manual clock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PARTITIONS = 25
 
 
 class Database:
-    """What the database around one node does."""
+    """The database of one node."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
@@ -57,7 +57,7 @@ class Database:
 
 
 class Cluster:
-    """Rounds are made by hand; each node answers in the coordinator's own event loop."""
+    """Nodes with manual rounds; each node responds in the coordinator's event loop."""
 
     def __init__(self, *, margin: int = 0) -> None:
         self.store = MemoryStore()
@@ -68,7 +68,7 @@ class Cluster:
         self.databases = {name: Database(self, name) for name in NAMES}
         self.silent: set[tuple[str, str]] = set()
         self.failing_zones: set[int] = set()
-        self.calls = 1  # how often a node is asked
+        self.calls = 1  # the number of times that a node gets each call
         self.seconds = 60.0
         self.on: dict[str, Callable[[], object]] = {}
         for name in NAMES:
@@ -78,7 +78,7 @@ class Cluster:
                          self.service.catalog(1).zones.values()}
 
     def start(self, name: str) -> CatalogNode:
-        """A node of this name begins a life, and joins."""
+        """Begin a life of a node, which joins."""
         database = self.databases.setdefault(name, Database(self, name))
         self.nodes[name] = node = CatalogNode(name, log_in(self.store, seed=ord(name)), HybridClock(self.wall),
                                               database, lease_seconds=None, policy=self.policy)
@@ -90,21 +90,21 @@ class Cluster:
         return self.nodes["A"].service
 
     def happens(self, what: str) -> None:
-        """What a test wants to happen now, once."""
+        """Call the function that a test has set for this moment, once."""
         self.on.pop(what, lambda: None)()
 
     def grow(self, latest: int) -> None:
-        """More versions, a second apart."""
+        """Append versions, a second apart."""
         while self.service.history.latest < latest:
             self.service.execute([PutObject(Schema(f"S{self.service.history.latest}"))], wait=False)
             self.wall.advance(1.0)
 
     def is_shortest(self) -> bool:
-        """Whether history begins with its latest version."""
+        """Return whether history begins with its latest version."""
         return self.service.history.earliest == self.service.history.latest
 
     def add_table(self, number: int) -> CatalogTable:
-        """A table, whose partitions every node hosts."""
+        """Add a table, whose partitions every node hosts."""
         version = self.service.execute([create_table(number)], wait=False).version
         table = self.service.catalog(version).find_table("PUBLIC", f"T{number}")
         assert table is not None
@@ -115,7 +115,7 @@ class Cluster:
         return table
 
     def settle(self) -> None:
-        """All watermarks and published times reach the present."""
+        """Move all watermarks and published times to the present."""
         self.wall.advance(2000.0)
         for node in self.nodes.values():
             node.watermark.advance()
@@ -124,7 +124,7 @@ class Cluster:
                 node.published.publish(table, partition, 1, now)
 
     def restart(self, name: str) -> None:
-        """The node begins anew with what it had kept."""
+        """Begin a new life of a node with its stored state."""
         places = hosted(self.nodes[name])
         created = {table.id: table.created_at for catalog in self.service.history for table in catalog.tables.values()}
         node = self.start(name)
@@ -150,11 +150,11 @@ class Cluster:
         return self.nodes[node.name].publish(time)
 
     def round(self, coordinator: str = "A", *, term: int = 1) -> tuple[RoundReport, Mapping[str, Exception]]:
-        """A round; its report, and what its two processes raised."""
+        """Run a round; return its report, and the errors of its two processes."""
         node = self.nodes[coordinator]
         node.elected(term, coordinator)
         try:
-            # In a thread of its own: another coordinator's round may be under way in this one.
+            # In another thread: this thread may be running another coordinator's round.
             with ThreadPoolExecutor(1) as thread:
                 report = thread.submit(asyncio.run, node.round(self, seconds=self.seconds)).result()
             failures = dict[str, Exception]()
@@ -165,7 +165,7 @@ class Cluster:
         return report, failures
 
     def plan(self) -> CatalogPlan:
-        """A round that does not fail; what it decided, and carried out."""
+        """Run a round without failures; return its plan."""
         report, failures = self.round()
         assert not failures, failures
         assert report.plan is not None
@@ -175,7 +175,7 @@ class Cluster:
 
 
 def hosted(node: CatalogNode) -> list[tuple[int, int]]:
-    """Tables and partitions that a node hosts."""
+    """Return the tables and partitions that a node hosts."""
     masks: Mapping[int, Any] = node.published.needs_and_hosted()[1]
     return [(table, partition) for table, mask in masks.items() for partition in range(mask.bit_length())
             if mask >> partition & 1]

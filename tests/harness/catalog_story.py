@@ -1,42 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language of `promises/scenarios/catalog/*.txt`: nodes, what happens to them, what their rounds decide.
+"""The language of `promises/scenarios/catalog/*.txt`: nodes, events, and the decisions of rounds.
 
-One command a line; what follows `#` is for the reader. The story begins with version 1: a schema, and a zone of 25
+One command a line; `#` begins a comment. The story begins with version 1: a schema, and a zone of 25
 partitions on nodes A, B and C. Versions are a second apart, the low watermarks 600.5 seconds behind.
 
 | command | what it does |
 | --- | --- |
-| `margin 1` | first line only: versions more to keep than anybody needs |
+| `margin 1` | first line only: versions to keep beyond the needed versions |
 | `table 1`, `drop table 1` | a version; every node hosts the table's partitions until it forgets them |
 | `index I on table 1`, `build I`, `available I` | a version each |
-| `versions 3` | that many versions of no importance |
+| `versions 3` | three further versions |
 | `begin tx on B`, `end tx` | a read-write transaction |
 | `pin backup at 3 for 60 seconds`, `release backup` | |
 | `forget partition 11 of table 1 on B`, `host partition 11 of table 1 on B` | the node no longer reports it, or again |
 | `leave C`, `join C` | the membership changes; the assignments do not |
-| `restart B` | the node begins a new life with what it had kept |
+| `restart B` | the node begins a new life with its stored state |
 | `wait 61 seconds`, `settle` | time passes; and then low watermarks and published times reach the present |
 | `round` | a round, coordinated by A in term 1; a decision that is safe is carried out |
 | `round by B in term 2` | by another coordinator |
-| `expect compact to 6`, `expect hold by index build`, `expect nothing to do` | what the last round decided |
+| `expect compact to 6`, `expect hold by index build`, `expect nothing to do` | the decision of the last round |
 | `expect limit pin allows 3`, `expect culprit node B` | one of its limits; a culprit of any of them |
-| `expect versions 6 to 9` | what every node retains |
+| `expect versions 6 to 9` | the retained versions of every node |
 
-What may go wrong in a round:
+Failures in a round:
 
 | command | what it does |
 | --- | --- |
 | `lose report to B`, `lose publish to B` | from now on the host's call to the node raises |
 | `silence report of B` | from now on the node does not answer that call, until the deadline |
 | `reach B` | the node answers again |
-| `calls twice` | from now on every node is asked twice, and publishes twice |
+| `calls twice` | from now on every node gets each call twice |
 | `zone Z fails` | the zone cannot publish on any node |
 | `at report restart B`, `at assignments fail` | a command that is carried out at the next call of that kind |
-| `at publish die` | the coordinator's round is cancelled there |
+| `at publish die` | the coordinator's round is cancelled at that call |
 | `expect missing B`, `expect nobody missing` | which nodes did not report |
-| `expect cut to 6`, `expect nothing cut` | what was cut |
-| `expect published`, `expect nothing published` | whether a time was handed out |
-| `expect compaction fails CatalogMoved`, `expect replicas update fails Stale` | what a process of the round raised |
+| `expect cut to 6`, `expect nothing cut` | the cut |
+| `expect published`, `expect nothing published` | whether a time was published |
+| `expect compaction fails CatalogMoved`, `expect replicas update fails Stale` | the error of a process of the round |
 | `expect zone Z fails` | the zone is named |
 """
 
@@ -88,7 +88,7 @@ class Lossy(Cluster):
 
 
 class Story:
-    """Plays one story; an assertion that fails names its line."""
+    """Plays one story; a failed assertion has its line."""
 
     def __init__(self) -> None:
         self.cluster = Lossy()
@@ -224,7 +224,7 @@ class Story:
 
         self.cluster.on[call] = happens
 
-    # -- what is expected
+    # -- expectations
 
     @property
     def decision(self) -> CatalogPlan:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worlds in which a catalog is compacted: nodes that come, go, stand still and restart, two replicas of one partition
-and copies between them, transactions, readers, pins, and rounds of any number of coordinators side by side.
+"""Worlds in which a catalog is compacted: nodes that join, leave, pause and restart, two replicas of one partition and
+copies between them, transactions, readers, pins, and concurrent rounds of any number of coordinators.
 
-What must hold at every moment: whatever an active transaction or a reader uses, whatever a replica must replay from its
-log after a restart, and whatever somebody pinned, can be read; and the earliest version only rises.
+Invariants: every version that an active transaction, a reader, a replica's replay after a restart or a pin needs can be
+read; and the earliest version only rises.
 
-Everything runs in one event loop, whose worker threads are played by the caller, so that a seed tells one story. Calls
-of rounds wait at gates, which the world opens in any order; and at any request to the store something else may happen.
+Everything runs in one event loop, without worker threads, so that a seed determines the history. Calls of rounds wait
+at gates, which the world opens in any order; and at any request to the store another event may happen.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SKEW = 0.5
 
 
 class InlineExecutor(ThreadPoolExecutor):
-    """Worker threads that are the caller's."""
+    """An executor that runs on the caller's thread."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **how: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -59,7 +59,7 @@ class InlineExecutor(ThreadPoolExecutor):
 
 
 class NodeClock:
-    """A node's clock, which is off by some time within the skew."""
+    """A node's clock, with an error within the skew."""
 
     def __init__(self, wall: ManualClock, off: float) -> None:
         self._wall, self._off = wall, off
@@ -76,11 +76,11 @@ class NodeClock:
 
 @attrs.define
 class Replica:
-    """What a node has on its disk of the partition.
+    """The partition on a node's disk.
 
     Attributes:
         incarnation: the life of this data.
-        flushed: how many entries of the log are on the disk.
+        flushed: the number of log entries on the disk.
     """
 
     incarnation: int
@@ -89,12 +89,12 @@ class Replica:
 
 @attrs.define
 class Copy:
-    """A copy under way.
+    """A running copy.
 
     Attributes:
-        flushed: as of the source when the copy was taken.
-        published: what the source had published then.
-        is_pinned: whether the source's version is pinned meanwhile.
+        flushed: of the source when the copy began.
+        published: the source's published time when the copy began.
+        is_pinned: whether the source's version is pinned during the copy.
     """
 
     flushed: int
@@ -103,7 +103,7 @@ class Copy:
 
 
 class World:
-    """One story. `play` raises `AssertionError` where something is cut that somebody needs."""
+    """One history. `play` raises `AssertionError` if a needed version is cut."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
@@ -160,7 +160,7 @@ class World:
             for rare in (self.crash, self.restart, self.leave, self.pin, self.host_elsewhere, self.read):
                 kinds[rare] = 0
             kinds |= {self.take_copy: 5, self.install_copy: 5, self.flush: 9}
-        with contextlib.suppress(CompactlibError):  # refused by name
+        with contextlib.suppress(CompactlibError):  # a named error
             self.rng.choices(list(kinds), list(kinds.values()))[0]()
         for _ in range(self.rng.randrange(12)):
             await asyncio.sleep(0)
@@ -168,7 +168,7 @@ class World:
             raise self.failed
         self.check()
 
-    # -- what must hold
+    # -- invariants
 
     def check(self) -> None:
         earliest = self.truth.state().earliest
@@ -201,7 +201,7 @@ class World:
                            data_availability_seconds=self.rng.choice([0.5, 3.0]))
 
     def start(self, name: str) -> None:
-        """A node begins a life: it registers what is on its disk, replays the rest, and joins."""
+        """Begin a life of a node: it registers its disk, replays the rest, and joins."""
         assert self.table is not None
         node = self.open(name)
         disk = self.disks.get(name)
@@ -210,7 +210,7 @@ class World:
                 node.published.register(self.table.id, 0, incarnation=disk.incarnation, flushed_index=disk.flushed,
                                         created_at=self.table.created_at, history=node.service.history)
             except CompactlibError:
-                self.drop(name)  # what it must replay was cut while it was gone and not needed
+                self.drop(name)  # its replay was cut while it was absent and not needed
             else:
                 self.replay(node, disk)
         try:
@@ -231,7 +231,7 @@ class World:
         self.disks.pop(name, None)
 
     def alive(self) -> list[str]:
-        """The nodes that are there, and in no call."""
+        """Return the running nodes without a call."""
         return sorted(self.nodes.keys() - self.busy)
 
     def crash(self) -> None:
@@ -248,19 +248,19 @@ class World:
             self.start(self.rng.choice(gone))
 
     def leave(self) -> None:
-        """The host's word: a node that has ended is none any more."""
+        """Report a dead node as left."""
         members = {node.name for node in self.members.read()[0].nodes}
         gone = sorted(members - self.nodes.keys())
         if gone:
             self.nodes[self.rng.choice(self.alive())].leave(self.rng.choice(gone))
 
     def host_elsewhere(self) -> None:
-        """A node that has ended is no host any more, if another one is."""
+        """Move the partition away from a dead node, if another node hosts it."""
         gone = sorted(self.hosts - self.nodes.keys())
         if gone and self.hosts & self.nodes.keys():
             self.hosts.discard(self.rng.choice(gone))
 
-    # -- what a database does
+    # -- the database
 
     def version(self) -> None:
         self.made += 1
@@ -314,7 +314,7 @@ class World:
             version = node.service.history.version_at(low) if low >= node.service.history.activation(
                 node.service.history.earliest) else None
             if version is None:
-                node.watermark.unlock(reader)  # it would be refused by name
+                node.watermark.unlock(reader)  # further reads would raise a named error
             else:
                 self.readers.append((name, reader, version))
 
@@ -340,7 +340,7 @@ class World:
     # -- copies
 
     def take_copy(self) -> None:
-        """A node begins to copy the partition from another one; its own replica, if it has one, was lost or moves."""
+        """Begin a copy of the partition to a node, whose own replica, if any, was lost or moves."""
         assert self.table is not None
         sources = [name for name in self.alive() if name in self.disks and self.is_registered(name)]
         to = self.rng.choice(self.alive() or [""])
@@ -382,7 +382,7 @@ class World:
     # -- rounds
 
     def round(self) -> None:
-        """Somebody coordinates, perhaps in a term that is over, perhaps in one that another node has as well."""
+        """Run a round of a coordinator, perhaps in a superseded term or in a term of another node."""
         if len([task for task in self.rounds if not task.done()]) < 3:
             self.terms += self.rng.random() < 0.3
             node = self.nodes[self.rng.choice(self.alive())]
@@ -418,13 +418,13 @@ class World:
         return self.nodes[node.name].publish(time)
 
     def lose_time(self) -> None:
-        """A time that was handed out is proposed again, or late."""
+        """Propose a published time again, or late."""
         times = [value for kind, value in self.log if kind == "time"]
         if times:
             self.append("time", self.rng.choice(times))
 
     def at_request(self, name: str, request: Request, act: Callable[[], Any]) -> Any:
-        """Something happens on other nodes before a request of this one reaches the store."""
+        """Let an event happen on other nodes before a request of this node."""
         if not self.busy and self.nodes.keys() - {name} and self.rng.random() < 0.02:
             self.busy.add(name)
             try:
@@ -437,13 +437,13 @@ class World:
             try:
                 self.check()
             except AssertionError as error:
-                self.failed = error  # whoever sent the request may take it for the host's own
+                self.failed = error  # the sender of the request may treat it as an error of the host
                 raise
         return act()
 
 
 class Database:
-    """What the database around one node does."""
+    """The database of one node."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -464,7 +464,7 @@ class Database:
 
 
 def play(seed: int, events: int = 300) -> World:
-    """Play one world; an assertion that fails names its seed."""
+    """Play one world; a failed assertion has its seed."""
     world = World(seed)
     try:
         asyncio.run(world.play(events))

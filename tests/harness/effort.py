@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How hard a test looks: a little on each change, in full in `make soak`."""
+"""The size of a test: small on each change, full in `make soak`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import attrs
 
 @attrs.frozen
 class Effort:
-    """What the fixture `effort` gives: a test that asks for it runs with little, and as a second one, in full, in soak.
+    """The fixture `effort`: a test that uses it runs small, and a second time, in full, in `make soak`.
 
     Attributes:
-        full: whether this is the one in full.
+        full: whether this run is the full one.
     """
 
     full: bool
 
     def __call__(self, little: int, full: int) -> int:
-        """The number for this run."""
+        """Return the number for this run."""
         return full if self.full else little

@@ -20,11 +20,11 @@ class FailingFiles(FilesInFront):
     """A disk whose n-th change is refused or ends the process. Threads may share it; changes are counted from 1.
 
     Args:
-        files: the disk behind; the local disk if not given.
-        fail_at: the number of the change that is refused; none if `None`.
+        files: carries the requests out; the local disk if not given.
+        fail_at: the number of the refused change; `None`: no change is refused.
         errno: the system's error number of the refusal.
-        short_write: half of a refused write or copy arrives.
-        sticky: the disk stays so: a full one refuses what needs room, any other one everything.
+        short_write: half of a refused write or copy is written.
+        sticky: later changes are refused, too; on a full disk only those that need room.
         killed_at: the number of the change at which the process ends; from then on each request raises `Killed`.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A key-value store that notes each request, and before which a test may do something, or raise."""
+"""A key-value store that records each request, and calls a test's function before it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from compactlib.testing import Request, StoreInFront
 
 
 class FaultyStore(StoreInFront):
-    """A key-value store in front of another one, which stays open.
+    """A proxy of a key-value store, which stays open.
 
     Args:
         store: carries the requests out.
-        before: called before each request; what it raises is the request's answer.
+        before: called before each request; an error of it is raised instead of the request.
 
     Attributes:
         operations: every request so far.

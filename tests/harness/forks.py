@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call a function in a fork of this process, and get its answer."""
+"""Call a function in a fork of this process, and return its result."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _MAX_BYTES = 1 << 20
 
 
 def in_a_fork(work: Callable[[], object], *, hangs_after_seconds: float = 30.0) -> object:
-    """What `work` returns in a fork of this process, the error it raises there, or `Hung`; all of them pickled."""
+    """Return the pickled result of `work` in a fork of this process, its error, or `Hung`."""
     with Fork(work, hangs_after_seconds) as fork:
         return fork.answer()
 
 
 class Hung:
-    """A fork did not answer in time.
+    """A fork did not end its work in time.
 
     Attributes:
-        stack: what each of its threads was at.
+        stack: the stacks of its threads.
     """
 
     def __init__(self, stack: str) -> None:
@@ -30,11 +30,11 @@ class Hung:
 
 
 class Fork:
-    """A fork that does `work`, answers what that returned or raised, and lives on until the `with` ends.
+    """A fork that calls `work`, sends its result or error, and lives until the `with` ends.
 
     Args:
-        work: done in the fork; what it returns can be pickled.
-        hangs_after_seconds: the fork is ended if it has not answered by then.
+        work: called in the fork; its result can be pickled.
+        hangs_after_seconds: the time limit, after which the fork is killed.
     """
 
     def __init__(self, work: Callable[[], object], hangs_after_seconds: float) -> None:
@@ -45,14 +45,14 @@ class Fork:
         self._reading, writing = os.pipe()
         go, self._going = os.pipe()
         with warnings.catch_warnings():
-            # Python warns that a fork of a process with threads may deadlock: whether it does is the question.
+            # Python warns that a fork of a process with threads may deadlock, which the test finds out.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._child = os.fork()
             if self._child == 0:
                 try:
-                    # So that the end of the parent, however it ends, is the end of this one.
+                    # The fork ends with its parent, whatever ends that.
                     os.close(self._going)
-                    # Ends the process by a thread that needs no lock of Python's.
+                    # This thread ends the process without a lock of Python.
                     faulthandler.dump_traceback_later(self._hangs_after_seconds, exit=True, file=writing)
                     _answer(writing, self._done())
                     faulthandler.cancel_dump_traceback_later()
@@ -75,7 +75,7 @@ class Fork:
         os.close(self._reading)
 
     def answer(self) -> object:
-        """What the work returned, the error it raised, or `Hung`."""
+        """Return the result of the work, its error, or `Hung`."""
         head = os.read(self._reading, len(_ANSWERED))
         if head != _ANSWERED:
             return Hung((head + _to_the_end(self._reading)).decode(errors="replace"))

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Actors that take turns at their requests, each a process over stores that all share; and what reads may return then.
+"""Actors that take turns at their requests, each a process over shared stores; and the allowed results of reads.
 
-One actor runs at any time. At each request of its stores whose turn is next is a pick, and the ordinary pick is that it
-goes on: `explore_schedules` runs the schedules with at most two changes of turn, `sample_schedules` some with more, and
-a failure prints its picks.
+One actor runs at any time. At each request of its stores the next turn is a pick; in the ordinary option the actor
+keeps its turn. `explore_schedules` runs the schedules with at most two changes of turn, `sample_schedules` draws some
+with more, and a failure prints its picks.
 
-A history judges reads by the weakest rule that users can build on (a *regular* register in Lamport's sense): a read
-returns a value of a write that began before the read ended, and which no acknowledged write overwrote completely (began
-after its end, and ended) before the read began. A write that failed may take effect at any time after it began. Writes
-that overlap are in no order.
+A history checks reads by the weakest useful rule (a *regular* register in Lamport's sense): a read returns a value of a
+write that began before the read ended, and that no acknowledged write overwrote completely (began after its end, and
+ended) before the read began. A failed write may take effect at any time after it began. Overlapping writes have no
+order.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from compactlib.testing import Choices, ObjectsInFront, Request, StoreInFront, e
 _PATIENCE_SECONDS = 60.0
 _MOST_CHANGES = 8
 Actors: TypeAlias = Mapping[str, Callable[[Any], object]]
-"""Who takes part: a name, and what that actor does in the world."""
+"""Names of actors, each with the function that the actor calls with the world."""
 Check: TypeAlias = Callable[[Any, Mapping[str, Any]], object]
-"""Raises if a run went wrong; given the world, and what each actor returned, or the library's error it raised."""
+"""Raises if a run is wrong; gets the world, and the result of each actor or the library's error that it raised."""
 
 
 class InterleavingFailed(AssertionError):
-    """A schedule went wrong; its notes have the picks, its cause is what was raised."""
+    """A schedule failed; its notes have the picks, its cause is the error."""
 
 
 def explore_schedules(actors: Actors, make_world: Callable[[Stage], Any], check: Check, *,
                       max_schedules: int | None = None) -> int:
-    """Run the actors under every schedule with at most two changes of turn, and return how many there were.
+    """Run the actors under every schedule with at most two changes of turn, and return the number of schedules.
 
     Args:
-        actors: they end whatever the others do, and share nothing but the stores.
-        make_world: makes the world of one run, always the same, with stores that step on the stage it is given.
+        actors: they always end, and share only the stores.
+        make_world: makes the world of one run, always the same, with stores that step on the given stage.
         check: called after each run.
-        max_schedules: at most about so many, drawn at random.
+        max_schedules: the approximate largest number of schedules, drawn at random.
 
     Raises:
         InterleavingFailed: a run failed.
@@ -57,7 +57,7 @@ def explore_schedules(actors: Actors, make_world: Callable[[Stage], Any], check:
 
 def sample_schedules(actors: Actors, make_world: Callable[[Stage], Any], check: Check, *, schedules: int,
                      random: Random) -> int:
-    """Run the actors under so many random schedules, and return how many were run.
+    """Run the actors under `schedules` random schedules, and return their number.
 
     Raises:
         InterleavingFailed: a run failed.
@@ -71,13 +71,13 @@ def _run(choices: Choices, actors: Actors, make_world: Callable[[Stage], Any], c
     try:
         world = make_world(stage)
         check(world, stage.run({name: lambda act=act: act(world) for name, act in actors.items()}))  # type: ignore[misc]
-    except Exception as error:  # whatever the code under test or the check raises is the finding
+    except Exception as error:  # an error of the code under test or of the check
         raise InterleavingFailed(f"{type(error).__name__}: {error}") from error
 
 
 @attrs.define(eq=False)
 class Turn:
-    """One actor: whether it may go on, and the operation in which it is."""
+    """One actor: whether it may run, and its current operation."""
 
     name: str
     mine: threading.Semaphore = attrs.field(factory=lambda: threading.Semaphore(0))
@@ -88,7 +88,7 @@ class Turn:
 
 
 class Stage:
-    """Where actors take turns.
+    """The scheduler of the actors' turns.
 
     Attributes:
         now: the number of the step that was taken last, a clock for histories.
@@ -109,14 +109,14 @@ class Stage:
         return found
 
     def run(self, actors: Mapping[str, Callable[[], object]]) -> dict[str, Any]:
-        """Let all actors act to their end; the first one begins.
+        """Let all actors run to their end; the first begins.
 
         Returns:
-            By actor, what it returned, or the library's error that it raised.
+            By actor, its result, or the library's error that it raised.
 
         Raises:
             AssertionError: an actor waits for something that is not a turn.
-            BaseException: an actor raised an error that is none of the library's.
+            BaseException: an actor raised an error outside the library's tree.
         """
         self._left = [Turn(name) for name in actors]
         for turn in self._left:
@@ -129,7 +129,7 @@ class Stage:
         return self._results
 
     def step(self, request: Request, act: Callable[[], Any]) -> Any:
-        """A step of the stores in front: let another actor go on first, or not."""
+        """A step of the stores in front: switch to another actor first, or not."""
         turn = self.turn
         if turn is None:
             return act()
@@ -148,7 +148,7 @@ class Stage:
         turn.wait()
         try:
             self._results[turn.name] = act()
-        except BaseException as error:  # raised by the thread that waits, or shown to the check
+        except BaseException as error:  # raised by the waiting thread, or passed to the check
             self._results[turn.name] = error
         self._left.remove(turn)
         if self._left:
@@ -159,37 +159,37 @@ class Stage:
 
 
 class SteppedStore(StoreInFront):
-    """A key-value store each of whose requests is a step on a stage."""
+    """A key-value store whose every request is a step on a stage."""
 
     def __init__(self, store: KVStore, stage: Stage) -> None:
         super().__init__(store, stage.step)
 
 
 class SteppedObjects(ObjectsInFront):
-    """An object store each of whose requests is a step on a stage."""
+    """An object store whose every request is a step on a stage."""
 
     def __init__(self, store: ObjectStore, stage: Stage) -> None:
         super().__init__(store, stage.step)
 
 
 ABSENT: Final = "absent"
-"""What a key holds that is not there."""
+"""The value of an absent key."""
 
 
 @attrs.define
 class HistoryOperation:
-    """One operation, from the step that began it to the one that ended it.
+    """One operation, from its first step to its last.
 
     Attributes:
-        actor: whose.
-        name: what.
+        actor: its actor.
+        name: its name.
         begin: the number of its first step.
         last: the number of its last step but the mark of its end.
         end: the number of the mark of its end; `None` if it failed or never ended: it may take effect at any time.
         writes: for each key the values that it may have written.
-        reads: for each key what it returned.
-        result: what the actor notes about it.
-    failed: whether it was not acknowledged; an actor may say so of an operation that was refused.
+        reads: for each key the returned value.
+        result: a note of the actor.
+        failed: whether it was not acknowledged; an actor may set it for a refused operation.
     """
 
     actor: str
@@ -203,11 +203,11 @@ class HistoryOperation:
     failed: bool = False
 
     def write(self, key: bytes, *values: Any) -> None:
-        """It wrote one of these values, as far as it did."""
+        """Note the values of which the operation may have written one."""
         self.writes[key] = frozenset(values)
 
     def before(self, begin: int) -> bool:
-        """Whether it was acknowledged before the step `begin`."""
+        """Return whether the operation was acknowledged before the step `begin`."""
         return self.end is not None and self.end < begin
 
     def __str__(self) -> str:
@@ -215,11 +215,11 @@ class HistoryOperation:
 
 
 class History:
-    """The operations of one run, and what was there before.
+    """The operations of one run, and the initial values.
 
     Args:
         stage: gives the times.
-        initial: what the keys hold before the first step.
+        initial: the values before the first step.
 
     Attributes:
         operations: in the order in which they began.
@@ -232,7 +232,7 @@ class History:
 
     @contextmanager
     def operation(self, actor: str, name: str) -> Iterator[HistoryOperation]:
-        """Note an operation; what it raises is noted as its result and goes through. It counts as failed then."""
+        """Note an operation; its error is noted as its result, and raised. The operation counts as failed then."""
         noted = HistoryOperation(actor, name)
         self.operations.append(noted)
         turn = self._stage.turn
@@ -252,10 +252,10 @@ class History:
             noted.end = self._stage.now
 
     def allowed(self, key: bytes, begin: int, end: int, *, without: HistoryOperation | None = None) -> frozenset[Any]:
-        """What a read of a key may return that began and ended with these steps.
+        """Return the allowed results of a read of a key that began and ended at these steps.
 
         Args:
-            key: which key.
+            key: the key.
             begin: the read's first step.
             end: its last step.
             without: an operation whose own write does not count.
@@ -272,10 +272,10 @@ class History:
         return frozenset(found)
 
     def check_reads(self) -> None:
-        """Every read returned what it may.
+        """Require that every read returned an allowed result.
 
         Raises:
-            AssertionError: one did not; says which, and what it may have returned.
+            AssertionError: a read did not; the message has the read and the allowed results.
         """
         for read in self.operations:
             for key, value in read.reads.items():
@@ -285,10 +285,10 @@ class History:
 
     def check_final(self, state: Mapping[bytes, Any], keys: Iterable[bytes],
                     explain: Callable[[], str] = str) -> None:
-        """What is there at the end may be there.
+        """Require that the final values are allowed.
 
         Raises:
-            AssertionError: it may not.
+            AssertionError: a value is not.
         """
         end = self._stage.now + 1
         for key in keys:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every failure of a conformance kit has to tell."""
+"""A check of the report of a conformance suite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from compactlib.testing import PromiseBroken
 
 
 def check_lesson(failure: PromiseBroken, test: str) -> None:
-    """Require the promise, what was found, and what to do."""
+    """Require the promise, the found behaviour, and the remedy."""
     assert failure.test == test
     told = str(failure).splitlines()
     assert told[0].startswith(test.removeprefix("test_").replace("_", " ") + ": ")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what clients saw of one register could have come from one place, one call after another.
+"""A linearizability checker for registers.
 
-Exhaustive: Wing and Gong's search ("Testing and Verifying Concurrent Objects", 1993) over the orders that keep to real
-time, with the memo of Lowe ("Testing for Linearizability", 2017): the same calls done and the same value need no second
-look. A history of several keys is linearizable if that of each key is.
+Exhaustive: Wing and Gong's search ("Testing and Verifying Concurrent Objects", 1993) over the orders that respect real
+time, with the memo of Lowe ("Testing for Linearizability", 2017): a set of done calls with a value is searched once. A
+history of several keys is linearizable if the history of each key is.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import attrs
 
 @attrs.frozen
 class Call:
-    """What one client asked for.
+    """One call of a client.
 
     Attributes:
-        kind: whether it wrote or read.
+        kind: read or write.
         key: the register.
-        value: what was written, unlike anything else written there, or what was read; `None`: no value yet.
-        began: when it was asked, on a clock that all clients share.
-        ended: when it was answered; infinite for a write of which nobody knows whether it was done.
+        value: the written value, unique for its register, or the read value; `None`: no value yet.
+        began: time of the request, on a clock that all clients share.
+        ended: time of the answer; infinite for a write with an unknown outcome.
     """
 
     kind: Literal["put", "get"]
@@ -35,7 +35,7 @@ class Call:
 
 
 def first_wrong_key(calls: Iterable[Call]) -> str | None:
-    """A key whose calls are not linearizable, `None` if all are."""
+    """Return a key whose calls are not linearizable, or `None`."""
     by_key: dict[str, list[Call]] = {}
     for call in calls:
         by_key.setdefault(call.key, []).append(call)
@@ -43,9 +43,9 @@ def first_wrong_key(calls: Iterable[Call]) -> str | None:
 
 
 def is_linearizable(calls: Sequence[Call]) -> bool:
-    """Whether the calls of one register are, which had no value at first."""
+    """Return whether the calls of one register, which begins without a value, are linearizable."""
     read = {call.value for call in calls if call.kind == "get"}
-    # A write that nobody was told of and nobody has seen says nothing.
+    # A write without an answer whose value was never read constrains nothing.
     calls = sorted((call for call in calls if call.ended < math.inf or call.value in read), key=lambda call: call.began)
     wanted = sum(1 << place for place, call in enumerate(calls) if call.ended < math.inf)
     seen: set[tuple[int, str | None]] = set()
@@ -57,7 +57,7 @@ def is_linearizable(calls: Sequence[Call]) -> bool:
         left = [(place, call) for place, call in enumerate(calls) if not done >> place & 1]
         first_end = min(call.ended for _, call in left)
         next_ones = [(place, call) for place, call in left if call.began < first_end]
-        # To read what is there now changes nothing: it may as well come first.
+        # A read of the current value changes nothing, so it can be first.
         reads = sum(1 << place for place, call in next_ones if call.kind == "get" and call.value == value)
         after = [(done | reads, value)] if reads else [
             (done | 1 << place, call.value) for place, call in next_ones if call.kind == "put"]

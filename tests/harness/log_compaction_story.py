@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language of `promises/scenarios/raftlog/compaction_*.txt`: a log, what is done to it, what must hold then.
+"""The language of `promises/scenarios/raftlog/compaction_*.txt`: commands on a log, and expectations.
 
-One command a line; what follows `#` is for the reader. Numbers are written `1,2,20` or `1..16`; files `1` and `2->1`.
+One command a line; `#` begins a comment. Numbers are written `1,2,20` or `1..16`; files `1` and `2->1`.
 
 | command | what it does |
 | --- | --- |
 | `limits entries=16 bytes=1000` | for segments that are created from here on (default 16 entries) |
-| `append 1..16 term 2 size 100` | entries with payloads that tell index and term, or of `size` zero bytes |
+| `append 1..16 term 2 size 100` | entries with payloads that contain index and term, or of `size` zero bytes |
 | `sync`, `reopen`, `wait 61 seconds` | |
 | `snapshot 48 live 1,2,20` | `live none` for an empty live set |
 | `compact`, `compact by ra` | by the log's own rule, or by the policy `drop`, `seed`, `ra` or `cost` |
-| `crash compact by seed after 11 operations` | the rest did not happen; all that did is on the disk |
-| `crash compact by seed before "unlink *" losing "rename *"` | at the first match; what was durable cannot be lost |
-| `crash compact by seed before last "unlink *" losing everything` | at the last match; all that can be lost |
+| `crash compact by seed after 11 operations` | the first 11 operations are on the disk |
+| `crash compact by seed before "unlink *" losing "rename *"` | at the first match; loses matching unsynced changes |
+| `crash compact by seed before last "unlink *" losing everything` | at the last match; loses all unsynced changes |
 | `unsynced 45 term 2` | an entry that the next `crash` appends first, and does not sync |
-| `take lease`, `release lease`, `take plan 1..20` | of the files, or of a read decided now |
+| `take lease`, `take plan 1..20` | a lease of the files; a read plan of now |
 | `damage 21`, `repair 21` | one byte of the payload, in the segment file |
 | `refuse "create *rewrite-*"`, `heal` | the disk refuses matching changes with "no space left" |
 | `garbage NAME`, `remove NAME`, `drop entry 20` | a stray file; a file; an entry left out of its (rewritten) segment |
@@ -58,7 +58,7 @@ POLICIES: dict[str, Callable[[], Any]] = {"drop": DropDead, "seed": SeedPolicy, 
 
 
 def numbers(text: str) -> list[int]:
-    """`1,2,20..22` as a list."""
+    """Parse `1,2,20..22`."""
     found: list[int] = []
     for part in [] if text == "none" else text.split(","):
         first, _, last = part.partition("..")
@@ -70,18 +70,18 @@ SEGMENT = "{:016d}.segment"
 
 
 def number_of(name: str) -> int | None:
-    """The number in the name of a segment's file; `None` for any other name."""
+    """Return the number in the name of a segment's file; `None` for any other name."""
     found = re.fullmatch(r"(\d{16})\.segment", name)
     return int(found[1]) if found else None
 
 
 def payload_of(index: int, term: int = 1) -> bytes:
-    """A payload whose length and bytes tell which entry it belongs to; each fifth is empty."""
+    """Return a payload whose length and bytes identify its entry; each fifth is empty."""
     return b"" if index % 5 == 0 else b"%d in %d, " % (index, term) * (1 + index % 3)
 
 
 class Story:
-    """Carries out a scenario in a folder, and checks what it expects."""
+    """Carries out a scenario in a folder, and checks its expectations."""
 
     def __init__(self, folder: Path) -> None:
         self.base, self.folder, self.crashes = folder, folder / "log", 0
@@ -116,7 +116,7 @@ class Story:
         return act()
 
     def run(self, text: str) -> None:
-        """Carry out all lines; a failure says which."""
+        """Carry out all lines; a failure has the line."""
         try:
             for place, line in enumerate(text.splitlines(), 1):
                 words = shlex.split(line, comments=True)
@@ -167,7 +167,7 @@ class Story:
         assert self.log is not None
 
     def do_wait(self, seconds: str, _: str) -> None:
-        # Links have their times from the system: however long the story has taken so far, they are older then.
+        # Links have times of the system's clock: after this wait they are old enough.
         self.clock.advance(max(time.time() - self.clock.now(), 0.0) + float(seconds))
 
     def do_snapshot(self, index: str, _: str, live: str) -> None:
@@ -188,13 +188,10 @@ class Story:
     def do_take_lease(self) -> None:
         self.lease = self.log.lease()
 
-    def do_release_lease(self) -> None:
-        self.lease.release()
-
     def do_take_plan(self, indexes: str) -> None:
         self.plan, self.plan_indexes = self.log.plan_read(numbers(indexes)), numbers(indexes)
 
-    # -- what goes wrong
+    # -- faults
 
     def do_crash(self, _compact: str, _by: str, policy: str, when: str, *rest: str) -> None:
         assert self.log is not None
@@ -270,7 +267,7 @@ class Story:
         self.close()
         kept = [entry for entry in self.written.values() if ref.first <= entry.index <= ref.last
                 and entry.index != int(index)]
-        # The segment as a log writes it that never had the entry: others come before it, and one ends it.
+        # Write the segment as if the log had never had the entry.
         other = self.base / f"without-{index}"
         before = range(kept[0].index - (number - 1) * len(kept), kept[0].index)
         with SegmentLog(other, LogOptions(limits=SegmentLimits(max_entries=len(kept)))) as log:
@@ -280,11 +277,11 @@ class Story:
         path.unlink()
         path.write_bytes((other / path.name).read_bytes())
 
-    # -- what must hold
+    # -- expectations
 
     @property
     def expected(self) -> PlainLog:
-        """What must be readable now."""
+        """The expected content."""
         plain = PlainLog(dict(self.written))
         index, live = self.snapshot
         if index >= 0:
@@ -305,9 +302,9 @@ class Story:
         assert found == list(refs), found
 
     def do_expect_live(self, _: str) -> None:
-        """Everything alive can be read, by the log and by a reader of the folder; all else is dead or missing."""
+        """Require that the log and a reader read every live entry, and that all others are dead or missing."""
         if self._log is not None:
-            # So that what is still in memory is there for the reader, too.
+            # So that the reader finds the entries in memory, too.
             self.log.sync()
         with LogReader(self.folder) as reader:
             self.expected.check(reader)
@@ -316,7 +313,7 @@ class Story:
         assert {*names} <= {"LOCK", "SNAPSHOT"}, names
 
     def do_expect_done(self, *words: str) -> None:
-        """`dropped 2,3`, `merged 1,4` once for each group, `failed 5,6 DiskFull`, `kept 7`."""
+        """Require `dropped 2,3`, `merged 1,4` once for each group, `failed 5,6 DiskFull`, `kept 7`."""
         report = self.report
         assert report is not None, self.error
         assert isinstance(self.error, CompactionFailed) == bool(report.failed)
@@ -339,7 +336,7 @@ class Story:
         assert name in {type(error).__name__ for error in found}, found
 
     def do_expect_recovered(self, what: str, members: str = "") -> None:
-        """`finished 1,2,3`, `undone 1,2,3` or `nothing`, by the opening before."""
+        """Require `finished 1,2,3`, `undone 1,2,3` or `nothing` of the last opening."""
         recovery = self.log.recovery
         if what == "nothing":
             assert not recovery, recovery
@@ -347,7 +344,7 @@ class Story:
             assert tuple(numbers(members)) in getattr(recovery, what), recovery
 
     def do_expect_read(self, indexes: str, what: str) -> None:
-        """`dead`, `missing`, `damaged`, or `term 2`."""
+        """Require `dead`, `missing`, `damaged`, or `term 2`."""
         for index in numbers(indexes):
             if what == "damaged":
                 try:
@@ -364,12 +361,12 @@ class Story:
                 assert isinstance(answer, Entry | DeadEntry | MissingEntry)
 
     def do_expect_plan(self, *_: str) -> None:
-        """The read that was decided before answers everything, each as the log does now."""
+        """Require that the earlier read plan returns the results of the log of now."""
         assert self.plan is not None
         assert list(self.plan.answers()) == [self.expected.answer(index) for index in self.plan_indexes]
 
     def do_expect_open(self, name: str) -> None:
-        """Opening fails with this error, and changes nothing."""
+        """Require that opening raises this error, and changes nothing."""
         self.close()
         try:
             SegmentLog(self.folder, self._options()).close()

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language of `promises/scenarios/raftlog/log_*.txt`: a `RaftLog`, what is done to it, and what must hold then.
+"""The language of `promises/scenarios/raftlog/log_*.txt`: commands on a `RaftLog`, and expectations.
 
-One command a line; what follows `#` is for the reader. Numbers are written `1,2,20` or `1..16`, `none` for no number.
+One command a line; `#` begins a comment. Numbers are written `1,2,20` or `1..16`, `none` for no number.
 
 | command | what it does |
 | --- | --- |
-| `append 1..16 term 2` | consecutive entries, with payloads that tell index and term |
+| `append 1..16 term 2` | consecutive entries, with payloads that contain index and term |
 | `sync`, `flush`, `reset 5`, `compact major` | |
 | `snapshot 8 live 3,5` | |
-| `receive 15 term 3 live 2,9 applied 7` | a leader's snapshot; up to what was applied it has the same entries |
+| `receive 15 term 3 live 2,9 applied 7` | a leader's snapshot, with equal entries up to the applied index |
 | `reopen` | close and open |
-| `kill` | the process ends here: what was not synced is gone |
-| `expect entries 1,2,5..9`, `expect terms 1..3 2` | what can be read, and with which term |
+| `kill` | the process ends: unsynced entries are lost |
+| `expect entries 1,2,5..9`, `expect terms 1..3 2` | the readable entries, and their term |
 | `expect last 9`, `expect unconfirmed 6,7`, `expect memory 4`, `expect segments 2`, `expect wal files 1` | |
 
 A command that must be refused ends in `=> ` and the error's name.
@@ -53,7 +53,7 @@ class LogStory:
         self.abandoned: list[RaftLog] = []
 
     def run(self, text: str) -> None:
-        """Carry out all lines; a failure says which."""
+        """Carry out all lines; a failure has the line."""
         try:
             for place, line in enumerate(text.splitlines(), 1):
                 command, _, wanted = line.partition("#")[0].partition("=>")
@@ -153,5 +153,5 @@ class LogStory:
 
 
 def named(words: Sequence[str]) -> dict[str, str]:
-    """`after 5 term 2` as a dictionary."""
+    """Parse `after 5 term 2` into a dictionary."""
     return dict(zip(words[::2], words[1::2], strict=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this process has open of a folder: whatever else it holds, and lets go of meanwhile, is others' business."""
+"""The files of a folder that this process has open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def open_files(folder: Path) -> list[str]:
-    """The files in or below `folder` that are open, removed ones too (their names end in ` (deleted)`)."""
+    """Return the open files in or below `folder`, also removed ones (their names end in ` (deleted)`)."""
     found = []
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

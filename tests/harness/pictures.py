@@ -15,7 +15,7 @@ Picture: TypeAlias = dict[str, object]
 
 
 def picture(folder: Path) -> Picture:
-    """What a folder holds. Names of one file are listed together under its first name, if there are several."""
+    """Return the content of a folder. Several names of one file are listed together under the first."""
     shown: Picture = {}
     names: dict[int, list[str]] = {}
     for base, folders, files in os.walk(folder):
@@ -37,7 +37,7 @@ def picture(folder: Path) -> Picture:
 
 
 def after_crash(recording: Recording, point: int) -> list[Picture]:
-    """All different folders that a crash after `point` operations may leave."""
+    """Return all different folders that a crash after `point` operations may leave."""
     found: list[Picture] = []
 
     def collect(folder: Path, acknowledged: Sequence[Any]) -> None:
@@ -48,12 +48,12 @@ def after_crash(recording: Recording, point: int) -> list[Picture]:
 
 
 def after_last(folder: Path, function: Callable[[Path, RecordingFiles], object]) -> list[Picture]:
-    """All different folders that a crash right after a function may leave."""
+    """Return all different folders that a crash right after a function may leave."""
     recording = record(folder, function)
     return after_crash(recording, len(recording.operations))
 
 
 def same_pictures(found: Sequence[Picture], expected: Sequence[Picture]) -> bool:
-    """Whether both hold the same folders, in any order, each once."""
+    """Return whether both have the same folders, in any order, each once."""
     return len(found) == len(expected) and all(each in expected for each in found) and all(
         each in found for each in expected)

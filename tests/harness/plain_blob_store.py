@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A blob store as a dictionary: what each operation has to answer."""
+"""A blob store as a dictionary: the expected result of each operation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PlainBlob:
 
 @attrs.define
 class PlainStore:
-    """Blobs by id; operations return the class of the error that they have to raise, or `None`."""
+    """Blobs by id; operations return the class of the expected error, or `None`."""
 
     retention_ms: int
     buffer_ms: int
@@ -95,7 +95,7 @@ class PlainStore:
         return None
 
     def expect(self, key: bytes, now_ms: int, options: GetOptions) -> Answer | bytes:
-        """The answer of a get; for a blob, its content alone."""
+        """Return the expected result of a get; for a blob, its content alone."""
         blob = self.blobs.get(key)
         if blob is None:
             return Missing(key)
@@ -108,7 +108,7 @@ class PlainStore:
 
 
     def compacted(self, key: bytes, found: Answer, reference_ms: int, now_ms: int) -> None:
-        """Take over what a compaction may have changed, given the answer to a get without options."""
+        """Apply the possible changes of a compaction, from the result of a get without options."""
         blob = self.blobs.get(key)
         if blob is None:
             return
@@ -120,5 +120,5 @@ class PlainStore:
 
 
 def told(answer: Answer) -> Answer | bytes:
-    """An answer as `PlainStore.expect` gives it."""
+    """Convert a result to the form of `PlainStore.expect`."""
     return answer.content if isinstance(answer, Blob) else answer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log as a dictionary, and every state that it went through; the same question put in every way there is."""
+"""A log as a dictionary, its history of states, and reads of a log in every way."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from compactlib.errors import CorruptData
 from compactlib.raftlog import DamagedEntry, DeadEntry, Entry, LogReader, MissingEntry, SegmentLog
 
 Told: TypeAlias = Entry | DeadEntry | MissingEntry | str
-"""An answer that can be compared: `"damaged"` stands for a `CorruptData` that names the index."""
+"""A comparable result of a read: `"damaged"` is a `CorruptData` with the index."""
 
 
 def log_answers(log: LogReader | SegmentLog, indexes: Sequence[int]) -> dict[int, Told]:
-    """What a log says of each of `indexes` (ascending); every way of asking must agree."""
+    """Return the result of reading each of `indexes` (ascending); all ways to read must agree."""
     single: dict[int, Told] = {}
     for index in indexes:
         try:
@@ -38,7 +38,7 @@ def log_answers(log: LogReader | SegmentLog, indexes: Sequence[int]) -> dict[int
 
 
 def told(answers: Iterable[Entry | DeadEntry | MissingEntry | DamagedEntry]) -> Iterator[tuple[int, Told]]:
-    """Index and comparable answer."""
+    """Yield each index with its comparable result."""
     for answer in answers:
         if isinstance(answer, DamagedEntry):
             assert answer.error.index == answer.index
@@ -49,7 +49,7 @@ def told(answers: Iterable[Entry | DeadEntry | MissingEntry | DamagedEntry]) -> 
 
 @attrs.define
 class PlainLog:
-    """What a log must answer, kept in a dictionary.
+    """The expected content of a log, in a dictionary.
 
     Attributes:
         entries: everything that was written and neither taken back nor declared dead.
@@ -61,7 +61,7 @@ class PlainLog:
 
     @classmethod
     def of(cls, entries: Iterable[tuple[int, int, bytes]]) -> PlainLog:
-        """A log to which these were appended in turn."""
+        """Make a log from appended entries."""
         log = cls()
         for entry in entries:
             log.append(*entry)
@@ -69,29 +69,29 @@ class PlainLog:
 
     @property
     def last(self) -> int:
-        """The highest index that anything can be said of."""
+        """The highest index with an entry or a snapshot."""
         return max([self.snapshot, *self.entries])
 
     def append(self, index: int, term: int, payload: bytes) -> None:
-        """Take back everything from `index` on, and add it."""
+        """Truncate from `index` on, and append an entry."""
         self.entries = {kept: entry for kept, entry in self.entries.items() if kept < index}
         self.entries[index] = Entry(index, term, payload)
 
     def record_snapshot(self, index: int, live: Iterable[int]) -> None:
-        """Everything up to `index` dies, except `live`."""
+        """Declare all entries up to `index` dead, except `live`."""
         alive = set(live)
         assert alive <= self.entries.keys()
         self.snapshot = index
         self.entries = {kept: entry for kept, entry in self.entries.items() if kept > index or kept in alive}
 
     def answer(self, index: int) -> Told:
-        """What a read of `index` must say."""
+        """Return the expected result of reading `index`."""
         if index in self.entries:
             return self.entries[index]
         return DeadEntry(index, self.snapshot) if index <= self.snapshot else MissingEntry(index)
 
     def check(self, log: LogReader | SegmentLog) -> None:
-        """Every index, asked in every way, gives the right answer."""
+        """Require the right result for every index, by all ways to read."""
         indexes = range(self.last + 3)
         assert log_answers(log, indexes) == {index: self.answer(index) for index in indexes}
         assert list(log.entries()) == list(self.entries.values())
@@ -100,7 +100,7 @@ class PlainLog:
 
 @attrs.define
 class History:
-    """Every state that a log went through, oldest first; what is acknowledged is how many of them."""
+    """The states of a log, oldest first; an acknowledgement is the number of states so far."""
 
     states: list[PlainLog] = attrs.field(factory=lambda: [PlainLog()])
 
@@ -115,7 +115,7 @@ class History:
         self.states.append(state)
 
     def _may_be(self, number: int) -> Iterator[PlainLog]:
-        """A state, and what the cut of the next call may have left of it."""
+        """Yield a state, and its remainder after the truncation of the next call."""
         state = self.states[number]
         yield state
         following = self.states[number + 1:number + 2]
@@ -126,11 +126,11 @@ class History:
                 yield cut
 
     def found(self, log: LogReader | SegmentLog, acknowledged: Sequence[int]) -> PlainLog:
-        """Which of the states the log is in: one that is no older than what was acknowledged."""
+        """Return the state of the log, which has to be at least as new as the acknowledged state."""
         return self.found_in(log.entries(), log.state, acknowledged)
 
     def found_in(self, held: Iterable[Entry], snapshot: Any, acknowledged: Sequence[int]) -> PlainLog:
-        """As `found`, of what is held and the snapshot beside it."""
+        """Return the state with these entries and this snapshot, like `found`."""
         entries = {entry.index: entry for entry in held}
         reached = snapshot.index
         for number in range(max(acknowledged, default=0), len(self.states)):

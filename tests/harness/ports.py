@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ports on loopback for servers of tests.
 
-A server is given its port before it can bind it. Systems hand out ports from 32,768 upwards to connections and to
-sockets bound to port 0, so ports for servers are drawn from below: nobody takes one meanwhile by accident.
+A server gets its port before it binds it. Systems assign ports from 32,768 upwards to connections and to sockets bound
+to port 0, so ports for servers are drawn from below: no other socket takes one by accident.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PORTS = range(20_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody uses; all are held until the last is found, so that no two are the same."""
+    """Return unused ports; all are held until the last is found, so that they differ."""
     with ExitStack() as held:
         found: list[int] = []
         for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
@@ -31,5 +31,5 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port() -> int:
-    """Return a port that nobody uses."""
+    """Return an unused port."""
     return free_ports(1)[0]

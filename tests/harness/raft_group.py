@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group of `examples/raft_node.py`, each member a process, and clients that note what they see."""
+"""A group of `examples/raft_node.py`, each member a process, and clients that record their calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ main()
 """A member that ends with the test that has started it."""
 NAMES = ("a", "b", "c")
 PATIENCE_SECONDS = 180.0
-"""How long a state is waited for before a test gives up; nothing depends on how long it takes."""
+"""The time limit of a wait for a state; the tests do not depend on durations."""
 
 Statuses = dict[str, dict[str, Any]]
 
@@ -36,9 +36,9 @@ class Group:
     """Three members on this machine.
 
     Args:
-        folder: where they live.
+        folder: the parent of their folders.
         snapshot_every: entries between two snapshots.
-        keep_trailing: how far behind one a follower may be.
+        keep_trailing: trailing entries that a snapshot keeps for followers.
     """
 
     def __init__(self, folder: Path, *, snapshot_every: int, keep_trailing: int) -> None:
@@ -50,7 +50,7 @@ class Group:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str) -> None:
-        """Begin a member's next life."""
+        """Start a member."""
         words = [f"{member}={at.host}:{at.port}" for member, at in self.members.items()]
         with open(self._folder / f"{name}.log", "ab") as told:
             self._running[name] = subprocess.Popen(
@@ -58,18 +58,18 @@ class Group:
                 stdin=subprocess.PIPE, stdout=told, stderr=told, cwd=ROOT)
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Stop, continue or kill one."""
+        """Send a signal to a member."""
         self._running[name].send_signal(number)
         if number == signal.SIGKILL:
             end(self._running.pop(name))
 
     async def drop(self, name: str, peers: Sequence[str]) -> None:
-        """Let a member talk to these no more, and not hear them; with none, to all again."""
+        """Partition a member from peers; without peers, connect it to all."""
         while await ask(self.members[name], {"kind": "drop", "peers": list(peers)}, seconds=10) is None:
             await asyncio.sleep(0.05)
 
     async def statuses(self) -> Statuses:
-        """Of those that answer."""
+        """Return the statuses of the members that respond."""
         names = list(self._running)
         found = await asyncio.gather(*(ask(self.members[name], {"kind": "status"}, seconds=2) for name in names))
         return {name: status for name, status in zip(names, found, strict=True) if status is not None}
@@ -91,7 +91,7 @@ class Group:
             raise AssertionError(f"the group does not get there: {found}\n{told}") from None
 
     async def leader(self, *, other_than: str = "", term_above: int = -1) -> str:
-        """Who leads, with the highest term that anybody knows."""
+        """Wait for the leader of the highest term, and return its name."""
         def found(statuses: Statuses) -> list[str]:
             top = max((status["term"] for status in statuses.values()), default=-1)
             return [name for name, status in statuses.items()
@@ -100,7 +100,7 @@ class Group:
         return found(await self.until(lambda statuses: bool(found(statuses))))[0]
 
     def told(self, name: str) -> str:
-        """The end of what a member has written to its standard error."""
+        """Return the end of a member's standard error."""
         return f"{name}: {(self._folder / f'{name}.log').read_text()[-3000:]}"
 
     def __enter__(self) -> Group:
@@ -114,18 +114,18 @@ class Group:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it, and let its pipe go."""
+    """Kill the process, and close its pipe."""
     with process:
         process.kill()
 
 
 class Clients:
-    """Clients that write and read a few keys until they are told to stop, and note what they see.
+    """Clients that write and read a few keys until they are stopped, and record their calls.
 
     Args:
-        group: whom they ask.
-        keys: how many keys there are.
-        clients: how many ask at once.
+        group: the group.
+        keys: the number of keys.
+        clients: the number of concurrent clients.
     """
 
     def __init__(self, group: Group, *, keys: int = 3, clients: int = 3) -> None:
@@ -154,7 +154,7 @@ class Clients:
             await asyncio.sleep(0.005)
 
     async def _look_everywhere(self) -> None:
-        """Read from each member in turn, whether it leads or only believes so: what it answers must be right."""
+        """Read from each member in turn, also from a former leader: every answer must be right."""
         for turn in itertools.count():
             if self._stopping:
                 return
@@ -166,7 +166,7 @@ class Clients:
             await asyncio.sleep(0.01)
 
     async def write_at(self, name: str) -> None:
-        """Ask one member, whoever leads, to write each key."""
+        """Write each key through one member, leader or not."""
         async def put(key: str) -> None:
             began = next(self._clock)
             value = f"{name}.{began}"
@@ -178,7 +178,7 @@ class Clients:
         await asyncio.gather(*(put(f"key {number}") for number in range(self._keys)))
 
     async def write(self, more: int) -> None:
-        """Wait until so many more writes were answered."""
+        """Wait until `more` further writes were answered."""
         goal = self.written + more
         await self._group.until(lambda _: self.written >= goal)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store of logs that lives by a list of operations, and a plain model beside it that says what must be there."""
+"""A store of logs driven by a list of operations, and a plain model with the expected content."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.harness.plain_log import History, PlainLog, Told, told
 from tests.harness.snapshot_line import transfer
 
 Operation: TypeAlias = tuple[str, int, int, int]
-"""What to do, to which log, and two numbers that mean something to each kind."""
+"""Kind, log, and two numbers whose meaning depends on the kind."""
 
 KINDS = ("append", "append", "overwrite", "reset", "sync", "sync", "flush", "snapshot", "snapshot", "install",
          "minor", "major", "reopen")
@@ -41,19 +41,19 @@ LOGS = ("a", "b")
 
 def store_options(files: Files | None = None, *, max_wal_bytes: int = 900, background: bool = False,
                   keep_trailing: int = 0) -> StoreOptions:
-    """Segments and WAL files so small that everything happens often."""
+    """Return options with very small segments and WAL files."""
     log = LogOptions(limits=SegmentLimits(max_entries=4, max_bytes=300), files=LocalFiles() if files is None else files,
                      clock=ManualClock(1.0), keep_links_seconds=0.0, run_id=lambda: "run")
     return StoreOptions(log=log, max_wal_bytes=max_wal_bytes, background=background, keep_trailing=keep_trailing)
 
 
 def random_operations(rng: random.Random, count: int) -> list[Operation]:
-    """A life of so many operations."""
+    """Draw a life of `count` operations."""
     return [(rng.choice(KINDS), rng.randrange(2), rng.randrange(100), rng.randrange(100)) for _ in range(count)]
 
 
 def in_one_buffer(rows: Iterable[tuple[int, int, bytes]]) -> Iterator[tuple[int, int, bytearray]]:
-    """The same rows, as a host gives them that reads them one after the other into one buffer."""
+    """Yield the rows in one reused buffer, as a host may do that reads them one after the other."""
     buffer = bytearray()
     for index, term, payload in rows:
         buffer[:] = payload
@@ -62,11 +62,11 @@ def in_one_buffer(rows: Iterable[tuple[int, int, bytes]]) -> Iterator[tuple[int,
 
 @attrs.define
 class RaftModel:
-    """What one log went through.
+    """The history of one log.
 
     Attributes:
         history: its states.
-        term: the last term used; one that was used for an index is never used for other bytes.
+        term: the last term; the bytes of an index in a term never change.
     """
 
     history: History = attrs.field(factory=History)
@@ -74,7 +74,7 @@ class RaftModel:
 
     @property
     def now(self) -> PlainLog:
-        """The state it is in."""
+        """Return the current state."""
         return self.history.states[-1]
 
     def change(self, how: Callable[[PlainLog], object]) -> None:
@@ -85,12 +85,12 @@ class RaftModel:
 
 
 def reset_plain(state: PlainLog, last: int) -> None:
-    """Take back everything above `last`."""
+    """Truncate everything above `last`."""
     state.entries = {index: entry for index, entry in state.entries.items() if index <= last}
 
 
 def answers_of(log: RaftLog, indexes: Sequence[int]) -> dict[int, Told]:
-    """What a log says of each of `indexes` (ascending); every way of asking must agree."""
+    """Return the result of reading each of `indexes` (ascending); all ways to read must agree."""
     single: dict[int, Told] = {}
     for index in indexes:
         try:
@@ -103,7 +103,7 @@ def answers_of(log: RaftLog, indexes: Sequence[int]) -> dict[int, Told]:
 
 
 def check_log(log: RaftLog, state: PlainLog) -> None:
-    """The log is in this state, whichever way it is asked."""
+    """Require that the log has this state, by all ways to read."""
     indexes = range(state.last + 3)
     assert answers_of(log, indexes) == {index: state.answer(index) for index in indexes}
     assert list(log.entries()) == list(state.entries.values())
@@ -115,7 +115,7 @@ def check_log(log: RaftLog, state: PlainLog) -> None:
 
 
 def found_state(log: RaftLog, history: History, acknowledged: int) -> PlainLog:
-    """Which of its states a log is in: one that is no older than what was acknowledged."""
+    """Return the state of a log, which has to be at least as new as the acknowledged state."""
     found = {entry.index: entry for entry in log.entries()}, log.state.index
     for state in history.states[acknowledged:]:
         if (state.entries, state.snapshot) == found:
@@ -131,8 +131,8 @@ class World:
     Args:
         folder: the store's.
         files: the disk.
-        acknowledge: told how many states of each log are promised, whenever something is.
-        models: to go on with, if the folder holds a store.
+        acknowledge: called with the number of acknowledged states of each log.
+        models: of an existing store in the folder.
         options: of the store.
     """
 
@@ -147,21 +147,21 @@ class World:
         self.store = RaftLogStore(folder, self._options)
 
     def log(self, name: str) -> RaftLog:
-        """One of the two logs."""
+        """Return one of the two logs."""
         return self.store.log(name)
 
     def promise(self, *names: str) -> None:
-        """What these logs (default: all) hold is promised to be there after a crash."""
+        """Acknowledge the current state of these logs (default: all)."""
         self._promised.update({name: len(self.models[name].history.states) - 1 for name in names or LOGS})
         self._acknowledge(dict(self._promised))
 
     def run(self, operations: Iterable[Operation]) -> None:
-        """Do all of them."""
+        """Perform all operations."""
         for operation in operations:
             self.perform(operation)
 
     def perform(self, operation: Operation) -> None:
-        """Do one thing; what does not fit the state it finds does nothing."""
+        """Perform one operation; it does nothing if it does not fit the state."""
         kind, which, x, y = operation
         name = LOGS[which % len(LOGS)]
         getattr(self, f"_{kind}")(self.log(name), self.models[name], x, y)
@@ -174,7 +174,7 @@ class World:
             for row in rows:
                 state.append(*row)
 
-        # Before: a life that ends in the middle may have done it all the same. So everywhere below.
+        # The model changes first: a life that ends in the middle may have done the change. So everywhere below.
         model.change(add)
 
     def _put(self, log: RaftLog, model: RaftModel, rows: list[tuple[int, int, bytes]]) -> None:
@@ -189,7 +189,7 @@ class World:
         self._put(log, model, self._rows(last + 1, model.term, 1 + x % 5, y))
 
     def _overwrite(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
-        """As a follower whose leader has others; nothing that the leader sends twice changes anything."""
+        """Overwrite as a follower with a new leader; entries that are sent twice change nothing."""
         now = model.now
         first = max(now.last - x % 6, now.snapshot + 1, 0)
         if now.entries and now.snapshot < 0:
@@ -208,7 +208,7 @@ class World:
         last = max(model.now.last - x % 9, model.now.snapshot)
         if last < 0 or last >= model.now.last:
             return
-        # Entries written again are others.
+        # Rewritten entries are other entries.
         model.term += 1
         model.change(lambda state: reset_plain(state, last))
         log.reset(last)
@@ -226,7 +226,7 @@ class World:
         if now.last < 0:
             return
         index = max(now.last - x % 4, now.snapshot, 0)
-        # Applied is what is there: a snapshot ends at an entry, or where the one before did.
+        # A snapshot ends at an existing entry, or at the end of the snapshot before.
         index = max([held for held in now.entries if held <= index], default=now.snapshot)
         index = max(index, now.snapshot)
         if index < 0:
@@ -242,7 +242,7 @@ class World:
         self.promise(log.log_id)
 
     def _install(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
-        """A leader sends its snapshot, with some live entries above what was applied."""
+        """Receive a leader's snapshot, with some live entries above the applied index."""
         now = model.now
         applied = max(now.last - x % 5, now.snapshot)
         index = applied + 3 + y % 5
@@ -268,7 +268,7 @@ class World:
             log.reset(last)
 
     def take_back(self) -> None:
-        """Let every log go back to its snapshot."""
+        """Truncate every log to its snapshot."""
         for name, model in self.models.items():
             model.term += 1
             self._reset_to(self.log(name), model, model.now.snapshot)
@@ -286,19 +286,19 @@ class World:
         self.store = RaftLogStore(self._folder, self._options)
 
     def check(self) -> None:
-        """Every log is in the state that its model is in."""
+        """Require that every log has the state of its model."""
         for name, model in self.models.items():
             check_log(self.log(name), model.now)
         self.store.audit()
 
     def close(self) -> None:
-        """Sync and let go."""
+        """Sync and close."""
         self.store.close()
         self.promise()
 
 
 def check_after_crash(models: dict[str, RaftModel]) -> Callable[[Path, Sequence[Any]], None]:
-    """A check for the crash harness: the store opens, holds what was promised, and goes on."""
+    """Make a check for the crash harness: the store opens, has all acknowledged states, and works."""
     checked = itertools.count()
 
     def check(folder: Path, acknowledged: Sequence[dict[str, int]]) -> None:
@@ -312,7 +312,7 @@ def check_after_crash(models: dict[str, RaftModel]) -> Callable[[Path, Sequence[
         again = {name: RaftModel(History([copy.copy(state)]), models[name].term + 100) for name, state in found.items()}
         world = World(folder, models=again)
         if next(checked) % 2:
-            # In every other state all that may be is taken back before anything is written behind it.
+            # In every second state, everything above the snapshot is truncated before the next write.
             world.take_back()
             world.run([("install", 0, 2, 1), ("flush", 0, 0, 0)])
             world.check()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a scheduler, as values: random histories for Hypothesis, and a service that lives through them.
+"""Events of a scheduler as values: random histories for Hypothesis, and a service that runs through them.
 
 >>> from compactlib.scheduler import LevelConfig
 >>> world = SchedulerHistory(SchedulerConfig(levels=(LevelConfig(max_blocks=20),)))
@@ -43,10 +43,10 @@ from compactlib.scheduler.update import Operation, PlanUpdate, Requeued
 
 @attrs.frozen
 class Pass:
-    """The leader's clock moves on, or back: a new leader's may be behind.
+    """The leader's clock moves forward, or back: a new leader's clock may be behind.
 
     Attributes:
-        seconds: how far.
+        seconds: the difference.
     """
 
     seconds: float
@@ -57,9 +57,9 @@ class Arrive:
     """New blocks are written.
 
     Attributes:
-        count: how many.
-        tenant: whose.
-        shard: where.
+        count: the number of blocks.
+        tenant: their tenant.
+        shard: their shard.
     """
 
     count: int
@@ -69,10 +69,10 @@ class Arrive:
 
 @attrs.frozen
 class Poll:
-    """A worker without jobs asks for some.
+    """A worker without jobs polls.
 
     Attributes:
-        capacity: how many at most.
+        capacity: the largest number of jobs.
     """
 
     capacity: int
@@ -80,12 +80,12 @@ class Poll:
 
 @attrs.frozen
 class Said:
-    """What a worker says of one job that it was given once, and may have lost since.
+    """A worker's update on a job that was assigned, and may have been lost.
 
     Attributes:
-        which: which of the jobs that were ever given out, counted from the first, modulo their number.
-        status: what it says.
-        result: of a success: a block, nothing because all was expired, or nothing because the sources are gone.
+        which: the number of the assignment, from the first, modulo their count.
+        status: the reported status.
+        result: of a success: a block, no block because all was expired, or no block because sources are missing.
     """
 
     which: int
@@ -95,12 +95,12 @@ class Said:
 
 @attrs.frozen
 class Report:
-    """A worker reports and asks for more.
+    """A worker reports and polls.
 
     Attributes:
-        said: about which jobs what; may repeat itself.
-        capacity: how many jobs it takes.
-        cleaned: whether it also reports all tombstones given out as deleted.
+        said: the updates, perhaps repeated.
+        capacity: the largest number of new jobs.
+        cleaned: whether it also reports all its tombstones as deleted.
     """
 
     said: tuple[Said, ...]
@@ -110,7 +110,7 @@ class Report:
 
 @attrs.frozen
 class DoTick:
-    """The leader looks after leases and retries."""
+    """The leader checks leases and retries."""
 
 
 @attrs.frozen
@@ -118,7 +118,7 @@ class RequeueOne:
     """An operator queues a job of the quarantine again.
 
     Attributes:
-        which: which, in the order of names, modulo their number.
+        which: the number of the job, in the order of names, modulo their count.
     """
 
     which: int
@@ -126,21 +126,21 @@ class RequeueOne:
 
 @attrs.frozen
 class DropOld:
-    """Retention drops what is old.
+    """Retention drops old blocks.
 
     Attributes:
-        age_seconds: from which age on.
+        age_seconds: the least age of a dropped block.
     """
 
     age_seconds: float
 
 
 SchedulerStep: TypeAlias = Pass | Arrive | Poll | Report | DoTick | RequeueOne | DropOld
-"""One thing that happens to a scheduler."""
+"""One event of a scheduler."""
 
 
 def scheduler_steps() -> st.SearchStrategy[SchedulerStep]:
-    """Single steps. Shrinks to no time that passes."""
+    """Draw single steps. Shrinks to a pass of zero seconds."""
     said = st.builds(
         Said, st.integers(0, 20), st.sampled_from([JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.SUCCESS,
                                                    JobStatus.IN_PROGRESS, JobStatus.FAILED, JobStatus.RELEASED]),
@@ -155,22 +155,22 @@ def scheduler_steps() -> st.SearchStrategy[SchedulerStep]:
 
 
 def scheduler_histories(*, max_steps: int = 40) -> st.SearchStrategy[tuple[SchedulerStep, ...]]:
-    """Histories of a scheduler: blocks come, workers take jobs, lose them, report late, twice, wrongly or never.
+    """Draw histories: blocks arrive, workers take jobs, lose them, and report late, twice, wrongly or never.
 
     Shrinks to the fewest steps.
 
     Args:
-        max_steps: the most steps.
+        max_steps: the largest number of steps.
     """
     steps = scheduler_steps()
-    # Short and long histories; a list alone would give short ones only.
+    # Short and long histories; a list alone would draw short histories only.
     return (st.lists(steps, max_size=max_steps)
             | st.lists(steps, min_size=max_steps // 2, max_size=max_steps)).map(tuple)
 
 
 @attrs.define
 class _Held:
-    """A job as a worker knows it: it may have lost it, and not know."""
+    """A job as its worker knows it; the worker may have lost it without notice."""
 
     name: str
     token: int
@@ -181,16 +181,16 @@ class _Held:
 
 
 class SchedulerHistory:
-    """A real service that lives through steps, beside a plain model of who was given which job, and until when.
+    """A real service that runs through steps, and a plain model of each job's worker and lease.
 
     Args:
         config: the service's.
-        policy: the service's; replicas that replay the log have another one.
+        policy: the service's; replicas that replay the log have another policy.
 
     Attributes:
         service: the service.
-        done: the blocks that a job has taken effect on.
-        log: the commands so far, each with what it was to do.
+        done: the source blocks of completed jobs.
+        log: the commands so far, each with its content.
     """
 
     def __init__(self, config: SchedulerConfig, policy: AssignmentPolicy | None = None) -> None:
@@ -210,7 +210,7 @@ class SchedulerHistory:
         """Carry out one step, and check the answers and the state.
 
         Raises:
-            AuditFailed: a rule of the scheduler was broken; the message says which.
+            AuditFailed: a rule of the scheduler was broken; the message has the rule.
         """
         match step:
             case Pass():
@@ -306,7 +306,7 @@ class SchedulerHistory:
     # ------------------------------------------------------------------------------------------------------ checks
 
     def _check_answers(self, request: PollRequest, response: PollResponse) -> None:
-        """What each update must be answered, by what the model knows of holders."""
+        """Require the verdict of the model for each update."""
         seen: set[str] = set()
         for said, answer in zip(request.status_updates, response.answers, strict=True):
             _require(said.name == answer.name, f"{said.name} was reported, and {answer.name} is answered")

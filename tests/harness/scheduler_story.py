@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays a story of the scheduler: commands, and after `----` what they give.
+"""Plays a story of the scheduler: commands, and after `----` their results.
 
     levels 2/30 2/30          batches of 2 blocks, flushed after 30 seconds; also `set lease_seconds=15 ...`
     push A 1 0 a b c          tenant, shard, level, blocks
@@ -9,8 +9,8 @@
     time +10    term 2    tick    retain 100    requeue a,b    configure max_failures=5
     show                      every job with its phase, the quarantine and the tombstones
 
-A job is called by its sources everywhere, for brevity. Tokens are the numbers of commands; each line but `show`,
-`time`, `term` and settings is one.
+A job is named by its sources everywhere, for brevity. Tokens are the numbers of commands; each line but `show`, `time`,
+`term` and settings is a command.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _REPORTS = {"renew": JobStatus.IN_PROGRESS, "done": JobStatus.SUCCESS, "empty": 
 
 
 class Story:
-    """One story being played."""
+    """The player of one story."""
 
     def __init__(self) -> None:
         self._config = SchedulerConfig(levels=(LevelConfig(max_blocks=2),), cleanup_delay_seconds=60)
@@ -65,7 +65,7 @@ class Story:
         self._prepared: tuple[str, Any] | None = None
 
     def run(self, text: str) -> None:
-        """Play all commands; the first one that gives something else than the story says is an AssertionError."""
+        """Play all commands; the first other result than in the story is an AssertionError."""
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         number = 0
         for block in re.split(r"\n\s*\n", "\n".join(lines).strip()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream within this process between a member that sends a snapshot and one that receives it, frame by frame."""
+"""A stream within this process between the sender and the receiver of a snapshot, frame by frame."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ HEAD_BYTES, CRC_BYTES = 12, 4
 KINDS = ("", "offer", "accept", "live", "entries", "state", "installed", "refuse")
 CHUNK_BYTES = 64
 PATIENCE_SECONDS = 60.0
-"""How long a transfer may take before a test gives up; nothing depends on how long it takes."""
+"""The time limit of a transfer; the tests do not depend on durations."""
 
 Member = RaftLog
 
 
 @attrs.frozen
 class Passing:
-    """A frame on its way.
+    """A frame in the stream.
 
     Attributes:
         number: counts the frames of both directions, from 0.
@@ -34,21 +34,21 @@ class Passing:
 
     @property
     def kind(self) -> str:
-        """What it says."""
+        """The kind of the frame."""
         return KINDS[self.data[4]]
 
     @property
     def offset(self) -> int:
-        """Of a piece of the live set or of the state."""
+        """The offset of a piece of the live set or of the state."""
         return int.from_bytes(self.data[HEAD_BYTES:HEAD_BYTES + 8], "little")
 
 
 Change = Callable[[Passing], "Sequence[bytes] | None"]
-"""Gives the frames that arrive in place of one; `None` cuts the line before it."""
+"""Returns the frames that arrive in place of a frame; `None` cuts the line before it."""
 
 
 def as_sent(frame: Passing) -> Sequence[bytes]:
-    """Nothing happens to it."""
+    """Deliver the frame unchanged."""
     return [frame.data]
 
 
@@ -56,8 +56,8 @@ class Line:
     """Two ends of one stream.
 
     Args:
-        change: what happens to each frame.
-        is_full: whether nothing more fits into the stream behind a frame: its writer waits for ever.
+        change: replaces each frame.
+        is_full: whether the stream is full after a frame, so that its writer waits for ever.
     """
 
     def __init__(self, change: Change, is_full: Callable[[Passing], bool] = lambda _: False) -> None:
@@ -75,7 +75,7 @@ class Line:
         return self.change(frame)
 
     def cut(self) -> None:
-        """The stream ends for both sides."""
+        """End the stream for both sides."""
         self.is_cut = True
         for reader in self.readers:
             reader.feed_eof()
@@ -116,7 +116,7 @@ class _Writer:
 
 @attrs.frozen
 class Ended:
-    """How a transfer ended on both sides: a report or an error each."""
+    """The end of a transfer on both sides: a report or an error each."""
 
     sent: Any
     received: Any
@@ -124,27 +124,27 @@ class Ended:
 
     @property
     def is_well(self) -> bool:
-        """Whether the snapshot is in force at the follower, as the follower says."""
+        """Return whether the follower reports the snapshot as installed."""
         return isinstance(self.received, TransferReport)
 
     @property
     def errors(self) -> Iterator[BaseException]:
-        """What the two sides raised."""
+        """Yield the errors of the two sides."""
         return (each for each in (self.sent, self.received) if isinstance(each, BaseException))
 
 
 def transfer(of: Member, to: Member, *, applied: int = 0, term: int = 3, change: Change = as_sent,
              is_full: Callable[[Passing], bool] = lambda _: False, chunk_bytes: int = CHUNK_BYTES,
              **receiving: Any) -> Ended:
-    """Send a snapshot over a new line. Whoever ends first closes the line, as hosts do.
+    """Send a snapshot over a new line. The side that ends first closes the line, as hosts do.
 
     Args:
         of: the leader's log.
         to: the follower's.
-        applied: what the follower's machine has applied.
+        applied: the applied index of the follower's machine.
         term: the leader's.
-        change: what happens to each frame.
-        is_full: whether nothing more fits into the stream behind a frame.
+        change: replaces each frame.
+        is_full: whether the stream is full after a frame.
         chunk_bytes: payload of a frame.
         receiving: further arguments of `receive_snapshot`.
     """

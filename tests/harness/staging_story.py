@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays a story of the staging area: commands, and after `----` what they give.
+"""Plays a story of the staging area: commands, and after `----` their results.
 
     branch main head a=1 b=2 staged c=3 b=- sealed d=4 compacted a=5    (`-`: tombstone; several `sealed`, newest first)
     put main a 9      delete main a        get main a       list main [limit]     head main     diff main
@@ -8,12 +8,12 @@
     create dev main   drop dev             clean            time +301
     show main                       what is there now, how much is sealed, what is compacted, and HEAD
 
-An actor is another process, which may be stopped on its way:
+An actor is another process, which may be paused at a request:
 
-    ann: commit main until record 2     stop ann before her second compare-and-set of a branch record
-    ann: delete main k until write k    stop her before she writes an entry of the key k; `read k`: before she reads one
-    ann: reset main until scan          stop her before she looks through a token
-    ann goes on                         let her finish; gives what she got
+    ann: commit main until record 2     pause ann before her second compare-and-set of a branch record
+    ann: delete main k until write k    pause her before she writes an entry of the key k; `read k`: before a read
+    ann: reset main until scan          pause her before she scans a token
+    ann goes on                         let her finish; returns her results
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.harness.faulty_store import FaultyStore
 from tests.harness.staging_world import StagingWorld as World, State, contents, diff, head_contents, record
 
 _WAIT_SECONDS = 60.0
-"""Nothing comes near it: an actor that is not stopped where the story says has ended."""
+"""The time limit of a wait for an actor."""
 
 
 class Actor:
-    """One operation in a thread of its own, of which only one runs at a time: it, or the story."""
+    """One operation in another thread; either this thread or the story's runs."""
 
     def __init__(self, operation: Callable[[Actor], list[str]], stop: Callable[[Any], bool]) -> None:
         self._stop = stop
@@ -48,14 +48,14 @@ class Actor:
         self._wait_for_it()
 
     def choose(self, operation: Any) -> None:
-        """Before each operation of the store: stop here?"""
+        """Decide before each operation of the store whether to pause."""
         if not self.has_stopped and self._stop(operation):
             self.has_stopped = True
             self._back.set()
             assert self._turn.wait(_WAIT_SECONDS)
 
     def go_on(self) -> list[str]:
-        """Let it finish; gives what it got."""
+        """Let the actor finish, and return its results."""
         self._turn.set()
         self._thread.join(_WAIT_SECONDS)
         assert not self._thread.is_alive()
@@ -80,7 +80,7 @@ class Story:
         self._actors: dict[str, Actor] = {}
 
     def run(self, text: str) -> None:
-        """Play all commands; the first one that gives something else than the story says is an AssertionError."""
+        """Play all commands; the first other result than in the story is an AssertionError."""
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         try:
             for block in re.split(r"\n\s*\n", "\n".join(lines).strip()):
@@ -211,7 +211,7 @@ class Story:
 
 
 def _stop_at(words: list[str]) -> Callable[[Any], bool]:
-    """`record 2`: the second compare-and-set of a branch record. `write k`, `read k`: an entry of the key k."""
+    """Parse `record 2` (the second compare-and-set of a branch record), `write k` and `read k` (an entry of key k)."""
     kind, *rest = words
     rest = rest if kind in ("write", "read") else ["", *rest]
     left = int(rest[1]) if len(rest) > 1 else 1
@@ -221,7 +221,7 @@ def _stop_at(words: list[str]) -> Callable[[Any], bool]:
         is_entry = operation.partition.startswith(b"stg-")
         matches: bool = {
             "record": operation.key.startswith(b"branches/") and operation.kind in ("set_if", "transact"),
-            # A conditional write is a transaction, known by its first cell: the branch record.
+            # A conditional write is a transaction whose first cell is the branch record.
             "write": operation.kind == "transact" or (is_entry and operation.changes
                                                       and operation.key == rest[0].encode()),
             "scan": is_entry and operation.kind == "scan",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A repository in memory, and branches brought into any state as a caller may: HEAD, compacted, sealed, staged."""
+"""A repository in memory, and branches in any state that a caller can reach: HEAD, compacted, sealed, staged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ State = Mapping[str, str | None]
 """Keys and values; `None` is a tombstone."""
 
 NOW = AlwaysPolicy(window_seconds=0)
-"""Compacts whatever the window says."""
+"""Compacts regardless of the window."""
 
 KEYS_AT_ONCE = 1000
 
@@ -41,11 +41,11 @@ def record(value: str) -> Record:
 
 
 class HookedObjects:
-    """Objects in front of others: something happens once, before the next one is created.
+    """A proxy of objects that calls a function once, before the next create.
 
     Attributes:
-        before_create: what happens.
-        keys_read: which objects were read.
+        before_create: the function.
+        keys_read: the keys of the objects that were read.
     """
 
     def __init__(self, objects: ObjectStore) -> None:
@@ -73,7 +73,7 @@ class HookedObjects:
 class StagingWorld:
     """One repository over one store; `store` counts and records every operation.
 
-    `make_store` gives the store of those that are made without one.
+    `make_store` makes the default store.
     """
 
     make_store: Callable[[], KVStore] = staticmethod(MemoryStore)
@@ -89,13 +89,13 @@ class StagingWorld:
         self.repo = Repository(self.store, self.committed, clock=self.clock, rng=random.Random(seed), options=options)
 
     def metarange(self, state: State) -> Any:
-        """The identity of committed content."""
+        """Return the identity of committed content."""
         found = [(key.encode(), None if value is None else record(value)) for key, value in sorted(state.items())]
         return self.committed.apply(None, found).metarange_id
 
     def branch(self, head: State | None = None, *, name: str = "main", staged: State | None = None,
                sealed: Sequence[State] = (), compacted: State | None = None) -> Branch:
-        """A branch in this state; `sealed` newest first."""
+        """Make a branch in this state; `sealed` newest first."""
         branch = self.repo.create_branch(name)
         if head is not None:
             self.write(branch, head)
@@ -112,7 +112,7 @@ class StagingWorld:
         return branch
 
     def write(self, branch: Branch, state: State) -> None:
-        """Stage values and tombstones; what is not there is put before, as only then a tombstone is written."""
+        """Stage values and tombstones; absent keys are put first, since only an existing key gets a tombstone."""
         puts = [(key.encode(), (value or "").encode()) for key, value in state.items()
                 if value is not None or key.encode() not in branch.get_many([key.encode()])]
         gone = [key.encode() for key, value in state.items() if value is None]
@@ -122,7 +122,7 @@ class StagingWorld:
             branch.delete_many(gone[start:start + KEYS_AT_ONCE])
 
     def seal(self, branch: Branch) -> None:
-        """A commit that fails after its first step: what was staged is sealed."""
+        """Seal the staged entries, by a commit that fails after its first step."""
         self._sealing, self._has_sealed = True, False
         try:
             with contextlib.suppress(StoreFailed):
@@ -132,7 +132,7 @@ class StagingWorld:
 
     def _fault(self, operation: Request) -> None:
         if self._sealing and operation.changes:
-            # Where nothing is staged, nothing is sealed, and the commit itself comes first.
+            # Without staged entries nothing is sealed, and the commit's own write is first.
             if self._has_sealed or operation.key.startswith(b"commits/"):
                 raise StoreFailed(operation=operation.kind, path="a store under test", detail="refused")
             self._has_sealed = operation.kind == "set_if" and operation.key.startswith(b"branches/")
@@ -142,20 +142,20 @@ class StagingWorld:
         self.repo.compact(branch=branch)
 
     def clean(self) -> None:
-        """Another process frees all that was dropped, at once."""
+        """Free all dropped ranges and tokens, as another process."""
         other = Repository(self.store, self.committed, clock=self.clock, rng=random.Random(99),
                            options=StagingOptions(grace_seconds=0))
         other.reclaim()
 
     def token_reads(self) -> int:
-        """How many requests for entries of tokens there were since the last call."""
+        """Return the number of requests for entries of tokens since the last call."""
         reads = sum(operation.kind in ("get", "get_many") and operation.partition.startswith(b"stg-")
                     for operation in self.store.operations)
         self.store.operations.clear()
         return reads
 
     def token_writes(self) -> int:
-        """How many entries of tokens were written since the last call."""
+        """Return the number of written entries of tokens since the last call."""
         writes = sum(operation.kind in ("set", "set_if", "transact", "delete")
                      and (operation.partition.startswith(b"stg-") or operation.kind == "transact")
                      for operation in self.store.operations)
@@ -164,7 +164,7 @@ class StagingWorld:
 
 
 def contents(branch: Branch) -> dict[str, str]:
-    """Everything that the branch lists."""
+    """Return the listing of the branch."""
     return {entry.key.decode(): entry.record.data.decode() for entry in branch.entries() if entry.record is not None}
 
 
@@ -173,7 +173,7 @@ def head_contents(branch: Branch) -> dict[str, str]:
 
 
 def diff(branch: Branch) -> list[str]:
-    """Everything uncommitted, one text for each difference."""
+    """Return the uncommitted changes, one text for each difference."""
     found = []
     for difference in branch.differences():
         left = "" if difference.left is None else difference.left.data.decode()
@@ -183,14 +183,14 @@ def diff(branch: Branch) -> list[str]:
 
 
 def committed(report: Any) -> Any:
-    """The numbers of a commit or of a move of HEAD that was made."""
+    """Return the numbers of a successful commit or move of HEAD."""
     assert not report.is_empty, report
     assert report.commit_id
     return report
 
 
 def ended(report: CommitReport) -> str:
-    """How a commit or a move of HEAD ended."""
+    """Return how a commit or a move of HEAD ended."""
     return report.outcome
 
 
@@ -201,7 +201,7 @@ def missing(branch: Branch, key: bytes) -> bool:
 
 
 def sigma(world: StagingWorld | None = None) -> tuple[StagingWorld, Branch]:
-    """HEAD{a=1,b=2}, delete a, put c=3, compact."""
+    """Make a branch: HEAD{a=1,b=2}, then delete a, put c=3, compact."""
     world = StagingWorld() if world is None else world
     main = world.branch({"a": "1", "b": "2"})
     main.delete(b"a")

@@ -17,7 +17,7 @@ from compactlib.report import Printed
 
 @attrs.frozen
 class LineFile:
-    """One file: its number, its bytes, and how many of them are garbage."""
+    """One file: its number, its bytes, and its garbage bytes."""
 
     number: int
     size: int
@@ -26,7 +26,7 @@ class LineFile:
 
 @attrs.frozen
 class LineView:
-    """What a policy sees."""
+    """The view of a policy."""
 
     store: str
     files: tuple[LineFile, ...]
@@ -37,7 +37,7 @@ class LineView:
 
 @attrs.frozen
 class LineChoice:
-    """The files to write anew."""
+    """The files to rewrite."""
 
     files: tuple[LineFile, ...]
     why: str
@@ -49,7 +49,7 @@ class LineChoice:
 
 @attrs.frozen
 class MinGarbage:
-    """Takes the files with that much garbage."""
+    """Takes the files with a least amount of garbage."""
 
     min_bytes: int = 1
 
@@ -66,7 +66,7 @@ class MinGarbage:
 
 @attrs.frozen(repr=False)
 class LinePlan(Printed):
-    """What a compaction would do."""
+    """The plan of a compaction."""
 
     store: str
     chosen: tuple[LineFile, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that does not let anybody look at a name for a moment: `lstat` and `stat` fail, reading goes on."""
+"""A disk that refuses `lstat` and `stat` of names for a moment; reading files still works."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 
 
 class Unseen:
-    """The look of a number at a name in a folder is refused, and all the others are not.
+    """Refuses one `lstat` or `stat` of a name in a folder.
 
     Args:
-        folder: where.
-        refused: which one, counted from 1; 0: none.
+        folder: the folder.
+        refused: the number of the refused call, from 1; 0: no call.
 
     Attributes:
-        looks: how many there were.
+        looks: the number of calls so far.
     """
 
     def __init__(self, folder: Path, refused: int) -> None:
@@ -41,7 +41,7 @@ class Unseen:
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
-        """In the body."""
+        """Patch `os` for the time of the block."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "lstat", self._counted(os.lstat))
             patch.setattr(os, "stat", self._counted(os.stat))

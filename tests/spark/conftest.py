@@ -30,10 +30,13 @@ def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Started]:
         # The folder pytest was started in holds the library too; workers must not find it there.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
     }
-    # An example in the docs may have started one of its own before.
-    if (other := SparkSession.getActiveSession()) is not None:
-        other.stop()
-    session = spark_session("compactlib-tests", java_options=QUICK_JAVA, options=options)
+    found = SparkSession.getActiveSession()
+    is_ours = found is not None and found.conf.get("spark.executorEnv.PYTHONSAFEPATH", "") == "1"
+    # The promise tests may have started the same one; an example in the docs starts one of its own.
+    if found is not None and not is_ours:
+        found.stop()
+    session = found if found is not None and is_ours else spark_session(
+        "compactlib-tests", java_options=QUICK_JAVA, options=options)
     archive = ship_library(session)
     # The tests' own tasks are importable here only, so they travel by value, as a notebook's do.
     for module in (rewrite_tasks, store_jobs, wrapped_files):
@@ -41,7 +44,8 @@ def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Started]:
     yield _Started(session, archive)
     for module in (rewrite_tasks, store_jobs, wrapped_files):
         cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    session.stop()
+    if not is_ours:
+        session.stop()
 
 
 @pytest.fixture(scope="session")

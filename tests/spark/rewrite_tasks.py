@@ -163,23 +163,13 @@ class WaitingTask:
 
 
 @attrs.frozen
-class CarryingTask:
-    """Carries bytes, and tells the number of the partition that it ran in."""
-
-    name: str
-    data: bytes = attrs.field(repr=False)
-
-    def run(self, attempt: Attempt) -> RewriteResult:
-        return ReturningTask(self.name, PARTITION).run(attempt)
-
-
-@attrs.frozen
 class NamingTask:
-    """Claims to have written `size` bytes to `path`."""
+    """Claims to have written `size` bytes to `path`, made of some files."""
 
     name: str
     path: str
     size: int
+    source_files: tuple[str, ...] = ()
 
     def run(self, attempt: Attempt) -> RewriteResult:
         return described(self, attempt, self.path, self.size)

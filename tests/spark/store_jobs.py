@@ -8,7 +8,7 @@ import itertools
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.contract import CommitFence
-from compactlib.errors import DiskFull
 from compactlib.executors import Executor
 from compactlib.fences import FileFence, KVFence, TokenFence
 from compactlib.kv import SqliteStore
@@ -29,9 +28,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.raftlog.compaction.plan import plan_for
 from compactlib.spark import HeldFence, plan_many
-from compactlib.spark.jobs import answers, loaded, pickled
 from tests.raftlog.wrapped_files import WatchedFiles
 
 # Old names are kept however long the run takes: what a log holds is compared file by file.
@@ -86,13 +83,6 @@ def open_noted(folder: str, notes: str) -> SegmentLog:
     return open_log(folder)
 
 
-def open_refusing(folder: str, refused: Set[str]) -> SegmentLog:
-    """As `open_log`, but for these logs, whose disks are full. Runs on a worker."""
-    if folder in refused:
-        raise DiskFull(operation="write", path=folder, errno=28)
-    return open_log(folder)
-
-
 def open_deadly(folder: str, deadly: str) -> SegmentLog:
     """As `open_log`, but for this log, which no process survives. Runs on a worker."""
     if folder == deadly:
@@ -124,14 +114,6 @@ def kv_fence_of(folder: str, fences: str, token: int) -> CommitFence:
     return HeldFence(KVFence(SqliteStore(fences)), folder, token)
 
 
-def planned_bytes(folder: str) -> int:
-    """How many bytes a major compaction of a log would copy; 0 if there is nothing to do. Runs on a worker."""
-    with LogReader(folder) as log:
-        # A reader does not know the limits that the log is written with.
-        view = attrs.evolve(log.view(), limits=SegmentLimits(max_entries=10))
-        return plan_for(view, SeedPolicy()).bytes_to_copy
-
-
 def plan_log(folder: str) -> LogPlan:
     """What a major compaction of one of these logs would do."""
     with LogReader(folder) as log:
@@ -141,12 +123,6 @@ def plan_log(folder: str) -> LogPlan:
 def work_of(folders: Iterable[str]) -> list[str]:
     """The logs that have something to compact, or that cannot be planned."""
     return [row["store"] for row in plan_many(folders, plan_log).to_dicts() if row["plan"] != "nothing"]
-
-
-def on_worker(spark: Any, function: Callable[[Any], Any], item: Any) -> Any:
-    """What a function returns on a worker."""
-    ((_, answer),) = answers(spark, lambda data: pickled(function(loaded(data, "item"))), [pickled(item)], in_a_job=1)
-    return loaded(answer, "item")
 
 
 def contents(folder: str) -> dict[str, Any]:

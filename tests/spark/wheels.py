@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wheels, shipped as Spark itself does, and a Python that has none of them."""
+"""The library's wheel, shipped as Spark itself does, and a Python without it."""
 
 from __future__ import annotations
 
@@ -8,25 +8,11 @@ import subprocess
 import sys
 import sysconfig
 import venv
-import zipfile
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
-
-
-def wheel(folder: Path) -> Path:
-    """A wheel with one module."""
-    members = {"greeting/__init__.py": "def greet(who):\n    return f'hello, {who}'\n",
-               "greeting-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n",
-               "greeting-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n"}
-    path = folder / "greeting-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        # The same bytes whenever it is made.
-        for member, text in members.items():
-            archive.writestr(zipfile.ZipInfo(member), text)
-    return path
 
 
 def ship_wheel(spark: SparkSession, path: Path) -> str:

@@ -120,9 +120,9 @@ VIEWS: dict[str, Views[Any]] = {
     ("blob", blob_takes_valid_ones, "makes no progress"),
     ("blob", blob_answers_a_job_choice, "return a BlobChoice"),
     ("branch", always, "Every new branch would be compacted"),
-    ("branch", never, "would pile up for ever"),
+    ("branch", never, "would accumulate without limit"),
     ("branch", at_exactly_a_thousand, "compare with >="),
-    ("job", job_ignores_capacity, "cut them to view.capacity"),
+    ("job", job_ignores_capacity, "return at most view.capacity"),
     ("job", job_names_one_twice, "named twice"),
     ("job", job_invents_one, "take names from view.levels"),
 ])

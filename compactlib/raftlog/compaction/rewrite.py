@@ -58,6 +58,11 @@ class CompactSegments:
     max_bytes: int
     files: Files = attrs.field(factory=LocalFiles)
 
+    @property
+    def source_files(self) -> tuple[str, ...]:
+        """The paths of the sources."""
+        return tuple(source.path for source in self.sources)
+
     def run(self, attempt: Attempt) -> RewriteResult:
         """Copy, check and sync; see `RewriteTask.run`.
 

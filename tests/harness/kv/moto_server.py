@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """moto's own server, one request at a time: `python -m tests.harness.kv.moto_server PORT`.
 
-As moto starts it, threads answer at once over state that nothing guards: two conditional puts may both find that the
-item is absent, and a transaction that fails puts back a copy of the whole table, undoing what others wrote meanwhile.
-DynamoDB and S3 do nothing of the kind, so here a lock stands in front. It also keeps connections open, for speed.
+moto's own command serves threads concurrently over unguarded state: two conditional puts may both find that the item is
+absent, and a failing transaction restores a copy of the whole table, undoing concurrent writes. DynamoDB and S3 do not,
+so this server has a lock. It also keeps connections open, for speed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every store over a network must say when the network or the server fails, and what must be true afterwards."""
+"""The promises of every store over a network when the network or the server fails."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ AFTER = {
 
 
 class OverANetwork(KVStoreConformance):
-    """The whole conformance kit, and the faults between client and server."""
+    """The whole conformance suite, and the faults between client and server."""
 
     shared = True
     proxy: FaultyProxy | None = None
 
     def make_proxy(self) -> FaultyProxy:
-        """A proxy in front of the real server."""
+        """Make a proxy of the real server."""
         raise NotImplementedError
 
     def store_behind(self, proxy: FaultyProxy, folder: Path, timeout_seconds: float) -> KVStore:
-        """The store of this folder, its requests going through the proxy; it never tries again by itself."""
+        """Open the store of this folder through the proxy, without retries."""
         raise NotImplementedError
 
     def test_throttled_store_says_slow_down(self, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ class OverANetwork(KVStoreConformance):
         self.proxy.every(None)
 
     def test_seeks_inside_one_page_are_one_request(self, tmp_path: Path) -> None:
-        """Counted between client and server, and so are the pages that grow."""
+        """The proxy counts requests, also those of growing pages."""
         direct = self.make_store(tmp_path)
         for number in range(60):
             direct.set(P, b"%02d" % number, b"v")
@@ -82,7 +82,7 @@ class OverANetwork(KVStoreConformance):
 
     @pytest.mark.parametrize("fault", AT_ONCE)
     def test_a_write_whose_answer_is_lost_is_of_unknown_outcome(self, tmp_path: Path, fault: Fault) -> None:
-        """And the store does not send it again by itself."""
+        """The store does not send the write again."""
         direct = self.make_store(tmp_path)
         with self.make_proxy() as proxy:
             store = self.store_behind(proxy, tmp_path, PATIENT_SECONDS)
@@ -115,7 +115,7 @@ class OverANetwork(KVStoreConformance):
                         read()
                     assert not isinstance(raised.value, OutcomeUnknown)
                 proxy.every(None)
-                # The same call may be made again, and nothing was skipped.
+                # The caller may repeat the call, and nothing was skipped.
                 assert [first.key, *(entry.key for entry in entries)] == list(BEFORE)
             store.close()
         direct.close()
@@ -147,7 +147,7 @@ class OverANetwork(KVStoreConformance):
 
 
 def _check_lost(direct: KVStore, store: KVStore, proxy: FaultyProxy, name: str, fault: Fault) -> None:
-    """One write that meets the fault is of unknown outcome, was sent once, and happened or not as the fault says."""
+    """Require that a write with this fault has an unknown outcome, was sent once, and happened or not by the fault."""
     _prepare(direct)
     write = _writes(direct, store)[name]
     proxy.requests = 0
@@ -161,7 +161,7 @@ def _check_lost(direct: KVStore, store: KVStore, proxy: FaultyProxy, name: str, 
 
 
 def _opened(make: Callable[[], KVStore]) -> KVStore:
-    """A store that waits for answers so shortly that a busy machine may be too slow to open it the first time."""
+    """Open a store with a timeout so short that the first try may fail on a busy machine."""
     while True:
         with contextlib.suppress(StorageError):
             return make()
@@ -174,7 +174,7 @@ def _prepare(store: KVStore) -> None:
 
 
 def _writes(direct: KVStore, store: KVStore) -> dict[str, Callable[[], object]]:
-    """Every write of the store, in the state that `_prepare` leaves."""
+    """Return every write of the store, for the state after `_prepare`."""
     k, gone = (direct.get(P, key).predicate for key in (b"k", b"gone"))
     return {
         "set": lambda: store.set(P, b"k", b"w"),

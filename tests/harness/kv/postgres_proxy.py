@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between psycopg and PostgreSQL, on a Unix socket: breaks the connection at a chosen word of what the client sends."""
+"""A proxy of PostgreSQL for psycopg, on a Unix socket: breaks the connection at a chosen word of the client."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 
 class PostgresProxy:
-    """In front of a server, until it is closed.
+    """A proxy of a server, until it is closed.
 
     Attributes:
-        word: break the connection when the client sends this; `None`: never.
-        times: how many connections to break so.
-        carried_out: whether the server still gets what the word is in, and has answered before the connection breaks.
-        interrupts: the word breaks nothing; it has Ctrl-C pressed instead.
+        word: break the connection when the client sends this word; `None`: never.
+        times: the number of connections to break.
+        carried_out: whether the server receives the message with the word, and responds before the connection breaks.
+        interrupts: the word sends Ctrl-C to this process instead.
     """
 
     def __init__(self, uri: str, folder: Path) -> None:
@@ -71,7 +71,7 @@ class PostgresProxy:
                         server.sendall(data)
                         continue
                     if self.carried_out:
-                        # The server says it all, then finds that nobody listens.
+                        # The server sends its whole response to the closed connection.
                         client.shutdown(socket.SHUT_WR)
                         server.sendall(data)
                         server.shutdown(socket.SHUT_WR)

@@ -15,11 +15,11 @@ from tests.harness.forks import in_a_fork
 
 P = b"test"
 SESSION = boto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing", region_name="us-east-1")
-"""Credentials that moto takes."""
+"""Credentials that moto accepts."""
 
 
 def open_store(spec: str) -> KVStore:
-    """`dynamodb ADDRESS TABLE` or `etcd PORT ROOT`."""
+    """Open the store of a spec: `dynamodb ADDRESS TABLE` or `etcd PORT ROOT`."""
     kind, where, name = spec.split()
     if kind == "etcd":
         return EtcdStore("127.0.0.1", int(where), root=name.encode())
@@ -27,7 +27,7 @@ def open_store(spec: str) -> KVStore:
 
 
 def count_up(store: KVStore, times: int) -> None:
-    """Add one to a counter, by compare-and-set."""
+    """Increment a counter `times` times, by compare-and-set."""
     for _ in range(times):
         while True:
             try:
@@ -43,7 +43,7 @@ def count_up(store: KVStore, times: int) -> None:
 
 
 def counted(store: KVStore, spec: str, processes: int = 2, times: int = 10) -> int:
-    """What the counter stands at after several processes and this one have added to it."""
+    """Return the counter after several processes and this one have incremented it."""
     others = [subprocess.Popen([sys.executable, "-m", "tests.harness.kv.processes", spec, str(times)])
               for _ in range(processes)]
     count_up(store, times)
@@ -52,7 +52,7 @@ def counted(store: KVStore, spec: str, processes: int = 2, times: int = 10) -> i
 
 
 def closed_in_a_child(store: KVStore) -> bool:
-    """Whether a forked child of this process is told that the store is not its own, and may close it without harm."""
+    """Return whether a forked child gets `Closed` from the store, and can close it without harm."""
     def refused() -> bool:
         try:
             store.get(P, b"k")

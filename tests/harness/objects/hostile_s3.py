@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small S3 server on loopback that misbehaves on purpose, over memory; as much of the protocol as obstore needs.
+"""A small S3 server on loopback that misbehaves on purpose, over memory; it has the part of S3 that obstore needs.
 
-Its first manner is that of s3rver 3.7.1 (and of rclone's `serve s3`): it reads `If-None-Match: *` and overwrites all
-the same, without a word. s3rver itself comes from another registry than the rest, so it is only tried where it is
-installed (`tests.harness.objects.s3_servers`), and this one stands for it everywhere.
+Its first manner is that of s3rver 3.7.1 (and of rclone's `serve s3`): it ignores `If-None-Match: *` and overwrites.
+s3rver itself is in another registry than the other packages, so its test runs only where it is installed
+(`tests.harness.objects.s3_servers`), and this server replaces it everywhere else.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _handler(manner: Manner) -> type[BaseHTTPRequestHandler]:
             self.answer(204, b"", {})
 
         def do_POST(self) -> None:
-            # Many deletes at once, which is how obstore sends one.
+            # A multi-object delete; obstore sends every delete so.
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             keys = [part.split("</Key>")[0] for part in body.split("<Key>")[1:]]
             kept = keys.pop() if manner is Manner.KEEPS_THE_LAST and len(keys) > 1 else None
@@ -127,7 +127,7 @@ def _handler(manner: Manner) -> type[BaseHTTPRequestHandler]:
 
         @property
         def key(self) -> str:
-            """Bucket and key; of a bucket alone, with a slash at its end."""
+            """Bucket and key; a bucket alone ends with a slash."""
             path = unquote(urlsplit(self.path).path)[1:]
             return path if "/" in path else path + "/"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in memory, of which one request gets no answer: before it was carried out, or after."""
+"""Objects in memory that lose the answer to one request, carried out or not."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from compactlib.objects import MemoryObjects, ObjectInfo, ObjectRef, ObjectStore
 
 
 class UnsureObjects(MemoryObjects):
-    """Counts requests; one of them, or each from there on, gets no answer.
+    """Counts requests; one request, or each from it on, fails without an answer.
 
     Attributes:
-        requests: how many there were.
-        fail_at: the number of the one that gets no answer, from 1 on; 0 for none.
-        carried_out: whether that one is carried out all the same.
-        stays_away: whether no later one is answered either, and none of those carried out.
+        requests: the number of requests so far.
+        fail_at: the number, from 1, of the failing request; 0: no request fails.
+        carried_out: whether the failing request is carried out.
+        stays_away: whether later requests fail, too, without being carried out.
         meanwhile: called before each request, with its number.
     """
 
@@ -29,7 +29,7 @@ class UnsureObjects(MemoryObjects):
         self.meanwhile: Callable[[int], object] = lambda number: None
 
     def arm(self, fail_at: int, *, carried_out: bool = False, stays_away: bool = False) -> None:
-        """Begin to count, with this fault."""
+        """Restart the count, with this fault."""
         self.requests, self.fail_at, self.carried_out, self.stays_away = 0, fail_at, carried_out, stays_away
 
     def _fails(self) -> bool:
@@ -69,4 +69,4 @@ class UnsureObjects(MemoryObjects):
         super().delete(doomed)
 
     def close(self) -> None:
-        """It is used again."""
+        """Do nothing: the test uses the objects again."""

@@ -31,9 +31,9 @@ def test_a_run_replaces_the_rows_of_its_script_and_leaves_the_others(tmp_path: P
     bench.write_page(page, [row("new", ">= 0.5", 0.4, 0.7, 0.6), row("old", "<= 1", 2.0)])
     bench.write_page(page, [row("old", "<= 1", 0.5, 0.25, 1.5), row("old", "printed", 3.0)])
     text = page.read_text()
-    assert "| new | `f` | 0.6 s | 1, r | 0.6 | 0.4 | 50% | >= 0.5 | 2026-11-23 |\n" in text
+    assert "| new | `f` | 0.6 s | 1 | 0.6 | >= 0.5 | 2026-11-23 |\n" in text
     assert [line for line in text.splitlines() if line.startswith("| old |")] == [
-        "| old | `f` | 0.5 s | 1, r | 0.5 | 1.5 | 250% | <= 1 | 2026-11-23 |"]
+        "| old | `f` | 0.5 s | 1 | 0.5 | <= 1 | 2026-11-23 |"]
     assert bench.machine() in text
     bench.write_page(page, [row("new", ">= 0.5", 0.4)])
     assert "| >= 0.5, **missed** |" in page.read_text()

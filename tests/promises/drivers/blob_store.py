@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `BlobStore` as the hazards see it."""
+"""The driver of a `BlobStore`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from compactlib.testing import HostLock, Journal, World, WorldClock
 from tests.promises.drivers.tidy import leftovers_of
 
 NOW = WorldClock().now()
-"""The time at which a world begins."""
+"""The initial time of a world."""
 IDS = tuple(b"blob %d" % number for number in range(6))
 RETENTION = 4.0
 POLICIES = (CompactAll(min_used_fraction=0.0), CompactAll(min_used_fraction=0.0, skip_valid="all"),
@@ -40,14 +40,14 @@ POLICIES = (CompactAll(min_used_fraction=0.0), CompactAll(min_used_fraction=0.0,
 EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 MINUTE, TICK = 60.0, 0.01
 TIDY = (r"\d+_\d+\.log", r"\d+_\d+\.index", "LOCK", "STORE", "SEGMENTS", "HARD_DELETE")
-"""What may lie in the folder of a store that is open and in which no compaction is under way."""
+"""The files of an open store without a running compaction."""
 Found: TypeAlias = Blob | Deleted | Expired | Missing | None
-"""What a get answers; `None` for a named error."""
+"""The result of a get; `None` for a named error."""
 
 
 @attrs.frozen
 class Put:
-    """A blob of a content that no other one has, in place of what is there."""
+    """A put, with unique content, that replaces an existing blob."""
 
     id: bytes
     content: bytes
@@ -56,7 +56,7 @@ class Put:
 
 @attrs.frozen
 class Delete:
-    """A delete, and when it was made."""
+    """A delete, with its time."""
 
     id: bytes
     at: float
@@ -64,21 +64,21 @@ class Delete:
 
 @attrs.frozen
 class Undelete:
-    """A delete taken back."""
+    """An undelete."""
 
     id: bytes
 
 
 @attrs.frozen
 class Permanent:
-    """An update of the time to live: there is none any more."""
+    """An update that removes the time to live."""
 
     id: bytes
 
 
 @attrs.frozen
 class Seen:
-    """What the store has said of an id: whoever was told may rely on it, so it stays after a power failure."""
+    """A get's result for an id. The caller may rely on it, so it has to survive a power failure."""
 
     id: bytes
     is_deleted: bool
@@ -86,7 +86,7 @@ class Seen:
 
 @attrs.frozen
 class Replicated:
-    """What a peer has been told of, by its token: each blob, and whether it is deleted."""
+    """The blobs that a peer has received by its token, each with its deletion."""
 
     token: Any
     told: tuple[tuple[bytes, bool], ...]
@@ -94,7 +94,7 @@ class Replicated:
 
 @attrs.frozen
 class Sizes:
-    """Capacity and segment size, which stay as the store was made."""
+    """Capacity and segment size, which are fixed when the store is made."""
 
     capacity_bytes: int
     segment_bytes: int
@@ -102,7 +102,7 @@ class Sizes:
 
 @attrs.frozen
 class Upkeep:
-    """A compaction, or a part of one, or a reclaim; it may take what is dead by then."""
+    """A whole or partial compaction, or a reclaim; it may drop dead records."""
 
     kind: str
     at: float
@@ -110,14 +110,14 @@ class Upkeep:
 
 @attrs.frozen
 class Erased:
-    """A hard delete came to its end: no content of deletes in effect at that time is on the disk."""
+    """A completed hard delete: no content of deletes in effect at its time is on the disk."""
 
     at: float
 
 
 @attrs.frozen
 class Stamp:
-    """Whether the store has gone by a clock that is wrong, and when."""
+    """Whether and when the store used a wrong clock."""
 
     at: float
     is_wrong: bool
@@ -125,7 +125,7 @@ class Stamp:
 
 @attrs.frozen
 class State:
-    """One thing that may be so of an id."""
+    """A possible state of an id."""
 
     content: bytes | None = attrs.field(default=None, repr=lambda content: repr(content and content[:20]))
     expires: float | None = None
@@ -135,7 +135,7 @@ class State:
 
 @attrs.frozen
 class Reading:
-    """A reader, and the clock of its world."""
+    """A reader with the clock of its world."""
 
     reader: BlobReader
     clock: WorldClock
@@ -185,14 +185,14 @@ class BlobStoreDriver:
         kinds = ["write", "compact", "write", "write", "reclaim", "write", "compact", "stop", "write", "write", "erase",
                  "compact"]
         if sum(isinstance(self._look(store, blob_id, journal), Missing) for blob_id in IDS) > len(IDS) // 2:
-            kinds = ["write"]  # there is nothing to look after
+            kinds = ["write"]  # the store is empty
         kind = rng.choice(kinds)
         if kind == "write":
             for blob_id in rng.sample(IDS, rng.randint(2, 4)):
                 with self._hosts[blob_id]:  # a host changes one blob on one thread
                     self._write(store, blob_id, rng, journal)
         else:
-            with contextlib.ExitStack() as stack:  # no blob is changed while time passes
+            with contextlib.ExitStack() as stack:  # no thread changes a blob while time passes
                 for host in self._hosts.values():
                     stack.enter_context(host)
                 store.clock.sleep(rng.choice([0.0, 1.0, RETENTION + 1.0, RETENTION + 1.0]))
@@ -200,7 +200,7 @@ class BlobStoreDriver:
         self._note_clock(store, journal)
 
     def _replicate(self, store: BlobStore, journal: Journal) -> None:
-        """Tell a peer of everything, from the token on that it was given last."""
+        """Send a peer all records from its last token on."""
         _note(journal, Sizes(store.capacity_bytes, store.segment_bytes))
         before = [change.what for change in journal.changes if isinstance(change.what, Replicated)][-1:]
         told, token = dict(before[0].told if before else ()), before[0].token if before else None
@@ -271,7 +271,7 @@ class BlobStoreDriver:
 
     def check_reader(self, reading: Reading, journal: Journal) -> None:
         allowed, time, reader = allowed_of(journal), Time.of(reading, journal), reading.reader
-        # A reader that opens while a hard delete runs may miss what that has erased, until it is refreshed.
+        # A reader that opens during a hard delete may miss the erased blobs until `refresh`.
         is_erasing = any(change.what.kind == "erase" and not change.acknowledged
                          for change in journal.changes if isinstance(change.what, Upkeep))
         for blob_id in IDS:
@@ -306,7 +306,7 @@ class BlobStoreDriver:
         assert not leftovers, f"{leftovers} were left"
         told = dict(_told(store))
         for peer in [change.what for change in journal.changes if isinstance(change.what, Replicated)][-2:]:
-            # A token holds across compactions and openings.
+            # A token stays valid across compactions and openings.
             has = {**dict(peer.told), **dict(_told(store, peer.token))}
             assert told.items() <= has.items(), f"a peer that goes on from {peer.token} has {has} instead of {told}"
         sizes = {change.what for change in journal.changes if isinstance(change.what, Sizes)}
@@ -327,7 +327,7 @@ class BlobStoreDriver:
 
 @attrs.frozen
 class Time:
-    """Between which times it is, for certain; `is_wrong` if the store's clock was wrong once."""
+    """The earliest and the latest possible time of a check; `is_wrong`: the store's clock was wrong once."""
 
     earliest: float
     latest: float
@@ -337,13 +337,13 @@ class Time:
     @classmethod
     def of(cls, store: BlobStore | Reading, journal: Journal) -> Time:
         now, whats = _time(store), [change.what for change in journal.changes]
-        # A store that is opened after a power failure is in a world of its own, whose clock has stood still.
+        # After a power failure the store is in another world, whose clock has stood still.
         known = [what.at for what in whats if isinstance(what, Delete | Upkeep | Erased)]
         return cls(now, max([now, *known]), was_wrong(journal), any(isinstance(what, Upkeep) for what in whats))
 
 
 def fits(state: State, plain: Found, everything: Found, time: Time) -> bool:
-    """Whether these are answers for an id of this state, with the plain options and with `EVERYTHING`."""
+    """Return whether these are the results for an id of this state, with the plain options and with `EVERYTHING`."""
     if state.content is None:
         return isinstance(plain, Missing) and isinstance(everything, Missing)
     is_there = isinstance(everything, Blob) and everything.content == state.content
@@ -362,15 +362,20 @@ def fits(state: State, plain: Found, everything: Found, time: Time) -> bool:
 
 
 def was_wrong(journal: Journal) -> bool:
-    """Whether a wrong clock was believed. One reading that is wrong, with a right one soon after, is not to be."""
+    """Return whether the store may have used a wrong clock. It has to ignore a wrong reading before a right one."""
     stamps = [change.what for change in journal.changes if isinstance(change.what, Stamp)]
     return any(stamp.is_wrong and (following is None or following.is_wrong or following.at - stamp.at >= MINUTE / 2)
                for stamp, following in zip_longest(stamps, stamps[1:]))
 
 
 def allowed_of(journal: Journal) -> dict[bytes, set[State]]:
-    """By id: what may be so of it."""
+    """Return the possible states of each id.
+
+    A change that was refused may still be on the disk: a thread may read the state before it until the next change finds
+    that the store has to be closed, and opening finds the change.
+    """
     allowed: dict[bytes, set[State]] = {}
+    refused: dict[bytes, list[Put | Delete | Undelete | Permanent]] = {}
     is_wrong = was_wrong(journal)
     for change in journal.changes:
         what = change.what
@@ -381,10 +386,14 @@ def allowed_of(journal: Journal) -> dict[bytes, set[State]]:
         if isinstance(what, Seen) and change.acknowledged:
             allowed[what.id] = {state for state in allowed.get(what.id, set()) if state.content is not None
                                 and what.is_deleted == (state.deleted is not None)}
+            for later in refused.get(what.id, ()):
+                allowed[what.id] |= {_after(state, later) for state in allowed[what.id]}
         if isinstance(what, Put | Delete | Undelete | Permanent):
             old = allowed.get(what.id, {State()})
             new = {_after(state, what) for state in old}
             allowed[what.id] = new if change.acknowledged else old | new
+            if not change.acknowledged:
+                refused.setdefault(what.id, []).append(what)
     return allowed
 
 
@@ -401,7 +410,7 @@ def _after(state: State, what: Put | Delete | Undelete | Permanent) -> State:
 
 
 def _answers(store: BlobStore | BlobReader, blob_id: bytes) -> tuple[Found, Found]:
-    """Both answers of one moment: a reader whose files are gone refreshes itself."""
+    """Return both results of one moment; a reader whose files were removed refreshes first."""
     while True:
         plain, everything = _answer(store, blob_id, GetOptions()), _answer(store, blob_id, EVERYTHING)
         if _answer(store, blob_id, GetOptions()) == plain:
@@ -416,7 +425,7 @@ def _answer(store: BlobStore | BlobReader, blob_id: bytes, options: GetOptions) 
 
 
 def _told(store: BlobStore, token: Any = None) -> Iterator[tuple[bytes, bool]]:
-    """Each blob of which a peer is told, and whether it is deleted."""
+    """Return the blobs that a peer receives, each with its deletion."""
     while True:
         found = store.entries_since(token)
         yield from ((entry.id, entry.is_deleted) for entry in found.entries)
@@ -426,7 +435,7 @@ def _told(store: BlobStore, token: Any = None) -> Iterator[tuple[bytes, bool]]:
 
 
 def _time(store: BlobStore | Reading) -> float:
-    """What the time really is: a hazard puts the wall clock wrong, and never the other one."""
+    """Return the true time: a hazard sets the wall clock wrong, and never the monotonic clock."""
     return NOW + store.clock.monotonic()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a repository must hold: branches and commits as plain dictionaries, without tokens, ranges and compactions."""
+"""A model of a repository: branches and commits as plain dictionaries, without tokens, ranges and compactions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Strategy: TypeAlias = Literal["source_wins", "destination_wins"]
 
 @attrs.frozen
 class Committed:
-    """A commit: what it holds, and the messages of its parents."""
+    """A commit: its contents, and the messages of its parents."""
 
     contents: Contents = frozenset()
     parents: tuple[str, ...] = ()
@@ -23,17 +23,17 @@ class Committed:
 
 @attrs.frozen
 class Repo:
-    """All branches by name, each with the message of its HEAD and what it holds now; all commits by their messages."""
+    """All branches by name, each with the message of its HEAD and its contents; all commits by their messages."""
 
     branches: frozenset[tuple[str, tuple[str, Contents]]] = frozenset()
     commits: frozenset[tuple[str, Committed]] = frozenset({("", Committed())})
-    """A branch without a commit has the empty message as its HEAD."""
+    """The HEAD of a branch without a commit is the empty message."""
 
     def commit(self, message: str) -> Committed:
         return dict(self.commits)[message]
 
     def history(self, message: str) -> set[str]:
-        """The messages of a commit and its ancestors."""
+        """Return the messages of a commit and its ancestors."""
         commits, found, waiting = dict(self.commits), set[str](), [message]
         while waiting:
             if (now := waiting.pop()) and now not in found:
@@ -42,45 +42,45 @@ class Repo:
         return found
 
     def merge_base(self, one: str, other: str) -> str:
-        """The newest commit in both histories; histories that these drivers make have one at most."""
+        """Return the newest commit in both histories; the drivers make histories with at most one."""
         common = self.history(one) & self.history(other)
         older = {each for message in common for each in self.history(message) - {message}}
         return min(common - older, default="")
 
     def moved(self, branch: str, head: str, now: Contents | None = None) -> Repo:
-        """With another HEAD of a branch, which is clean or holds something else."""
+        """Return the repository with another HEAD of a branch, which is clean or has other contents."""
         place = head, self.commit(head).contents if now is None else now
         return attrs.evolve(self, branches=frozenset({**dict(self.branches), branch: place}.items()))
 
     def committed(self, branch: str, message: str, contents: Contents, *parents: str) -> Repo:
-        """With a commit more, which is the HEAD of a branch."""
+        """Return the repository with another commit, the HEAD of a branch."""
         commit = Committed(contents, tuple(filter(None, parents)))
         return attrs.evolve(self, commits=self.commits | {(message, commit)}).moved(branch, message)
 
 
 @attrs.frozen
 class Change:
-    """Something that a host tries.
+    """A change that a host tries.
 
     Attributes:
-        opening: of which opening of the repository; see `Tried`.
-        branch: on which branch; empty if on none, as a compaction or a reclaim changes no answer.
+        opening: the number of the opening of the repository; see `Tried`.
+        branch: its branch; empty for a compaction or a reclaim, which change no read.
     """
 
     opening: int
     branch: str = ""
 
     def after(self, repo: Repo) -> Repo | None:
-        """The repository after it; `None` if it cannot happen there."""
+        """Return the repository after the change; `None` if the change cannot happen."""
         branches = dict(repo.branches)
         return self._after(repo, *branches[self.branch]) if self.branch in branches else None
 
     def ways(self, repo: Repo) -> Iterator[Repo]:
-        """The repository after it, if it was acknowledged; nothing if it cannot happen there."""
+        """Yield the repository after an acknowledged change, if the change can happen."""
         yield from filter(None, [self.after(repo)])
 
     def partly(self, repo: Repo) -> Iterator[Repo]:
-        """The repository after it, or after parts of it, if it was not acknowledged."""
+        """Yield the repository after an unacknowledged change, and after parts of it."""
         yield from self.ways(repo)
 
     def _after(self, repo: Repo, head: str, now: Contents) -> Repo | None:
@@ -89,7 +89,7 @@ class Change:
 
 @attrs.frozen
 class Upkeep(Change):
-    """A compaction, a reclaim, or a write that is refused."""
+    """A compaction, a reclaim, or a refused write."""
 
     def after(self, repo: Repo) -> Repo:
         return repo
@@ -97,7 +97,7 @@ class Upkeep(Change):
 
 @attrs.frozen(kw_only=True)
 class Write(Change):
-    """Keys put and deleted, acknowledged together, and not in one step."""
+    """Keys put and deleted, acknowledged together, but not atomic."""
 
     items: tuple[tuple[bytes, bytes | None], ...]
 
@@ -112,10 +112,10 @@ class Write(Change):
 
 @attrs.frozen(kw_only=True)
 class OverHead(Change):
-    """A write of what follows from HEAD. A merge or revert that found the branch clean before it may end under it.
+    """A write that depends on HEAD. A concurrent merge or revert may commit below it.
 
     Attributes:
-        seen: the message of HEAD just before it was tried.
+        seen: the message of HEAD before the change was tried.
     """
 
     seen: str
@@ -127,13 +127,13 @@ class OverHead(Change):
             yield self._over(repo, head, now, repo.commit(self.seen).contents)
 
     def _over(self, repo: Repo, head: str, now: Contents, old: Contents) -> Repo:
-        """The repository after it, if it has read these contents."""
+        """Return the repository after the change, if it has read these contents."""
         raise NotImplementedError
 
 
 @attrs.frozen(kw_only=True)
 class Append(OverHead):
-    """A word that no other one adds is added to what a key holds, once."""
+    """A unique word is appended to the value of a key, once."""
 
     key: bytes
     word: bytes
@@ -152,7 +152,7 @@ class Append(OverHead):
 
 @attrs.frozen(kw_only=True)
 class Reset(OverHead):
-    """The keys that begin so, or that one alone, are what they are in HEAD."""
+    """The keys with a prefix, or one key, get their values in HEAD."""
 
     prefix: bytes
     is_key: bool = False
@@ -169,7 +169,7 @@ class Reset(OverHead):
 
 @attrs.frozen(kw_only=True)
 class Commit(Change):
-    """All that is uncommitted is committed; or these contents are, on a clean branch."""
+    """A commit of all uncommitted changes; or of given contents, on a clean branch."""
 
     message: str
     contents: Contents | None = None
@@ -185,10 +185,10 @@ class Commit(Change):
 
 @attrs.frozen(kw_only=True)
 class Merge(Change):
-    """What a branch has since both parted is brought to a clean branch; its HEAD may be read before all else.
+    """A merge of a branch into a clean branch; its HEAD may be read first.
 
     Attributes:
-        seen: the message of the source's HEAD just before it was tried.
+        seen: the message of the source's HEAD before the change was tried.
     """
 
     source: str
@@ -213,7 +213,7 @@ class Merge(Change):
 
 @attrs.frozen(kw_only=True)
 class Again(Change):
-    """What a commit changed against its first parent is undone, or done again, on a clean branch."""
+    """A revert or a cherry-pick of a commit, against its first parent, on a clean branch."""
 
     of: str
     way: Literal["revert", "cherry_pick"]
@@ -232,7 +232,7 @@ class Again(Change):
 
 @attrs.frozen(kw_only=True)
 class HardReset(Change):
-    """A commit is the HEAD, and nothing is uncommitted."""
+    """A commit becomes the HEAD of a clean branch."""
 
     to: str
 
@@ -242,10 +242,10 @@ class HardReset(Change):
 
 @attrs.frozen(kw_only=True)
 class Create(Change):
-    """A branch is made at the HEAD of another one, which may be read before all else; empty if there is no other.
+    """A branch is made at the HEAD of another branch, which may be read first; without another branch it is empty.
 
     Attributes:
-        seen: the message of the source's HEAD just before it was tried.
+        seen: the message of the source's HEAD before the change was tried.
     """
 
     source: str | None = None
@@ -260,20 +260,20 @@ class Create(Change):
 
 @attrs.frozen(kw_only=True)
 class Drop(Change):
-    """A branch is deleted, with what is uncommitted."""
+    """A branch is deleted, with its uncommitted changes."""
 
     def _after(self, repo: Repo, head: str, now: Contents) -> Repo:
         return attrs.evolve(repo, branches=repo.branches - {(self.branch, (head, now))})
 
 
 def changed(contents: Contents, items: Mapping[bytes, bytes | None]) -> Contents:
-    """The contents with other values; `None` removes a key."""
+    """Return the contents with other values; `None` removes a key."""
     new: dict[bytes, bytes | None] = {**dict(contents), **items}
     return frozenset((key, value) for key, value in new.items() if value is not None)
 
 
 def merged(base: Contents, source: Contents, destination: Contents, strategy: Strategy) -> Contents:
-    """The destination with what changed from the base to the source."""
+    """Return the destination with the changes from the base to the source."""
     before, theirs, ours = dict(base), dict(source), dict(destination)
     brought = {key: theirs.get(key) for key in {*before, *theirs} if theirs.get(key) != before.get(key)
                and (ours.get(key) == before.get(key) or strategy == "source_wins")}

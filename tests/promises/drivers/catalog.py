@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A catalog over a shared key-value store as the hazards see it, with its pins, watermark and published times.
+"""The driver of a catalog over a shared key-value store, with its pins, watermark and published times.
 
-What belongs to one process (the names of its pins, the partitions that it removes) has names that no other one uses.
+The pins of a process, and the partitions that it removes, have names that no other process uses.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LONGEST_WAIT_SECONDS = 300.0
 
 @attrs.frozen
 class Executed:
-    """A batch: schemas created, each under a name of its own, and schemas dropped."""
+    """A batch: schemas created, each with a unique name, and schemas dropped."""
 
     created: tuple[str, ...]
     dropped: tuple[str, ...]
@@ -51,7 +51,7 @@ class Executed:
 
 @attrs.frozen
 class Version:
-    """A version as it was when it was acknowledged."""
+    """An acknowledged version."""
 
     number: int
     activation: int
@@ -60,14 +60,14 @@ class Version:
 
 @attrs.frozen
 class Cut:
-    """History cut to a version."""
+    """A cut of the history to a version."""
 
     version: int
 
 
 @attrs.frozen
 class Reached:
-    """History was cut to a version, in a coordinator's term; it was not left as it was because of another cut."""
+    """A cut to a version, in a coordinator's term, which was not superseded by another cut."""
 
     version: int
     term: int | None
@@ -75,7 +75,7 @@ class Reached:
 
 @attrs.frozen
 class Pinned:
-    """A pin of an owner, who has no other one then; `None`: released. A short one may expire."""
+    """The only pin of an owner; `None`: released. A short pin may expire."""
 
     owner: str
     version: int | None
@@ -99,19 +99,19 @@ class Published:
 
 @attrs.frozen
 class Jumped:
-    """The wall clock is off: pins may expire by it."""
+    """A wrong wall clock, by which pins may expire."""
 
 
 @attrs.frozen
 class Upkeep:
-    """What changes no answer."""
+    """A call that changes no read."""
 
     kind: str
 
 
 @attrs.frozen
 class Settings:
-    """What a life of a node is opened with."""
+    """The settings of a life of a node."""
 
     delay_seconds: float = 0.5
     skew_seconds: float = 0.5
@@ -120,7 +120,7 @@ class Settings:
 
 
 class Opened:
-    """The parts of one node, and what this process alone has in hand."""
+    """The parts of one node, and the state of its process."""
 
     def __init__(self, world: World, settings: Settings) -> None:
         self.number = world.kept["openings"] = world.kept.get("openings", 0) + 1
@@ -132,7 +132,7 @@ class Opened:
         self.low = LowWatermark(self.store, "A", hybrid, data_availability_seconds=settings.availability_seconds)
         self.times = PublishedTimes(self.store, "A", clock=world.clock)
         self.owners: list[str] = []
-        # Pins that somebody took for a short time, and that anybody may take again.
+        # Short pins, which any thread may take again.
         self.expiring: list[str] = world.kept.setdefault("expiring", [])
         self.tables: list[int] = []
         self.plan: CatalogPlan | None = None
@@ -142,7 +142,7 @@ class Opened:
         self.service.close()
 
     def in_time(self, call: Callable[[], AnswerT]) -> AnswerT:
-        """What a call answers, which waits for no clock that is wrong."""
+        """Return the result of a call that must not wait for a wrong clock."""
         began = self.clock.monotonic()
         answer = call()
         assert self.clock.monotonic() < began + LONGEST_WAIT_SECONDS, "somebody waited for a clock that was wrong"
@@ -165,7 +165,7 @@ class CatalogDriver:
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
         store.clock.advance(rng.choice([0.0, 1.0, 20.0]))
-        if store.clock.off is not float:  # a hazard puts it wrong, perhaps for one reading only
+        if store.clock.off is not float:  # a hazard sets it wrong, perhaps for one reading
             with journal.trying(Jumped()):
                 pass
         self._act(store, rng, journal)
@@ -180,7 +180,7 @@ class CatalogDriver:
             self._execute(store, rng, journal)
             self._cut(store, rng, journal)
         elif kind in ("pin", "move", "publish", "raise"):
-            with store.host:  # names and tables of its own, a host changes on one thread
+            with store.host:  # a host changes its names and tables on one thread
                 getattr(self, f"_{kind}")(store, rng, journal)
         else:
             with journal.trying(Upkeep(kind)):
@@ -193,7 +193,7 @@ class CatalogDriver:
         service = store.service
         service.poll()
         names = sorted(_schemas(service, service.history.latest))
-        # Two of these are more than a piece of a snapshot may hold.
+        # Two of these exceed the size of a piece of a snapshot.
         created = tuple(f"S{rng.getrandbits(40):010x}-{number} {'x' * 200}" for number in range(rng.randint(1, 3)))
         dropped = tuple(rng.sample(names, min(len(names), rng.randrange(2))))
         commands: list[PutObject | DropObject] = [
@@ -205,7 +205,7 @@ class CatalogDriver:
             try:
                 return service.execute(commands, wait=wait)
             except ClockSkewExceeded:
-                # The log's latest version is far ahead of this clock: nobody should wait for the next one.
+                # The log's latest version is far ahead of this clock: do not wait for the next version.
                 return service.execute(commands, wait=False)
 
         made = self._tried(lambda: store.in_time(execute), Executed(created, dropped), journal)
@@ -225,7 +225,7 @@ class CatalogDriver:
                                 topology=Topology.of("A"), low_watermark=time, term=rng.choice([None, store.number]))
             plan = service.plan(view=view)
             if rng.random() < 0.2:
-                store.plan = plan  # carried out by a later act, when pins may hold what it cuts
+                store.plan = plan  # carried out by a later act, when pins may protect the versions that it cuts
                 return
             if rng.random() < 0.3:
                 with store.host:
@@ -234,7 +234,7 @@ class CatalogDriver:
             try:
                 self._tried(lambda: service.compact(plan), Cut(plan.target), journal)
             except Stale:
-                return  # somebody has cut, pinned or taken over meanwhile
+                return  # another process has cut, pinned or taken over
             with journal.trying(Reached(plan.target, plan.view.term)):
                 pass
 
@@ -256,7 +256,7 @@ class CatalogDriver:
             (store.expiring if pinned.is_short else store.owners).append(pinned.owner)
 
     def _move(self, store: Opened, rng: Random, journal: Journal) -> None:
-        """Move a pin on, renew it, or release it."""
+        """Move a pin to a later version, renew it, or release it."""
         service = store.service
         if not store.owners:
             self._pin(store, rng, journal)

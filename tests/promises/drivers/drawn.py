@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers whose first choices are given."""
+"""A random generator with given first choices."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from random import Random
 from typing import Any
 
 ANY, LAST = object(), object()
-"""In place of a choice: one that is drawn; the last one."""
+"""In place of a given choice: a drawn choice; the last option."""
 
 
 class Drawn(Random):
-    """Chooses what it is given first, and draws everything else.
+    """Returns the given choices first, and draws the others.
 
     Args:
-        seed: of what is drawn.
+        seed: of the draws.
         first: the first choices.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `FileFence` and a `KVFence` as the hazards see them."""
+"""The drivers of a `FileFence` and a `KVFence`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEVER_NAMED = "never admitted to"
 
 @attrs.frozen
 class Admitted:
-    """A token admitted to a resource."""
+    """An admission of a token to a resource."""
 
     resource: str
     token: int
@@ -30,7 +30,7 @@ class Admitted:
 
 @attrs.frozen
 class Committed:
-    """A value committed with a token that had been admitted."""
+    """A commit of a value with an admitted token."""
 
     resource: str
     token: int
@@ -38,7 +38,7 @@ class Committed:
 
 @attrs.frozen
 class Read:
-    """A commitment that the fence has shown, and which therefore stays."""
+    """A commitment that the fence returned, and that is therefore final."""
 
     resource: str
     token: int
@@ -46,19 +46,19 @@ class Read:
 
 @attrs.frozen
 class Floor:
-    """Every lower token refused everywhere."""
+    """A rise of the floor: lower tokens are refused for all resources."""
 
     token: int
 
 
 @attrs.frozen
 class Seen:
-    """What a resource may be found in.
+    """A possible state of a resource.
 
     Attributes:
-        token: the highest, 0 for none.
-        committed: the token that committed, 0 for none.
-        floor: what was recorded below is forgotten, so this floor, or a higher one, is in force.
+        token: the highest token, 0 without an admission.
+        committed: the token of the commitment, 0 without a commitment.
+        floor: the least floor: records below it were dropped.
     """
 
     token: int = 0
@@ -75,13 +75,13 @@ AnyFence: TypeAlias = FileFence | KVFence
 
 @attrs.frozen
 class Opened:
-    """A fence, which has nothing to close."""
+    """A fence, which needs no close."""
 
     fence: AnyFence
     host: HostLock = attrs.field(factory=HostLock)
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class FileFenceDriver:
@@ -90,7 +90,7 @@ class FileFenceDriver:
     has_peers = False
 
     def settings(self) -> Sequence[float]:
-        """How many seconds a call waits for others."""
+        """Return the seconds for which a call waits for others."""
         return [30.0, 0.0, 3600.0]
 
     def open(self, world: World, settings: float) -> Opened:
@@ -100,14 +100,14 @@ class FileFenceDriver:
         return None
 
     def changes_nothing(self, error: CompactlibError) -> bool:
-        """Whether the fence promises of this error that nothing was changed."""
+        """Return whether the fence promises that a call with this error changed nothing."""
         return isinstance(error, FencedOff)
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
         kind = rng.choice(["admit", "guard", "admit", "floor", "late", "commit", "read"])
         fence, resource, step = store.fence, rng.choice(RESOURCES), rng.randrange(3)
         if kind == "admit":
-            with store.host:  # so that the journal has them in the order in which the fence has carried them out
+            with store.host:  # so that the journal has the fence's order
                 self._admit(fence, resource, _highest(fence, resource, journal) + step, journal)
         elif kind == "floor":
             with store.host:
@@ -120,12 +120,12 @@ class FileFenceDriver:
                 if token:
                     _require_late(fence, resource, token - 1)
                 with journal.trying(Floor(min(step, token))):
-                    fence.raise_floor(min(step, token))  # a late one, which lowers nothing
+                    fence.raise_floor(min(step, token))  # a late call, which lowers nothing
         else:
             self._commit(store, kind, resource, step, journal)
 
     def _raise_floor(self, fence: AnyFence, step: int, journal: Journal) -> None:
-        """To the lowest token that is still in use, or above it."""
+        """Raise the floor to the lowest token in use, or above it."""
         highest = {resource: _highest(fence, resource, journal) for resource in RESOURCES}
         floor = min(highest.values()) + step
         with journal.trying(Floor(floor)):
@@ -173,7 +173,7 @@ class FileFenceDriver:
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
         if damage == "missing" and not any(_highest(store.fence, each, Journal()) for each in RESOURCES):
-            return  # the folder as a whole is gone, and nobody can tell this fence from a new one
+            return  # without its folder, this fence cannot be distinguished from a new one
         floors, allowed = allowed_of(journal)
         try:
             floor = _highest(store.fence, NEVER_NAMED, Journal())
@@ -200,7 +200,7 @@ class FileFenceDriver:
 
 
 class KVFenceDriver(FileFenceDriver):
-    """A fence in the cells of a key-value store, which knows no guarded steps, and which several processes use."""
+    """A fence in the cells of a key-value store, without guarded steps, for several processes."""
 
     has_peers = True
 
@@ -216,7 +216,7 @@ class KVFenceDriver(FileFenceDriver):
 
 
 def _highest(fence: AnyFence, resource: str, journal: Journal) -> int:
-    """The lowest token that the fence admits: the highest that it has seen, or its floor."""
+    """Return the lowest token that the fence admits: the highest admitted token, or the floor."""
     try:
         with journal.trying(Admitted(resource, 0)):
             return fence.admit(resource, 0).token
@@ -232,7 +232,7 @@ def _read(fence: AnyFence, resource: str, journal: Journal) -> None:
 
 
 def _require_late(fence: AnyFence, resource: str, token: int) -> None:
-    """A worker whose token is not the highest is refused, whatever it tries."""
+    """Require that every call of a worker with a lower token is refused."""
     for call in ("admit", "commit", "guard"):
         with contextlib.suppress(FencedOff):
             if call == "admit":
@@ -245,7 +245,7 @@ def _require_late(fence: AnyFence, resource: str, token: int) -> None:
 
 
 def allowed_of(journal: Journal) -> tuple[set[int], dict[str, set[Seen]]]:
-    """The floors that may be in force, and by resource in what it may be found."""
+    """Return the possible floors, and the possible states of each resource."""
     floors, allowed = {0}, dict[str, set[Seen]]()
 
     def note(resource: str, is_sure: bool, *, token: int, committed: int = 0) -> None:
@@ -256,7 +256,7 @@ def allowed_of(journal: Journal) -> tuple[set[int], dict[str, set[Seen]]]:
         allowed[resource] = after if is_sure else before | after
 
     changes = standing(journal)
-    # A floor without an acknowledgement may still be on its way, and what lies below it is forgotten then.
+    # A floor without an acknowledgement may still be raised, which drops the records below it.
     late = [change for change in changes if isinstance(change.what, Floor) and not change.acknowledged]
     for change in (*changes, *late):
         is_sure = change.acknowledged
@@ -269,6 +269,6 @@ def allowed_of(journal: Journal) -> tuple[set[int], dict[str, set[Seen]]]:
                 raised = {max(each, floor) for each in floors}
                 floors = raised if is_sure else floors | raised
                 for resource, before in allowed.items():
-                    # What was forgotten may be back after a crash: it lies below the floor, where nothing is admitted.
+                    # A dropped record may be back after a crash: it is below the floor, where no token is admitted.
                     allowed[resource] = before | {Seen(floor=floor) for seen in before if seen.token < floor}
     return floors, allowed

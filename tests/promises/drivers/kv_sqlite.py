@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `SqliteStore` as the hazards see it."""
+"""The driver of a `SqliteStore`."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ class Wrote:
 
 @attrs.frozen
 class Settings:
-    """How it is opened."""
+    """The settings of an opening."""
 
     synchronous: str = "normal"
     page_size: int = 1000
 
 
 class SqliteInFront(StoreInFront):
-    """A store in a file, each request of which is a step of its world; `opening` tells apart who opened it."""
+    """A store in a file, each request of which is a step of its world; `opening` is a number."""
 
     opening: int
     host: HostLock
 
     @classmethod
     def opened(cls, world: World, settings: Settings, name: str = "kv.sqlite") -> SqliteInFront:
-        # A host that has made its store once wants it to be there.
+        # After the first opening, a missing store is an error.
         path, made = world.folder / name, world.folder / f"{name}.made"
         sqlite = SqliteStore(path, synchronous=settings.synchronous, page_size=settings.page_size,  # type: ignore[arg-type]
                              create=not made.exists(), files=world.files, clock=world.clock)
@@ -77,7 +77,7 @@ class SqliteInFront(StoreInFront):
 
 
 class SqliteDriver:
-    """A key-value store in one file of SQLite's, whose own disk is not recorded."""
+    """A key-value store in one file of SQLite, whose disk requests are not recorded."""
 
     has_peers = True
 
@@ -117,7 +117,7 @@ class SqliteDriver:
                                    [Put(*cell, data) for cell, data in changes.items() if data is not None],
                                    [Delete(*cell) for cell, data in changes.items() if data is None])
                 elif kind == "refused":
-                    # Of a key that nobody writes: of another one, another owner may make the condition hold meanwhile.
+                    # A key without writers: another owner could make the condition of another key hold.
                     store.transact([Condition(first[0], b"never", EXISTS)], [Put(*second, b"refused")])
                     raise AssertionError("a condition that does not hold was passed")
                 else:
@@ -132,7 +132,7 @@ class SqliteDriver:
             if not damage:
                 store.audit()
             return
-        # A row whose place in the file's tree is damaged may be missed, and then the audit finds it.
+        # A read may miss a row whose tree is damaged; the audit finds the damage.
         assert damage, f"found {found} and scanned {scanned}, possible is one of {possible}"
         with contextlib.suppress(CorruptData):
             store.audit()
@@ -141,7 +141,7 @@ class SqliteDriver:
 
 
 def states_of(store: KVStore, cells: Iterable[Cell]) -> dict[Cell, object]:
-    """By cell: its predicate, `None` if it is absent."""
+    """Return the predicate of each cell, `None` if it is absent."""
     found: dict[Cell, object] = {}
     for cell in cells:
         try:
@@ -156,7 +156,7 @@ def after(state: Cells, what: Wrote) -> Iterator[Cells]:
 
 
 def _read(store: SqliteInFront) -> Iterator[tuple[Cell, bytes | str | None]]:
-    """Each cell with its value; `None` if it is absent."""
+    """Yield each cell with its value; `None` if it is absent."""
     for cell in ((partition, key) for partition in PARTITIONS for key in KEYS):
         try:
             yield cell, store.get(*cell).value

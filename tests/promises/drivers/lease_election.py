@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The elections of three nodes over a shared key-value store as the hazards see them."""
+"""The driver of elections of three nodes over a shared key-value store."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LEASE = 9.0
 
 @attrs.frozen
 class Looked:
-    """One look of a node."""
+    """A poll of a node."""
 
     node: str
 
 
 @attrs.frozen
 class Told:
-    """What a node has learnt: who coordinates in a term. `opening` and `node` name it."""
+    """The coordinator of a term, as node `node` of opening `opening` read it."""
 
     term: int
     coordinator: str
@@ -34,30 +34,30 @@ class Told:
 
 
 class Opened:
-    """The elections on three nodes in one process, and what they have learnt."""
+    """The elections on three nodes in one process, and their results."""
 
     def __init__(self, world: World) -> None:
         self.number = world.kept["openings"] = world.kept.get("openings", 0) + 1
         self.clock: WorldClock = world.clock
         self.told: list[Told] = []
         store = world.keyed("election", lambda: MemoryStore(predicates="value"))
-        # Half of the openings have nodes of the same names as the opening before.
+        # Half of the openings use the node names of the opening before.
         names = [f"{letter}{self.number // 2 % 2}" for letter in "abc"]
         self.nodes = {name: LeaseElection(store, name, lease_seconds=LEASE, clock=world.clock,
                                           rng=Random(f"{name} {self.number}")) for name in names}
 
     def look(self, node: str) -> None:
-        """Look now on a node."""
+        """Poll on a node."""
         elected = self.nodes[node].poll()
         if elected is not None:
             self.told.append(Told(elected.term, elected.node, self.number, node, self.clock.monotonic()))
 
     def close(self) -> None:
-        """An election has nothing to close."""
+        """Do nothing: an election has nothing to close."""
 
 
 class LeaseElectionDriver:
-    """Nodes that look at times of their own, and that stop to look for a while."""
+    """Nodes that poll at different times, and that pause for a while."""
 
     has_peers = True
 
@@ -89,16 +89,16 @@ class LeaseElectionDriver:
         self._require_successor(store, told)
 
     def _require_successor(self, store: Opened, told: Sequence[Told]) -> None:
-        """Whoever held the lease before, a node that looks on is elected, in a later term."""
+        """Require that a node that keeps polling is elected, in a later term, despite an earlier lease."""
         node = min(store.nodes)
         for _ in range(5):
             store.look(node)
             store.clock.advance(LEASE / 3)
         last = store.told[-1]
-        assert last.coordinator == node, f"{node} has looked for more than a lease, and {last.coordinator} is elected"
-        # What was told before may have been told of this opening.
+        assert last.coordinator == node, f"{node} has polled for more than a lease, and {last.coordinator} is elected"
+        # Earlier results may be results of this opening.
         highest = max((one.term for one in told if one.opening != store.number), default=0)
-        assert last.term > highest, f"{node} is elected in term {last.term}, and term {highest} was told before"
+        assert last.term > highest, f"{node} is elected in term {last.term}, and term {highest} was read before"
 
 
 def _require_one_coordinator(told: Sequence[Told]) -> None:
@@ -112,7 +112,7 @@ def _require_one_coordinator(told: Sequence[Told]) -> None:
 
 
 def _require_whole_leases(told: Sequence[Told]) -> None:
-    """A coordinator that has just renewed its lease keeps it that long."""
+    """Require that a coordinator keeps a renewed lease for its whole time."""
     holding = sorted((one for one in told if one.coordinator == one.node), key=lambda one: (one.term, one.at))
     renewed = dict[int, Told]()
     for one in holding:

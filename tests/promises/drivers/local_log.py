@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `LocalLog` as the hazards see it."""
+"""The driver of a `LocalLog`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from compactlib.testing import HostLock, Journal, World
 
 @attrs.frozen
 class Proposed:
-    """A command, by a text that no other command has."""
+    """A command with a unique text."""
 
     text: str
 
 
 @attrs.frozen
 class Carried:
-    """A command that the log has shown at a place: in an answer, or to who decides on the next one."""
+    """A command that the log returned with its index, or passed to a decision on the next command."""
 
     index: int
     term: int
@@ -36,21 +36,21 @@ class Carried:
 
 @attrs.frozen
 class Forgotten:
-    """Commands up to an index, which a snapshot of the host's covers."""
+    """Commands up to an index, which a snapshot of the host covers."""
 
     index: int
 
 
 @attrs.frozen
 class Begun:
-    """A new term, noted by an opening that has returned."""
+    """The new term of an opening that returned."""
 
     term: int
     opening: int
 
 
 class Machine:
-    """Remembers each command that it is given, from where the log begins."""
+    """Records each command, from the first of the log on."""
 
     def __init__(self, applied_index: int, carried: Iterable[Carried] = ()) -> None:
         self.applied_index = applied_index
@@ -73,7 +73,7 @@ class Machine:
 
 @attrs.frozen
 class Opened:
-    """A started log, its state machine, where the host keeps snapshots of that, and which opening it is."""
+    """A started log, its state machine, the host's snapshots, and the number of the opening."""
 
     log: LocalLog
     machine: Machine
@@ -86,7 +86,7 @@ class Opened:
 
 
 class LocalLogDriver:
-    """A command log of small segments: proposals, decisions, decisions for nothing, and compactions."""
+    """A command log of small segments: proposals, decisions, empty decisions, and compactions."""
 
     def __init__(self) -> None:
         self._host = HostLock()
@@ -102,7 +102,7 @@ class LocalLogDriver:
         try:
             snapshots = SnapshotStore(world.keyed("snapshots", MemoryStore), b"p", clock=world.clock, rng=Random(0))
             snapshot = snapshots.load()
-            # Where a world has lost its stores in memory, what the log has forgotten is as if it had never been.
+            # In a world that has lost its stores in memory, forgotten commands count as never proposed.
             machine = Machine(log.first_index - 1) if snapshot is None else Machine.of(snapshot.data)
             log.start(machine)
         except BaseException:
@@ -129,7 +129,7 @@ class LocalLogDriver:
         log, carried = store.log, store.machine.carried
         found, end = {each.text: each for each in carried}, carried[-1].index if carried else 0
         if damage == "missing" and not carried and log.last_index == log.term:
-            return  # the folder as a whole is gone, and nobody can tell this log from a new one
+            return  # without its folder, this log cannot be distinguished from a new one
         tried = [change.what for change in journal.changes]
         sure = [change.what for change in journal.changes if change.acknowledged]
         places = {what.text: what.index for what in tried if isinstance(what, Carried)}
@@ -138,7 +138,7 @@ class LocalLogDriver:
         forgotten = max((what.index for what in tried if isinstance(what, Forgotten)), default=0)
         assert log.first_index <= forgotten + 1, f"the log begins at {log.first_index}, forgotten was {forgotten}"
         for what in sure:
-            # A cut file is as if the last writes were never synced, a folder that was put back as if never made.
+            # After a cut the last writes, and after an older folder all later writes, count as never made.
             is_older = damage in ("cut", "put back")
             is_lost = is_older and isinstance(what, Proposed | Carried) and places.get(what.text, end + 1) > end
             match what:
@@ -148,7 +148,7 @@ class LocalLogDriver:
                     assert is_lost or found.get(text) == what, f"{what} is not in the log, {found.get(text)} is"
                 case Begun(term=term, opening=opening) if opening != store.opening:
                     assert log.term > term or is_older, f"term {log.term} is not above {term}, which had begun"
-        # Each opening takes one term and one place.
+        # Each opening takes one term and one index.
         for one, other in pairwise([*carried, Carried(log.last_index + 1, log.term, "the next one")]):
             assert other.index - one.index == 1 + other.term - one.term, f"{one} is followed by {other}"
 
@@ -162,7 +162,7 @@ def _compact(store: Opened, rng: Random, journal: Journal) -> None:
     store.log.decide(look)
     index, data = dumped[-1]
     store.snapshots.save(store.log.term, index, data)
-    # Some of what the snapshot covers may stay, for who is restored from an older one.
+    # Some commands of the snapshot may stay, for a host restored from an older snapshot.
     index = rng.randint(min(store.log.first_index - 1, index), index)
     with journal.trying(Forgotten(index)):
         store.log.compact(index)

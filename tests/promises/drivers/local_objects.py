@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LocalObjects` as the hazards see it."""
+"""The driver of `LocalObjects`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from compactlib.testing import HostLock, Journal, World
 from tests.promises.drivers.tidy import leftovers_of
 
 SHARED = ("made/a", "made/b", "listed/a", "listed/deep/b", "got/a", "got/deep/b", "a")
-"""Keys that each writer creates, with a content of its own, and nobody deletes.
+"""Keys that every writer creates, each with different content, and that no writer deletes.
 
-Who opens the store first sees some of them in a listing, some by reading them, and some by creating them once more:
-another writer may have been killed before it made them durable.
+An opening finds some of them in a listing, some by reading them, and some by creating them again: another writer may
+have been killed before it made them durable.
 """
 
 
 @attrs.frozen
 class Offered:
-    """A create of a shared key: there is an object now, this one or that of another writer."""
+    """A create of a shared key: an object of this or of another writer exists now."""
 
     key: str
     data: bytes
@@ -32,7 +32,7 @@ class Offered:
 
 @attrs.frozen
 class Known:
-    """What lies under a shared key, as the store has said it: it never changes."""
+    """The content read under a shared key, which never changes."""
 
     key: str
     data: bytes
@@ -40,14 +40,14 @@ class Known:
 
 @attrs.frozen
 class Listed:
-    """A shared key that was in a listing."""
+    """A shared key in a listing."""
 
     key: str
 
 
 @attrs.frozen
 class Created:
-    """A create of a key that only this writer uses, perhaps once more."""
+    """A create of a key that only this writer uses, perhaps a repeated one."""
 
     key: str
     data: bytes
@@ -62,7 +62,7 @@ class Deleted:
 
 @attrs.frozen
 class Writer:
-    """An open store, and the name of who has it: several may have the same folder open."""
+    """An open store with the name of its writer: several may have the same folder open."""
 
     store: LocalObjects
     name: str
@@ -73,7 +73,7 @@ class Writer:
 
 
 class LocalObjectsDriver:
-    """Objects in a folder: creates, also of what exists, ranges, listings, deletes of one and of many."""
+    """Objects in a folder: creates, also of existing keys, ranges, listings, deletes of one and of many."""
 
     def settings(self) -> Sequence[None]:
         return [None]
@@ -90,7 +90,7 @@ class LocalObjectsDriver:
         if kind == "offer":
             self._offer(store, rng, journal)
         else:
-            with store.host:  # keys of its own are created and deleted on one thread
+            with store.host:  # its own keys are created and deleted on one thread
                 self._use_own(store, kind, rng, journal)
 
     def _offer(self, store: Writer, rng: Random, journal: Journal) -> None:
@@ -109,13 +109,13 @@ class LocalObjectsDriver:
                 _note(journal, Known(key, data))
             elif key.startswith("got/"):
                 _note_known(store, key, journal)
-            # Of the others it is relied on alone that they are there.
+            # The others have to exist.
 
     def _use_own(self, store: Writer, kind: str, rng: Random, journal: Journal) -> None:
         keys = [f"{folder}/{store.name}" + name for folder in ("own", "own/deep") for name in ("", ".x")]
         if kind == "create":
             for key in rng.sample(keys, 3):
-                # What exists keeps its content: one of a key, so that it is known what that is.
+                # An existing object keeps its content; each key has one content, so that it is known.
                 with journal.trying(Created(key, key.encode() * 20)), contextlib.suppress(ObjectExists):
                     store.store.create(key, memoryview(key.encode() * 20))
             return
@@ -138,17 +138,17 @@ class LocalObjectsDriver:
         assert {info.key for info in objects.list()} == there
         assert [info.key for info in objects.list("own/", after="own/deep/w1")] == sorted(
             key for key in there if key.startswith("own/") and key > "own/deep/w1")
-        objects.sweep(float("inf"))  # nobody else is at work
+        objects.sweep(float("inf"))  # no other writer is running
         assert not leftovers_of(Path(objects.folder) / ".incoming"), "the sweep has left something"
 
 
 def ref_of(key: str, data: bytes) -> ObjectRef:
-    """What a host remembers of an object."""
+    """Return the host's reference of an object."""
     return ObjectRef(key, len(data), Digest.of(data))
 
 
 def _read(objects: LocalObjects, key: str, expected: set[bytes | None]) -> bytes | None:
-    """What lies under a key, checked if it is expected; `None` for no object."""
+    """Return the content under a key, checked if it is expected; `None` for an absent object."""
     try:
         for data in expected:
             if data is not None:
@@ -160,7 +160,7 @@ def _read(objects: LocalObjects, key: str, expected: set[bytes | None]) -> bytes
 
 
 def allowed_of(journal: Journal) -> dict[str, set[bytes | None]]:
-    """By key: the contents that may be there, `None` for no object."""
+    """Return the possible contents of each key, `None` for an absent object."""
     allowed: dict[str, set[bytes | None]] = {}
     for change in journal.changes:
         match change.what:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states in which a store may be after what a host tried; a driver says what one change makes of one state."""
+"""The possible states of a store after the changes of a journal; a driver defines the effect of one change."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from compactlib.testing import Journal
 
 StateT = TypeVar("StateT")
 MOST_TIMES = 2
-"""How often a change without an answer may happen: a part of it now, and the rest later."""
+"""The number of times a change without an answer may happen: a part at once, and the rest later."""
 
 
 class Tried(Protocol):
-    """What is in the journal."""
+    """A change in the journal."""
 
     @property
     def opening(self) -> int:
-        """Of which opening of the store; a change without an answer may still happen until that one ends."""
+        """The number of its opening; a change without an answer may happen until that opening ends."""
 
 
 def possible_states(journal: Journal, first: StateT, after: Callable[[StateT, Any], Iterable[StateT]],
                     partly: Callable[[StateT, Any], Iterable[StateT]]) -> set[StateT]:
-    """The states in which the store may be: one, if everything was acknowledged.
+    """Return the possible states of the store: one, if all changes were acknowledged.
 
     Args:
-        journal: what was tried.
-        first: the state before.
-        after: the states after a change that was acknowledged; none if it cannot happen in that state.
-        partly: the other states in which a change may leave the store that was not acknowledged.
+        journal: the changes that were tried.
+        first: the initial state.
+        after: the states after an acknowledged change; empty if the change cannot happen in a state.
+        partly: the other possible states after a change without an acknowledgement.
     """
     late = dict[int, Tried]()
-    states: set[tuple[StateT, tuple[int, ...]]] = {(first, ())}  # with what of the late ones has happened in it
+    states: set[tuple[StateT, tuple[int, ...]]] = {(first, ())}  # with the numbers of late changes that have happened
     for number, change in enumerate(journal.changes):
         late = {each: what for each, what in late.items() if what.opening == change.what.opening}
         states = {(state, tuple(each for each in happened if each in late)) for state, happened in states}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `RaftLogStore` of two logs as the hazards see it."""
+"""The driver of a `RaftLogStore` of two logs."""
 
 from __future__ import annotations
 
@@ -40,13 +40,12 @@ MOST_TRAILING = 2
 TIDY = ("store", "store/LOCK", "store/wal", r"store/wal/\d+\.wal", "store/logs", "store/logs/[ab]",
         r"store/logs/[ab]/\d+\.segment", "store/logs/[ab]/(LOCK|SNAPSHOT|HARD_STATE)", "store/logs/a/snapshots",
         r"store/logs/a/snapshots/\d+-\d+-\d+\.(state|checkpoint)")
-"""What may lie in the folder of a world whose store is open and at rest."""
+"""The files of an open, idle store."""
 
 
 @attrs.frozen
 class Appended:
-    """Entries that replace all from the first one on; durable with what this opening next makes durable, or by
-    themselves."""
+    """Entries that replace all from the first index on; durable with the next sync of this opening, or before."""
 
     log: str
     first: int
@@ -68,7 +67,7 @@ class Synced:
 
 @attrs.frozen
 class Cut:
-    """Everything above an index taken back, synced."""
+    """A truncation of everything above an index, synced."""
 
     log: str
     last: int
@@ -77,8 +76,7 @@ class Cut:
 
 @attrs.frozen
 class Snapshot:
-    """A snapshot in force, with the indexes that stay alive, and how many of the last may stay although they are dead.
-    """
+    """A snapshot, with its live indexes, and the number of last entries that may stay although they are dead."""
 
     log: str
     index: int
@@ -106,7 +104,7 @@ class Voted:
 
 @attrs.frozen
 class Removed:
-    """A log removed with all that it held."""
+    """A removal of a log with all its entries."""
 
     log: str
     opening: int
@@ -114,7 +112,7 @@ class Removed:
 
 @attrs.frozen
 class Upkeep:
-    """A compaction or a reclaim, which changes no answer."""
+    """A compaction or a reclaim, which changes no read."""
 
     kind: str
 
@@ -124,7 +122,7 @@ def payload_of(log: str, index: int, term: int) -> bytes:
 
 
 def live_of(log: RaftLog, index: int) -> tuple[int, ...]:
-    """What is alive under a snapshot: every third entry, until nine more are there."""
+    """Return the live indexes of a snapshot: every third of the last nine entries, without those that are dead."""
     row = log.state
     return tuple(i for i in range(max(index - 8, 1), index + 1) if i % 3 == 0 and (i > row.index or i in row.live))
 
@@ -153,7 +151,7 @@ def state_of(index: int, live: Sequence[int]) -> bytes:
 
 
 def _without_locks(request: Request, act: Callable[[], Any]) -> Any:
-    """Locks are made beside the disk that a crash is recorded of, and go with a removed log."""
+    """A step that ignores lock files: a recording leaves them out, and a removed log removes its own."""
     if request.kind == "unlink" and os.path.basename(request.path) == "LOCK":
         os.unlink(request.path)
         return None
@@ -179,7 +177,7 @@ class Opened:
 
 @contextlib.contextmanager
 def pinned(log: RaftLog) -> Iterator[RaftLog]:
-    """Inside it some entries of the log are pinned; they are read at its end as they were."""
+    """Pin some entries for the time of the block; require that they are unchanged at its end."""
     terms = {index: term for index in range(max(log.last_index - 8, 0), log.last_index + 1, 2)
              if isinstance(term := _answer(log, index), int)}
     try:
@@ -191,7 +189,7 @@ def pinned(log: RaftLog) -> Iterator[RaftLog]:
     terms = {entry.index: entry.term for entry in pin.entries()}
     try:
         yield log
-        # What was taken back meanwhile, or replaced by another leader's entries, is no longer pinned.
+        # Entries that were truncated or replaced during the block are no longer pinned.
         found = {entry.index: entry for entry in pin.entries()}
         lost = [index for index in terms if index not in found and index <= log.state.index]
         assert not lost, f"pinned were {terms}, {sorted(found)} are read, and the snapshot is {log.state.index}"
@@ -204,7 +202,7 @@ def pinned(log: RaftLog) -> Iterator[RaftLog]:
 
 @attrs.frozen
 class Beside:
-    """Runs the tasks of a compaction, and does something else before it or after it."""
+    """An executor that calls a function before or after the tasks of a compaction."""
 
     do: Callable[[], object]
     is_after: bool
@@ -237,7 +235,7 @@ class RaftLogStoreDriver:
                 options(7, 0.0, max_wal_bytes=1 << 16, max_memtable_entries=9)]
 
     def open(self, world: World, settings: StoreOptions) -> Opened:
-        # Only then is a lost live set made anew from the state.
+        # With a machine, a lost live set is rebuilt from the state.
         machine_of = (lambda _: Machine()) if settings.keep_trailing else None
         log = attrs.evolve(settings.log, clock=world.clock, files=FilesInFront(_without_locks, world.files))
         store = RaftLogStore(world.folder / "store", attrs.evolve(settings, log=log, machine_of=machine_of))
@@ -268,7 +266,7 @@ class RaftLogStoreDriver:
                     log.reclaim()
 
     def _compact(self, store: Opened, log: RaftLog, rng: Random, journal: Journal) -> None:
-        """Compact alone, with pinned entries, or while a flush takes back what is rewritten."""
+        """Compact alone, with pinned entries, or while a flush replaces entries of the victims."""
         way = rng.choice(["alone", "pinned", "before", "after"])
 
         def flush() -> None:
@@ -281,7 +279,7 @@ class RaftLogStoreDriver:
         with pinned(log) if way == "pinned" else contextlib.nullcontext():
             with self._host:
                 if way in ("before", "after"):
-                    # In memory the log goes on otherwise than in its segments.
+                    # The log's memory has other entries than its segments.
                     self._take_back(store, "conflict", log, rng, journal)
                     self._append(store, log, rng, journal)
                 self._snapshot(store, log, rng, journal)
@@ -373,7 +371,7 @@ class RaftLogStoreDriver:
                 assert damage, f"log {log_id!r} is damaged"
                 refused.add(log_id)
                 continue
-            # One that is refused keeps nothing else back.
+            # The damage is in the refused log, so the other log has to be right.
             _check_log(log, log_id, journal, "" if refused else damage)
         if SNAPSHOTTED not in refused:
             _check_snapshots(store, journal, damage)
@@ -392,8 +390,8 @@ def _check_log(log: RaftLog | None, log_id: str, journal: Journal, damage: str) 
         if not wrong:
             return
     if log is not None and damage == "cut":
-        # As if the last writes had never been synced: what no snapshot covers is as it was at some time. If what was
-        # cut lies before what the WAL has, the log is refused.
+        # As if the last writes had never been synced: entries above the snapshot have an earlier state. If the WAL
+        # begins after the cut, the log is refused.
         row, kept = log.state.index, Kept.of(changes)[log_id]
         for count in range(len(changes)):
             earlier = Kept.of(changes[:count])[log_id].answers
@@ -403,7 +401,7 @@ def _check_log(log: RaftLog | None, log_id: str, journal: Journal, damage: str) 
 
 
 def histories_of(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
-    """The ways in which it may have gone: a removal without an acknowledgement was carried out whole, or not at all."""
+    """Yield the possible histories: an unacknowledged removal was carried out whole, or was not."""
     doubtful = [change for change in changes if isinstance(change.what, Removed) and not change.acknowledged]
     for done in itertools.product([True, False], repeat=len(doubtful)):
         kept = dict(zip(map(id, doubtful), done, strict=True))
@@ -412,7 +410,7 @@ def histories_of(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
 
 
 def _term(log: RaftLog, rng: Random) -> int:
-    """The term to go on in."""
+    """Draw the term of the next entries."""
     return max(log.state.term, log.last_term or 0, log.hard_state.term) or 1 + rng.randrange(5)
 
 
@@ -422,12 +420,12 @@ def _entries(appended: Appended) -> list[tuple[int, int, bytes]]:
 
 @attrs.define
 class Kept:
-    """What a log may hold.
+    """The possible states of a log.
 
     Attributes:
-        answers: by index, the terms of the entry that may be read there, or `ABSENT`, or `DEAD`.
-        rows: indexes of the snapshot that may be in force, -1 for none, and its live set.
-        votes: the term and vote that may be in force.
+        answers: by index, the possible terms of its entry, or `ABSENT`, or `DEAD`.
+        rows: the possible snapshots: index, -1 without a snapshot, and live set.
+        votes: the possible terms and votes.
     """
 
     answers: dict[int, set[object]] = attrs.field(factory=dict)
@@ -436,7 +434,7 @@ class Kept:
 
     @classmethod
     def of(cls, changes: Sequence[Change]) -> Mapping[str, Kept]:
-        """What each log may hold after these changes."""
+        """Return the possible states of each log after these changes."""
         kept = {SNAPSHOTTED: cls(), OTHER: cls()}
         waiting: list[Appended] = []
         for change in changes:
@@ -446,7 +444,7 @@ class Kept:
                 waiting = [each for each in waiting if each.opening == what.opening] + [what]
                 continue
             if is_sure and not isinstance(what, Voted | Upkeep):
-                # Durable behind all that this opening has appended to the same log.
+                # Durable after all earlier appends of this opening to the same log.
                 logs = {SNAPSHOTTED, OTHER} if isinstance(what, Synced) else {getattr(what, "log", SNAPSHOTTED)}
                 for each in waiting:
                     if each.opening == what.opening and each.log in logs:
@@ -459,7 +457,7 @@ class Kept:
         return kept
 
     def put(self, what: Any, is_sure: bool) -> None:
-        """Take a change into account that has happened for sure, or perhaps."""
+        """Apply a change, which is certain or possible."""
         match what:
             case Appended(first=first, term=term):
                 self._replace(range(first, _BEYOND), {i: {term} for i in what.indexes()}, is_sure)
@@ -492,7 +490,7 @@ _BEYOND = 1 << 20
 
 
 def wrong_with(log: RaftLog | None, kept: Kept, damage: str) -> str:
-    """What a log must not answer, as text; nothing if all is well."""
+    """Describe a wrong read of a log; an empty text if there is no wrong read."""
     if log is None:
         gone = [i for i, answers in kept.answers.items() if ABSENT not in answers]
         return f"it is gone, and {gone} with it" if gone or -1 not in kept.rows or NO_VOTE not in kept.votes else ""
@@ -521,7 +519,7 @@ def wrong_with(log: RaftLog | None, kept: Kept, damage: str) -> str:
 
 
 def _answer(log: RaftLog, index: int) -> object:
-    """The term of the entry at an index, or `ABSENT`, `DEAD` or `DAMAGED`."""
+    """Return the term of the entry at an index, or `ABSENT`, `DEAD` or `DAMAGED`."""
     try:
         found = log.read(index)
     except CorruptData:

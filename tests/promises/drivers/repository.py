@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A staging `Repository` as the hazards see it: over stores in memory, over SQLite, and with its ranges in a folder."""
+"""The driver of a staging `Repository`: over stores in memory, over SQLite, and with its ranges in a folder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Where: TypeAlias = Literal["memory", "values", "sqlite", "folder"]
 
 @attrs.frozen
 class Settings:
-    """How it is opened."""
+    """The settings of an opening."""
 
     options: StagingOptions
     rule: SplitRule
@@ -55,7 +55,7 @@ class Settings:
 
 
 class DatedObjects(LocalObjects):
-    """Objects in a folder that are dated by the clock of a world."""
+    """Objects in a folder with times of the clock of a world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.folder, files=world.files)
@@ -70,7 +70,7 @@ class DatedObjects(LocalObjects):
 
 @attrs.define(eq=False)
 class Opened:
-    """A repository that is open, with its stores."""
+    """An open repository with its stores."""
 
     repository: Repository
     committed: CommittedRanges
@@ -91,7 +91,7 @@ class RepositoryDriver:
     """Branches that are written, committed, merged, reset, compacted and collected.
 
     Args:
-        where: `"memory"`: both stores are in memory; `"values"`: so they are, and the key-value store compares values;
+        where: `"memory"`: both stores are in memory; `"values"`: likewise, and the key-value store compares values;
             `"sqlite"`: the key-value store is a file; `"folder"`: the ranges are files.
     """
 
@@ -139,7 +139,7 @@ class RepositoryDriver:
         return Opened(repository, committed, kv, world.clock, opening)
 
     def halves(self, what: tried.Change) -> Iterator[tuple[tried.Change, tried.Change]]:
-        """What of a write may come before, and what after everything that another owner does."""
+        """Yield the halves of a write that may happen before and after all changes of another owner."""
         if not isinstance(what, tried.Write):
             return
         for taken in product([False, True], repeat=len(what.items)):
@@ -147,7 +147,7 @@ class RepositoryDriver:
                              for half in (True, False))
             yield attrs.evolve(what, items=tuple(first)), attrs.evolve(what, items=tuple(second))
 
-    # --- what a host does
+    # --- acts
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
         kind = rng.choice(["merge", "reclaim", "delete", "put", "hard reset", "commit", "import", "reclaim", "put",
@@ -157,7 +157,7 @@ class RepositoryDriver:
                 self._do(store, kind, rng, journal)
                 return
             except BeingCollected:
-                # A collection ended half-way, and its marks turn writers away until they are old; or one is under way.
+                # The marks of a running or an interrupted collection refuse writers until they are old.
                 if self._reclaims.get(store.clock):
                     return
                 self._reclaim(store, journal)
@@ -170,11 +170,11 @@ class RepositoryDriver:
         elif kind == "reclaim":
             self._reclaim(store, journal)
         else:
-            with store.host:  # what one key or HEAD becomes in several threads at once is not promised
+            with store.host:  # the outcome of concurrent changes of a key or a HEAD is not promised
                 _Host(store, rng, journal).do(kind)
 
     def _reclaim(self, store: Opened, journal: Journal) -> None:
-        """Let a week pass and free what can no longer be read. A week is longer than a collection takes."""
+        """Let a week pass, longer than a collection takes, and free unreachable ranges."""
         with store.host:
             if not self._reclaims.get(store.clock):
                 store.clock.advance(WEEK)
@@ -182,13 +182,13 @@ class RepositoryDriver:
         try:
             with journal.trying(tried.Upkeep(store.opening)):
                 if store.repository.status().ranges_refused:
-                    store.repository.adopt_ranges()  # what was written before an owner was known, an operator adopts
+                    store.repository.adopt_ranges()  # ranges written before an owner was known
                 store.repository.reclaim()
         finally:
             with store.host:
                 self._reclaims[store.clock] -= 1
 
-    # --- what must be there
+    # --- checks
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
         possible = possible_states(journal, tried.Repo(), lambda repo, what: what.ways(repo),
@@ -198,7 +198,7 @@ class RepositoryDriver:
             assert not found.is_damaged or damage, found
             assert not found.is_damaged or report.findings, f"verify() did not find the damage of {found}"
         else:
-            # A row of SQLite whose place in the file's tree is damaged may be missed, and then its audit finds it.
+            # A read may miss a row of SQLite whose tree is damaged; the audit finds the damage.
             assert damage, f"found {found}, possible is one of {possible}"
             assert self._where == "sqlite", f"found {found}, possible is one of {possible}"
             with contextlib.suppress(CompactlibError):
@@ -210,7 +210,7 @@ class RepositoryDriver:
 
 
 class _Host:
-    """What is done on branches `main` and `dev`, one change after the other."""
+    """The changes on branches `main` and `dev`, one after the other."""
 
     def __init__(self, store: Opened, rng: Random, journal: Journal) -> None:
         self.opening, self.repository, self.committed = store.opening, store.repository, store.committed
@@ -310,7 +310,7 @@ class _Host:
             self.require_own(made, change.message)
 
     def require_own(self, report: Any, message: str) -> None:
-        """The commit that a caller is told of is its own."""
+        """Require that the commit of a report has the caller's message."""
         if not report.is_empty:
             found = self.repository.commit(report.commit_id).message
             assert found == message, f"commit {message} was made, and {found} was told"
@@ -362,10 +362,10 @@ class _Host:
 
 @attrs.frozen
 class _Found:
-    """What a repository answers; `"damaged"` where it names damage instead.
+    """The content read from a repository; `"damaged"` in place of a value whose read raised.
 
     Attributes:
-        branches: by name: the messages of its log, the contents of HEAD, and its own.
+        branches: by name: the messages of its log, the contents of HEAD, and its contents.
         commits: by message: the contents.
     """
 
@@ -431,7 +431,7 @@ def _entries(view: Any) -> Iterator[Any]:
 
 
 def _require_agreement(branch: Any, head: dict[bytes, bytes], now: dict[bytes, bytes]) -> None:
-    """The other ways to read a branch give the same as its listings."""
+    """Require that the other ways to read a branch agree with its listings."""
     differs = {key for key in {*head, *now} if head.get(key) != now.get(key)}
     assert {each.key for each in branch.differences(page_limit=5)} == differs, (branch, head, now)
     assert branch.is_dirty() == bool(differs), (branch, head, now)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedulers as the hazards see them: over a log in a key-value store, and over a log in a folder.
+"""Drivers of schedulers: over a log in a key-value store, and over a log in a folder.
 
-Each block that is added stands for one row of the same name. A job's output holds the rows of its sources, so that at
-any time each row must be in exactly one block of the index. Workers live in the journal: it says what they were told.
+Each added block has one row of the same name. A job's output has the rows of its sources, so that at any time each row
+must be in exactly one block of the index. Workers are in the journal, with the answers to their polls.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PLACE: dict[str, Any] = {"tenant": "A", "shard": 0}
 
 @attrs.frozen
 class Added:
-    """Blocks given to the scheduler in one command, all of one time."""
+    """Blocks added in one command, with equal times."""
 
     blocks: tuple[str, ...]
     time: float
@@ -56,14 +56,14 @@ class Added:
 
 @attrs.frozen
 class Told:
-    """What the scheduler said became of added blocks."""
+    """The scheduler's report on added blocks."""
 
     kept: tuple[str, ...]
 
 
 @attrs.frozen
 class Lease:
-    """A job that a worker was given."""
+    """A job that a worker got."""
 
     name: str
     token: int
@@ -75,7 +75,7 @@ class Lease:
 
 @attrs.frozen
 class Report:
-    """What a worker says of its job; `output` is the block that it wrote."""
+    """A worker's report on its job; `output` is the block that it wrote."""
 
     lease: Lease
     status: str
@@ -100,7 +100,7 @@ class Polled:
 
 @attrs.frozen
 class Answered:
-    """What a worker was told: which reports were accepted, which jobs it has, what it is to delete."""
+    """The answer to a poll: the accepted reports, the worker's jobs, the tombstones to delete."""
 
     opening: int
     term: int
@@ -113,21 +113,21 @@ class Answered:
 
 @attrs.frozen
 class Retained:
-    """Retention of what is older than a time."""
+    """Retention: blocks before a time are deleted."""
 
     before: float
 
 
 @attrs.frozen
 class Upkeep:
-    """A checkpoint, or jobs queued anew, which changes no row."""
+    """A checkpoint, or a requeue of jobs, which changes no row."""
 
     kind: str
 
 
 @attrs.frozen
 class Settings:
-    """How a scheduler is opened."""
+    """The settings of an opening."""
 
     config: SchedulerConfig
     snapshot_every: int
@@ -139,7 +139,7 @@ BASE = SchedulerConfig(
 
 
 class Opened:
-    """A scheduler, and the clock that it was opened with."""
+    """A scheduler with its clock."""
 
     def __init__(self, host: Scheduler, world: World, number: int) -> None:
         self.host, self.clock, self.close, self.number = host, world.clock, host.close, number
@@ -148,7 +148,7 @@ class Opened:
 
 
 class SchedulerDriver:
-    """What both schedulers have in common: blocks, workers, retention, quarantine and clean-up."""
+    """The acts and checks of both schedulers: blocks, workers, retention, quarantine and clean-up."""
 
     has_peers = False
 
@@ -169,12 +169,12 @@ class SchedulerDriver:
         if kind == "add":
             self._add(store, _new_blocks(rng), journal)
         elif kind == "again":
-            with store.deleting:  # a writer that tries again; once a worker has deleted a block, nobody does
+            with store.deleting:  # a writer's retry; after a worker has deleted a block, writers do not retry
                 deleted = {block for tombstone in _tombstones(journal) for block in getattr(tombstone, "blocks", ())}
                 earlier = [added for added in _tried(journal, Added) if not deleted & set(added.blocks)]
                 self._add(store, rng.choice(earlier or [_new_blocks(rng)]), journal)
         elif kind == "work":
-            # A poll plans, the next one assigns, and a later one reports.
+            # The first poll plans, the next assigns, and a later poll reports.
             for _ in range(rng.randint(2, 5)):
                 self._poll(store, rng, journal, capacity=rng.choice([0, 2, 2]))
                 store.clock.advance(rng.choice([0.0, 0.0, 6.0]))
@@ -197,7 +197,7 @@ class SchedulerDriver:
             pass
 
     def _poll(self, store: Opened, rng: Random, journal: Journal, *, capacity: int) -> None:
-        # Two workers: one has these jobs, the other one may have had them before, and is late.
+        # Two workers: one has these jobs, the other may have had them before, and is late.
         leases, ended = _leases(journal), {report.lease for report in _reports(journal) if report.status != "renewed"}
         held = [lease for lease in leases if lease not in ended][-2:]
         late = rng.sample(leases, min(len(leases), 1)) if rng.random() < 0.3 else []
@@ -234,7 +234,7 @@ class SchedulerDriver:
             raise
 
     def _means_unchanged(self, error: CompactlibError) -> bool:
-        """Whether nothing was changed, by what the scheduler promises of this error."""
+        """Return whether the scheduler promises that a call with this error changed nothing."""
         raise NotImplementedError
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
@@ -264,7 +264,7 @@ class SchedulerDriver:
 
 
 class KVSchedulerDriver(SchedulerDriver):
-    """A scheduler in the plainest key-value store: it compares values, and changes a few keys at a time."""
+    """A scheduler in a key-value store with the fewest features: it compares values, and changes a few keys at once."""
 
     def open(self, world: World, settings: Settings) -> Opened:
         number = world.kept["openings"] = world.kept.get("openings", 0) + 1
@@ -278,7 +278,7 @@ class KVSchedulerDriver(SchedulerDriver):
 
 
 class LocalSchedulerDriver(SchedulerDriver):
-    """A scheduler over a log in a folder, whose snapshots lie in a key-value store."""
+    """A scheduler over a log in a folder, with snapshots in a key-value store."""
 
     def open(self, world: World, settings: Settings) -> Opened:
         number = world.kept["openings"] = world.kept.get("openings", 0) + 1
@@ -303,19 +303,19 @@ def _apply(host: Scheduler, operation: AddBlocks | Retain | Requeue) -> Any:
 
 
 class Ledger:
-    """What a journal says of each row.
+    """The expected state of each row, from a journal.
 
     Attributes:
         kept: rows that were acknowledged.
-        doubtful: those that may be gone since: an unanswered report that their job left nothing, or retention.
-        gone: those that were never taken, or of which a job that was accepted has left nothing.
+        doubtful: rows that may be deleted: by an unanswered report of a job without output, or by retention.
+        gone: rows that were never accepted, or that an accepted job without output has deleted.
         batches: rows that were added in one command.
         times: of each row.
         sources: of each block that a worker has written.
-        replaced: blocks of which a job that was accepted has made another one, or nothing.
-        refused: blocks that were written for jobs whose completion was not accepted.
-        tombstones: what workers were told to delete.
-        confirmed: the names of those whose deletion was confirmed.
+        replaced: source blocks of accepted jobs.
+        refused: outputs of jobs whose completion was not accepted.
+        tombstones: the tombstones that workers got.
+        confirmed: the names of the tombstones whose deletion was confirmed.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -324,7 +324,7 @@ class Ledger:
         self.batches: list[tuple[str, ...]] = []
         self.times: dict[str, float] = {}
         self.sources: dict[str, tuple[str, ...]] = {}
-        # Whatever threads noted first: only what a note says of itself counts, and the order of tokens.
+        # The order of notes of several threads is unknown; only the content of a note, and the order of tokens, count.
         answers, added, denied = _tried(journal, Answered), Counter[Added](), Counter[Added]()
         reported = _reports(journal)
         for change in journal.changes:
@@ -352,7 +352,7 @@ class Ledger:
         _require_delay(answers)
 
     def rows(self, block: str) -> Iterator[str]:
-        """The rows of a block."""
+        """Return the rows of a block."""
         if block in self.times:
             yield block
             return
@@ -360,7 +360,7 @@ class Ledger:
         yield from self.rows_of(self.sources[block])
 
     def rows_of(self, blocks: Sequence[str]) -> Iterator[str]:
-        """The rows of some blocks."""
+        """Return the rows of some blocks."""
         for block in blocks:
             yield from self.rows(block)
 
@@ -372,7 +372,7 @@ class Ledger:
                 self.gone |= set(self.rows_of(report.lease.sources) if report.status == "empty" else ())
             elif report.status == "merged":
                 refused[report.output] += 1
-        # Of the others some report was accepted, or has no answer.
+        # A report of every other job was accepted, or has no answer.
         tried = Counter(report.output for report in reported if report.status == "merged")
         self.refused |= {output for output in refused if refused[output] == tried[output]}
 
@@ -384,7 +384,7 @@ def _require_one_holder(reported: Sequence[Report], answers: Sequence[Answered])
     assert sum(map(len, tokens)) == len(set().union(*tokens)), "one token is given twice"
     ended = {report.lease for report in reported if report.status != "renewed"}
     for (name, _, before, lease), (other, _, after, _) in itertools.pairwise(given):
-        # What is left of a lease or a delay is cut when the clock goes back.
+        # A clock that goes back cuts the rest of a lease or a delay.
         if name == other and before.term == after.term and before.now <= after.now and lease not in ended:
             assert after.now > lease.until, f"{name} is given to two workers at once"
 
@@ -429,7 +429,7 @@ def _times(blocks: Sequence[BlockMeta]) -> tuple[float, float]:
 
 
 def _names(tombstone: Any, block: BlockMeta) -> bool:
-    """Whether a tombstone is for a block: by its id, or for all that begins in a span of time."""
+    """Return whether a tombstone names a block: by its id, or by the span of time in which it begins."""
     if hasattr(tombstone, "blocks"):
         return block.id in tombstone.blocks
     return bool(tombstone.timestamp <= block.min_time < tombstone.timestamp + tombstone.duration)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `SegmentLog` as the hazards and the contract see it."""
+"""The driver of a `SegmentLog`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.promises.drivers.tidy import leftovers_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
 TIDY = (r"\d{16}\.segment", "LOCK", "SNAPSHOT")
-"""What may lie in the folder of a log that is open and at rest."""
+"""The files of an open, idle log."""
 
 
 @attrs.frozen
 class Appended:
-    """Entries appended, replacing all from the first one on, and synced."""
+    """Entries that replace all from the first index on, synced."""
 
     first: int
     term: int
@@ -43,7 +43,7 @@ class Appended:
 
 @attrs.frozen
 class Snapshot:
-    """A snapshot with the indexes that stay alive."""
+    """A snapshot with its live indexes."""
 
     index: int
     live: tuple[int, ...]
@@ -51,7 +51,7 @@ class Snapshot:
 
 @attrs.frozen
 class Upkeep:
-    """A compaction or a reclaim, which changes no answer."""
+    """A compaction or a reclaim, which changes no read."""
 
     kind: str
 
@@ -89,7 +89,7 @@ class SegmentLogDriver:
 
     def act(self, store: SegmentLog, rng: Random, journal: Journal) -> None:
         kind = rng.choice(["append", "append", "append", "overwrite", "snapshot", "compact", "compact", "reclaim"])
-        # There is something to compact once several segments are mostly dead.
+        # The policy's plan is not empty once several segments are mostly dead.
         before = ["append", "snapshot"] if kind == "compact" else []
         with self._host:  # a host appends and takes snapshots on one thread
             for write in before if kind in ("compact", "reclaim") else [kind]:
@@ -123,14 +123,14 @@ class SegmentLogDriver:
 
 
 def _require_tidy(store: SegmentLog) -> None:
-    """Only what is in force is there: segments, and the links to them."""
+    """Require that the folder has only current segments, and the links to them."""
     store.reclaim()
     folder = Path(store.folder)
     leftovers = leftovers_of(folder, *TIDY)
     assert not leftovers, f"{leftovers} were left"
     files = {path.name for path in folder.glob("*.segment") if not path.is_symlink()}
     unused = files - {f"{ref.number:016d}.segment" for ref in store.refs}
-    assert len(unused) <= 1, f"{unused} are of no use any more"  # the newest one may be empty
+    assert len(unused) <= 1, f"{unused} are unused"  # the newest segment may be empty
 
 
 def _check_answers(store: SegmentLog | LogReader, journal: Journal, damage: str) -> None:
@@ -149,7 +149,7 @@ def _check_answers(store: SegmentLog | LogReader, journal: Journal, damage: str)
 
 
 def _answer(store: SegmentLog | LogReader, index: int) -> object:
-    """The term of the entry at an index, or `ABSENT`, `DEAD` or `DAMAGED`."""
+    """Return the term of the entry at an index, or `ABSENT`, `DEAD` or `DAMAGED`."""
     try:
         found = store.read(index)
     except CorruptData:
@@ -166,7 +166,7 @@ def _answer(store: SegmentLog | LogReader, index: int) -> object:
 
 
 def allowed_of(journal: Journal) -> dict[int, set[object]]:
-    """By index: the terms under which it may be found, or `ABSENT`, or `DEAD`."""
+    """Return by index the possible terms, or `ABSENT`, or `DEAD`."""
     allowed: dict[int, set[object]] = {}
 
     def at(index: int) -> set[object]:

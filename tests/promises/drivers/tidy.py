@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a crash or a compaction has left in a folder, and opening has not removed."""
+"""Leftovers of a crash or a compaction that opening has not removed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from pathlib import Path
 
 
 def leftovers_of(folder: Path, *known: str) -> list[str]:
-    """The files and folders below a folder whose path within it is none of the known ones, which are patterns."""
+    """Return the files and folders below a folder whose relative path matches no known pattern."""
     names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*"))]
     return [name for name in names if not any(re.fullmatch(pattern, name) for pattern in known)]

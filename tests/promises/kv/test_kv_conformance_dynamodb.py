@@ -7,11 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from compactlib.kv import KVStore
-from compactlib.testing import kv_machine
 from tests.harness.kv.dynamodb import make, make_proxy, new_table
 from tests.harness.kv.faulty_proxy import FaultyProxy
 from tests.harness.kv.network_faults import OverANetwork
@@ -47,8 +44,3 @@ class TestDynamoStore(_OverDynamoDB):
 @pytest.mark.soak
 class TestDynamoStoreWithoutShortcuts(_OverDynamoDB):
     pass
-
-
-def test_a_state_machine_agrees_with_a_dictionary() -> None:
-    run_state_machine_as_test(kv_machine(lambda: make(page_size=3)),
-                              settings=settings(max_examples=4, stateful_step_count=12))

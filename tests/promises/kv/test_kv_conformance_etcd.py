@@ -7,11 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from compactlib.kv import KVStore
-from compactlib.testing import kv_machine
 from examples.etcd_store import EtcdStore
 from tests.harness.kv import servers
 from tests.harness.kv.etcd import answer, make, new_root
@@ -52,8 +49,3 @@ class TestEtcdStore(_OverEtcd):
 @pytest.mark.soak
 class TestEtcdStoreWithoutShortcuts(_OverEtcd):
     pass
-
-
-def test_a_state_machine_agrees_with_a_dictionary() -> None:
-    run_state_machine_as_test(kv_machine(lambda: make(page_size=3)),
-                              settings=settings(max_examples=8, stateful_step_count=15))

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from compactlib.kv import KVStore, PostgresStore
-from compactlib.testing import KVStoreConformance, kv_machine
+from compactlib.testing import KVStoreConformance
 from tests.harness.kv.pgbouncer import AVAILABLE, pgbouncer
 from tests.harness.kv.postgres_server import postgres
 
@@ -87,8 +85,3 @@ class TestPostgresStoreBehindPgBouncer(TestPostgresStore):
     @pytest.fixture(autouse=True)
     def _behind(self, _server: None, pooled: str) -> None:
         self.server = pooled
-
-
-def test_a_state_machine_agrees_with_a_dictionary(server: str) -> None:
-    run_state_machine_as_test(kv_machine(lambda: PostgresStore(server, table=new_table(), page_size=3)),
-                              settings=settings(max_examples=8, stateful_step_count=15))

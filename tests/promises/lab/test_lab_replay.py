@@ -165,7 +165,7 @@ def test_a_choice_that_frees_nothing_explains_refused_writes() -> None:
             return BlobChoice(tuple(each.name for each in view.eligible)[:1], why="the first of 5")
 
     report = replay(Uniform(keys=2_000, writes=100), Shuffling(), MODEL)
-    assert report.refused_by == {"what was chosen freed no segment: the first of 5": report.total.refused}
+    assert report.refused_by == {"the choice freed no segment: the first of 5": report.total.refused}
     assert report.total.live_bytes <= 60 * 16
 
 

@@ -158,9 +158,9 @@ class AnswersATuple(Sound):
 
 
 MISTAKES: list[tuple[Any, str]] = [
-    (AnswersNone(), "return the package's choice with nothing in it"),
-    (SaysNothing(), "a choice says why"),
-    (NamesNoGate(), "a choice of nothing names the gate"),
+    (AnswersNone(), "return the package's choice without victims"),
+    (SaysNothing(), "a choice has a reason"),
+    (NamesNoGate(), "an empty choice names the gate"),
     (AsksTheClock(), "equal arguments give equal choices"),
     (Draws(), "equal arguments give equal choices"),
     (ChangesTheView(), "copy what you want to change"),

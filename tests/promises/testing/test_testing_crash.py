@@ -394,7 +394,7 @@ def test_lives_that_swallow_the_kill_or_go_past_their_files_are_refused() -> Non
         except BaseException:
             return
 
-    with pytest.raises(InvalidInput, match="catches `BaseException`"):
+    with pytest.raises(InvalidInput, match="catch `BaseException`"):
         explore_kills(swallows, lambda folder, files: None, lambda folder, acknowledged: None)
     with pytest.raises(InvalidInput, match="was changed without the Files"):
         explore_kills(lambda folder, files: (folder / "x").mkdir(), lambda folder, files: None,

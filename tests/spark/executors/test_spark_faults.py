@@ -2,8 +2,7 @@
 """What may go wrong around a compaction on Spark: nothing is lost, nothing visible twice, and the next run cleans up.
 
 Killed workers are in `test_spark_raftlog_compaction.py`; lost executors, killed drivers and copies of slow tasks in
-`test_spark_cluster.py`; leases that end in `test_spark_scheduler.py`; drivers killed at any step in
-`test_spark_store_plans.py`.
+`test_spark_cluster.py`.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ import attrs
 import pytest
 from pyspark.sql import SparkSession
 
-from compactlib.blobstore import BlobStore
 from compactlib.budget import Budget
-from compactlib.clock import ManualClock
 from compactlib.errors import CompactionFailed, DiskFull
 from compactlib.executors import Executor, RewriteResult, RewriteTask
 from compactlib.fences import FencedOff, FileFence, TokenFence
@@ -30,7 +27,6 @@ from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.raftlog.compaction.plan import GroupFailed
 from compactlib.rewrite import RewriteOutcome
 from compactlib.spark import SparkExecutor
-from tests.harness.blob_stores import START, answers, garbage_store, plan_of, strays
 from tests.spark.rewrite_tasks import FullDisk, WeightedTask
 from tests.spark.store_jobs import LIMITS, build_logs, compact_log, contents, grow
 
@@ -97,19 +93,6 @@ class TestFencing:
         compact_log(twin, SparkExecutor(spark), Budget())
         assert contents(folder) == contents(twin)
 
-    def test_nor_can_it_commit_a_blob_store(self, spark: SparkSession, tmp_path: Path) -> None:
-        fence = FileFence(tmp_path / "fence")
-        with garbage_store(tmp_path / "store", ManualClock(START), count=30) as store:
-            before, files = answers(store, 30), segments(store)
-            late = Interrupted(SparkExecutor(spark), 0, lambda: start_second_driver(tmp_path / "fence", "store", 8))
-            with pytest.raises(FencedOff):
-                store.compact(plan_of(store), executor=late, budget=Budget(), fence=TokenFence(fence, "store", 7))
-            assert (answers(store, 30), segments(store)) == (before, files)
-            report = store.compact(executor=SparkExecutor(spark), budget=Budget(), fence=TokenFence(fence, "store", 8))
-            assert not report.is_empty
-            assert answers(store, 30) == before
-            assert strays(Path(store.folder)) == []
-
 
 class TestTwoAttempts:
     def test_of_one_task_at_once(self, spark: SparkSession, tmp_path: Path) -> None:
@@ -160,7 +143,3 @@ class TestFullDisk:
             again = log.compact(policy=log.policy, executor=SparkExecutor(spark))
             assert failed.members in [group.members for group in again.done]
         assert live(folder) == before
-
-
-def segments(store: BlobStore) -> list[str]:
-    return sorted(path.name for path in Path(store.folder).glob("*.log"))

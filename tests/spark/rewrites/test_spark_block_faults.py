@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
+from compactlib.errors import CorruptData
 from compactlib.fences import FencedOff, MemoryFence
 from compactlib.objects import LocalObjects, ObjectStore
 from compactlib.objects.errors import ObjectStoreFailed
@@ -160,6 +161,48 @@ def test_a_driver_that_died_at_its_commit_makes_the_same_blocks_again(spark: Spa
     assert committed is not None
     assert json.loads(committed.value) == [block.id for block in done.new_blocks]
     assert names(tmp_path) == {*SOURCES, *json.loads(committed.value)}
+
+
+@attrs.frozen
+class OthersOnWorkers:
+    """Opens one store in this process, and another one where it was sent to."""
+
+    here: str
+    there: str
+
+    def __call__(self) -> ObjectStore:
+        return LocalObjects(self.here)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return functools.partial, (LocalObjects, self.there)
+
+
+def test_rows_that_are_lost_on_the_way_are_damage(spark: SparkSession, tmp_path: Path) -> None:
+    """Workers find blocks of the same length with a row less, as if these had changed since they were counted."""
+    folder, there = written(tmp_path / "here"), tmp_path / "there"
+    for name in SOURCES:
+        key, table, padding = folder.key_of("acme", 3, name), pa.table({"at": [1, 2]}), 0
+        (there / key).parent.mkdir(parents=True, exist_ok=True)
+        while not (there / key).exists() or (there / key).stat().st_size != (tmp_path / "here" / key).stat().st_size:
+            with parquet.ParquetWriter(there / key, table.schema, store_schema=False) as writer:
+                writer.write_table(table)
+                writer.add_key_value_metadata({"padding": "x" * padding})
+            padding += 1
+            assert padding < 2000
+    others = BlockFolder(OthersOnWorkers(str(tmp_path / "here"), str(there)))
+    with pytest.raises(CorruptData, match=r"expected 6 rows of 2 blocks, found 4 rows"):
+        merging(spark, others, MemoryFence())(running(7))
+
+
+def test_another_object_under_the_key_of_a_block_is_never_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    folder = written(tmp_path)
+    block, *_ = merging(spark, folder, MemoryFence())(running(7)).new_blocks
+    path = tmp_path / folder.key_of("acme", 3, block.id)
+    path.unlink()
+    path.write_bytes(b"another")
+    with pytest.raises(Exception, match="ObjectExists"):
+        merging(spark, folder, MemoryFence())(running(7))
+    assert path.read_bytes() == b"another"
 
 
 @pytest.mark.parametrize(("name", "passed"), [("list", 0), ("delete", 0), ("delete", 2)])

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
@@ -25,20 +24,14 @@ from compactlib.errors import CorruptData, InvalidInput
 from compactlib.fences import FencedOff, KVFence, MemoryFence
 from compactlib.kv import MemoryStore
 from compactlib.kv.errors import OutcomeUnknown
-from compactlib.raftlog import LocalLog, LogOptions
 from compactlib.scheduler import (
     BlockMeta,
     JobPlan,
-    LevelConfig,
     NoOutput,
     RunningJob,
-    Scheduler,
-    SchedulerConfig,
-    Worker,
 )
 from compactlib.scheduler.running_job import output_block_id
 from compactlib.spark import MergeBlocks, MergeOptions
-from compactlib.spark.blocks import columns_of
 from tests.spark.block_files import LocalBlocks
 
 pytestmark = pytest.mark.spark
@@ -69,10 +62,10 @@ def read_block(folder: LocalBlocks, block_id: str, tenant: str = "acme") -> pa.T
     return parquet.read_table(folder.path_of(tenant, 3, block_id), partitioning=None)
 
 
-def running(sources: list[str], token: int = 7, tenant: str = "acme") -> RunningJob:
+def running(sources: list[str], token: int = 7, tenant: str = "acme", known: tuple[BlockMeta, ...] = ()) -> RunningJob:
     plan = JobPlan(name="the-job", tenant=tenant, shard=3, compaction_level=0, source_blocks=tuple(sources))
     clock = ManualClock(0.0)
-    return RunningJob(plan, token, 100.0, budget=Budget(clock=clock), clock=clock)
+    return RunningJob(plan, token, 100.0, known, budget=Budget(clock=clock), clock=clock)
 
 
 def order(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -90,63 +83,19 @@ def test_without_a_column_of_times_the_outputs_have_the_span_of_the_sources(spar
                             max_time=2e6 + number) for number in range(3))
     for number, block in enumerate(known):
         write_block(folder, block.id, rows(number, 40))
-    given = running([block.id for block in known])
-    job = RunningJob(given.plan, 7, 100.0, known, budget=Budget(), clock=ManualClock(0.0))
+    job = running([block.id for block in known], known=known)
     options = MergeOptions(sort_by=("at",), target_bytes=2_000)
     blocks = MergeBlocks(spark, folder, MemoryFence(), options)(job).new_blocks
     assert len(blocks) > 1
     assert {(block.min_time, block.max_time) for block in blocks} == {(1e6, 2e6 + 2)}
 
 
-def with_metadata(folder: LocalBlocks, count: int, **wrong: Any) -> RunningJob:
-    """A job whose poll carried the metadata of its sources, written as an ingester would."""
-    known = []
-    for number in range(count):
-        write_block(folder, f"b{number}", rows(number, 30 + number))
-        known.append(BlockMeta(id=f"b{number}", tenant="acme", shard=3, level=0, rows=30 + number,
-                               columns=columns_of(SCHEMA)))
-    known[-1] = attrs.evolve(known[-1], **wrong)
-    return RunningJob(running([block.id for block in known]).plan, 7, 100.0, tuple(known), budget=Budget(),
-                      clock=ManualClock(0.0))
-
-
-def test_rows_and_columns_that_the_poll_tells_need_no_footers(spark: SparkSession, tmp_path: Path) -> None:
-    folder, options = LocalBlocks(tmp_path / "blocks"), MergeOptions(sort_by=("at",), time_column="at")
-    job = with_metadata(folder, 3)
-    done = MergeBlocks(spark, folder, MemoryFence(), options)(job)
-    (block,) = done.new_blocks
-    assert (block.rows, block.columns) == (93, columns_of(WRITTEN))
-    assert read_block(folder, block.id).num_rows == 93
-    # The outputs of one merge are the sources of the next; their files have the columns that their metadata says.
-    assert columns_of(parquet.read_schema(folder.path_of("acme", 3, block.id)).remove_metadata()) == block.columns
-    # What the metadata counts is what must come out, though no footer but the first was looked at.
-    wrong = MergeBlocks(spark, folder, MemoryFence(), options)
-    with pytest.raises(CorruptData, match="33 rows, as the metadata of the block says"):
-        wrong(with_metadata(folder, 3, rows=33, columns=""))
-    before = files_of(folder)
-    with pytest.raises(CorruptData, match="94 rows of 3 blocks"):
-        wrong(with_metadata(folder, 3, rows=33))
-    assert files_of(folder) == before
-
-
-def test_that_there_are_no_rows_is_believed_of_the_files_alone(spark: SparkSession, tmp_path: Path) -> None:
-    """Else wrong metadata has a block with rows deleted, and nothing in its place."""
+def test_rows_that_the_poll_counts_otherwise_are_damage(spark: SparkSession, tmp_path: Path) -> None:
     folder = LocalBlocks(tmp_path / "blocks")
-    known = []
-    for name, content in (("b0", []), ("b1", rows(1, 30))):
-        write_block(folder, name, content)
-        known.append(BlockMeta(id=name, tenant="acme", shard=3, level=0, rows=0, columns=columns_of(SCHEMA)))
-    job = RunningJob(running(["b0", "b1"]).plan, 7, 100.0, tuple(known), budget=Budget(), clock=ManualClock(0.0))
-    with pytest.raises(CorruptData, match=r"b1.*0 rows, as the metadata of the block says"):
-        MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("at",)))(job)
-
-
-def test_a_source_whose_footer_was_not_read_is_named_if_it_is_damaged(spark: SparkSession, tmp_path: Path) -> None:
-    folder = LocalBlocks(tmp_path / "blocks")
-    job = with_metadata(folder, 3)
-    Path(folder.path_of("acme", 3, "b2")).write_bytes(b"PAR1 is not all that it takes PAR1")
-    with pytest.raises(CorruptData, match="b2"):
-        MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("at",)))(job)
+    write_block(folder, "b0", rows(0, 30))
+    known = (BlockMeta(id="b0", tenant="acme", shard=3, level=0, rows=31),)
+    with pytest.raises(CorruptData, match=r"b0.*31 rows, as the metadata of the block says"):
+        MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("at",)))(running(["b0"], known=known))
 
 
 def test_blocks_become_one_sorted_block(spark: SparkSession, tmp_path: Path) -> None:
@@ -320,7 +269,6 @@ def test_values_of_all_types_come_through_in_one_that_spark_has(spark: SparkSess
     written = pa.schema(list(zip(names, (kind for _, kind in TYPES), strict=True)))
     found = read_block(folder, block.id)
     assert found.schema.equals(written)
-    assert block.columns == columns_of(written)
     assert found.to_pylist() == table.sort_by(names[0]).cast(written).to_pylist()
     assert (block.min_time, block.max_time) == (0.0, 6.0)
 
@@ -370,39 +318,6 @@ def test_bad_blocks_are_named(spark: SparkSession, tmp_path: Path) -> None:
         MergeOptions(sort_by=("a",), target_bytes=0)
 
 
-def test_blocks_that_nobody_knows_are_swept_and_blocks_deleted(tmp_path: Path) -> None:
-    folder = LocalBlocks(tmp_path / "blocks")
-    assert folder.sweep((), now=1e12, older_than_seconds=60.0) == 0
-    for name, age in (("known", 100.0), ("unknown", 100.0), ("young", 10.0)):
-        write_block(folder, name, rows(0, 1))
-        os.utime(folder.path_of("acme", 3, name), (1000.0 - age, 1000.0 - age))
-    known = BlockMeta(id="known", tenant="acme", shard=3, level=1)
-    with pytest.raises(InvalidInput, match="older_than_seconds -1"):
-        folder.sweep((known,), now=1000.0, older_than_seconds=-1)
-    assert folder.sweep((known,), now=1000.0, older_than_seconds=60.0) == 1
-    assert {os.path.basename(name) for name in files_of(folder)} == {"block-known.parquet", "block-young.parquet"}
-    folder.delete("acme", 3, "known")
-    folder.delete("acme", 3, "known")
-    assert {os.path.basename(name) for name in files_of(folder)} == {"block-young.parquet"}
-
-
-def test_from_scheduler_to_block(spark: SparkSession, tmp_path: Path) -> None:
-    folder, clock = LocalBlocks(tmp_path / "blocks"), ManualClock(1000.0)
-    config = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
-    with Scheduler(LocalLog(tmp_path / "log", LogOptions(clock=clock)), None, config) as host:
-        for number in range(4):
-            write_block(folder, f"b{number}", rows(number, 10))
-            host.add_blocks([BlockMeta(id=f"b{number}", tenant="acme", shard=3, level=0)])
-        merge = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("at",), time_column="at"))
-        worker = Worker(host, merge, clock=clock)
-        for _ in range(4):
-            worker.run_pending()
-        worker.stop(wait_seconds=60.0)
-        blocks = host.look(lambda machine: list(machine.state.index.blocks()))
-        assert sum(block.level == 1 for block in blocks) >= 1
-        assert sum(read_block(folder, block.id).num_rows for block in blocks) == 40
-
-
 Rows = list[tuple[str | None, int, bytes]]
 """Service, count and payload; the time is the row's place, which no other row has."""
 ROWS = st.lists(st.tuples(st.sampled_from([None, "", "a", "b\0", "größe"]), st.integers(0, 65535),
@@ -440,22 +355,3 @@ def test_a_merge_gives_the_rows_of_a_plain_sort_here(spark: SparkSession, tmp_pa
     with parquet.ParquetFile(folder.path_of("acme", 3, block.id)) as file:
         groups = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
     assert groups == [min(row_group_rows, len(content) - start) for start in range(0, len(content), row_group_rows)]
-
-
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=ROWS, first=st.lists(st.integers(0, 3), min_size=1, max_size=8),
-       second=st.lists(st.integers(0, 3), min_size=1, max_size=8))
-def test_the_bytes_depend_on_the_rows_and_not_on_the_blocks_they_come_in(
-        spark: SparkSession, tmp_path: Path, content: Rows, first: list[int], second: list[int]) -> None:
-    """Also where keys are equal: what is left of the row puts those in order."""
-    found = []
-    for blocks in (first, second):
-        folder = LocalBlocks(tmp_path / str(next(_folders)))
-        parts = dealt(content, blocks)
-        for number, part in enumerate(parts):
-            write_block(folder, f"b{number}", part)
-        done = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("service",)))(
-            running([f"b{number}" for number in range(len(parts))]))
-        (block,) = done.new_blocks
-        found.append(Path(folder.path_of("acme", 3, block.id)).read_bytes())
-    assert found[0] == found[1]

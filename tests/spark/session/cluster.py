@@ -39,16 +39,6 @@ def standalone_cluster(folder: Path, workers: int) -> Iterator[str]:
         yield address
 
 
-@contextlib.contextmanager
-def connect_server(folder: Path, options: list[str], environment: dict[str, str]) -> Iterator[str]:
-    """A Spark Connect server, started as the page on clusters says; gives its address for clients."""
-    home = Path(pyspark.__file__).parent
-    with _daemon(folder, ["--wait", *options], command=home / "sbin" / "start-connect-server.sh",
-                 environment={**environment, "SPARK_DAEMON_MEMORY": "600m"}) as server:
-        port = server.after("Spark Connect server started at: ").rpartition(":")[2]
-        yield f"sc://127.0.0.1:{port}"
-
-
 class _Log:
     """A daemon's log: can be read until a certain line, and is kept from filling its pipe afterwards."""
 

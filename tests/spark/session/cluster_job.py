@@ -34,8 +34,8 @@ from tests.harness.spark_session import QUICK_JAVA, spark_session
 from tests.spark import rewrite_tasks
 from tests.spark.rewrite_tasks import CopyTask, ExecutorKilledOnceTask, KilledOnceTask, StragglingFiles
 from tests.spark.row_jobs import merged_block, merged_on_spark
-from tests.spark.store_jobs import LIMITS, build_logs, compact_log, grow, on_worker
-from tests.spark.wheels import library_wheel, python_without_library, ship_wheel, wheel
+from tests.spark.store_jobs import LIMITS, build_logs, compact_log, grow
+from tests.spark.wheels import library_wheel, python_without_library, ship_wheel
 
 SPECULATION = {
     "spark.speculation": "true",
@@ -81,22 +81,12 @@ def found(spark: SparkSession, folder: Path) -> dict[str, Any]:
     tasks = [ExecutorKilledOnceTask("lost", str(source), str(private), str(folder / "executor-marker")),
              *(CopyTask(f"beside-{number}", str(source), str(private)) for number in range(2))]
     lost = list(SparkExecutor(spark).run(tasks))
-    greeting = ship_wheel(spark, wheel(folder))
-    greeted = on_worker(spark, import_greeting, "cluster")
     results = {outcome.task: outcome.files[0].path for outcome in outcomes if isinstance(outcome, RewriteResult)}
     return {"archive": archive, "results": results, "outcomes": [repr(outcome) for outcome in outcomes],
             "copied": [fields for name, fields in observer.events if name == "copied"],
             "lost": {outcome.task: outcome.files[0].path for outcome in lost if isinstance(outcome, RewriteResult)},
-            "greeting": [greeting, *greeted],
             "spent": budget.spent_bytes, "private": sorted(path.name for path in private.iterdir()),
             "metarange": merged_on_spark(spark, folder / "objects"), "block": merged_block(spark, folder / "blocks")}
-
-
-def import_greeting(who: str) -> list[str]:
-    """Runs on a worker, where the shipped wheel is."""
-    import greeting  # type: ignore[import-not-found]
-
-    return [greeting.greet(who), greeting.__file__]
 
 
 @attrs.define

@@ -17,17 +17,17 @@ from pyspark.sql import SparkSession
 
 from compactlib.budget import Budget
 from compactlib.executors import RewriteFailure, RewriteTask
+from compactlib.raftlog import LogReader
 from compactlib.spark import SparkExecutor, register, ship_library
 from compactlib.testing import check_executor
 from tests.harness.recording import RecordingObserver
 from tests.harness.spark_session import QUICK_JAVA
 from tests.raftlog import wrapped_files
 from tests.spark import rewrite_tasks, store_jobs
-from tests.spark.raftlogs import build_log, expected_rows
 from tests.spark.rewrite_tasks import AlwaysKilledTask, CopyTask, WaitingTask
 from tests.spark.row_jobs import merged_block, merged_on_spark
-from tests.spark.store_jobs import build_logs, compact_log, groups_of, on_worker
-from tests.spark.wheels import library_wheel, python_without_library, ship_wheel, wheel
+from tests.spark.store_jobs import build_logs, compact_log, groups_of
+from tests.spark.wheels import library_wheel, python_without_library, ship_wheel
 
 
 def session(folder: Path) -> SparkSession:
@@ -47,7 +47,7 @@ def session(folder: Path) -> SparkSession:
 def found(folder: Path) -> dict[str, Any]:
     """Everything the test asks about."""
     spark = session(folder)
-    answers: dict[str, Any] = {"session": type(spark).__module__, "archive": ship_library(spark)}
+    answers: dict[str, Any] = {"archive": ship_library(spark)}
     for module in (rewrite_tasks, store_jobs, wrapped_files):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     # local[2] does not retry, so nothing may die in it.
@@ -57,12 +57,11 @@ def found(folder: Path) -> dict[str, Any]:
     answers["library"] = observer.events[0][1]["library"]
     answers |= told_while_a_task_waits(spark, folder)
     register(spark)
-    log = build_log(folder / "log")
-    frame = spark.read.format("compactlib.raftlog").load(str(log))
-    answers["rows equal"] = sorted(tuple(row) for row in frame.collect()) == [
-        tuple(row.values()) for row in expected_rows(log)]
-    answers["wheel"] = ship_wheel(spark, wheel(folder))
-    answers["greeting"] = on_worker(spark, import_greeting, "Connect")
+    (log,) = build_logs(folder / "read", 1)
+    frame = spark.read.format("compactlib.raftlog").load(log).where("live")
+    with LogReader(log) as reader:
+        answers["rows equal"] = sorted((row["index"], row["payload"]) for row in frame.collect()) == [
+            (entry.index, entry.payload) for entry in reader.entries()]
     answers["metarange"] = merged_on_spark(spark, folder / "objects")
     answers["block"] = merged_block(spark, folder / "blocks")
     answers |= from_wheel(spark.newSession(), folder)
@@ -92,7 +91,6 @@ def told_while_a_task_waits(spark: SparkSession, folder: Path) -> dict[str, Any]
     return {"cancelled": list(map(repr, ended)), "streamed": [outcome.task for outcome in [*known, *streamed]]}
 
 
-
 def from_wheel(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """A session to which only the library's wheel is shipped: where a rewrite finds it, and a log that it compacts."""
     observer = RecordingObserver()
@@ -101,13 +99,6 @@ def from_wheel(spark: SparkSession, folder: Path) -> dict[str, Any]:
     (compacted,) = build_logs(folder / "logs", 1)
     outcome = compact_log(compacted, SparkExecutor(spark), Budget())
     return {"library wheel": name, "wheel library": observer.events[0][1]["library"], "compacted": groups_of(outcome)}
-
-
-def import_greeting(who: str) -> list[str]:
-    """Runs on a worker, where the shipped wheel is."""
-    import greeting  # type: ignore[import-not-found]
-
-    return [greeting.greet(who), greeting.__file__]
 
 
 if __name__ == "__main__":

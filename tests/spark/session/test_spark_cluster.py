@@ -74,12 +74,6 @@ def test_what_ran_on_a_lost_executor_runs_again(answers: dict[str, Any]) -> None
     assert (answers["folder"] / "executor-marker").exists()
 
 
-def test_executors_import_from_a_shipped_wheel(answers: dict[str, Any]) -> None:
-    name, told, place = answers["greeting"]
-    assert told == "hello, cluster"
-    assert f"/{name}/greeting/" in place
-
-
 def test_executors_import_from_the_library_s_own_wheel(answers: dict[str, Any]) -> None:
     assert answers["wheel"].startswith("compactlib-")
     assert answers["wheel"] != answers["archive"]

@@ -125,18 +125,9 @@ class TestOnSpark:
     def test_two_hundred_stores(self, spark: SparkSession, tmp_path: Path) -> None:
         many(spark, tmp_path, 200)
 
-    @pytest.mark.soak
-    def test_five_thousand_stores(self, spark: SparkSession, tmp_path: Path) -> None:
-        many(spark, tmp_path, 5000)
-
     @pytest.mark.parametrize("seed", [1])
     def test_workers_that_die_are_replaced_and_every_store_ends_as_it_would_alone(
             self, spark: SparkSession, tmp_path: Path, seed: int) -> None:
-        killed_workers(spark, tmp_path, random.Random(seed))
-
-    @pytest.mark.soak
-    @pytest.mark.parametrize("seed", range(2, 17))
-    def test_many_workers_die(self, spark: SparkSession, tmp_path: Path, seed: int) -> None:
         killed_workers(spark, tmp_path, random.Random(seed))
 
 

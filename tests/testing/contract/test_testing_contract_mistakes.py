@@ -193,14 +193,14 @@ def clean_up_with_the_sources(self: LineStore) -> int:
 
 
 EMPTY, BUSY = "empty_store_says_why_nothing_is_done", "busy_store_says_so_at_once"
-WITHIN, CLOSING = "run_refuses_what_is_asked_from_within", "close_cancels_the_run_and_waits"
-OBSERVERS, EXECUTORS = "observers_may_raise_and_may_ask", "executor_that_does_wrong_is_a_failure"
-FOREIGN, FENCE = "foreign_errors_and_interrupts_come_through", "fence_guards_each_commit"
+WITHIN, CLOSING = "calls_from_within_a_run_are_busy", "close_cancels_the_run_and_waits"
+OBSERVERS, EXECUTORS = "observers_may_raise_and_may_call", "faulty_executor_is_a_failure"
+FOREIGN, FENCE = "foreign_errors_and_interrupts_are_raised", "fence_guards_each_commit"
 STEPS = "budget_ends_or_holds_the_work_at_any_step"
 SHARED: Any = {"toy": SharedLineStore}
 
 STORES = [
-    mistake("plan is None", EMPTY, "plan() answered None",
+    mistake("plan is None", EMPTY, "plan() returned None",
             plan=changed_plan(lambda toy, plan: None if plan.is_empty else plan)),
     mistake("plan without reason", EMPTY, "the setting to change",
             plan=changed_plan(lambda toy, plan: attrs.evolve(plan, why="nothing to do") if plan.is_empty else plan)),
@@ -209,22 +209,23 @@ STORES = [
         lambda toy, plan: LoosePlan(plan.store, plan.chosen, plan.why, plan.bytes_available))),
     mistake("plan depends on the hour", "equal_views_give_equal_plans", "decide by the view alone",
             plan=changed_plan(lambda toy, plan: attrs.evolve(plan, why=f"at {time.perf_counter_ns()}"))),
-    mistake("forecast without headers", "plan_is_carried_out_as_it_says", "bytes copied", task=lambda self, file:
+    mistake("forecast without headers", "plan_forecasts_bytes", "bytes copied", task=lambda self, file:
             WritesAHeader(f"clean {file.number}", str(self._path(file.number)), self._files)),
-    mistake("always finds work", "second_run_finds_nothing_to_do", "them to come to rest",
+    mistake("always finds work", "second_run_finds_nothing_to_do", "an empty compaction",
             choice=lambda self, policy, view: LineChoice(view.files, f"{len(view.files)} files")),
-    mistake("takes any plan", "order_that_cannot_be_meant_is_refused", "InvalidInput", require_mine=nothing),
-    mistake("takes plan and policy", "order_that_cannot_be_meant_is_refused", "InvalidInput", require_one_of=nothing),
+    mistake("takes any plan", "contradicting_arguments_are_refused", "InvalidInput", require_mine=nothing),
+    mistake("takes plan and policy", "contradicting_arguments_are_refused", "InvalidInput", require_one_of=nothing),
     mistake("carries out old plans", "old_plan_takes_nothing_of_later_writes", "Stale to be raised",
             is_outdated=answering(False)),
-    mistake("asks no policy but its own", "given_policy_is_the_one_that_is_asked", "did not ask it",
+    mistake("asks no policy but its own", "given_policy_is_called", "did not call it",
             choice=lambda self, policy, view: LineStore.choice(self, self._policy, view)),
     mistake("verifies in words", "reclaim_verify_and_audit_answer", "a VerifyReport that is sound",
             verify=lambda self: str(LineStore.verify(self))),
     mistake("works after its end", "closed_store_says_so", "Closed to be raised", require_open=nothing),
-    mistake("leaves a file open", "closing_lets_everything_go", "0001.lines", commit=commit_and_leave_a_file_open,
+    mistake("leaves a file open", "closing_releases_files_and_threads", "0001.lines",
+            commit=commit_and_leave_a_file_open,
             __del__=lambda self: os.close(self.left) if hasattr(self, "left") else None),
-    mistake("leaves a thread", "closing_lets_everything_go", "every thread to have ended", hangs=True,
+    mistake("leaves a thread", "closing_releases_files_and_threads", "every thread to have ended", hangs=True,
             carry_out=with_a_thread(LineStore.carry_out)),
     mistake("lets a second owner in", "second_owner_is_refused", "Busy", lock_folder=nothing),
     mistake("two at once", BUSY, "Busy to be raised", is_busy=answering(True), begun=begun_apart),
@@ -235,30 +236,30 @@ STORES = [
             has_changed=answering(False)),
     mistake("closes from within", WITHIN, "Busy to be raised", is_within=answering(False)),
     mistake("runs within itself", WITHIN, "Busy to be raised", begun=begun_apart),
-    mistake("holds writers", "writers_go_on_beside_a_compaction", "act() while tasks run has not come back", hangs=True,
-            write=locked("write"), carry_out=locked("carry_out")),
-    mistake("closes early", CLOSING, "close() came back while the compaction still ran", close=close_early),
+    mistake("holds writers", "writers_continue_during_a_compaction", "act() while tasks run has not returned",
+            hangs=True, write=locked("write"), carry_out=locked("carry_out")),
+    mistake("closes early", CLOSING, "close() returned while the compaction still ran", close=close_early),
     mistake("closes without cancelling", CLOSING, "is not cancelled", carry_out=carry_out_with_another_budget),
     mistake("cancels the callers", CLOSING, "has cancelled the caller's budget", compact=compact_noting_the_budget,
             close=close_cancelling_the_callers),
     mistake("lets observers break it", OBSERVERS, "compactlib.observer.notify",
             notify=lambda self, observer, event: observer and observer.event(event)),
-    mistake("notifies inside a lock", OBSERVERS, "has not come back", hangs=True,
+    mistake("notifies inside a lock", OBSERVERS, "has not returned", hangs=True,
             status=locked("status"), notify=locked("notify")),
     mistake("lets executors raise", EXECUTORS, "catch Exception around the executor",
             answers=lambda self, executor, tasks, budget, observer: executor.run(tasks, budget=budget,
                                                                                  observer=observer)),
-    mistake("forgets forgotten tasks", EXECUTORS, "answers for no task at all", rewritten=rewritten_unless_forgotten),
-    mistake("keeps what policies raise", FOREIGN, "it to come through", compact=compact_keeping(Exception)),
-    mistake("keeps interrupts", FOREIGN, "it to come through", compact=compact_keeping(KeyboardInterrupt)),
+    mistake("forgets forgotten tasks", EXECUTORS, "yields no outcome", rewritten=rewritten_unless_forgotten),
+    mistake("keeps what policies raise", FOREIGN, "this error to be raised", compact=compact_keeping(Exception)),
+    mistake("keeps interrupts", FOREIGN, "this error to be raised", compact=compact_keeping(KeyboardInterrupt)),
     mistake("leaks its run", FOREIGN, "is_busy to be false", hangs=True, begun=begun_without_end),
     mistake("ignores its fence", FENCE, "the fence was never entered", guarded=answering(contextlib.nullcontext())),
     mistake("enters its fence late", FENCE, "when its fence is entered first", commit=commit_before_the_fence),
-    mistake("asks no budget", "cancelled_budget_lets_nothing_begin", "BudgetSpent to be raised",
+    mistake("asks no budget", "cancelled_budget_starts_nothing", "BudgetSpent to be raised",
             carry_out=carry_out_with_another_budget),
-    mistake("asks and goes on", STEPS, "every compaction was whole all the same", carry_out=check_budget_and_go_on),
+    mistake("asks and goes on", STEPS, "every compaction was whole anyway", carry_out=check_budget_and_go_on),
     mistake("says nothing has changed", STEPS, "a partial report", has_changed_by=answering(False)),
-    mistake("loses what it had", STEPS, "everything acknowledged to be there", clean_up=clean_up_with_the_sources),
+    mistake("loses what it had", STEPS, "every acknowledged change to be present", clean_up=clean_up_with_the_sources),
     mistake("asks for no room", "nothing_begins_without_room", "with room for", room=answering(1 << 40)),
 ]
 
@@ -281,7 +282,7 @@ def check_mistake(mistake: Mistake, kit: Any, folder: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("method", "says"), [
-    ("check", "check() is content with an empty store"), ("state", "state() is the same"),
+    ("check", "check() accepts an empty store"), ("state", "state() is the same"),
     ("contents", "contents() is the same")])
 def test_driver_that_sees_nothing_is_found(method: str, says: str, tmp_path: Path) -> None:
     driver: Any = LineDriver()

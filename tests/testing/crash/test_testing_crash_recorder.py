@@ -85,10 +85,10 @@ def split(folder: Path) -> None:
 
 
 WRONG_WAYS: dict[str, Callable[[Path], object]] = {
-    "new has appeared": lambda folder: (folder / "new").write_bytes(b""),
-    "old has gone": lambda folder: (folder / "old").unlink(),
-    "old is another": lambda folder: (folder / "old").write_bytes(b"changed"),
-    "sub/deep has appeared": lambda folder: (folder / "sub/deep").symlink_to("x"),
+    "new is new": lambda folder: (folder / "new").write_bytes(b""),
+    "old is missing": lambda folder: (folder / "old").unlink(),
+    "old differs": lambda folder: (folder / "old").write_bytes(b"changed"),
+    "sub/deep is new": lambda folder: (folder / "sub/deep").symlink_to("x"),
     "names of one file have become": split,
 }
 
@@ -99,7 +99,7 @@ def test_changes_past_the_recorder_are_noticed(tmp_path: Path, told: str) -> Non
     (tmp_path / "old").write_bytes(b"1")
     (tmp_path / "one").write_bytes(b"2")
     os.link(tmp_path / "one", tmp_path / "twin")
-    with pytest.raises(InvalidInput, match=f"{told}.*could not be rebuilt"):
+    with pytest.raises(InvalidInput, match=f"{told}.*cannot be rebuilt"):
         record(tmp_path, lambda folder, files: WRONG_WAYS[told](folder))
 
 

@@ -370,5 +370,5 @@ def test_points_beyond_the_recording_are_refused(tmp_path: Path) -> None:
     recording = record(tmp_path, busy)
     with pytest.raises(InvalidInput, match="cannot be cut after 99"):
         explore_crashes(recording, lambda folder, acknowledged: None, points=[99])
-    with pytest.raises(InvalidInput, match="the limit 0"):
+    with pytest.raises(InvalidInput, match="limit_per_point is 0"):
         explore_crashes(recording, lambda folder, acknowledged: None, limit_per_point=0)
