@@ -148,18 +148,18 @@ def _read_on(log: UpdateLog, state: LogState, known: RetainedVersions) -> Retain
         raise RecordMissing(key=keys.LATEST.decode(), version=known.latest, expected=f"version {known.latest}, which "
                             f"the log had before; it ends at {state.latest} now")
     updates: list[tuple[Timestamp, bytes]] = []
-    made = [known.catalog(known.latest)]
-    for read in read_versions(log, state, made[0]) if state.latest > known.latest else ():
+    catalogs = [known.catalog(known.latest)]
+    for read in read_versions(log, state, catalogs[0]) if state.latest > known.latest else ():
         if read.problem is not None or read.catalog is None:
             raise read.problem or AssertionError(f"version {read.version} has neither a catalog nor a problem")
         if read.payload is None:  # the log begins above the known versions
-            updates, made = [], [read.catalog.copy()]
-            known = RetainedVersions(made[0])
+            updates, catalogs = [], [read.catalog.copy()]
+            known = RetainedVersions(catalogs[0])
             continue
         updates.append((read.catalog.activation, read.payload))
-        if read.version == state.latest or is_far_above(made[-1], read.catalog):
-            made.append(read.catalog.copy())
-    found = known.followed_by(updates, made[1:])
+        if read.version == state.latest or is_far_above(catalogs[-1], read.catalog):
+            catalogs.append(read.catalog.copy())
+    found = known.followed_by(updates, catalogs[1:])
     return found.beginning_with(found.catalog(state.earliest)) if state.earliest > found.earliest else found
 
 
