@@ -415,7 +415,8 @@ class CatalogService(Closing):
             OutcomeUnknown: the store did not acknowledge, and reading did not show whether the log was cut.
             CorruptData: the snapshot read back differs, and nothing was cut.
             CompactionFailed: history was cut, and then the fence raised.
-            InvalidInput: the plan is of another catalog, or a policy was given, too.
+            RecordTooLarge: the snapshot exceeds the log's `max_record_bytes`.
+            InvalidInput: the plan is of another catalog, or comes with a policy.
             Closed: the service was closed.
         """
         if plan is not None and policy is not None:
