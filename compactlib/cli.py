@@ -371,7 +371,7 @@ class _Repository(_Kind):
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
-        """Open the repository; where ranges may be cut, by the rule and in the format of those that are there."""
+        """Open the repository; to compact, with the rule and the format of the existing ranges."""
         from compactlib.kv import SqliteStore
         from compactlib.objects import LocalObjects, MemoryObjects
         from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, TombstoneCostPolicy, repository_in
@@ -381,10 +381,10 @@ class _Repository(_Kind):
         objects = MemoryObjects() if command == "inspect" else LocalObjects(self._objects())
         with contextlib.closing(SqliteStore(self.path, create=False, read_only=command != "compact")) as store:
             ranges = CommittedRanges(objects)
-            if command in ("plan", "compact"):
+            if command == "compact":
                 with Repository(store, ranges, name=name) as repository:
-                    ranges = CommittedRanges(objects, rule=repository.rule_of_ranges(),
-                                             range_format=repository.format_of_ranges())
+                    rule, range_format = repository.form_of_ranges()
+                ranges = CommittedRanges(objects, rule=rule, range_format=range_format)
             with Repository(store, ranges, name=name,
                             policy=self.policy_of(AlwaysPolicy, TombstoneCostPolicy)) as repository:
                 yield repository

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blobs as a host sees them: the state of a blob, folded from its records, and what a get answers. Pure but for a read.
-"""
+"""The state of a blob, folded from its records, and the result of a get. Pure, except for `content_of`."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from compactlib.errors import CorruptData
 
 @attrs.frozen
 class BlobInfo:
-    """The properties of a blob as they are now.
+    """The current properties of a blob.
 
     Attributes:
         id: its id as bytes.
         size_bytes: length of its content.
         put_at: when it was put, seconds since the epoch, to the millisecond.
-        expires_at: when it expires (strictly after), or `None` if it lives until it is deleted.
+        expires_at: the time strictly after which it has expired; `None` if it never expires.
         life_version: how often it was undeleted.
         account: account number given when it was put.
         container: container number given when it was put.
@@ -41,7 +40,7 @@ class BlobInfo:
 
 @attrs.frozen
 class Blob:
-    """A blob that is there (or was, if the options asked for it): its content, checked against its CRC.
+    """A live blob, or a deleted or expired one if the options include it: its content, checked against its CRC.
 
     Attributes:
         info: its properties.
@@ -53,7 +52,7 @@ class Blob:
 
 
 class _Nothing:
-    """An answer without content is false."""
+    """A result without content is false."""
 
     __slots__ = ()
 
@@ -63,7 +62,7 @@ class _Nothing:
 
 @attrs.frozen
 class Missing(_Nothing):
-    """The store does not know the id: it was never put, or a compaction has removed all trace of it."""
+    """The store does not know the id: it was never put, or a compaction has removed all its records."""
 
     id: bytes
 
@@ -76,8 +75,8 @@ class Deleted(_Nothing):
         id: its id.
         deleted_at: when, seconds since the epoch.
         life_version: the life that the delete ended.
-        content_gone: whether a compaction or a hard delete has removed the content, so that not even
-            `include_deleted` can answer it.
+        content_gone: whether a compaction or a hard delete has removed the content, so that `include_deleted` cannot
+            return it.
     """
 
     id: bytes
@@ -92,7 +91,7 @@ class Expired(_Nothing):
 
     Attributes:
         id: its id.
-        expired_at: the time after which it counts as expired.
+        expired_at: the time strictly after which it has expired.
     """
 
     id: bytes
@@ -100,17 +99,16 @@ class Expired(_Nothing):
 
 
 Answer: TypeAlias = Blob | Missing | Deleted | Expired
-"""What a get can answer; never one for the other, and true only if there is content. Damage is none of them: it raises
-`CorruptData`."""
+"""The result of a get; true only if there is content. Damage raises `CorruptData`."""
 
 
 @attrs.frozen(kw_only=True)
 class GetOptions:
-    """What else a get may answer with its content.
+    """Options of a get.
 
     Attributes:
-        include_deleted: answer a deleted blob too, as long as its content is still in the log.
-        include_expired: answer an expired blob too, as long as its content is still in the log.
+        include_deleted: return a deleted blob, too, while its content is in the log.
+        include_expired: return an expired blob, too, while its content is in the log.
     """
 
     include_deleted: bool = False
@@ -122,8 +120,8 @@ class BlobState:
     """The state of one id.
 
     Attributes:
-        newest: its newest record; expiry, life version and the mark of a TTL update are those of this one.
-        deciding: its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left of it.
+        newest: its newest record, which has the current expiry, life version and flag of a TTL update.
+        deciding: its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left.
         put: its PUT, `None` if a compaction removed it.
     """
 
@@ -133,7 +131,7 @@ class BlobState:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the last word on it is a delete."""
+        """Whether it is deleted."""
         return self.deciding is not None and self.deciding.kind == RecordKind.DELETE
 
     @property
@@ -144,10 +142,10 @@ class BlobState:
     @property
     def has_content(self) -> bool:
         """Whether neither a compaction nor a hard delete has removed the content of its PUT."""
-        return self.put is not None and not self.put.flags & RecordFlag.ERASED
+        return self.put is not None and not self.put.is_erased
 
     def permanent_ms(self, history: Sequence[IndexEntry]) -> int:
-        """Return when the permanent blob of this history was made so; if that is not known, when it was put."""
+        """Return when the blob was made permanent; if that is unknown, when it was put."""
         since = self.newest.op_time_ms if self.put is None else self.put.op_time_ms
         return max((entry.op_time_ms for entry in history
                     if entry.kind == RecordKind.TTL_UPDATE and (self.put is None or entry.op_time_ms >= since)),
@@ -162,7 +160,7 @@ class BlobState:
 
 
 def blob_state(history: Sequence[IndexEntry]) -> BlobState | None:
-    """Return the state that these records of one id, ascending by sequence, leave; `None` if there are none."""
+    """Return the state after these records of one id, ascending by sequence; `None` without records."""
     if not history:
         return None
     deciding = put = None
@@ -176,7 +174,7 @@ def blob_state(history: Sequence[IndexEntry]) -> BlobState | None:
 
 
 def info_after(history: Sequence[IndexEntry], entry: IndexEntry) -> BlobInfo:
-    """Return the properties of a blob whose PUT is in `history`, after one record more."""
+    """Return the properties of a blob after one more record; the PUT is in `history` or is that record."""
     state = blob_state((*history, entry))
     assert state is not None
     assert state.put is not None
@@ -185,13 +183,13 @@ def info_after(history: Sequence[IndexEntry], entry: IndexEntry) -> BlobInfo:
 
 def answer_for(key: bytes, history: Sequence[IndexEntry], options: GetOptions, now_ms: Callable[[], int],
                ) -> tuple[BlobInfo, IndexEntry] | Missing | Deleted | Expired:
-    """Return the properties of a blob and the PUT that holds its content, or why there is none.
+    """Return the properties of a blob and the PUT with its content; or the reason that there is no content.
 
     Args:
         key: the id.
-        history: what the log knows of it, ascending by sequence.
-        options: what else may be answered.
-        now_ms: the time, milliseconds since the epoch; asked if it matters.
+        history: its records, ascending by sequence.
+        options: the options of the get.
+        now_ms: returns the time, milliseconds since the epoch; called only for blobs with an expiry.
     """
     state = blob_state(history)
     if state is None or state.deciding is None:

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compaction of a store: sense, plan, rewrite, commit, reclaim. `Compactor.steps` is the algorithm.
 
-A step replaces some segments by as few new ones as their survivors need, in one swap:
+A step replaces some segments by the fewest new segments that hold their survivors, in one swap:
 
-1. every record that may justify a drop is made durable, and survivors are chosen from a frozen snapshot;
-2. tasks copy them into private files, and every file is read back and checked;
-3. the files get their names and an index, and the folder is synced. Nothing counts yet: the list does not name them;
-4. under the lock: nothing that is dropped has been revived meanwhile, and **the list of segments is written**. This is
-   the commit: durable or not, there is nothing in between;
-5. the sources' files go.
+1. the log is synced, so that only durable records justify a drop, and survivors are chosen from a frozen snapshot;
+2. tasks copy the survivors into private files, and every file is read back and checked;
+3. the files get their names and an index, and the folder is synced. The files do not count until the list names them;
+4. under the lock: no dropped record was revived in the meantime, and **the list of segments is written**. This is the
+   commit; it is one write;
+5. the files of the sources are removed.
 
-After a crash before 4 the files that the list does not name are removed, and the next compaction plans anew; after a
-crash after 4 opening checks the outputs once more and does 5 (`opening`). A step writes at most eight outputs, fewer
-where the disk has less room. The part-filled last output of a step is the first source of the next one, so that records
-are packed tightly, and each is in one segment only. A step has at least one source that no earlier one had: so it ends.
+After a crash before 4, files that the list does not name are removed, and the next compaction makes a new plan. After
+a crash after 4, opening checks the outputs again and does 5 (`opening`). A step writes at most eight outputs, fewer if
+the disk has less room. The part-filled last output of a step is the first source of the next step, so that outputs are
+packed tightly, and each record is in one segment only. A step has at least one source that no earlier step had, so a
+compaction ends.
 
-A tombstone whose PUT goes in an earlier step of a compaction may be purged in a later one: `seen_by_all_peers` is what
-keeps tombstones for peers.
+A tombstone may be purged in a later step than the PUT that it deletes: only `seen_by_all_peers` keeps tombstones for
+peers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.copying_task import CopyRecords
+from compactlib.blobstore.copying_task import CopyRecords, check_output
 from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
 from compactlib.blobstore.hard_delete import finish_erasures
 from compactlib.blobstore.index import IndexPart
@@ -40,7 +41,6 @@ from compactlib.blobstore.names import SegmentName, segment_of_log_file
 from compactlib.blobstore.plan import BlobPlan, plan_for
 from compactlib.blobstore.records import IndexEntry, milliseconds
 from compactlib.blobstore.report import BlobCompactionReport
-from compactlib.blobstore.scan import check_segment
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment_list import MAX_OUTPUTS, MAX_SOURCES, Output, Step
 from compactlib.blobstore.statistics import view_of
@@ -70,12 +70,12 @@ if TYPE_CHECKING:
     from compactlib.contract import CommitFence
 
 MAX_RESTARTS = 3
-"""How often a step is decided anew because something that it drops was revived meanwhile."""
+"""How often a step is chosen again because a record that it drops was revived."""
 
 
 @attrs.frozen
 class Copying:
-    """What a compaction wants copied next: the tasks, the budget of the run, and the observer to notify."""
+    """The next run of an executor: the tasks, the budget of the run, and the observer to notify."""
 
     tasks: Sequence[CopyRecords]
     budget: Budget
@@ -84,12 +84,12 @@ class Copying:
 
 Outcomes: TypeAlias = Mapping[str, RewriteOutcome]
 Steps: TypeAlias = Generator[Copying, Outcomes, BlobCompactionReport]
-"""A compaction: yields what is to be copied, is sent what became of each task, and returns its report."""
+"""A compaction: yields tasks to run, is sent the outcome of each task, and returns its report."""
 
 
 @attrs.define
 class _Progress:
-    """What one compaction has done so far."""
+    """The progress of one compaction."""
 
     plan: BlobPlan
     budget: Budget
@@ -114,18 +114,18 @@ class _Progress:
 
 @attrs.define(eq=False)
 class Compactor:
-    """Plans and carries out the compactions of one log. One at a time; reads and writes go on meanwhile.
+    """Plans and carries out the compactions of one log. One runs at a time, concurrently with reads and writes.
 
     Attributes:
         log: the log.
-        name: the store's, for messages and events.
-        policy: decides what is worth compacting, unless a call gives another one.
-        purge: which tombstones go.
-        place: which survivors share an output.
-        observer: the store's own.
+        name: the store's name, for messages and events.
+        policy: chooses the segments to compact, unless a call gives another policy.
+        purge: the rules by which tombstones are removed.
+        place: returns the class of a survivor; survivors of one class share outputs.
+        observer: the store's observer.
         damaged: segments in which a compaction found damage: they are left out until the store is opened again.
-        last_error: the last unexpected exception: of an executor, a task or a question of the host's.
-        failures: how often that was.
+        last_error: the last unexpected exception of an executor, a task or a callback of the host.
+        failures: the number of such exceptions.
     """
 
     _log: Log
@@ -139,7 +139,7 @@ class Compactor:
     failures: int = attrs.field(default=0, init=False)
 
     def view(self, policy: BlobPolicy | None = None, budget: Budget | None = None) -> BlobView:
-        """Return the store as a policy sees it now. Reads the whole index once."""
+        """Return the store as a policy sees it. Reads the whole index once."""
         log = self._log
         found = view_of(log.snapshot(), name=self._name, descriptor=log.descriptor, config=log.config,
                         policy=self.policy if policy is None else policy, now=log.clock.now(),
@@ -149,7 +149,7 @@ class Compactor:
         return found
 
     def plan(self, view: BlobView, policy: BlobPolicy | None = None) -> BlobPlan:
-        """Return what a policy chooses of a view now. What it raises is raised."""
+        """Return the plan that a policy chooses of a view; an exception of the policy is raised."""
         return plan_for(view, self.policy if policy is None else policy, self._log.clock.now(),
                         bytes_available=self._room())
 
@@ -160,13 +160,13 @@ class Compactor:
 
     def steps(self, given: BlobPlan | None, policy: BlobPolicy | None, budget: Budget | None, observer: Observer | None,
               fence: CommitFence | None) -> Steps:
-        """Compact; the caller has what is yielded copied, and sends the outcomes.
+        """Compact; the caller runs the tasks that are yielded, and sends their outcomes.
 
         Args:
-            given: the plan to carry out; `None`: what the policy chooses now.
-            policy: instead of the store's own.
-            budget: what the work may use up.
-            observer: notified, besides the store's own.
+            given: the plan to carry out; `None`: the policy's choice.
+            policy: replaces the store's policy.
+            budget: limits the work.
+            observer: notified, in addition to the store's observer.
             fence: entered around each commit.
         """
         log, observers = self._log, Observers(self._observer, observer)
@@ -188,7 +188,7 @@ class Compactor:
                     in_vain = done.left_out and len(done.removed) <= len(done.added) and plan.benefit_segments > 0
                     if given is not None or not in_vain:
                         break
-                    # What the policy chose for the sake of a damaged segment frees nothing: it chooses again, without.
+                    # Without the damaged segments the choice frees nothing: the policy chooses again, without them.
                 report = self._report(done, log.clock.monotonic() - began)
         except Exception as error:
             self._report_failure(observers, plan, error, log.clock.monotonic() - began)
@@ -197,7 +197,7 @@ class Compactor:
         return report
 
     def _planned(self, policy: BlobPolicy | None, budget: Budget) -> BlobPlan:
-        """Return what the policy chooses now; a full round may close the active segment for it."""
+        """Return the policy's plan; for a full round the active segment may be closed first."""
         plan = self.plan(self.view(policy, budget), policy)
         log = self._log
         if plan.kind == "full" and log.config.close_active_segment and log.free_segments:
@@ -208,12 +208,12 @@ class Compactor:
         return plan
 
     def _carry_out(self, done: _Progress) -> Generator[Copying, Outcomes, None]:
-        """Carry out a plan step by step; the failure of one step, or damage in a victim, does not stop the others."""
+        """Carry out a plan step by step; a failed step, or damage in a victim, does not stop the other steps."""
         log, plan = self._log, done.plan
         eligible = frozenset(log.eligible())
         for name in plan.names:
             if name not in eligible:
-                why = "is active, or the journal reaches it" if log.contents.has(name) else "is not in the log"
+                why = "is active or in the journal" if log.contents.has(name) else "is not in the log"
                 raise PlanDoesNotFit(f"segment {name} of the plan for store {self._name} {why}; make a new plan")
         done.why = plan.why if plan.is_empty else self._lack_of_room(plan.bytes_needed)
         waiting, carried, restarts = list(plan.names), None, 0
@@ -252,7 +252,7 @@ class Compactor:
 
     def _step(self, done: _Progress, waiting: Sequence[SegmentName], carried: SegmentName | None,
               ) -> Generator[Copying, Outcomes, Survivors | None]:
-        """Replace some segments by new ones; `None` if nothing was done: a drop was revived, or there is no room."""
+        """Carry out one step; return `None` if it was not committed: a drop was revived, or the disk lacks room."""
         log, budget = self._log, done.budget
         budget.check()
         survivors = self._choose(done, waiting, carried)
@@ -277,15 +277,15 @@ class Compactor:
         return survivors
 
     def _lack_of_room(self, needed: int) -> str:
-        """Return what the disk lacks for so many bytes; empty if nothing."""
+        """Return a message if the disk has no room for `needed` bytes; empty if it has."""
         room = self._room()
         if room is None or needed <= room:
             return ""
-        return (f"the compaction of store {self._name} needs {needed:,} bytes of room on the disk before it gives any "
-                f"back, and {room:,} are available in {self._log.folder}; free some")
+        return (f"the compaction of store {self._name} needs {needed:,} bytes of room on the disk before it frees any, "
+                f"and {room:,} are available in {self._log.folder}; free some")
 
     def _named(self, error: BudgetSpent, least: int, budget: Budget) -> BudgetSpent:
-        """Return the error; if the total sufficed for no step, one that says how much would."""
+        """Return the error; if the total is smaller than one step, with the bytes that a step needs."""
         if error.reason != "bytes" or budget.remaining.total_bytes is None:
             return error
         return BudgetSpent(f"{error}; a step of the compaction of store {self._name} is committed all at once: give at "
@@ -293,7 +293,7 @@ class Compactor:
                            reason="bytes", spent_bytes=error.spent_bytes, needed_bytes=error.spent_bytes + least)
 
     def _choose(self, done: _Progress, waiting: Sequence[SegmentName], carried: SegmentName | None) -> Survivors:
-        """Choose the next step: as many sources as the outputs may hold that there is room for, at least a new one."""
+        """Choose the next step: sources for as many outputs as the disk has room for, at least one new source."""
         log, room, most = self._log, self._room(), MAX_OUTPUTS
         if room is not None:
             most = max(1, min(most, room // log.descriptor.segment_bytes))
@@ -319,28 +319,27 @@ class Compactor:
             if count > 1:
                 count = max(1, min(count - 1, count * most // len(found.outputs)))
             else:
-                # The part-filled output stays as it is.
+                # The part-filled output is no source of this step, and stays.
                 carried = None
 
     def _rules(self, plan: BlobPlan) -> Rules:
         now = self._log.clock.now()
-        # The plan's time, unless the store was opened with a longer retention since.
+        # The plan's time, unless the store was opened with a longer retention after that.
         latest = max(now - self._log.config.deleted_retention_seconds, 0.0)
         return Rules(reference_ms=milliseconds(min(plan.reference_time, latest)), purge=self.purge,
                      now_ms=milliseconds(now if plan.expires_before is None else max(now, plan.expires_before)))
 
-    # -- checking and publishing what was copied
+    # -- checking and publishing the outputs
 
     def _checked(self, survivors: Survivors, outcomes: Sequence[RewriteOutcome], budget: Budget) -> list[str]:
-        """Check what became of the tasks, which may have run in another process; return the file of each output."""
+        """Check the files that the tasks wrote, perhaps in another process; return the file of each output."""
         log, failures, files = self._log, list[CompactlibError](), list[str]()
         for output, outcome in zip(survivors.outputs, outcomes, strict=True):
             try:
                 if isinstance(outcome, RewriteFailure):
                     raise outcome.error
                 files.append(outcome.files[0].path)
-                check_segment(files[-1], log.descriptor.header(output.name), output.end, output.records,
-                              output.sequences, budget.check)
+                check_output(files[-1], log.descriptor.header(output.name), output.written, budget.check)
             except CompactlibError as error:
                 failures.append(error)
         if not failures:
@@ -358,7 +357,7 @@ class Compactor:
         raise _StepFailed(failures[0], survivors.sources)
 
     def _publish(self, survivors: Survivors, files: Sequence[str], budget: Budget) -> list[LogSegment]:
-        """Give the outputs their names and indexes, durably but for the indexes; they do not count yet."""
+        """Rename the outputs, durably, and write their indexes, not durably; the list does not name them yet."""
         log = self._log
         contents, published = log.contents, list[LogSegment]()
         for output, file in zip(survivors.outputs, files, strict=True):
@@ -376,7 +375,7 @@ class Compactor:
         return published
 
     def _withdraw(self, survivors: Survivors) -> None:
-        """Remove outputs that were not committed; of a store that has closed itself, opening decides that."""
+        """Remove outputs that were not committed; if the store has closed itself, opening decides about them."""
         if self._log.guard.is_open:
             with contextlib.suppress(StorageError):
                 remove_segments(self._log.files, self._log.folder, [output.name for output in survivors.outputs])
@@ -384,11 +383,11 @@ class Compactor:
     # -- the commit, and what follows
 
     def _commit(self, survivors: Survivors, published: Sequence[LogSegment], done: _Progress, *, is_last: bool) -> bool:
-        """Put the outputs in the place of the sources; `False` if what they drop was revived meanwhile."""
+        """Replace the sources by the outputs; return `False` if a dropped record was revived in the meantime."""
         log = self._log
         step = Step(survivors.sources, tuple(Output(output.name, output.end, output.records)
                                              for output in survivors.outputs))
-        # Most of what is new is read before writers have to wait.
+        # Most of the new records are read here, before writers have to wait.
         before = log.snapshot()
         if survivors.are_hit_by(_newer(before, survivors.last_sequence), before):
             return False
@@ -401,7 +400,7 @@ class Compactor:
             return True
 
     def _reclaim(self, survivors: Survivors, done: _Progress) -> None:
-        """Remove the sources; readers that hold one keep its bytes. Count and report the step."""
+        """Remove the sources, count the step and notify the observer. Readers with an open source keep its bytes."""
         log = self._log
         disk = {output.name: output.end + part_bytes(part) for output in survivors.outputs
                 for segment in [log.contents.segment(output.name)] if segment is not None for part in segment.parts}
@@ -427,7 +426,7 @@ class Compactor:
         done.freed += remove_segments(log.files, log.folder, survivors.sources)
 
     def _leave_out(self, damaged: _Damaged, done: _Progress) -> None:
-        """Go on without a segment that holds a damaged record: it stays as it is, with everything in it."""
+        """Leave out a segment with a damaged record: it stays unchanged, with all its records."""
         error = damaged.error.with_traceback(None)
         self.damaged[damaged.segment] = f"left out for damage until the store is opened again: {error}"
         done.left_out.append(damaged.segment)
@@ -437,7 +436,7 @@ class Compactor:
     # -- the end
 
     def _report(self, done: _Progress, seconds: float) -> BlobCompactionReport:
-        """Return the report, or raise if something failed, or if nothing could be done."""
+        """Return the report, or raise if a step failed or nothing could be done."""
         report = BlobCompactionReport(
             store=self._name, victims=done.plan.names, sources=tuple(done.removed), targets=tuple(done.added),
             steps=done.steps, copied_records=done.records, copied_bytes=done.copied_bytes, bytes_written=done.written,
@@ -450,7 +449,7 @@ class Compactor:
         if not done.steps and done.spent is not None:
             raise done.spent
         if not done.steps and done.damage:
-            # Damage alone kept it from changing anything.
+            # Damage is the only reason that nothing was committed.
             raise done.damage[0]
         return report
 
@@ -482,7 +481,7 @@ class Compactor:
             self._report_levels(observers, plan)
 
     def _report_levels(self, observers: Observer, plan: BlobPlan) -> None:
-        """Report how full the store is, as far as the plan has counted."""
+        """Report the live and dead bytes that the plan has counted."""
         log = self._log
         there = {segment.name: segment for segment in log.contents.segments}
         seen = [*plan.victims, *plan.left]
@@ -498,15 +497,15 @@ class Compactor:
 
 def run_many(every: Mapping[str, Steps], executor: Executor, budget: Budget | None,
              ) -> dict[str, BlobCompactionReport | CompactlibError]:
-    """Carry out compactions, the next step of all of them in one run of an executor; each commits its own.
+    """Carry out compactions, the next step of all in one run of an executor; each compaction commits its own step.
 
     Args:
         every: the compactions, by name.
         executor: runs the copying.
-        budget: of them all; `None`: that of the compaction, if there is one alone.
+        budget: limits them together; `None`: the budget of a single compaction counts.
 
     Returns:
-        The report of each, or what it raised; in the order in which they ended.
+        The report or the error of each, in the order in which they ended.
     """
     ended: dict[str, BlobCompactionReport | CompactlibError] = {}
     with contextlib.ExitStack() as stack:
@@ -537,14 +536,14 @@ def run_many(every: Mapping[str, Steps], executor: Executor, budget: Budget | No
 
 def outcomes_of(executor: Executor, tasks: Sequence[CopyRecords], budget: Budget, observer: Observer,
                 ) -> dict[str, RewriteOutcome]:
-    """Have tasks run; return an outcome of each, also where the executor raises."""
+    """Run tasks; return an outcome for each, even if the executor raises."""
     found: dict[str, RewriteOutcome] = {}
     try:
         with contextlib.closing(answers_of(executor, tasks, budget=budget, observer=observer)) as outcomes:
             for outcome in outcomes:
                 found[outcome.task] = outcome
     except Exception as error:
-        # An executor of the host's own may raise anything.
+        # An executor of the host may raise any exception.
         failed = own_error("run the copying", error)
         return {task.name: found.get(task.name, RewriteFailure(task.name, failed)) for task in tasks}
     return found
@@ -556,7 +555,7 @@ def local_executor(log: Log) -> Executor:
 
 
 def require_own(plan: BlobPlan, name: str, log: Log) -> None:
-    """Check that a plan is one of this store."""
+    """Raise `InvalidInput` if a plan is of another store, or drops blobs that can be undeleted."""
     if plan.store != name or plan.incarnation not in (b"", log.descriptor.incarnation):
         another = "" if plan.store != name else ", but another one of this name"
         raise InvalidInput(f"the plan is for store {plan.store!r}, and this is {name!r}{another}")
@@ -567,7 +566,7 @@ def require_own(plan: BlobPlan, name: str, log: Log) -> None:
 
 
 def limited(budget: Budget | None, rate: float | None, log: Log) -> Budget:
-    """Return a budget that has the configured rate, unless it has one of its own."""
+    """Return the budget, with the configured rate unless it has a rate."""
     given = Budget(clock=log.clock) if budget is None else budget
     if rate is None or given.remaining.bytes_per_second is not None:
         return given
@@ -584,7 +583,7 @@ class _Damaged(Exception):
 
 
 class _StepFailed(Exception):
-    """A task of a step failed; other steps go on."""
+    """A task of a step failed; the other steps are carried out."""
 
     def __init__(self, error: CompactlibError, sources: Sequence[SegmentName]) -> None:
         super().__init__(str(error))
@@ -593,7 +592,7 @@ class _StepFailed(Exception):
 
 
 def _newer(snapshot: LogContents, sequence: int) -> Iterator[IndexEntry]:
-    """Yield the entries newer than a record. They lie at the end of the log: nothing else moves records meanwhile."""
+    """Yield the entries newer than a record: the last segments, since only this compaction moves records."""
     for segment in reversed(snapshot.segments):
         if segment.records and segment.last_sequence <= sequence:
             break

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`BlobStoreConfig`: how a store is kept and compacted, as far as a host may choose.
+"""`BlobStoreConfig`: the settings of a store.
 
-Begin with one of its presets, `cache`, `archive` or `replicated`, or with the defaults, and change what you need. A
-policy, which is given to the store, decides what is worth compacting.
+Begin with a preset, `cache`, `archive` or `replicated`, or with the defaults, and change single settings. The choice of
+segments to compact is not a setting but a policy, which is an argument of the store.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from compactlib.blobstore.names import MAX_NUMBER, MIN_SEGMENT_BYTES
 from compactlib.errors import InvalidInput
 
 Durability: TypeAlias = Literal["each", "group", "interval"]
-"""When a write is synced: `"each"` before it returns, alone; `"group"` before it returns, one sync for all threads that
-wait; `"interval"` with the first write after `sync_interval_seconds`, or with `BlobStore.flush()`."""
+"""When a write is synced: `"each"`: by itself, before it returns; `"group"`: before it returns, with one sync for all
+waiting threads; `"interval"`: with the first write after `sync_interval_seconds`, or by `BlobStore.flush()`."""
 
 _MIB = 1 << 20
 _DAY = 86_400.0
 _MOST_SECONDS = 1e15
-"""Thirty million years; added to a time, or taken from one, it is a time still that a record can hold."""
+"""Thirty million years: a record can hold any current time plus or minus this span."""
 
 
 def _between(least: float, most: float = math.inf, *, optional: bool = False) -> Any:
-    """An attrs validator: a number from `least` to `most`."""
+    """Return an attrs validator of a number from `least` to `most`."""
 
     def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
         if value is None and optional:
@@ -52,28 +52,28 @@ _rate = _between(math.ulp(0.0), optional=True)
 
 @attrs.frozen(kw_only=True)
 class BlobStoreConfig:
-    """How a store is kept and compacted. Sizes are bytes, times are seconds.
+    """The settings of a store. Sizes are bytes, times are seconds.
 
     Attributes:
-        capacity_bytes: capacity of the whole log; used when the store is created, and never again.
-        segment_bytes: capacity of one segment, a divisor of `capacity_bytes`; used when the store is created.
+        capacity_bytes: capacity of the whole log; used only when the store is created.
+        segment_bytes: capacity of one segment, a divisor of `capacity_bytes`; used only when the store is created.
         durability: when a write is synced.
-        sync_interval_seconds: how old un-synced writes may get with `"interval"`.
+        sync_interval_seconds: the largest age of unsynced writes at the next write, with `"interval"`.
         max_open_segments: files kept open for reading.
-        journal_max_entries: how many of the newest records keep their segments from being compacted; never more than
-            the newest quarter of the log's segments.
-        find_max_entries: entries in one answer of `entries_since`.
-        ttl_update_buffer_seconds: a blob that expires sooner than this cannot be made permanent any more.
-        deleted_retention_seconds: how long after a delete its blob can be undeleted and is kept by compactions.
-        evicts: a write that finds the log full gives up the blobs that expire next, an eighth of the log at a time,
-            instead of raising `StoreFull`; of blobs that never expire, none.
-        max_blob_bytes: what is kept free in each output when a plan's benefit is computed. Of larger blobs, a
-            compaction may free fewer segments than its plan says, or none.
-        compaction_bytes_per_second: rate of a compaction whose budget has none of its own, `None` for no limit.
-        purge_tombstones: remove deletes that are no longer needed.
+        journal_max_entries: size of the journal: segments with these newest records are not eligible; at most the
+            newest quarter of the log's segments.
+        find_max_entries: records read for one result of `entries_since`.
+        ttl_update_buffer_seconds: a blob that expires sooner than this cannot be made permanent.
+        deleted_retention_seconds: time after a delete in which the blob can be undeleted and compactions keep it.
+        evicts: a write into a full log evicts the blobs that expire next, an eighth of the log at a time, instead of
+            raising `StoreFull`. Blobs that never expire are not evicted.
+        max_blob_bytes: room that a plan's benefit assumes free in each output. With larger blobs, a compaction may free
+            fewer segments than its plan says.
+        compaction_bytes_per_second: rate of a compaction, unless its budget has a rate; `None` for no limit.
+        purge_tombstones: compactions remove tombstones that are not needed any more.
         close_active_segment: a full compaction may close the active segment, so that it becomes eligible.
         hard_delete: `reclaim` overwrites the content of deleted blobs.
-        hard_delete_bytes_per_second: rate of that if its budget has none of its own, `None` for no limit.
+        hard_delete_bytes_per_second: rate of the hard delete, unless its budget has a rate; `None` for no limit.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -98,11 +98,11 @@ class BlobStoreConfig:
 
     @classmethod
     def cache(cls, capacity_bytes: int, **changes: Any) -> Self:
-        """Of a cache: what a crash takes is put again, a delete is final, and a full log gives up what expires next.
+        """Return the settings of a cache: a crash may lose recent puts, a delete is final, and a full log evicts.
 
         Args:
-            capacity_bytes: of the log, rounded down to whole segments; sixteen of them, or more of 64 MiB.
-            **changes: fields with other values.
+            capacity_bytes: capacity of the log, rounded down to whole segments; 16 segments, or more of 64 MiB.
+            **changes: settings with other values.
         """
         return cls(**{**_shape(capacity_bytes), "durability": "interval", "deleted_retention_seconds": 0.0,
                       "journal_max_entries": 0, "evicts": True, "compaction_bytes_per_second": None,
@@ -110,39 +110,35 @@ class BlobStoreConfig:
 
     @classmethod
     def archive(cls, capacity_bytes: int, **changes: Any) -> Self:
-        """Of blobs that stay: each is synced, deletes can be undone for a month, compactions run slowly.
+        """Return the settings of an archive: each put is synced, a delete can be undone for 30 days.
 
         Args:
-            capacity_bytes: of the log, rounded down to whole segments; sixteen of them, or more of 64 MiB.
-            **changes: fields with other values.
+            capacity_bytes: capacity of the log, rounded down to whole segments; 16 segments, or more of 64 MiB.
+            **changes: settings with other values.
         """
         return cls(**{**_shape(capacity_bytes), "durability": "group", "deleted_retention_seconds": 30 * _DAY,
                       **changes})
 
     @classmethod
     def replicated(cls, capacity_bytes: int, **changes: Any) -> Self:
-        """Of one of several replicas: peers have what a crash takes, and tombstones go once all peers have read them
-        (`BlobStore(seen_by_all_peers=...)`) or they have expired.
+        """Return the settings of a replica: a tombstone is removed once it has expired or all peers have read it
+        (`BlobStore(seen_by_all_peers=...)`).
 
         Args:
-            capacity_bytes: of the log, rounded down to whole segments; sixteen of them, or more of 64 MiB.
-            **changes: fields with other values.
+            capacity_bytes: capacity of the log, rounded down to whole segments; 16 segments, or more of 64 MiB.
+            **changes: settings with other values.
         """
         return cls(**{**_shape(capacity_bytes), "durability": "group", "purge_tombstones": True, **changes})
 
     def check_capacity(self) -> None:
-        """Check that a new store can have this capacity.
-
-        Raises:
-            InvalidInput: the capacity is no multiple of the segments' capacity.
-        """
+        """Raise `InvalidInput` if the capacity of a new store is no multiple of its segments' capacity."""
         if self.capacity_bytes % min(self.segment_bytes, self.capacity_bytes):
             raise InvalidInput(f"capacity_bytes is {self.capacity_bytes}, which is no multiple of segment_bytes "
                                f"{self.segment_bytes}; choose a divisor")
 
 
 def _shape(capacity_bytes: int) -> dict[str, int]:
-    """Capacity and segments of a preset."""
+    """Return the capacities of a preset: at least 16 segments, of at most 64 MiB."""
     if not 16 * MIN_SEGMENT_BYTES <= capacity_bytes <= MAX_NUMBER:
         raise InvalidInput(f"capacity_bytes is {capacity_bytes}; give {16 * MIN_SEGMENT_BYTES} or more")
     segments = max(16, -(-capacity_bytes // (64 * _MIB)))

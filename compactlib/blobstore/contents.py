@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which segments a store answers from: one immutable value, replaced as a whole by each change of the log.
+"""The segments of the log with their index: one immutable value, replaced as a whole by each change of the log.
 
-Readers take the contents of the moment and never wait. `LogContents.frozen` leaves out what is appended later.
+Readers use the current contents and never wait. `LogContents.frozen` excludes later appends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compactlib.errors import AuditFailed
 
 _BY_SEQUENCE, _BY_LAST_SEQUENCE, _BY_NAME = map(attrgetter, ("sequence", "last_sequence", "name"))
 OFTEN = 16
-"""The history of an id of more records than these is put together once, and not for each record."""
+"""A history of more records than this is built once for an id, not once for each record."""
 
 
 @attrs.frozen(eq=False)
@@ -31,10 +31,10 @@ class LogSegment:
     """A log segment and its index.
 
     Attributes:
-        name: its name.
-        parts: the sealed parts of its index, ascending, one behind the other.
-        open: the index of its last records; only of the active segment.
-        is_lost: whether its log file is not there: what the index knows of it is damaged.
+        name: the segment's name.
+        parts: the sealed parts of its index, ascending and contiguous.
+        open: the index of its last records; only the active segment has one.
+        is_lost: whether its log file is missing: every record that the index names is damaged.
     """
 
     name: SegmentName
@@ -44,17 +44,17 @@ class LogSegment:
 
     @property
     def sealed_end(self) -> int:
-        """The offset behind the last record in a sealed part."""
+        """The offset after the last record in a sealed part."""
         return self.parts[-1].end if self.parts else SEGMENT_HEADER_BYTES
 
     @property
     def end(self) -> int:
-        """The offset behind its last record; the size of the header if it is empty."""
+        """The offset after its last record; the size of the header if it is empty."""
         return self.sealed_end if self.open is None else self.open.end
 
     @property
     def records(self) -> int:
-        """How many index entries it has."""
+        """The number of its index entries."""
         return sum(map(len, self.parts)) + (0 if self.open is None else len(self.open.entries))
 
     @property
@@ -79,9 +79,9 @@ class LogContents:
     """Every log segment with its index.
 
     Attributes:
-        key: the store's incarnation, from which ids are hashed.
-        segments: in log order; the last one is the active one.
-        directory: leads from a hash to the sealed parts that hold it.
+        key: the store's incarnation, the key of the hash of ids.
+        segments: in log order; the last segment is the active one.
+        directory: finds the sealed parts that hold a hash.
     """
 
     key: bytes
@@ -90,14 +90,14 @@ class LogContents:
 
     @classmethod
     def of(cls, key: bytes, segments: Iterable[LogSegment], before: IndexDirectory | None = None) -> LogContents:
-        """Return the contents of these segments; they may share much with the directory of others. O(parts)."""
+        """Return the contents of these segments; the directory is made from an earlier one. O(parts)."""
         ordered = tuple(sorted(segments, key=_BY_NAME))
         parts = chain.from_iterable(segment.parts for segment in ordered)
         return cls(key, ordered, (before or IndexDirectory()).updated(part for part in parts if len(part)))
 
     @property
     def active(self) -> LogSegment:
-        """The segment that is appended to."""
+        """The active segment, to which records are appended."""
         return self.segments[-1]
 
     @property
@@ -108,33 +108,33 @@ class LogContents:
 
     @property
     def last_sequence(self) -> int:
-        """No record is newer. O(segments)."""
+        """The number of the newest record. O(segments)."""
         return max(segment.last_sequence for segment in self.segments)
 
     def segment(self, name: SegmentName) -> LogSegment | None:
-        """Return the segment of this name, if it is there. O(log n)."""
+        """Return the segment of this name; `None` if it is not in the log. O(log n)."""
         place = bisect_left(self.segments, name, key=_BY_NAME)
         found = self.segments[place] if place < len(self.segments) else None
         return found if found is not None and found.name == name else None
 
     def has(self, name: SegmentName) -> bool:
-        """Whether there is a segment of this name. O(log n)."""
+        """Whether a segment of this name is in the log. O(log n)."""
         return self.segment(name) is not None
 
     def used_bytes(self, segment_bytes: int) -> int:
-        """Return the used capacity: whole segments before the last one, and the last one up to its end."""
+        """Return the used capacity: every segment before the active one counts whole, the active one up to its end."""
         return (len(self.segments) - 1) * segment_bytes + self.active.end
 
     def eligible(self, journal_entries: int, log_segments: int) -> tuple[SegmentName, ...]:
-        """Return the segments that may be compacted: not the active one, and none that the journal reaches.
+        """Return the segments that may be compacted: all but the active segment and the segments of the journal.
 
         Args:
-            journal_entries: so many of the newest records keep their segments.
-            log_segments: of which a quarter may be kept, at most.
+            journal_entries: the number of newest records in the journal.
+            log_segments: how many segments the log may have; the journal keeps at most a quarter of them.
         """
         kept = 1
         records = self.active.records
-        # A compaction has moved what it wrote: that is not new.
+        # Outputs of a compaction hold old records, and are not part of the journal.
         while records < journal_entries and kept < log_segments // 4 and kept < len(self.segments) and (
                 self.segments[-1 - kept].name.generation == 0):
             records += self.segments[-1 - kept].records
@@ -145,7 +145,7 @@ class LogContents:
 
     def find(self, blob_id: bytes) -> list[IndexEntry]:
         """Return the entries of an id that decide its state, ascending by sequence: its newest PUT, its newest DELETE
-        or UNDELETE, and each TTL_UPDATE since that PUT; some of the DELETEs and UNDELETEs between may be among them.
+        or UNDELETE, and each TTL_UPDATE since that PUT; earlier DELETEs and UNDELETEs since the PUT may be included.
 
         O(log n) for each part that holds the id.
         """
@@ -163,7 +163,7 @@ class LogContents:
             return since_put(owners[0].newest_first(blob_id, hashed))
         entries: list[IndexEntry] = []
         put = -1
-        # Compactions leave parts whose records are older and newer than another's.
+        # After compactions the sequences of parts may overlap.
         for part in sorted(owners, key=_BY_LAST_SEQUENCE, reverse=True):
             if part.last_sequence < put:
                 break
@@ -173,9 +173,10 @@ class LogContents:
                 put = max(put, since[-1].sequence)
         return sorted((entry for entry in entries if entry.sequence >= put), key=_BY_SEQUENCE, reverse=True)
 
-    def history(self, blob_id: bytes) -> list[IndexEntry]:
-        """Return every entry of an id, ascending by sequence."""
-        hashed = hash_id(blob_id, self.key)
+    def history(self, blob_id: bytes, hashed: int | None = None) -> list[IndexEntry]:
+        """Return every entry of an id, ascending by sequence; `hashed` is the hash of the id, if known."""
+        if hashed is None:
+            hashed = hash_id(blob_id, self.key)
         found = [entry for part in self.directory.owners(hashed) for entry in part.newest_first(blob_id, hashed)]
         found.sort(key=_BY_SEQUENCE)
         return found + self.open.of_id(blob_id)
@@ -184,21 +185,22 @@ class LogContents:
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         """Yield the entries of a sealed segment in order, each with the `history` of its id.
 
-        Much faster than to ask for each.
+        Much faster than one call of `history` for each entry.
 
         Args:
-            name: the segment's.
-            often: takes the histories of ids of more than `OFTEN` records, for the next segment.
-            check: called with each piece of work; what it raises ends it.
+            name: the segment's name.
+            often: histories of more than `OFTEN` records, kept for the next segment.
+            check: called at intervals; an exception ends the iteration.
         """
         segment, opened = self.segment(name), self.open
         for part in segment.parts if segment is not None else ():
             shared = self.directory.shared(part, check)
             for row, entry in enumerate(part.entries()):
-                if row not in shared:
+                hashed = shared.get(row)
+                if hashed is None:
                     yield entry, [entry, *opened.of_id(entry.id)]
                     continue
-                history = often.get(entry.id) or self.history(entry.id)
+                history = often.get(entry.id) or self.history(entry.id, hashed)
                 if len(history) > OFTEN:
                     often[entry.id] = history
                 yield entry, history
@@ -206,25 +208,25 @@ class LogContents:
     # -- all records
 
     def entries_of(self, name: SegmentName) -> Iterator[IndexEntry]:
-        """Yield the index entries of a segment in the order of their offsets; none if it is not there."""
+        """Yield the index entries of a segment in the order of their offsets; nothing for an unknown segment."""
         segment = self.segment(name)
         return iter(()) if segment is None else segment.entries()
 
     @cached_property
     def all_parts(self) -> tuple[IndexPart, ...]:
-        """Every part of the index, the open one sealed as it is; empty ones left out. Of frozen contents."""
+        """Every part of the index that has entries, a sealed copy of the open index included. For frozen contents."""
         sealed = tuple(part for segment in self.segments for part in segment.parts if len(part))
         return (*sealed, self.open.sealed(self.key)) if self.open.entries else sealed
 
     # -- changes
 
     def with_segments(self, gone: Collection[SegmentName], new: Iterable[LogSegment]) -> LogContents:
-        """Return the contents with some segments in the place of others. O(segments)."""
+        """Return the contents without some segments and with new ones. O(segments)."""
         return LogContents.of(self.key, [*(each for each in self.segments if each.name not in gone), *new],
                               self.directory)
 
     def sealed_open(self, part: IndexPart) -> LogContents:
-        """Return the contents after the open index was sealed as a part: it begins anew where that one ends."""
+        """Return the contents after the open index was sealed as a part; the new open index begins at its end."""
         active = self.active
         kept = (each for each in active.parts if each.start != part.start)
         grown = LogSegment(active.name, (*kept, part), OpenIndex(active.name, part.end))
@@ -237,7 +239,7 @@ class LogContents:
                                                       LogSegment(name, open=OpenIndex(name, SEGMENT_HEADER_BYTES))])
 
     def frozen(self) -> LogContents:
-        """Return the contents of this moment: what is appended later is not in them."""
+        """Return the contents without later appends."""
         active = self.active
         if active.open is None:
             return self
@@ -245,7 +247,7 @@ class LogContents:
                            self.directory)
 
     def audit(self) -> None:
-        """Check that each index covers its segment, and that the directory leads to every part."""
+        """Check that each index covers its segment, and that the directory has every part."""
         positions = [segment.name.position for segment in self.segments]
         if positions != sorted(set(positions)):
             raise AuditFailed(f"the positions of the log do not ascend: {positions}")
@@ -261,7 +263,7 @@ class LogContents:
             end = 0
             for entry in segment.entries():
                 if entry.offset < end or entry.end > segment.end:
-                    raise AuditFailed(f"record {entry} of segment {segment.name} overlaps offset {end}, or lies behind "
+                    raise AuditFailed(f"record {entry} of segment {segment.name} overlaps offset {end}, or ends after "
                                       f"{segment.end}")
                 end = entry.end
         parts = [part for segment in self.segments for part in segment.parts if len(part)]

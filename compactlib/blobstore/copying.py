@@ -27,12 +27,12 @@ _EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 
 @attrs.frozen
 class StoreCopy:
-    """What `copy_store` did.
+    """The result of `copy_store`.
 
     Attributes:
-        records: how many records the copy has.
-        bytes_copied: their sizes together.
-        left_out: PUTs that were not copied, because their content is gone.
+        records: the number of records in the copy.
+        bytes_copied: the sum of their sizes.
+        left_out: PUTs that were not copied, because their content was dropped.
     """
 
     records: int
@@ -44,43 +44,43 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
                files: Files | None = None, clock: Clock | None = None, budget: Budget | None = None) -> StoreCopy:
     """Copy a store into a new one, with the capacity and the segments of `config`.
 
-    Every record keeps its times, its life, its expiry, its account and container, and the order of all; each content is
-    checked on the way. Places and sequences are the copy's own, and so is its incarnation: peers begin anew with it.
-    What is deleted or has expired is copied as well, for the copy's own compactions to drop.
+    Every record keeps its times, its life, its expiry, its account and container, and the order of the records; each
+    content is checked. The copy has its own places, sequences and incarnation: peers start at its first record. Deleted
+    and expired blobs are copied, too; compactions of the copy drop them.
 
-    The copy gets its name once it is whole and durable; before that, and after a crash, it is in `folder` with
-    `.copying` behind it. What is written to the source meanwhile is not in it.
+    The copy is renamed to `folder` once it is complete and durable. Until then, and after a crash, its folder has the
+    suffix `.copying`. Records that are written to the source during the copy are not included.
 
     Args:
-        source: the store, open, or a reader of it.
-        folder: of the copy; it does not exist yet.
-        config: of the copy.
+        source: the open store, or a reader of it.
+        folder: the folder of the copy, which does not exist.
+        config: the settings of the copy.
         files: the disk of the copy.
-        clock: the copy's.
-        budget: asked for the bytes of each record.
+        clock: the clock of the copy.
+        budget: spends the bytes of each record.
 
     Raises:
-        InvalidInput: the folder exists, or holds an unfinished copy; or an argument is not what it should be.
+        InvalidInput: the folder or an unfinished copy exists; or the capacity is no multiple of the segments'.
         CorruptData: a record of the source is damaged.
         StoreFull: the copy has too little capacity.
         BlobTooLarge: a record does not fit into a segment of the copy.
         BudgetSpent: the budget ended.
-        StorageError: the disk refused. After each of these errors there is no copy; if the disk refuses even that, it
-            is left, whole or with `.copying` behind it.
+        StorageError: the disk refused. After each of these errors the copy is removed; if the disk refuses the removal,
+            it remains, complete or with the suffix `.copying`.
     """
     disk: Files = LocalFiles() if files is None else files
     path = local_path(folder)
     unfinished = path + _UNFINISHED
     for name in (path, unfinished):
         if os.path.lexists(name):
-            raise InvalidInput(f"{name} exists; a store is copied into a folder that does not: remove it, or give "
-                               f"another one")
+            raise InvalidInput(f"{name} exists; a store is copied into a new folder: remove this one, or give "
+                               f"another folder")
     config.check_capacity()
     done: StoreCopy | None = None
-    # What another copy makes meanwhile is not this one's to remove.
+    # Outside of the `try`: a folder that another copy makes concurrently must not be removed.
     disk.make_folder(unfinished)
     try:
-        # Nor does it give up what expires to make room: then it would not be whole.
+        # Without eviction, which would drop records of the copy.
         quiet = attrs.evolve(config, durability="interval", evicts=False)
         with BlobStore(unfinished, quiet, files=disk, clock=clock) as copy:
             done = _copied(source, copy, Budget() if budget is None else budget)
@@ -89,7 +89,7 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
         disk.sync_folder(os.path.dirname(path))
     except BaseException:
         if done is not None and not os.path.lexists(unfinished):
-            # It has its name already, and a crash on the way must not leave half of it there.
+            # It has its final name, and a crash during the removal must not leave a part of it there.
             with contextlib.suppress(StorageError):
                 disk.rename(path, unfinished)
         _remove(disk, unfinished)
@@ -101,7 +101,7 @@ def _copied(source: BlobStore | BlobReader, copy: BlobStore, budget: Budget) -> 
     records = size = left_out = 0
     for entry in records_after(_contents(source).frozen(), 0):
         if entry.kind in ENDS_OR_REVIVES and _is_superseded(source, entry):
-            # It may say that what it ended was permanent, which its successor is not.
+            # Its flag of a TTL update would make the later PUT permanent.
             continue
         budget.spend(entry.size)
         content = _content(source, entry) if entry.kind == RecordKind.PUT else b""
@@ -126,16 +126,16 @@ def _state(source: BlobStore | BlobReader, blob_id: bytes) -> BlobState | None:
 
 
 def _is_superseded(source: BlobStore | BlobReader, entry: IndexEntry) -> bool:
-    """Whether a PUT came after it, which says of itself which life it begins or goes on with."""
+    """Whether a later PUT exists, which has its own life version."""
     state = _state(source, entry.id)
     return state is not None and state.put is not None and entry.sequence < state.put.sequence
 
 
 def _content(source: BlobStore | BlobReader, put: IndexEntry) -> bytes | None:
-    """What a get answers; `None` if that is not the content of this PUT: it was erased, or compacted meanwhile."""
+    """Return the content of this PUT; `None` if it was erased, or dropped by a concurrent compaction."""
     state = _state(source, put.id)
     if state is None or state.put is None or not state.has_content or state.put.sequence != put.sequence:
-        # A peer may have brought it back in a later life, or another one of the same time.
+        # A peer may have sent a PUT of a later life, or another PUT of the same time.
         return None
     found = source.get(put.id, _EVERYTHING)
     return found.content if isinstance(found, Blob) and round(found.info.put_at * 1000) == put.op_time_ms else None

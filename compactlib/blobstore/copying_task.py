@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The heavy step of a compaction: copy records from some segments into one new segment, as a picklable task.
+"""The rewrite of a compaction: a picklable task that copies records of some segments into one new segment.
 
-Runs of records with little between them are read by one call and written by one call; each record is checked against
-its CRC in between, so that what is written is what was checked. One fsync makes the whole file durable. The task knows
-nothing of the store: it can run in any process that sees the folder, twice, or beside another try; each writes its own
-file and publishes nothing.
+Records with small gaps between them are read by one call and written by one call; the bytes that are written are the
+bytes that were checked against their CRCs. One fsync makes the file durable. The task can run in any process that sees
+the folder, twice, or concurrently with another attempt: each attempt writes its own file and publishes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
@@ -26,9 +25,9 @@ from compactlib.files.disk import Files, LocalFiles
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
 _MOST_READ, _LEAST_READ = 1 << 20, 64 << 10
-"""How much is read and written at once: a quarter of a second's worth of the budget's rate, within these bounds."""
+"""Bounds of the bytes of one read: a quarter of a second at the budget's rate."""
 _MAX_GAP_BYTES = 16 << 10
-"""So much between two records is read over: that takes less than another call."""
+"""The largest gap that is read and skipped, which takes less time than another call."""
 
 
 @attrs.frozen(kw_only=True)
@@ -37,9 +36,9 @@ class CopyRecords:
 
     Attributes:
         name: the task's name.
-        folder: the store's folder, where the new file goes too.
+        folder: the store's folder, in which the new file is created.
         header: the header of the new segment.
-        picked: what it gets, source by source, at least one record.
+        picked: its records, source by source, at least one.
         files: the disk.
     """
 
@@ -55,7 +54,7 @@ class CopyRecords:
         return tuple(os.path.join(self.folder, part.segment.log_file) for part in self.picked)
 
     def run(self, attempt: Attempt) -> RewriteResult:
-        """Copy, check and sync; see `RewriteTask.run`."""
+        """Copy, check and sync."""
         began = attempt.clock.monotonic()
         path = os.path.join(self.folder, f"{self.header.name.log_file}.{attempt.id}{UNPUBLISHED_SUFFIX}")
         total = sum(sum(part.sizes) for part in self.picked)
@@ -98,14 +97,30 @@ class CopyRecords:
         return file
 
 
+def check_output(path: str, header: SegmentHeader, written: Picked, check: Callable[[], None]) -> None:
+    """Read a new segment back, before its sources are removed: header, length, and every record with its CRC.
+
+    Args:
+        path: its file.
+        header: its header.
+        written: its records, at least one, back to back.
+        check: called before each read; an exception ends the check.
+    """
+    with contextlib.closing(SegmentFile(path)) as file:
+        file.require(header, written.offsets[-1] + written.sizes[-1])
+        for first, last in _runs(written.offsets, written.sizes, _MOST_READ):
+            check()
+            _read(file, written, first, last, header.salt)
+
+
 def _bytes_at_once(budget: Budget) -> int:
     rate = budget.remaining.bytes_per_second
     return _MOST_READ if rate is None else max(_LEAST_READ, min(_MOST_READ, int(rate / 4)))
 
 
 def _runs(offsets: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
-    """Yield the first row, and the one behind the last, of records with small gaps between them that are read at once:
-    in at most `limit` bytes, or one record that is larger."""
+    """Yield ranges of rows, first and end, of records that one call reads: with small gaps between them, in at most
+    `limit` bytes, or one larger record."""
     first = 0
     while first < len(offsets):
         last, end = first + 1, offsets[first] + sizes[first]
@@ -118,7 +133,7 @@ def _runs(offsets: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[
 
 
 def _read(file: SegmentFile, part: Picked, first: int, last: int, salt: int) -> tuple[list[memoryview], int]:
-    """Read and check the records of a run; return them without the gaps, and how many bytes were read."""
+    """Read and check a range of records; return them without the gaps, and the number of bytes read."""
     start = part.offsets[first]
     data = memoryview(file.read(start, part.offsets[last - 1] + part.sizes[last - 1] - start))
     pieces: list[memoryview] = []

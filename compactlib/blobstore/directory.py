@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of the index know an id: their hashes merged into a few sorted runs, so that a search asks few of them.
+"""The directory of the index: the hashes of its parts, merged into a few sorted runs.
 
-A store of ten thousand segments would else answer every get after ten thousand searches. Runs are immutable, and shared
-by successive states of the log. A part that is gone leaves a gap in its run, and a run that is mostly gaps is
-dissolved. A run is merged with newer parts once these are a quarter of it, so that an entry is merged O(log n) times.
+Without it, a get in a store of ten thousand segments would search ten thousand parts. Runs are immutable, and shared by
+successive states of the log. A part that a compaction has replaced leaves a gap in its run, and a run with more gaps
+than entries is dissolved. A run is merged with newer parts once these are a quarter of its size, so that an entry is
+merged O(log n) times.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import attrs
 from compactlib.blobstore.index import IndexPart
 
 _MAX_SINGLES = 16
-"""How many parts are searched one by one before they are merged into a run."""
+"""How many parts are searched separately before they are merged into a run."""
 _MAX_RUN_ENTRIES = 1 << 17
-"""How long a run may become by merging: a tenth of a second under the lock of the writers."""
+"""The longest run that merging makes: a tenth of a second under the lock of the writers."""
 _STEPS_A_SEARCH = 8
 """How many hashes are compared in the time of one search."""
 _AT_ONCE = 128
-"""How many are compared before others may have the interpreter."""
+"""How many hashes are compared before other threads may run."""
 
 
 @attrs.frozen(eq=False)
@@ -33,8 +34,8 @@ class _Run:
 
     Attributes:
         hashes: ascending.
-        slots: for each, the place of its part among `owners`; ascending among equal hashes.
-        owners: the parts; `None` for one that is gone.
+        slots: for each hash, the place of its part in `owners`; ascending among equal hashes.
+        owners: the parts; `None` for a gap.
     """
 
     hashes: array[int]
@@ -43,25 +44,25 @@ class _Run:
 
     @classmethod
     def of(cls, owners: Sequence[IndexPart]) -> _Run:
-        """Merge the hashes of these. O(n log of their number)."""
+        """Merge the hashes of parts. O(hashes * log parts)."""
         hashes = list(chain.from_iterable(owner.hashes for owner in owners))
         slots = list(chain.from_iterable(repeat(slot, len(owner)) for slot, owner in enumerate(owners)))
         order = sorted(range(len(hashes)), key=hashes.__getitem__)
         return cls(array("Q", map(hashes.__getitem__, order)), array("I", map(slots.__getitem__, order)), owners)
 
     def live(self) -> list[IndexPart]:
-        """Return the parts that are not gone."""
+        """Return the parts, without gaps."""
         return [owner for owner in self.owners if owner is not None]
 
     def owners_of(self, hashed: int) -> list[IndexPart]:
-        """Return the parts that hold a hash and are not gone. One search."""
+        """Return the parts that hold a hash, without gaps. One search."""
         place, end = bisect_left(self.hashes, hashed), bisect_right(self.hashes, hashed)
         found: list[IndexPart] = []
         while place < end:
             slot = self.slots[place]
             if (owner := self.owners[slot]) is not None:
                 found.append(owner)
-            # An id that was put again and again has many entries in one part.
+            # One part may hold many entries of an id that was often put.
             place = bisect_right(self.slots, slot, place, end)
         return found
 
@@ -71,15 +72,15 @@ class IndexDirectory:
     """All sealed parts of the index of a log, found by hash.
 
     Attributes:
-        runs: merged ones.
-        singles: those that are searched one by one, mostly the newest ones.
+        runs: the merged parts.
+        singles: parts that are searched separately, mostly the newest.
     """
 
     runs: tuple[_Run, ...] = ()
     singles: tuple[IndexPart, ...] = ()
 
     def owners(self, hashed: int) -> list[IndexPart]:
-        """Return the parts that hold a hash. One search a run and a single."""
+        """Return the parts that hold a hash. One search for each run and each single."""
         found: list[IndexPart] = []
         for single in self.singles:
             hashes = single.hashes
@@ -91,11 +92,11 @@ class IndexDirectory:
         return found
 
     def shared(self, part: IndexPart, check: Callable[[], None]) -> dict[int, int]:
-        """Return the rows of a part whose hash another record has too, each with that hash.
+        """Return the rows of a part with a hash that another record shares, and that hash.
 
         Args:
-            part: one of this directory.
-            check: called with each piece of work; what it raises ends it.
+            part: a part of this directory.
+            check: called at intervals; an exception ends the search.
         """
         own = set(part.hashes)
         found = {first for first, second in pairwise(part.hashes) if first == second}
@@ -108,7 +109,7 @@ class IndexDirectory:
         return {row: hashed for hashed, row in zip(part.hashes, part.rows, strict=True) if hashed in found}
 
     def updated(self, parts: Iterable[IndexPart]) -> IndexDirectory:
-        """Return the directory of these parts, with what this one has merged. O(their number), amortised."""
+        """Return the directory of other parts, with the runs of this one as far as they serve. O(parts), amortised."""
         every = list(parts)
         alive, known = set(every), set(self.parts())
         singles = [single for single in self.singles if single in alive]
@@ -116,7 +117,7 @@ class IndexDirectory:
         for run in self.runs:
             kept = run if alive.issuperset(run.live()) else attrs.evolve(
                 run, owners=[owner if owner in alive else None for owner in run.owners])
-            # What is left of a run that is mostly gaps is merged anew.
+            # The parts of a run with more gaps than entries are merged again.
             if 2 * _entries(kept.live()) >= len(kept.hashes):
                 runs.append(kept)
             else:
@@ -133,11 +134,11 @@ class IndexDirectory:
         return IndexDirectory(tuple(runs))
 
     def parts(self) -> list[IndexPart]:
-        """Return all parts that it covers."""
+        """Return all parts."""
         return [*self.singles, *(owner for run in self.runs for owner in run.live())]
 
     def memory_bytes(self) -> int:
-        """Return how much memory the runs take beside the parts."""
+        """Return the memory of the runs, without the parts."""
         return sum(12 * len(run.hashes) for run in self.runs)
 
 
@@ -146,7 +147,7 @@ def _entries(parts: Iterable[IndexPart]) -> int:
 
 
 def _common(own: set[int], hashes: array[int], check: Callable[[], None]) -> Iterator[int]:
-    """Yield those of `own` that are among these, which ascend; some may come twice."""
+    """Yield the hashes of `own` that are in the ascending `hashes`; some may be yielded twice."""
     if len(hashes) > _STEPS_A_SEARCH * len(own):
         for number, hashed in enumerate(own):
             place = bisect_left(hashes, hashed)

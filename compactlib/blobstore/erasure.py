@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crash-safe overwriting of records in place: the note `HARD_DELETE`, and how opening finishes what it names.
+"""Crash-safe overwriting of records in place: the note `HARD_DELETE`, and its completion by opening.
 
 The note is a `DurableRecord` of a `HardDeleteState` (`docs/formats/blobstore-hard-delete.md`). The contents of the
-records that it names count as gone, for the owner and for every reader. Overwriting them again changes nothing.
+records that it names count as erased, for the owner and for every reader. Overwriting is idempotent.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Erasure:
     """A record to overwrite.
 
     Attributes:
-        segment: its log segment.
-        offset: where it begins.
-        content_bytes: how many zeros its content becomes.
+        segment: the record's log segment.
+        offset: the record's offset.
+        content_bytes: the length of its content, which becomes zeros.
         head: its new header and id, with their CRC.
     """
 
@@ -46,7 +46,7 @@ class Erasure:
     head: bytes
 
     def pieces(self) -> list[bytes]:
-        """Return what is written: the header, zeros, and their checksum."""
+        """Return the new bytes of the record: header, zeros, and checksum."""
         (crc,) = _CRC.unpack_from(self.head, HEADER_BYTES - 4)
         whole, rest = divmod(self.content_bytes, len(_ZEROS))
         zeros = [*[_ZEROS] * whole, _ZEROS[:rest]]
@@ -57,12 +57,12 @@ class Erasure:
 
 @attrs.frozen
 class HardDeleteState:
-    """How far the hard delete of a store has come.
+    """The progress of the hard delete of a store.
 
     Attributes:
-        incarnation: of the store.
-        sequence: every delete up to this one that was in effect is carried out.
-        erasures: records that are being overwritten right now.
+        incarnation: the store's incarnation.
+        sequence: every delete in effect up to this one is carried out.
+        erasures: the records of the current batch.
     """
 
     incarnation: bytes
@@ -74,14 +74,14 @@ _STATE: JsonRecord[HardDeleteState] = JsonRecord("hard delete state", b"CLBLOBHD
 
 
 def state_in(folder: StrPath, files: Files | None = None) -> DurableRecord[HardDeleteState]:
-    """Return the state in a store's folder; it has no value if hard delete never ran."""
+    """Return the state in a store's folder; it has no value before the first hard delete."""
     return DurableRecord(LocalFiles() if files is None else files, os.path.join(folder, STATE_FILE), _STATE)
 
 
 def read_state(folder: StrPath, incarnation: bytes) -> tuple[HardDeleteState, str]:
-    """Return the state of a store, and what is wrong with its file: then hard delete begins anew.
+    """Return the state of a store, and the damage of its file: then hard delete restarts at the first record.
 
-    Without the note at most the records of one batch are torn, and they are deleted ones.
+    Without the note, the records of one batch may be torn; they are records of deleted blobs.
     """
     state, damage = None, ""
     try:
@@ -92,7 +92,7 @@ def read_state(folder: StrPath, incarnation: bytes) -> tuple[HardDeleteState, st
 
 
 def pending_erasures(folder: StrPath, incarnation: bytes) -> dict[SegmentName, set[int]]:
-    """Return the offsets of the records whose contents count as gone because the note names them, by segment."""
+    """Return the offsets of the records that the note names, by segment; their contents count as erased."""
     found: dict[SegmentName, set[int]] = {}
     for erasure in read_state(folder, incarnation)[0].erasures:
         found.setdefault(erasure.segment, set()).add(erasure.offset)
@@ -100,9 +100,9 @@ def pending_erasures(folder: StrPath, incarnation: bytes) -> dict[SegmentName, s
 
 
 def erase_records(files: Files, folder: StrPath, erasures: Sequence[Erasure]) -> int:
-    """Overwrite records, segment by segment, and sync; return the bytes written. Doing it again changes nothing.
+    """Overwrite records, segment by segment, and sync; return the bytes written. Idempotent.
 
-    Segments that are gone are left out: a compaction has dropped or copied their records.
+    Missing segments are skipped: a compaction has dropped or copied their records.
     """
     written = 0
     for segment, group in groupby(sorted(erasures, key=_BY_PLACE), key=_BY_SEGMENT):
@@ -116,10 +116,10 @@ def erase_records(files: Files, folder: StrPath, erasures: Sequence[Erasure]) ->
 
 
 def redo_erasures(files: Files, folder: StrPath, incarnation: bytes) -> None:
-    """Finish what a crash has interrupted, before the index is read.
+    """Finish an interrupted batch, before the index is read.
 
-    The index files of the segments concerned may not say yet that contents are gone; they go first, durably, so that
-    opening makes them from the overwritten records. Else a longer retention would let such a delete be undone.
+    The index files of its segments may not mark the contents as erased yet. They are removed first, durably, so that
+    opening rebuilds them from the overwritten records. Otherwise a longer retention would allow to undo such a delete.
     """
     state, _ = read_state(folder, incarnation)
     if not state.erasures:

@@ -24,8 +24,8 @@ class BlobTooLarge(InvalidInput):
     """The record does not fit into an empty segment. Split the blob, or create the store with larger segments.
 
     Attributes:
-        record_bytes: what the record would need.
-        limit_bytes: what an empty segment offers.
+        record_bytes: the bytes of the record.
+        limit_bytes: the room in an empty segment.
     """
 
     def __init__(self, message: str, *, record_bytes: int, limit_bytes: int) -> None:
@@ -35,7 +35,7 @@ class BlobTooLarge(InvalidInput):
 
 
 class BlobMissing(NotFound):
-    """The store does not know this id: it was never put, or a compaction has removed all trace of it."""
+    """The store does not know this id: it was never put, or a compaction has removed all its records."""
 
     def __init__(self, message: str, *, id: bytes) -> None:  # noqa: A002
         super().__init__(message)
@@ -88,7 +88,7 @@ class PlanDoesNotFit(Stale):
 
 UNMANAGED = ("nothing compacts this store but a call: `manager = CompactionManager(); manager.start()` and "
              "`manager.add(store.name, store)` do it in the background")
-"""What an unmanaged store lacks."""
+"""The part of a message about a store without a manager."""
 
 
 class StoreFull(DiskFull):
@@ -96,8 +96,8 @@ class StoreFull(DiskFull):
 
     Attributes:
         capacity_bytes: the log's capacity.
-        wanted_bytes: what did not fit.
-        gates: what keeps segments from being compacted, in words; `BlobStore.plan().why` says more.
+        wanted_bytes: the bytes of the record that did not fit.
+        gates: the gates that keep segments from being compacted, as text; `BlobStore.plan().why` has more.
         is_managed: whether a `CompactionManager` compacts the store.
     """
 

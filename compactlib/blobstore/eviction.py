@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which blobs a full cache gives up: those that expire next, as many as free some segments. A pure function.
+"""Eviction from a full cache: the blobs that expire next are dropped, until enough segments are free. Pure.
 
-What a blob without an expiry takes is copied, and so is what expires later.
+Blobs that expire later, or never, are copied.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from compactlib.budget import Budget
 
 def plan_eviction(view: BlobView, snapshot: LogContents, rules: PurgeRules, wanted: int, policy: BlobPolicy,
                   now: float) -> BlobPlan | None:
-    """Return the plan by which a full cache frees `wanted` segments: what expires before a time is given up, the
-    earliest that frees as many. `None` if none does. Reads the whole index; O(n log n) in the records.
+    """Return the plan that frees `wanted` segments by evicting all blobs that expire before the earliest such time.
+
+    `None` if no time frees as many. Reads the whole index; O(n log n) in the records.
     """
     lives: dict[SegmentName, list[tuple[int, int]]] = {segment.name: [] for segment in view.eligible}
     reference_ms = milliseconds(view.reference_time)
@@ -37,7 +38,7 @@ def plan_eviction(view: BlobView, snapshot: LogContents, rules: PurgeRules, want
     sums = {name: list(accumulate((size for _, size in each), initial=0)) for name, each in lives.items()}
 
     def emptiest(before: int) -> list[SegmentView] | None:
-        """Return the segments to compact, as they are if what expires before that is gone."""
+        """Return the segments to compact, without the bytes that expire before a time; `None` if they free too few."""
         kept = {name: sums[name][-1] - sums[name][bisect_left(times[name], before)] for name in times}
         ordered = sorted(view.eligible, key=lambda segment: (kept[segment.name], segment.name))
         for count, valid in enumerate(accumulate(kept[segment.name] for segment in ordered), 1):
@@ -53,7 +54,7 @@ def plan_eviction(view: BlobView, snapshot: LogContents, rules: PurgeRules, want
         return None
     before = candidates[place]
     taken = {segment.name: segment for segment in emptiest(before) or ()}
-    why = (f"the log is full: what expires before {before / 1000:.3f} is given up, which frees {wanted} of "
+    why = (f"the log is full: blobs that expire before {before / 1000:.3f} are evicted, which frees {wanted} of "
            f"{len(view.segments)} segments")
     after = attrs.evolve(view, segments=tuple(taken.get(segment.name, segment) for segment in view.segments))
     return attrs.evolve(plan_for_choice(after, BlobChoice(sorted(taken), why=why), policy, now),

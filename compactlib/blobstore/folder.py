@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store's folder holds: read by the owner when it opens the store, and by every `BlobReader`. Changes nothing.
+"""Reading a store's folder: by the owner when it opens the store, and by every `BlobReader`. Changes nothing.
 
-Segments are loaded from the parts of their index where these hold, and from the log where they do not. What is known to
-be durable is never cut: of the active segment, records count up to the first that does not hold, and that one is
-searched only behind the last record that was written when everything before it was durable. What lies before such a
-record was acknowledged, so a failure there is damage, which is reported; what lies behind may never have reached the
-disk, so a failure there is the end of the log.
+Segments are loaded from the valid parts of their index, and from the log where there is no valid part. Opening never
+cuts durable records. A record with the flag `SYNCED_BEFORE` proves that all records before it in its segment were
+durable, so a bad record before the last such flag is damage and is reported. The first bad record after it may never
+have reached the disk, and is the end of the log.
 """
 
 from __future__ import annotations
@@ -41,20 +40,20 @@ _RECORD_ROOM = 256
 
 
 def part_records(segment_bytes: int) -> int:
-    """Return after how many records the index of the active segment gets a part: so many a killed store reads again."""
+    """Return the records of a part of the active segment's index; opening after a kill reads at most as many again."""
     return max(4, min(_MOST_PART_RECORDS, segment_bytes // _RECORD_ROOM))
 
 
 @attrs.frozen
 class FoundFolder:
-    """A folder.
+    """The contents of a folder.
 
     Attributes:
-        names: all that lies in it.
-        present: the segments.
+        names: the names of its files.
+        present: its segments.
         listed: the list of segments.
-        descriptor: what the store is; `None` if there is none.
-        damage: what is wrong with its descriptor.
+        descriptor: the descriptor, from its file or from a segment; `None` if there is no store.
+        damage: the damage of the descriptor's file.
     """
 
     names: Sequence[str]
@@ -65,7 +64,7 @@ class FoundFolder:
 
 
 def read_folder(folder: str) -> FoundFolder:
-    """Read a folder; nothing of its segments but headers."""
+    """Read a folder; of its segments only headers."""
     listed = read_list(folder)
     names = list_folder(folder)
     present = _present(folder, names, listed)
@@ -92,7 +91,7 @@ def read_folder(folder: str) -> FoundFolder:
 
 
 def _present(folder: str, names: Iterable[str], listed: FoundList) -> frozenset[SegmentName]:
-    """Return the segments in a folder; one that was cut off before it had a whole header was never anything."""
+    """Return the segments in a folder, without a new segment that a crash cut off in its header."""
     present = set(filter(None, map(segment_of_log_file, names)))
     newest = max(present, default=None)
     if newest is not None and listed.list is not None and newest not in listed.list.segments and (
@@ -115,14 +114,14 @@ def _is_headless(path: str) -> bool:
 
 @attrs.frozen
 class LoadedSegment:
-    """One log segment, loaded.
+    """One loaded log segment.
 
     Attributes:
         segment: the segment with its index.
-        header: its header, or what it has to be if the file's is damaged.
-        damage: what is not as it was written.
-        is_rebuilt: whether the last part of the index was made again from the log.
-        size: of the log file.
+        header: its header; the expected header if that of the file is damaged.
+        damage: the damage found.
+        is_rebuilt: whether the last part of the index was rebuilt from the log.
+        size: the size of the log file.
     """
 
     segment: LogSegment
@@ -133,7 +132,7 @@ class LoadedSegment:
 
     @property
     def index_bytes(self) -> int:
-        """How long the parts are in the index file."""
+        """The bytes of the parts in the index file."""
         return sum(map(part_bytes, self.segment.parts))
 
 
@@ -142,11 +141,11 @@ def load_segment(folder: str, name: SegmentName, descriptor: Descriptor, *, is_a
     """Load a segment.
 
     Args:
-        folder: the store's.
-        name: the segment's.
-        descriptor: what the store is.
-        is_active: whether it is appended to: then its last records are in an open index.
-        erased: offsets of records whose contents are gone, whatever the index says.
+        folder: the store's folder.
+        name: the segment's name.
+        descriptor: the store's descriptor.
+        is_active: whether it is the active segment: then its last records are in an open index.
+        erased: offsets of records with contents that count as erased, even if the index does not mark them.
     """
     file, damage = _opened(os.path.join(folder, name.log_file), descriptor.header(name))
     parts = read_parts(folder, name, descriptor.incarnation, SEGMENT_HEADER_BYTES, descriptor.segment_bytes)
@@ -164,7 +163,7 @@ def load_segment(folder: str, name: SegmentName, descriptor: Descriptor, *, is_a
     opened = None
     if is_active:
         if parts and len(parts[-1]) <= part_records(descriptor.segment_bytes) // 2:
-            # A small part grows, instead of being followed by another.
+            # A small last part becomes part of the open index, so that parts stay large.
             small = parts.pop()
             start, entries = small.start, [*small.entries(), *entries]
         opened = OpenIndex(name, start, entries, end)
@@ -179,13 +178,13 @@ def load_segment(folder: str, name: SegmentName, descriptor: Descriptor, *, is_a
 
 
 def load_lost(folder: str, name: SegmentName, descriptor: Descriptor) -> LoadedSegment:
-    """Load what the index of a lost segment says it held."""
+    """Load the index of a lost segment, which names its records."""
     parts = read_parts(folder, name, descriptor.incarnation, SEGMENT_HEADER_BYTES, descriptor.segment_bytes)
     return LoadedSegment(LogSegment(name, tuple(parts), is_lost=True), descriptor.header(name))
 
 
 def acknowledged(scanned: Sequence[Scanned], start: int) -> tuple[Sequence[Scanned], int]:
-    """Return how much of a scan of the active segment counts, and where the log ends."""
+    """Return the records of the active segment that count, and the end of the log."""
     proven = max((place for place, found in enumerate(scanned) if found.entry is not None
                   and found.entry.flags & RecordFlag.SYNCED_BEFORE), default=0)
     count = next((place for place in range(proven, len(scanned)) if scanned[place].found), len(scanned))
@@ -198,13 +197,13 @@ def _opened(path: str, expected: SegmentHeader) -> tuple[SegmentFile, list[Corru
         if attrs.evolve(file.header, first_sequence=0) != expected:
             raise CorruptData(path=path, offset=0, expected=f"the header {expected}", found=f"{file.header}")
     except CorruptData as error:
-        # Everything that the header says is known from elsewhere.
+        # The descriptor has all fields of the header.
         return SegmentFile(path, expected), [error]
     return file, []
 
 
 def _damage(file: SegmentFile, scanned: Iterable[Scanned]) -> list[CorruptData]:
-    """Return what a scan found that is no whole record."""
+    """Return an error for each damaged record and each stretch between records."""
     found: list[CorruptData] = []
     for each in scanned:
         if each.entry is None:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hard delete: the content of deleted blobs is overwritten with zeros where it lies, as a part of `reclaim`.
+"""Hard delete: `reclaim` overwrites the content of deleted blobs with zeros, in place.
 
-It follows the deletes in effect in the order of their sequences, and remembers durably up to which none is left. Since
-compactions keep sequences, it never begins anew because of one. A delete dated in the future does not block later ones:
-the next run finds them again, which is harmless, since erasing is idempotent.
+A run follows the deletes in effect in the order of their sequences, and stores durably the sequence up to which all are
+carried out. Compactions keep sequences, so a run never restarts because of a compaction. A delete dated in the future
+does not block later deletes: the next run visits them again, which is harmless, since erasing is idempotent.
 
-A batch, of one segment:
+A batch of records of one segment:
 
-1. under the lock: the deletes are made durable, whatever was revived is left out, the records are named in a durable
-   note (`erasure`), and the index says that their contents are gone;
+1. under the lock: the log is synced, revived blobs are left out, a durable note (`erasure`) names the records, and the
+   index marks their contents as erased;
 2. the index file is replaced, the records are overwritten and synced, and the note is cleared.
 
-Opening finishes a batch that a crash has interrupted; the next reclaim or compaction one that a full disk has.
+Opening finishes a batch after a crash; the next reclaim or compaction finishes a batch after a full disk.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _MAX_BATCH_BYTES = 8 << 20
 
 @attrs.define
 class Erased:
-    """What a run has done.
+    """The result of a run.
 
     Attributes:
         records: records overwritten.
         bytes_written: bytes written over them.
         sequence: every delete up to this one was carried out.
-        why: why it has not come to its end.
-        was_reset: what was wrong with the file that says how far it had come.
+        why: why the run is not complete; empty if it is.
+        was_reset: the damage of the state file, because of which the run began at the first record; empty if none.
     """
 
     records: int = 0
@@ -54,11 +54,11 @@ class Erased:
 
 
 def erase_deleted(log: Log, budget: Budget) -> Erased:
-    """Carry out every delete that is in effect by now; one run at a time, and none beside a compaction.
+    """Carry out every delete in effect; one run at a time, and not during a compaction.
 
     Args:
         log: the log.
-        budget: what it may use up; where it ends, the next run goes on.
+        budget: limits the run; the next run continues.
     """
     done = Erased()
     try:
@@ -81,12 +81,12 @@ def erase_deleted(log: Log, budget: Budget) -> Erased:
     except StorageError as error:
         if not is_without_room(error):
             raise
-        done.why = f"there is no room on the disk to note what is overwritten: {error}"
+        done.why = f"there is no room on the disk for the note of the hard delete: {error}"
     return done
 
 
 def finish_erasures(log: Log) -> None:
-    """Overwrite what the note names: an earlier batch, or opening, had no room on the disk for all of it."""
+    """Overwrite the records of the note: an earlier batch, or opening, was ended by a full disk."""
     state, _ = read_state(log.folder, log.descriptor.incarnation)
     if state.erasures:
         _overwrite(log, state)
@@ -94,7 +94,7 @@ def finish_erasures(log: Log) -> None:
 
 def _doomed_records(contents: LogContents, sequence: int, before_ms: int, budget: Budget,
                     ) -> tuple[dict[SegmentName, list[IndexEntry]], int]:
-    """Return the PUTs to overwrite, by segment, and up to which sequence every delete is carried out with them."""
+    """Return the PUTs to overwrite, by segment, and the sequence up to which this carries out every delete."""
     deletes = [entry for segment in contents.segments if segment.last_sequence > sequence
                for entry in segment.entries() if entry.kind == RecordKind.DELETE and entry.sequence > sequence]
     found: dict[SegmentName, dict[int, IndexEntry]] = {}
@@ -107,17 +107,18 @@ def _doomed_records(contents: LogContents, sequence: int, before_ms: int, budget
         for put in _doomed(contents.history(delete.id), delete.sequence, before_ms):
             known = contents.segment(put.segment)
             if put.segment == contents.active.name:
-                # Still being written to: its turn comes when the segment is sealed.
+                # The active segment is not changed in place: a run after its sealing does this.
                 reached = min(reached, delete.sequence - 1)
-            elif known is not None and not known.is_lost and not put.flags & RecordFlag.ERASED:
+            elif known is not None and not known.is_lost and not put.is_erased:
                 found.setdefault(put.segment, {})[put.offset] = put
     return {segment: [each[offset] for offset in sorted(each)] for segment, each in found.items()}, reached
 
 
 def _doomed(history: Sequence[IndexEntry], delete: int, before_ms: int) -> list[IndexEntry]:
-    """Return the PUTs whose content goes because of a delete.
+    """Return the PUTs whose content a delete ends.
 
-    None if the blob lives again, or was deleted again and that may be undone; if it was put again, those before.
+    Empty if the blob was undeleted, or if a later delete can still be undone. After a new PUT, the PUTs before the
+    delete.
     """
     end = BlobEnd.of(history)
     if end.put is not None and end.put.sequence > delete:
@@ -147,9 +148,9 @@ def _batches(puts: Sequence[IndexEntry]) -> Iterable[list[IndexEntry]]:
 
 
 def _erase(log: Log, state: HardDeleteState, batch: Sequence[IndexEntry], before_ms: int) -> tuple[int, int]:
-    """Overwrite the records of one batch; return how many, and the bytes written."""
+    """Overwrite the records of one batch; return their number and the bytes written."""
     with log.guard.lock:
-        # A delete that a crash takes must not be why content goes.
+        # A delete that a crash may lose must not justify erasing.
         log.sync()
         noted = attrs.evolve(state, erasures=tuple(
             Erasure(put.segment, put.offset, put.content_bytes,
@@ -168,7 +169,7 @@ def _erase(log: Log, state: HardDeleteState, batch: Sequence[IndexEntry], before
 
 
 def _overwrite(log: Log, state: HardDeleteState) -> int:
-    """Overwrite what the note names, and clear it; return the bytes written. The index says already that it is gone."""
+    """Overwrite the records of the note, which the index marks as erased, and clear it; return the bytes written."""
     for name in sorted({each.segment for each in state.erasures}):
         segment = log.contents.segment(name)
         if segment is not None and segment.parts:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The index of a segment: all that is known of its records without reading them.
+"""The index of a segment: every field of its records but the contents.
 
-A sealed segment has one part or several. Each part covers one stretch of the segment, is immutable, and holds its
-entries as packed columns: about 80 bytes an entry beside the id, a fifth of what a Python object takes. Entries are
-made on demand. An id is found by a sorted column of 64-bit hashes: one search in C, with a false answer once in
-2**64 / n ids.
+The index of a sealed segment has parts. Each part covers a stretch of the segment, is immutable, and holds its entries
+as packed columns: about 80 bytes an entry plus the id, a fifth of a Python object. Entries are created on demand. A
+search for an id is a binary search in C over a sorted column of 64-bit hashes; one of 2**64 / n searches collides.
 
-The records appended last are in an `OpenIndex`, found by a dictionary, until they are enough for a part.
+The newest records are in an `OpenIndex`, found by a dictionary, until they are enough for a part.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import accumulate, chain, pairwise, repeat
-from operator import attrgetter, lt
+from operator import attrgetter, itemgetter, lt
 from typing import cast
 
 from compactlib.blobstore.names import SegmentName
@@ -28,23 +27,23 @@ COLUMNS = {"offset": "Q", "size": "Q", "sequence": "Q", "op_time_ms": "q", "expi
            "container": "I", "life_version": "H", "kind": "B", "flags": "B"}
 """The columns in the order of the file format: a field of `IndexEntry`, and its type in an `array`."""
 ENDS_OR_REVIVES = frozenset((int(RecordKind.DELETE), int(RecordKind.UNDELETE)))
-"""Of these, only the newest decides the state of a blob."""
+"""Kinds of records of which only the newest decides the state of a blob."""
 
 _ENTRY = cast("Callable[[tuple[object, ...]], IndexEntry]", partial(tuple.__new__, IndexEntry))
-"""`IndexEntry._make` without its check."""
+"""`IndexEntry._make` without its check of the length."""
 _AT_ONCE = 256
-"""How many entries are moved before others may have the interpreter."""
+"""How many entries are moved before other threads may run."""
 
 
 def hash_id(blob_id: bytes, key: bytes) -> int:
-    """Return a 64-bit number for an id, different in each store, so that nobody can choose colliding ids."""
+    """Return a 64-bit hash of an id, keyed by the store, so that colliding ids cannot be chosen."""
     return int.from_bytes(hashlib.blake2b(blob_id, digest_size=8, key=key).digest(), "little")
 
 
 def since_put(newest_first: Iterable[IndexEntry]) -> list[IndexEntry]:
     """Return the entries of one id that decide its state, newest first, back to its newest PUT.
 
-    Of consecutive DELETEs and UNDELETEs only the last one is returned.
+    Of consecutive DELETEs and UNDELETEs only the last is returned.
     """
     found: list[IndexEntry] = []
     for entry in newest_first:
@@ -62,9 +61,9 @@ class IndexPart:
         segment: the segment.
         start: the offset at which its stretch begins.
         end: the offset at which its stretch ends.
-        columns: one for each of `COLUMNS`.
-        ids: all ids, back to back.
-        id_ends: where each id ends.
+        columns: the columns of `COLUMNS`.
+        ids: all ids, concatenated.
+        id_ends: the end of each id.
         hashes: the ids' hashes, ascending.
         rows: the row of each hash; ascending among equal hashes.
     """
@@ -95,12 +94,12 @@ class IndexPart:
     @classmethod
     def moved(cls, segment: SegmentName, taken: Iterable[tuple[IndexPart, Sequence[int]]],
               check: Callable[[], None]) -> IndexPart:
-        """Return the index of a new segment that gets the records of some rows of other parts, back to back.
+        """Return the index of a new segment with records of other parts, without gaps.
 
         Args:
             segment: the new segment.
             taken: parts, and rows of each.
-            check: called with each piece of work; what it raises ends it.
+            check: called at intervals; an exception ends the work.
         """
         columns, ids, hashed = [array(code) for code in COLUMNS.values()], list[bytes](), list[int]()
         for part, rows in taken:
@@ -121,7 +120,7 @@ class IndexPart:
     def _packed(cls, segment: SegmentName, start: int, end: int, columns: Sequence[array[int]], ids: Sequence[bytes],
                 hashed: Sequence[int]) -> IndexPart:
         order = sorted(range(len(hashed)), key=hashed.__getitem__)
-        # Arrays that have grown have room to spare.
+        # A copy has no spare room, unlike an array that was appended to.
         return cls(segment, start, end, [array(each.typecode, each) for each in columns], b"".join(ids),
                    array("I", accumulate(map(len, ids))), array("Q", map(hashed.__getitem__, order)),
                    array("I", order))
@@ -133,7 +132,7 @@ class IndexPart:
     def entry(self, row: int) -> IndexEntry:
         """Return the entry of a row."""
         (offset, size, sequence, op_time, expires, account, container, life_version, kind,
-         flags) = [column[row] for column in self.columns]
+         flags) = map(itemgetter(row), self.columns)
         return _ENTRY((self.id_of(row), kind, flags, life_version, sequence, op_time, expires, account, container,
                        self.segment, offset, size))
 
@@ -158,17 +157,17 @@ class IndexPart:
 
     @cached_property
     def _ascends(self) -> bool:
-        """Whether later rows have higher sequences; a compaction may copy them in another order."""
+        """Whether sequences ascend; a compaction may copy records in another order."""
         return all(map(lt, self.sequences, self.sequences[1:]))
 
     def rows_at(self, offsets: Sequence[int]) -> list[int]:
-        """Return the rows of the records at those of these offsets, which ascend, that lie in its stretch."""
+        """Return the rows of the records at these ascending offsets; offsets outside of its stretch are skipped."""
         mine = offsets[bisect_left(offsets, self.start):bisect_left(offsets, self.end)]
         row_of = dict(zip(self.offsets, range(len(self)), strict=True)) if mine else {}
         return list(map(row_of.__getitem__, mine))
 
     def erased(self, offsets: Collection[int]) -> IndexPart:
-        """Return the part with the contents of the records at these offsets marked as gone; itself if it has none."""
+        """Return the part with the records at these offsets marked as erased; itself if it has no such record."""
         mine = self.rows_at(sorted(offsets))
         if not mine:
             return self
@@ -179,7 +178,7 @@ class IndexPart:
                          self.hashes, self.rows)
 
     def memory_bytes(self) -> int:
-        """Return how much memory the columns take."""
+        """Return the memory of the columns."""
         arrays = (*self.columns, self.id_ends, self.hashes, self.rows)
         return len(self.ids) + sum(len(each) * each.itemsize for each in arrays)
 
@@ -191,15 +190,15 @@ class IndexPart:
 
 
 class OpenIndex:
-    """The entries of the records appended to the active segment since offset `start`.
+    """The entries of the records of the active segment from offset `start`.
 
-    One thread appends; others may read. A reader sees an entry when it is whole.
+    One thread appends while others read. A reader sees only complete entries.
 
     Args:
         segment: the active segment.
-        start: the offset from which on its records are here.
-        entries: the first ones.
-        end: the offset behind the last record, if damage lies behind the last entry.
+        start: the offset of the first record.
+        entries: the first entries.
+        end: the end of a damaged stretch after the last entry, if there is one.
 
     Attributes:
         segment, start, end: see above.
@@ -217,7 +216,7 @@ class OpenIndex:
         self.end = max(self.end, end)
 
     def append(self, entry: IndexEntry) -> None:
-        """Add the entry of a record that was written; readers find it from now on. O(1)."""
+        """Add the entry of a written record; readers find it from then on. O(1)."""
         self.entries.append(entry)
         self.end = entry.end
         known = self._of_id.get(entry.id)
@@ -227,20 +226,23 @@ class OpenIndex:
             known.append(entry)
 
     def frozen(self) -> OpenIndex:
-        """Return the index as it is now; later appends are not in it. Copies a reference for each entry."""
+        """Return the index without later appends. Copies a reference for each entry."""
         found = OpenIndex(self.segment, self.start)
         found.end, found.entries, found._of_id = self.end, self.entries.copy(), self._of_id
         return found
 
     @property
     def last_sequence(self) -> int:
-        """The number of the last record, 0 if there is none."""
+        """The number of the last record, 0 without records."""
         return self.entries[-1].sequence if self.entries else 0
 
     def of_id(self, blob_id: bytes) -> list[IndexEntry]:
         """Return the entries of an id, ascending by sequence."""
+        known = self._of_id.get(blob_id)
+        if known is None:
+            return []
         last = self.last_sequence
-        return [entry for entry in self._of_id.get(blob_id, ()) if entry.sequence <= last]
+        return [entry for entry in known if entry.sequence <= last]
 
     def sealed(self, key: bytes) -> IndexPart:
         """Return the same entries as a part."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The index file of a segment, to the byte (`docs/formats/blobstore-index.md`): one part behind the other.
+"""The index file of a segment, byte by byte (`docs/formats/blobstore-index.md`): a sequence of parts.
 
-The index of the active segment grows by a part now and then, the last one when the segment is full. A part:
+The index of the active segment grows by one part after a number of records, and by the last part when it is sealed. A
+part:
 
 ```
 0   magic b"CLBLOBIX"       24  generation (u64)    56  length of the ids (u64)
@@ -12,9 +13,9 @@ The index of the active segment grows by a part now and then, the last one when 
 ```
 
 Then the columns of `index.COLUMNS`, the ends of the ids (u32 each), the hashes (u64 each, ascending) with their rows
-(u32 each), the ids, and the CRC of everything before. All numbers are little-endian.
+(u32 each), the ids, and the CRC of all preceding bytes. All numbers are little-endian.
 
-Nothing of an index is synced while it grows: opening makes from the log what a crash has taken of it.
+An index file is not synced while it grows: opening rebuilds from the log the parts that a crash loses.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ _BYTES_PER_ENTRY = sum(array(code).itemsize for code in _CODES)
 
 
 def index_file_bytes(entries: int, id_bytes: int) -> int:
-    """Return what a part of so many entries takes, whose ids have so many bytes together."""
+    """Return the bytes of a part, given its entries and the total length of their ids."""
     return _FRAME.size + entries * _BYTES_PER_ENTRY + id_bytes
 
 
 def part_bytes(part: IndexPart) -> int:
-    """Return how long a part is in the file."""
+    """Return the bytes of a part in the file."""
     return index_file_bytes(len(part), len(part.ids))
 
 
 def encode_part(part: IndexPart, incarnation: bytes) -> bytes:
-    """Return the bytes of a part."""
+    """Encode a part."""
     columns = [*part.columns, part.id_ends, part.hashes, part.rows]
     if sys.byteorder == "big":
         columns = [array(each.typecode, each) for each in columns]
@@ -60,7 +61,7 @@ def encode_part(part: IndexPart, incarnation: bytes) -> bytes:
 
 
 def decode_part(data: bytes, path: str, incarnation: bytes) -> IndexPart:
-    """Return the part in these bytes."""
+    """Decode a part."""
     size, position, generation, start, end, count, ids_bytes, owner, body = _FRAME.decode(memoryview(data), path)
     if size != _HEADER_BYTES or len(body) != count * _BYTES_PER_ENTRY + ids_bytes or owner != incarnation:
         raise CorruptData(path=path, offset=10, expected=f"{len(data)} bytes of an index of store {incarnation.hex()}",
@@ -78,14 +79,14 @@ def decode_part(data: bytes, path: str, incarnation: bytes) -> IndexPart:
 
 
 def read_parts(folder: StrPath, name: SegmentName, incarnation: bytes, start: int, most: int) -> list[IndexPart]:
-    """Load the parts of a segment's index file that follow each other, up to the first that is not whole.
+    """Load the contiguous parts of a segment's index file, up to the first damaged part.
 
     Args:
-        folder: the store's.
-        name: the segment's.
-        incarnation: the store's.
-        start: the offset at which the first part has to begin.
-        most: the offset at which the last part has to end.
+        folder: the store's folder.
+        name: the segment's name.
+        incarnation: the store's incarnation.
+        start: the required start offset of the first part.
+        most: the largest end offset of the last part.
     """
     path = os.path.join(folder, name.index_file)
     data = memoryview(read_if_there(path) or b"")
@@ -105,7 +106,7 @@ def read_parts(folder: StrPath, name: SegmentName, incarnation: bytes, start: in
 
 
 def write_part(files: Files, folder: StrPath, part: IndexPart, incarnation: bytes, offset: int = 0) -> int:
-    """Write a part at an offset of its segment's index file, not durably; return the offset behind it."""
+    """Write a part at an offset of its segment's index file, not durably; return the offset after it."""
     path = os.path.join(folder, part.segment.index_file)
     data = encode_part(part, incarnation)
     out = files.open(path) if look_at(path) is not None else files.create(path)
@@ -117,6 +118,6 @@ def write_part(files: Files, folder: StrPath, part: IndexPart, incarnation: byte
 
 
 def replace_parts(files: Files, folder: StrPath, parts: Sequence[IndexPart], incarnation: bytes) -> None:
-    """Put a whole index file in place, durably."""
+    """Replace the index file, durably and atomically."""
     path = os.path.join(folder, parts[0].segment.index_file)
     write_durably(files, path, [encode_part(part, incarnation) for part in parts])

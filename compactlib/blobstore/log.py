@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Log`: the log of an open store, what of it is durable, and every change of it, under one lock.
+"""`Log`: the log of an open store: its contents, its durable end, and every change, under one lock.
 
-A record is written, synced if writes are synced one by one, and then published in the open index. Now and then, and
-when the segment is full, the open index becomes a part of the segment's index; its file is not synced, since opening
-makes again from the log what a crash takes of it.
+A record is written, synced if `durability="each"`, and then published in the open index. After a number of records, and
+when the segment is full, the open index becomes a part of the segment's index. The index file is not synced: opening
+rebuilds from the log the part that a crash loses.
 
 Locks, in this order: the fence of a commit, `guard.lock`, the lock of a shared sync. Under `guard.lock` are synced: a
 record if `durability="each"`, the active segment before a part of its index is written, a new segment (file, folder and
@@ -45,8 +45,9 @@ from compactlib.files.disk import Files, list_folder, look_at
 from compactlib.guard import Guard
 
 _REPLACED_FILES = (DESCRIPTOR_FILE, LIST_FILE, STATE_FILE)
+_SYNCED_BEFORE = int(RecordFlag.SYNCED_BEFORE)  # of `int`: `|` of an enumeration takes a microsecond
 MAX_UNSYNCED_RECORDS = 1 << 16
-"""How many records may be written without a sync; sequences that a crash may have lost are never given again."""
+"""How many records may be written without a sync; opening skips as many sequences, which a crash may have lost."""
 
 
 @attrs.define(eq=False)
@@ -54,18 +55,18 @@ class Log:
     """Log and index of an open store. Readers use `contents` and `segments`; every change is made under `guard.lock`.
 
     Attributes:
-        guard: of the store.
+        guard: the store's guard.
         files: the disk.
         folder: the store's folder.
-        config: how the store is kept.
-        clock: the store's.
-        descriptor: what the store is.
+        config: the settings.
+        clock: the store's clock.
+        descriptor: the identity and the capacities of the store.
         contents: the segments and their index.
-        writer: at the end of the active segment.
+        writer: writes at the end of the active segment.
         lists: the list of segments.
         next_sequence: the number of the next record.
         segments: files open for reading.
-        events: what has happened under the lock, for the store to report after it.
+        events: events under the lock; the store notifies its observer of them after the lock.
         is_managed: whether a `CompactionManager` compacts the store.
     """
 
@@ -79,7 +80,7 @@ class Log:
     writer: LogWriter
     lists: SegmentListFile
     next_sequence: int
-    _index_bytes: int  # how long the parts of the active segment's index are in its file
+    _index_bytes: int  # bytes of the parts in the index file of the active segment
     segments: OpenSegments = attrs.field(init=False)
     events: list[tuple[str, dict[str, Any]]] = attrs.field(factory=list, init=False)
     is_managed: bool = attrs.field(default=False, init=False)
@@ -93,12 +94,12 @@ class Log:
 
     @property
     def free_segments(self) -> int:
-        """How many segments the log may have besides those that it has."""
+        """How many more segments the log may have."""
         return max(self.descriptor.log_segments - len(self.contents.segments), 0)
 
     @property
     def used_bytes(self) -> int:
-        """The used capacity: whole segments before the active one, and that one up to its end."""
+        """The used capacity: every segment before the active one counts whole, the active one up to its end."""
         return self.contents.used_bytes(self.descriptor.segment_bytes)
 
     def eligible(self) -> tuple[SegmentName, ...]:
@@ -116,9 +117,9 @@ class Log:
     def append(self, draft: IndexEntry, content: bytes) -> IndexEntry:
         """Write a record and publish it; with the lock held."""
         self._make_room(draft.size)
-        flags = draft.flags | (RecordFlag.SYNCED_BEFORE if self.writer.is_synced else 0)
+        flags = draft.flags | _SYNCED_BEFORE if self.writer.is_synced else draft.flags
         entry = draft._replace(sequence=self.next_sequence, segment=self.writer.segment, offset=self.writer.end,
-                               flags=int(flags))
+                               flags=flags)
         head, crc = encode_head(entry, self.descriptor.salt)
         pieces = (head, content, encode_trailer(crc32(content, crc)))
         self.guard.begin("a write")
@@ -140,7 +141,7 @@ class Log:
         opened.append(entry)
         self.guard.done()
         if len(opened.entries) >= part_records(self.descriptor.segment_bytes):
-            # The record is written: what becomes of the index is no failure of it.
+            # The record is written: a failure of the index is no failure of the append.
             with contextlib.suppress(StorageError):
                 self.seal_index()
         return entry
@@ -170,7 +171,7 @@ class Log:
         self.contents = contents.sealed_open(part)
 
     def roll(self, wanted_bytes: int = 0) -> None:
-        """Seal the active segment and go on in the next one; with the lock held."""
+        """Seal the active segment and begin the next one; with the lock held."""
         if not self.free_segments:
             raise StoreFull(path=self.folder, capacity_bytes=self.descriptor.capacity_bytes,
                             wanted_bytes=wanted_bytes, gates=self._gates(), is_managed=self.is_managed)
@@ -190,7 +191,7 @@ class Log:
         self.guard.done()
 
     def _gates(self) -> str:
-        """Return what keeps segments from being compacted, as far as that is known without reading the index."""
+        """Return the gates that keep segments from being compacted, without reading the index."""
         config, segments = self.config, len(self.contents.segments)
         eligible = len(self.eligible())
         return (f"{eligible} of {segments} segments may be compacted, {segments - 1 - eligible} are kept by the "
@@ -210,7 +211,7 @@ class Log:
             self._synced_at = self.clock.monotonic()
 
     def wait_for(self, entry: IndexEntry) -> None:
-        """Return when a record is durable, if the configuration wants that; without the lock."""
+        """Wait until a record is durable, if `durability="group"`; without the lock."""
         position = entry.segment, entry.end
         if self.config.durability != "group" or self.writer.is_durable(position):
             return
@@ -220,15 +221,15 @@ class Log:
             self.guard.fail(error)
             raise
 
-    # -- what compactions and hard deletes change
+    # -- changes by compactions and hard deletes
 
     def switch(self, step: Step, add: Sequence[LogSegment], last_full_ms: int | None = None) -> None:
-        """Commit a step of a compaction: durably, and for all readers at once; with the lock held. One sync.
+        """Commit a step of a compaction, durably and atomically for readers; with the lock held. One sync.
 
         Args:
-            step: what replaces what. The outputs and their names are durable.
+            step: the sources and outputs. The outputs and their names are durable.
             add: the outputs, loaded.
-            last_full_ms: when a full round ended with it.
+            last_full_ms: the time, if the step ends a full round.
         """
         stray = sorted(set(step.sources).difference(self.eligible()))
         if stray:
@@ -242,7 +243,7 @@ class Log:
         self.segments.forget(step.sources)
 
     def mark_erased(self, erasures: Iterable[Erasure]) -> None:
-        """Have the index say that the contents of these records, in sealed segments, are gone; with the lock held."""
+        """Mark the contents of these records of sealed segments as erased in the index; with the lock held."""
         offsets: dict[SegmentName, set[int]] = {}
         for each in erasures:
             offsets.setdefault(each.segment, set()).add(each.offset)
@@ -251,7 +252,7 @@ class Log:
         self.contents = self.contents.with_segments(offsets.keys(), marked)
 
     def remove_leftovers(self) -> tuple[list[str], int]:
-        """Remove what interrupted compactions have left. Not while one runs. Returns the names, and their bytes."""
+        """Remove the leftovers of interrupted compactions; return their names and bytes. Not during a compaction."""
         return remove_names(self.files, self.folder, leftovers(list_folder(self.folder), self.layout()))
 
     def layout(self) -> Layout:
@@ -262,7 +263,7 @@ class Log:
     # -- the end
 
     def end(self) -> None:
-        """Make everything durable, if the store is open, and note the index."""
+        """Sync the log and write the index, if the store is open."""
         with self.guard.lock:
             if self.guard.is_open:
                 self.seal_index()
@@ -282,9 +283,9 @@ class Log:
 
 
 def leftovers(names: Iterable[str], layout: Layout) -> list[str]:
-    """Return the names in a folder that nothing needs; no compaction runs.
+    """Return the names of leftover files in a folder; call it only while no compaction runs.
 
-    The index of a lost segment stays: it says which blobs are lost.
+    The index of a lost segment is no leftover: it names the lost blobs.
     """
     gone, counted = set(layout.leftovers), {*layout.segments, *layout.lost}
     present = counted | set(filter(None, map(segment_of_log_file, names)))
@@ -304,7 +305,7 @@ def leftovers(names: Iterable[str], layout: Layout) -> list[str]:
 
 
 def remove_names(files: Files, folder: str, names: Iterable[str]) -> tuple[list[str], int]:
-    """Remove files; one that is gone already does not matter. Not durable. Returns the names, and their bytes."""
+    """Remove files that exist, not durably; return their names and bytes."""
     removed, size = [], 0
     for name in names:
         path = os.path.join(folder, name)
@@ -314,7 +315,7 @@ def remove_names(files: Files, folder: str, names: Iterable[str]) -> tuple[list[
         try:
             files.unlink(path)
         except StorageError:
-            # A copying attempt that still runs elsewhere may have removed its own file.
+            # A copying attempt that still runs in another process may have removed its own file.
             if look_at(path) is not None:
                 raise
         removed.append(name)
@@ -323,14 +324,14 @@ def remove_names(files: Files, folder: str, names: Iterable[str]) -> tuple[list[
 
 
 def remove_segments(files: Files, folder: str, segments: Iterable[SegmentName]) -> int:
-    """Finish a step: remove the files of the segments that it has replaced. Returns their bytes.
+    """Finish a step: remove the files of its sources, and return their bytes.
 
-    Commit and recovery call it, when the outputs have been read and checked. It is not durable before the next sync of
-    the folder; until then the list names the step, so that opening removes again what a crash brings back.
+    Commit and recovery call this after the outputs were read and checked. The removal is durable after the next sync of
+    the folder; until then the list names the step, so that opening removes files again that a crash restores.
     """
     return remove_names(files, folder, [name for each in segments for name in (each.log_file, each.index_file)])[1]
 
 
 def is_without_room(error: BaseException) -> bool:
-    """Whether the disk refused for want of room, which leaves everything as it was."""
+    """Whether an error means a full disk: nothing was changed."""
     return isinstance(error, DiskFull) and not isinstance(error, StoreFull)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of log segments and of their files: `position_generation`, ordered as numbers.
 
-A compaction reuses the positions of the segments that it read, with a higher generation; so at any time each position
-is held by one segment, and file names of two generations never meet.
+A compaction reuses the positions of its sources, with a higher generation. So one segment has a position at a time, and
+the file names of two generations differ.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from compactlib.errors import InvalidInput
 
 LOG_SUFFIX = ".log"
 UNPUBLISHED_SUFFIX = ".temp"
-"""Behind the name of a file that a copying attempt writes."""
+"""Suffix of a file that a copying attempt writes."""
 HALF_WRITTEN_SUFFIX = ".tmp"
-"""Behind the name of a file that `write_durably` replaces, until it is whole."""
+"""Suffix of a file that `write_durably` writes, until it is renamed."""
 MAX_NUMBER = (1 << 63) - 1
 """The largest position, generation or offset."""
 MIN_SEGMENT_BYTES = 1024
@@ -33,7 +33,7 @@ class SegmentName(NamedTuple):
 
     Attributes:
         position: its place in the log, >= 0.
-        generation: how many compactions its place has seen, >= 0.
+        generation: the number of compactions of its position, >= 0.
     """
 
     position: int
@@ -75,7 +75,7 @@ FIRST_SEGMENT = SegmentName(0, 0)
 
 
 def segment_of_log_file(file_name: str) -> SegmentName | None:
-    """Return the segment of a log file; `None` for every other file, those still being built included."""
+    """Return the segment of a log file; `None` for every other file, such as one that is being built."""
     found = _LOG_FILE.fullmatch(file_name)
     return SegmentName(int(found[1]), int(found[2])) if found else None
 

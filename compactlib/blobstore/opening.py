@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opening a store's folder: lock, descriptor, the last step of a compaction, then the log.
 
-What is found may be in the page cache only, left there by a process that was killed before it had synced it: so the
-folder, its parent, the list of segments and the active segment are synced before anything is built on them. Nothing but
-a new store needs room on the disk.
+A killed process may have left data in the page cache that is not durable. So the folder, its parent, the list of
+segments and the active segment are synced before anything is built on them. Only a new store needs room on the disk.
 
-The last step of a compaction, if some of its sources are still there: the list is written anew, since it may not be
-durable; every output is read; then the sources go. If an output is damaged and all sources are there, the step is taken
-back instead. If some sources are gone, nothing is removed, and the damage is reported.
+If files of sources of the last step are present, opening finishes the step: it writes the list again, since the list
+may not be durable, reads every output, and removes the sources. If an output is damaged and all sources are present,
+the step is undone instead. If some sources are missing, nothing is removed, and the damage is reported.
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ from compactlib.guard import Guard
 
 _OF_NO_STORE = (LOCK_NAME, "lost+found", *(name + suffix for name in (FILE_NAME, DESCRIPTOR_FILE)
                                            for suffix in ("", HALF_WRITTEN_SUFFIX)))
-"""What a folder may hold in which a store is created, beside hidden files; a crash may have cut off its creation."""
+"""Files, in addition to hidden ones, that a folder for a new store may have, such as those of a cut off creation."""
 
 
 @attrs.frozen
 class BlobRecoveryReport:
-    """What opening a store found out of order. All empty after a clean close.
+    """The damage and the repairs found by opening a store. All empty after a clean close.
 
     Attributes:
-        damage: what is not as it was written; whatever is not named here is readable.
-        rebuilt: segments whose index, or part of it, was made again from the log.
-        cut_bytes: bytes behind the last whole record that were cut off: writes that were never acknowledged.
+        damage: the damage found; everything else is readable.
+        rebuilt: segments with an index that was rebuilt from the log, in whole or in part.
+        cut_bytes: bytes after the last whole record that were truncated: writes that were never acknowledged.
     """
 
     damage: tuple[CorruptData, ...] = ()
@@ -65,7 +64,7 @@ class BlobRecoveryReport:
     cut_bytes: int = 0
 
     def to_dicts(self) -> list[dict[str, object]]:
-        """One row for each finding."""
+        """Return one row for each finding."""
         rows: list[dict[str, object]] = [
             {"finding": "damage", "path": error.path, "offset": error.offset, "found": error.found}
             for error in self.damage]
@@ -76,7 +75,7 @@ class BlobRecoveryReport:
 
 
 def make_folder(folder: str, config: BlobStoreConfig, files: Files, *, create: bool) -> None:
-    """Have the folder of a store be there."""
+    """Create the folder of a store unless it exists."""
     if not create:
         names = list_folder(folder) if os.path.isdir(folder) else []
         if DESCRIPTOR_FILE not in names and not any(map(segment_of_log_file, names)):
@@ -86,7 +85,7 @@ def make_folder(folder: str, config: BlobStoreConfig, files: Files, *, create: b
         if os.path.lexists(folder):
             raise NotAStore(f"{folder} is not a folder; choose another place for the store", path=folder)
         config.check_capacity()
-        # Two processes may create one store at once: the one that gets the lock does the rest.
+        # Two processes may create one store concurrently: the process that gets the lock does the rest.
         make_missing_folder(files, folder)
 
 
@@ -101,13 +100,13 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
         descriptor, listed = _create(folder, found, config, files, clock, new_incarnation)
     elif found.damage:
         with contextlib.suppress(DiskFull):
-            # The segments say the same; the next opening tries again.
+            # The segments repeat the descriptor; the next opening writes it again.
             write_descriptor(files, folder, descriptor)
     settled, step_damage, keeps = _settle_step(files, folder, descriptor, listed, found.present)
     layout = lay_out(folder, settled, found.present & set(map(segment_of_log_file, list_folder(folder))))
     lists = SegmentListFile(files, folder, descriptor.log_segments, layout.list)
     with contextlib.suppress(DiskFull):
-        # What needs room waits on a full disk: the contents count as gone, and the next reclaim does the rest.
+        # On a full disk the next reclaim does this; until then the contents count as erased.
         redo_erasures(files, folder, descriptor.incarnation)
     left = [] if keeps else leftovers(list_folder(folder), layout)
     if left:
@@ -127,7 +126,7 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     _settle_tail(files, folder, active.segment, cut)
     contents = LogContents.of(descriptor.incarnation, [each.segment for each in loaded])
     last = max(active.header.first_sequence - 1, contents.last_sequence)
-    # Records that a crash may have lost have had numbers too, and peers may have seen them.
+    # Peers may have seen records that a crash has lost, so their sequences are skipped.
     following = last + 1 + (MAX_UNSYNCED_RECORDS if last > 0 else 0)
     writer = LogWriter(files, folder, active.header, active.segment.end)
     log = Log(guard, files, folder, config, StoreClock(clock), descriptor, contents, writer, lists, following,
@@ -149,7 +148,7 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
 
 def _create(folder: str, found: FoundFolder, config: BlobStoreConfig, files: Files, clock: Clock,
             new_incarnation: Callable[[], bytes]) -> tuple[Descriptor, FoundList]:
-    """Make a store in a folder without one; the file that makes the folder a store comes last."""
+    """Create a store in a folder; the descriptor, which makes the folder a store, is written last."""
     others = [name for name in found.names if name not in _OF_NO_STORE and not name.startswith(".")]
     if others:
         raise NotAStore(f"{folder} holds {others[0]!r} and no blob store; choose an empty folder", path=folder)
@@ -165,10 +164,10 @@ def _create(folder: str, found: FoundFolder, config: BlobStoreConfig, files: Fil
 
 def _settle_step(files: Files, folder: str, descriptor: Descriptor, found: FoundList, present: frozenset[SegmentName],
                  ) -> tuple[FoundList, list[CorruptData], bool]:
-    """Finish the last step of a compaction, or take it back.
+    """Finish the last step of a compaction, or undo it.
 
     Returns:
-        The list afterwards, the damage of its outputs, and whether sources are kept for that.
+        The list afterwards, the damage of its outputs, and whether sources are kept because of damage.
     """
     step = None if found.list is None else found.list.step
     if found.list is None or step is None or not present.intersection(step.sources):
@@ -200,7 +199,7 @@ def _settle_step(files: Files, folder: str, descriptor: Descriptor, found: Found
 
 def _write_rebuilt(files: Files, folder: str, descriptor: Descriptor, loaded: Iterable[LoadedSegment]
                    ) -> list[tuple[str, dict[str, object]]]:
-    """Write the indexes of sealed segments that were made again; the next opening makes again what the disk refuses."""
+    """Write rebuilt indexes of sealed segments; an index that the disk refuses is rebuilt by the next opening."""
     refused: list[tuple[str, dict[str, object]]] = []
     for each in loaded:
         if each.is_rebuilt:
@@ -213,7 +212,7 @@ def _write_rebuilt(files: Files, folder: str, descriptor: Descriptor, loaded: It
 
 
 def _begin_segment(files: Files, folder: str, descriptor: Descriptor, loaded: Sequence[LoadedSegment]) -> LoadedSegment:
-    """Begin the active segment of a new store, or of one that has lost it."""
+    """Begin the active segment of a new store, or of a store that has lost its active segment."""
     name = loaded[-1].segment.name.next_position if loaded else FIRST_SEGMENT
     last = max((each.segment.last_sequence for each in loaded), default=0)
     header = descriptor.header(name, last + 1 + MAX_UNSYNCED_RECORDS if last else 0)
@@ -227,7 +226,7 @@ def _begin_segment(files: Files, folder: str, descriptor: Descriptor, loaded: Se
 
 
 def _settle_tail(files: Files, folder: str, active: LogSegment, cut: int) -> None:
-    """Cut off what was never acknowledged; what is answered from now on has to be on the disk."""
+    """Truncate records that were never acknowledged, and sync, since reads return the remaining records."""
     with contextlib.closing(files.open(os.path.join(folder, active.name.log_file))) as out:
         if cut:
             out.truncate(active.end)

@@ -36,7 +36,7 @@ from compactlib.errors import InvalidInput
 
 def draft_of(blob_id: bytes, kind: RecordKind, *, content_bytes: int = 0, flags: int = 0, life_version: int = 0,
              op_time_ms: int, expires_ms: int = NO_EXPIRY, account: int = 0, container: int = 0) -> IndexEntry:
-    """A record that has no sequence and no place yet: the log gives it both."""
+    """Return a record without sequence and place; the log assigns both."""
     if not (0 <= account <= MAX_TAG and 0 <= container <= MAX_TAG):
         raise InvalidInput(f"account {account} and container {container} have to lie in 0 .. {MAX_TAG}")
     if not 0 <= life_version <= MAX_LIFE_VERSION:
@@ -47,8 +47,10 @@ def draft_of(blob_id: bytes, kind: RecordKind, *, content_bytes: int = 0, flags:
 
 def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: int, now_ms: int,
               ttl_seconds: float | None, account: int, container: int, replace: bool) -> IndexEntry:
-    """The PUT of a new blob, or of one that takes the place of another: then its time is later than all that is known
-    of that one, also from a clock ahead, and so is its life if the other one is deleted.
+    """Return the PUT of a new blob, or of one that replaces another blob.
+
+    A replacement is later than every record of the replaced blob, even if a fast clock stamped one, and begins the next
+    life if that blob is deleted.
     """
     if ttl_seconds is not None and not ttl_seconds >= 0:
         raise InvalidInput(f"the time to live is {ttl_seconds} seconds; give 0 or more, or None for no end")
@@ -61,7 +63,7 @@ def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: i
     state = blob_state(history)
     if state is None:
         return draft
-    # Of a blob whose PUT is gone, and that is not deleted, every answer is that it is missing.
+    # A blob without its PUT that is not deleted counts as missing.
     is_there = state.is_deleted or state.put is not None
     if not replace and is_there and not state.newest.is_expired(now_ms):
         was = "deleted" if state.is_deleted else "put before"
@@ -75,7 +77,7 @@ def draft_put(blob_id: bytes, history: Sequence[IndexEntry], *, content_bytes: i
 
 
 def draft_delete(blob_id: bytes, state: BlobState | None, now_ms: int) -> IndexEntry:
-    """The DELETE of a blob; an expired one may be deleted too."""
+    """Return the DELETE of a blob; an expired blob can be deleted, too."""
     known = _known(blob_id, state)
     if known.is_deleted:
         raise BlobDeleted(f"blob {blob_id!r} was deleted before, at {known.newest.op_time_ms / 1000:.3f}", id=blob_id)
@@ -83,7 +85,7 @@ def draft_delete(blob_id: bytes, state: BlobState | None, now_ms: int) -> IndexE
 
 
 def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retention_ms: int) -> IndexEntry:
-    """The UNDELETE of a blob whose delete is not older than the retention: the next life begins."""
+    """Return the UNDELETE of a blob with a delete that is not older than the retention: the next life begins."""
     known = _known(blob_id, state)
     if not known.is_deleted:
         kind = AlreadyUndeleted if known.newest.life_version else NotDeleted
@@ -91,7 +93,7 @@ def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retenti
     newest = known.newest
     if not known.has_content or newest.op_time_ms + retention_ms < now_ms:
         raise DeletedForGood(f"blob {blob_id!r} was deleted at {newest.op_time_ms / 1000:.3f}, more than "
-                             f"{retention_ms / 1000:g} s ago, or its content is gone", id=blob_id)
+                             f"{retention_ms / 1000:g} s ago, or its content was dropped", id=blob_id)
     if known.newest.is_expired(now_ms):
         raise BlobExpired(f"blob {blob_id!r} has expired at {newest.expires_ms / 1000:.3f}", id=blob_id)
     draft = _following(known, RecordKind.UNDELETE, now_ms)
@@ -100,7 +102,7 @@ def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retenti
 
 
 def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffer_ms: int) -> IndexEntry:
-    """The TTL_UPDATE that makes a blob permanent."""
+    """Return the TTL_UPDATE that makes a blob permanent."""
     known = _known(blob_id, state)
     if known.is_deleted:
         raise BlobDeleted(f"blob {blob_id!r} is deleted; undelete it first", id=blob_id)
@@ -115,14 +117,14 @@ def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffe
     if 0 <= expires_ms < now_ms + buffer_ms:
         raise TtlUpdateTooLate(f"blob {blob_id!r} expires in {(expires_ms - now_ms) / 1000:g} s, within the "
                                f"{buffer_ms / 1000:g} s that an update needs to reach all replicas", id=blob_id)
-    # Not before the PUT, which the clock may have been ahead of: it would be taken for an update of an earlier one.
+    # Not before the PUT, which a fast clock may have stamped: an earlier update would belong to an earlier PUT.
     return _following(known, RecordKind.TTL_UPDATE, max(now_ms, known.put.op_time_ms))._replace(
         flags=int(RecordFlag.TTL_UPDATED), expires_ms=NO_EXPIRY)
 
 
 def draft_replicated(kind: RecordKind, blob_id: BlobId, content: bytes, *, op_time: float, life_version: int,
                      expires_at: float | None, permanent: bool, account: int, container: int) -> IndexEntry:
-    """A record as a peer has it; see `BlobStore.append_replicated`."""
+    """Return a peer's record as a draft; see `BlobStore.append_replicated`."""
     try:
         kind = RecordKind(kind)
     except ValueError:
@@ -140,10 +142,10 @@ def draft_replicated(kind: RecordKind, blob_id: BlobId, content: bytes, *, op_ti
 def covering_record(draft: IndexEntry, state: BlobState | None, history: Sequence[IndexEntry]) -> IndexEntry | None:
     """Return the local record that already covers this replicated record, or `None` if the replicated record is new.
 
-    A life of a blob begins with its PUT or UNDELETE and ends with its DELETE, so that of two records the one of the
-    later life is the newer one, and in one life the DELETE; a TTL update holds for all lives, unless it was made before
-    the PUT that is here. So a peer may bring all its records again, in their order, and nothing is written twice, and
-    nothing older comes back. A PUT comes here only if none is here, or one that it supersedes (`rank_of`).
+    A life of a blob begins with its PUT or UNDELETE and ends with its DELETE. So the record of the later life is newer,
+    and within one life the DELETE is. A TTL update counts for all lives, unless it is older than the local PUT. These
+    rules are idempotent: a peer may send all its records again in order, and no older state returns. The caller passes
+    a PUT only if there is no local PUT, or if the PUT supersedes it (`rank_of`).
     """
     if state is None:
         return None
@@ -152,7 +154,7 @@ def covering_record(draft: IndexEntry, state: BlobState | None, history: Sequenc
             return state.put
         if state.put is not None and state.is_permanent:
             return state.newest
-        # Of a PUT that is still to come it is only known which updates were made after it.
+        # Without a local PUT, a later TTL update covers this one whatever PUT follows.
         return next((entry for entry in history if entry.kind == RecordKind.TTL_UPDATE
                      and (state.put is not None or entry.op_time_ms >= draft.op_time_ms)), None)
     deciding = state.deciding
@@ -169,18 +171,18 @@ def covering_record(draft: IndexEntry, state: BlobState | None, history: Sequenc
 
 
 def rank_of(put: IndexEntry, content: bytes) -> tuple[int, int, int, bytes, int]:
-    """Of two PUTs of one blob that do not know of each other, as two replicas may take, the one of the higher rank
-    counts, on all replicas: the later one; of one time, what differs decides."""
+    """Return the rank of a PUT. Of two PUTs of one blob that two replicas accepted independently, every replica keeps
+    the PUT of the higher rank: the later one; of equal times the first differing field decides."""
     expires = put.expires_ms if put.expires_ms >= 0 else MAX_TIME_MS
     return put.op_time_ms, put.account, put.container, content, expires
 
 
 def as_successor(draft: IndexEntry, state: BlobState, history: Sequence[IndexEntry]) -> IndexEntry:
-    """Return a peer's new record as it is written here.
+    """Return a peer's new record in the form in which it is written locally.
 
-    No PUT or TTL update ends a later life. A TTL update holds for a PUT that was made before it, whichever comes first.
-    What is no PUT changes neither expiry, but for a TTL update, nor container: the peer's may be those of another PUT,
-    which the local one supersedes.
+    A PUT or TTL update never ends a later life. A TTL update counts for a PUT that is older, in whatever order they
+    arrive. A DELETE or UNDELETE keeps the local expiry and container, and a TTL update the local container: the peer's
+    values may belong to another PUT, which the local PUT supersedes.
     """
     newest = state.newest
     if draft.kind != RecordKind.PUT and state.put is not None:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compaction is going to do, before it does it: a plan says its cost, its benefit and its reason.
+"""The plan of a compaction: the segments to take, the cost, the benefit and the reason.
 
-Plans are made from a view, a policy's choice and a time alone, so one can be made, printed and thrown away at any time.
+A plan is a pure function of a view, a policy's choice and a time: a dry run costs nothing and changes nothing.
 
-The number of outputs is an upper bound, and so is the room: a compaction takes smaller steps where there is less.
+The number of outputs is an upper bound, and so is the room: a compaction takes smaller steps on a full disk.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any, ClassVar
 
@@ -29,10 +29,10 @@ class PlannedSegment:
     """A segment in a plan.
 
     Attributes:
-        name: its name.
+        name: the segment's name.
         used_bytes: bytes of its records.
-        valid_bytes: bytes of records that a compaction copies, as far as is known when the plan is made.
-        why: why the plan leaves it; empty if it takes it.
+        valid_bytes: bytes of records that a compaction copies, counted when the plan was made.
+        why: why the plan leaves the segment; empty if the plan takes it.
     """
 
     name: SegmentName
@@ -48,35 +48,34 @@ class PlannedSegment:
 
 @attrs.frozen(kw_only=True, repr=False)
 class BlobPlan(Printed):
-    """Which segments a compaction takes, at what cost, to what benefit, and why; an empty one says why nothing is done.
+    """The segments that a compaction takes, the cost, the benefit and the reason; an empty plan says why it is empty.
 
-    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
+    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` returns its rows.
 
     Attributes:
         store: the store's name.
-        incarnation: 16 bytes that are the store's own; empty if the view had none.
-        victims: the segments it takes, in the order in which they are copied; neighbours or not.
-        left: the others, in log order.
+        incarnation: the store's 16 bytes; empty if the view had none.
+        victims: the segments to take, in the order in which they are copied; neighbours or not.
+        left: the other segments, in log order.
         reference_time: deletes made strictly before it are in effect; >= 0, seconds since the epoch.
-        planned_at: when the plan was made.
-        kind: which schedule it answers to; "full" takes everything that may be taken.
-        policy: the name of the policy that made it.
-        why: why, in one sentence with the numbers in it; of an empty one, which gate is shut and what to change. If
-            segments are left out for damage, it ends in how many.
-        benefit_segments: by how many segments the log gets shorter, at least, as far as is known, if no record is
-            larger than the view's `max_blob_bytes` and the disk has room for two outputs; `CompactAll` may give 0 or
-            less.
-        bytes_to_copy: bytes to write, as on disk, headers, records and index files, at most; an output that another
-            step goes on with is written once more.
-        bytes_freed: by how much less is on disk afterwards, at least.
-        bytes_needed: the room on disk that its smallest steps take before they give any back, at most. With more, steps
+        planned_at: when the plan was made, seconds since the epoch.
+        kind: the schedule that it belongs to; "full" takes every eligible segment.
+        policy: the policy that made it, and its settings.
+        why: the reason, in one sentence with its numbers; of an empty plan: the shut gate and the setting to change. It
+            ends in the number of segments left out for damage, if there are any.
+        benefit_segments: how many segments are freed at least, if no record is larger than the view's `max_blob_bytes`
+            and the disk has room for two outputs; 0 or less is possible with `CompactAll`.
+        bytes_to_copy: bytes to write at most: headers, records and index files; an output that is a source of the next
+            step is counted once.
+        bytes_freed: bytes freed on disk at least, outputs subtracted.
+        bytes_needed: free room that the smallest steps need at most before they remove sources. With more room, steps
             are larger.
-        bytes_available: the room there was when it was planned; `None` if unknown.
-        expires_before: blobs that expire before it are given up, as if they had expired, to make room in a full cache;
-            `None` for no others than those that have.
+        bytes_available: the free room on disk when it was planned; `None` if unknown.
+        expires_before: to make room in a full cache, blobs that expire before this time count as expired; `None` if
+            only blobs that have expired do.
 
     Raises:
-        InvalidInput: a victim that comes twice, no reason, or a reference time that is negative or no number.
+        InvalidInput: a victim is named twice, there is no reason, or the reference time is negative or not finite.
     """
 
     store: str
@@ -94,12 +93,12 @@ class BlobPlan(Printed):
     bytes_needed: int = 0
     bytes_available: int | None = None
     expires_before: float | None = None
-    is_exact: ClassVar[bool] = False  # what is copied and freed are bounds
+    is_exact: ClassVar[bool] = False  # bytes to copy and bytes freed are bounds
 
     def __attrs_post_init__(self) -> None:
         for name, count in Counter(self.names).items():
             if count > 1:
-                raise InvalidInput(f"a plan for store {self.store!r} names {name} {count} times; each comes once")
+                raise InvalidInput(f"a plan for store {self.store!r} names {name} {count} times; name each victim once")
         if not isfinite(self.reference_time) or self.reference_time < 0:
             raise InvalidInput(f"a plan for store {self.store!r} has the reference time {self.reference_time}; it is "
                                f"a number of seconds since the epoch, at least 0")
@@ -123,23 +122,16 @@ class BlobPlan(Printed):
 
     @property
     def valid_bytes(self) -> int:
-        """Bytes of records to copy, as far as is known."""
+        """Bytes of records to copy, counted when the plan was made."""
         return sum(victim.valid_bytes for victim in self.victims)
 
     @property
     def dead_bytes(self) -> int:
-        """Bytes of records that will be gone."""
+        """Bytes of records that will be dropped."""
         return sum(victim.dead_bytes for victim in self.victims)
 
-    @property
-    def ratio(self) -> float:
-        """Valid bytes for each segment freed; infinite if none is freed for sure."""
-        if self.benefit_segments < 1:
-            return float("inf")
-        return self.valid_bytes / self.benefit_segments
-
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary a segment, in log order: what is copied, dropped or kept, and why."""
+        """Return one dictionary a segment, in log order: the action (copy, drop or keep), its bytes and the reason."""
         rows = [*((victim, "copy" if victim.valid_bytes else "drop", self.why) for victim in self.victims),
                 *((each, "keep", each.why) for each in self.left)]
         return [{"store": self.store, "segment": str(each.name), "action": action, "used_bytes": each.used_bytes,
@@ -156,46 +148,46 @@ class BlobPlan(Printed):
 
 
 def plan_for(view: BlobView, policy: BlobPolicy, now: float, *, bytes_available: int | None = None) -> BlobPlan:
-    """What `policy` makes of `view` at `now` (seconds since the epoch). Pure; see `plan_for_choice`.
-
-    What the policy raises comes through as it is.
+    """Return the plan that `policy` chooses of `view` at `now` (seconds since the epoch). Pure.
 
     Raises:
-        InvalidInput: it is no policy, or its choice is none; see `plan_for_choice`.
+        InvalidInput: the policy made a bad choice; see `plan_for_choice`.
+        Exception: any other exception of the policy.
     """
     return plan_for_choice(view, policy.choose(view, now), policy, now, bytes_available=bytes_available)
 
 
 def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now: float, *,
                     bytes_available: int | None = None) -> BlobPlan:
-    """The plan that carries out `choice`, cost and benefit computed by the rules of `BlobView`. O(segments).
+    """Return the plan of a choice, with cost and benefit by the rules of `BlobView`. O(segments).
 
     Args:
         view: the store.
-        choice: what the policy chose from it.
-        policy: the name of the policy that chose.
-        now: when, seconds since the epoch.
-        bytes_available: the room on the disk, if it was asked.
+        choice: the policy's choice.
+        policy: the policy that chose; the plan records its name and its settings.
+        now: the time of planning, seconds since the epoch.
+        bytes_available: the free room on the disk, if known.
 
     Raises:
-        InvalidInput: the choice names a segment twice, or one that is not eligible, or is no `BlobChoice`; the message
+        InvalidInput: the choice names a segment twice or one that is not eligible, or is no `BlobChoice`; the message
             names the policy.
     """
     if not isinstance(choice, BlobChoice):
         raise InvalidInput(f"policy {policy.name!r} answered {choice!r}; choose() answers a BlobChoice, an empty one "
                            f"that says why if nothing is worth it")
-    wanted = set(choice.victims)
-    there = {segment.name: segment for segment in view.segments if segment.eligible and segment.name in wanted}
-    if len(there) != len(choice.victims):
-        raise _bad_choice(choice, view, policy)
-    victims = [there[name] for name in choice.victims]
+    segments = {segment.name: segment for segment in view.segments}
+    problem = _problem_of(choice.victims, segments, view)
+    if problem:
+        raise InvalidInput(f"policy {policy.name!r} made a bad choice: it {problem}; a choice takes segments of "
+                           f"view.eligible, each once (check_policy finds such cases)")
+    victims = [segments.pop(name) for name in choice.victims]
     valid = sum(segment.valid_bytes for segment in victims)
     written = _most_written(view, victims, valid)
     return BlobPlan(
         store=view.store, incarnation=view.incarnation,
         victims=tuple(PlannedSegment(each.name, each.used_bytes, each.valid_bytes) for each in victims),
         left=tuple(PlannedSegment(each.name, each.used_bytes, each.valid_bytes, _why_left(each, view))
-                   for each in view.segments if each.name not in wanted),
+                   for each in segments.values()),
         reference_time=max(view.reference_time, 0.0), planned_at=now, policy=PolicyRecord.of(policy),
         why=_never(view) if choice.is_empty and len(view.segments) == 1 and view.segment_bytes >= view.capacity_bytes
         else choice.why + _damage_note(view), kind=choice.kind,
@@ -206,22 +198,18 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
         bytes_available=bytes_available)
 
 
-def _bad_choice(choice: BlobChoice, view: BlobView, policy: BlobPolicy) -> InvalidInput:
-    segments = {segment.name: segment for segment in view.segments}
+def _problem_of(names: Iterable[SegmentName], segments: Mapping[SegmentName, SegmentView], view: BlobView) -> str:
+    """Return why a compaction cannot take these segments; empty if it can."""
     seen: set[SegmentName] = set()
-    what = ""
-    for name in choice.victims:
+    for name in names:
         if name in seen:
-            what = f"names segment {name} twice"
-        elif name not in segments:
-            what = f"names segment {name}, which store {view.store!r} does not have"
-        elif not segments[name].eligible:
-            what = f"names segment {name}, which may not be compacted yet: {_why_left(segments[name], view)}"
-        if what:
-            break
+            return f"names segment {name} twice"
+        if name not in segments:
+            return f"names segment {name}, which store {view.store!r} does not have"
+        if not segments[name].eligible:
+            return f"names segment {name}, which may not be compacted yet: {_why_left(segments[name], view)}"
         seen.add(name)
-    return InvalidInput(f"policy {policy.name!r} made a bad choice: it {what}; a choice takes segments of "
-                        f"view.eligible, each once (check_policy finds such cases)")
+    return ""
 
 
 def _why_left(segment: SegmentView, view: BlobView) -> str:
@@ -231,14 +219,14 @@ def _why_left(segment: SegmentView, view: BlobView) -> str:
 
 
 def _never(view: BlobView) -> str:
-    """Why a log of one segment is left alone."""
+    """Return why a log of one segment is never compacted."""
     return (f"the log has one segment, capacity_bytes={view.capacity_bytes} and segment_bytes={view.segment_bytes}, "
-            f"and what is written to is never compacted; copy the store into one of smaller segments with "
+            f"and the active segment is never compacted; copy the store into one of smaller segments with "
             f"copy_store()")
 
 
 def _damage_note(view: BlobView) -> str:
-    """What a plan's reason ends in if segments are left out for damage."""
+    """Return the end of a plan's reason if segments are left out for damage."""
     damaged = sum(bool(segment.damage) for segment in view.segments)
     if not damaged:
         return ""
@@ -247,11 +235,11 @@ def _damage_note(view: BlobView) -> str:
 
 
 def _most_written(view: BlobView, victims: list[SegmentView], valid: int) -> int:
-    """Return what is written at most: records, headers, and index files of as many records as there may be."""
+    """Return the most bytes that a compaction writes: records, headers, and index files for the smallest records."""
     if not valid:
         return 0
     room = view.segment_bytes - view.header_bytes
-    # Two outputs, one behind the other, hold more than fits into one; and no victim needs more than one.
+    # Two consecutive outputs hold more than fits into one; and no victim needs more than one output.
     outputs = min(2 * valid // room + 1, sum(victim.valid_bytes > 0 for victim in victims))
     index = sum(_most_index(victim.valid_bytes, 0) if victim.disk_bytes is None else
                 max(victim.disk_bytes - victim.used_bytes - view.header_bytes, 0)
@@ -260,26 +248,22 @@ def _most_written(view: BlobView, victims: list[SegmentView], valid: int) -> int
 
 
 def _most_index(record_bytes: int, files: int) -> int:
-    """Return what the index of so many bytes of records takes at most, in so many files."""
+    """Return the most bytes that the index of records of `record_bytes` takes in a number of files."""
     return files * index_file_bytes(0, 0) + index_file_bytes(record_bytes // OVERHEAD_BYTES, 0) - index_file_bytes(0, 0)
 
 
 def forecast(plan: BlobPlan, view: BlobView) -> BlobView:
-    """The view after `plan` was carried out on `view`, if nothing is written, deleted or expired meanwhile.
+    """Return the view after `plan` was carried out on `view`, if nothing is written, deleted or expired in that time.
 
-    Outputs reuse the victims' first places, one generation on, and are filled as the benefit assumes.
+    Outputs take the victims' first positions, in the next generation, and are filled as the benefit assumes.
 
     Raises:
-        PlanDoesNotFit: it names a segment that the store does not have, or that may not be compacted; make a new plan.
+        PlanDoesNotFit: the plan names a segment that the store does not have, or that is not eligible; plan again.
     """
     segments = {segment.name: segment for segment in view.segments}
-    for name in plan.names:
-        if name not in segments:
-            raise PlanDoesNotFit(f"the plan names segment {name}, which store {view.store!r} does not have; plan again")
-        if not segments[name].eligible:
-            raise PlanDoesNotFit(f"the plan names segment {name} of store {view.store!r}, which may not be compacted "
-                                 f"yet: {_why_left(segments[name], view)}; plan again later")
-
+    problem = _problem_of(plan.names, segments, view)
+    if problem:
+        raise PlanDoesNotFit(f"the plan {problem}; plan again")
     if plan.is_empty:
         return view
     victims = [segments.pop(name) for name in plan.names]
@@ -294,7 +278,7 @@ def forecast(plan: BlobPlan, view: BlobView) -> BlobView:
         outputs.append(SegmentView(name=SegmentName(victim.name.position, generation), used_bytes=size,
                                    valid_bytes=size, last_modified=max(each.last_modified for each in victims)))
     if left:
-        # More is valid than is sure to fit into as many segments: the last output takes what is left.
+        # The benefit is not certain: the last output takes the bytes above `fill_bytes` of all outputs.
         outputs[-1] = attrs.evolve(outputs[-1], used_bytes=outputs[-1].used_bytes + left,
                                    valid_bytes=outputs[-1].valid_bytes + left)
     after = sorted([*segments.values(), *outputs], key=lambda segment: segment.name)
@@ -304,12 +288,12 @@ def forecast(plan: BlobPlan, view: BlobView) -> BlobView:
 
 
 def _ranges(names: Iterable[SegmentName]) -> str:
-    """`0_0 .. 3_1, 7_0`: neighbouring positions together; of many ranges only the first few."""
+    """Return names as text: `0_0 .. 3_1, 7_0`, neighbours as a range; of many ranges the first five."""
     runs: list[list[SegmentName]] = []
     for name in names:
         if runs and name.position == runs[-1][-1].position + 1:
             runs[-1][1:] = [name]
         else:
             runs.append([name])
-    told = [" .. ".join(map(str, run)) for run in runs[:5]]
-    return ", ".join(told) + (f" and {len(runs) - 5:,} ranges more" if len(runs) > 5 else "")
+    shown = [" .. ".join(map(str, run)) for run in runs[:5]]
+    return ", ".join(shown) + (f" and {len(runs) - 5:,} ranges more" if len(runs) > 5 else "")

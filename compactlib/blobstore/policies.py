@@ -4,14 +4,14 @@
 | policy | takes | for |
 |---|---|---|
 | `StatsBased` | the range that copies least for each segment freed | the default |
-| `CompactAll` | everything that may be taken | a full round, and small stores |
-| `Hybrid` | what another policy takes, and everything on a schedule | stores whose garbage is scattered |
-| `Greedy` | the emptiest, wherever they lie | least copying, and many segments freed at once |
-| `CostBenefit` | empty and old ones first | some data is hot and some is cold |
-| `ExpiryForecast` | the emptiest that will not be emptier soon | blobs have a time to live |
+| `CompactAll` | every eligible segment | a full round, and small stores |
+| `Hybrid` | the choice of another policy, and everything on a schedule | stores whose garbage is scattered |
+| `Greedy` | the emptiest segments, neighbours or not | least copying, and many segments freed in one plan |
+| `CostBenefit` | empty and old segments first | some data is hot and some is cold |
+| `ExpiryForecast` | the emptiest segments that will not be emptier soon | blobs have a time to live |
 
-`StatsBased` finds the contiguous range of least cost / benefit. A range of k segments with v valid bytes in all frees
-`k - ceil(v / fill)` of them, where `fill` is what an output is sure to take. Of the n(n+1)/2 ranges, `best_range` finds
+`StatsBased` finds the contiguous range of least cost / benefit. A range of k segments with v valid bytes frees
+`k - ceil(v / fill)` of them, where `fill` bytes always fit into an output. Of the n(n+1)/2 ranges, `best_range` finds
 the best in a few sweeps of O(n log n), and compares exactly, without rounding.
 
 With prefix sums G of `fill - v`, the benefit of the segments i .. j-1 is `floor((G[j] - G[i]) / fill)`. Write G as
@@ -33,7 +33,6 @@ from typing import ClassVar, Literal, TypeAlias
 import attrs
 
 from compactlib._arguments import require_one_of
-from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.view import (
     BlobChoice,
     BlobPolicy,
@@ -42,7 +41,6 @@ from compactlib.blobstore.view import (
     SegmentView,
     emptiest_first,
     fewest_that_free,
-    flag,
     fraction,
     in_copy_order,
     is_copy_order,
@@ -58,15 +56,15 @@ __all__ = ["CompactAll", "CostBenefit", "ExpiryForecast", "Greedy", "Hybrid", "S
 
 @attrs.frozen(kw_only=True)
 class StatsBased:
-    """The contiguous range with the least cost / benefit.
+    """Takes the contiguous range with the least cost / benefit.
 
-    Cost is what is copied; benefit is the number of segments freed, reckoned as if each output had to leave room for
-    the largest blob. Ranges that free fewer than `min_reclaimed_segments` do not count. Of equals, the one that
-    starts first wins, and of those the longest. Ratios are compared exactly, without rounding.
+    Cost is the bytes to copy. Benefit is the number of segments freed, if each output leaves room for the largest blob.
+    Ranges that free fewer than `min_reclaimed_segments` do not count. Of equal ranges the first wins, and of equal
+    starts the longest. Ratios are compared exactly, without rounding.
 
     Attributes:
-        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
-        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
+        min_used_fraction: the least used part of the log, 0.0 to 1.0; an equal part suffices.
+        min_reclaimed_segments: how many segments the choice has to free, >= 1.
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -97,15 +95,15 @@ SkipValid: TypeAlias = Literal["none", "ends", "all"]
 
 @attrs.frozen(kw_only=True)
 class CompactAll:
-    """Every eligible segment, regardless of what that brings.
+    """Takes every eligible segment, whatever the benefit.
 
-    Simple and expensive: each round copies everything valid. With `skip_valid` it does not copy what would come out
-    as it went in, and comes to rest once nothing is dead.
+    Simple and expensive: each round copies every valid byte. With `skip_valid` it does not copy segments that would not
+    change, and chooses nothing once nothing is dead.
 
     Attributes:
-        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
-        skip_valid: wholly valid segments to leave out: `"none"`; at both `"ends"` of the range, so that what is taken
-            stays one range; or `"all"` of them, wherever they lie.
+        min_used_fraction: the least used part of the log, 0.0 to 1.0; an equal part suffices.
+        skip_valid: wholly valid segments to leave out: `"none"`; those at both `"ends"` of the range, so that the
+            choice stays one range; or `"all"`.
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -123,7 +121,7 @@ class CompactAll:
         if shut := shut_by_use(view, self.min_used_fraction):
             return BlobChoice(why=shut)
         if shut := shut_gate(view):
-            # A full round all the same: a store may close its newest segment for it.
+            # The kind is full even so: a store may close its active segment for a full round.
             return BlobChoice(why=shut, kind="full")
         eligible = view.eligible
         taken = self._without_valid(eligible)
@@ -131,8 +129,8 @@ class CompactAll:
             return BlobChoice(kind="full", why=f"each of the {len(eligible)} eligible segments is wholly valid, which "
                                            f"skip_valid={self.skip_valid!r} leaves out; wait until something is dead")
         left = len(eligible) - len(taken)
-        told = f"; {left} wholly valid left out" if left else ""
-        return BlobChoice(taken, kind="full", why=f"all {len(taken)} eligible segments{told}")
+        note = f"; {left} wholly valid left out" if left else ""
+        return BlobChoice(taken, kind="full", why=f"all {len(taken)} eligible segments{note}")
 
     def _without_valid(self, eligible: Sequence[SegmentView]) -> Sequence[SegmentView]:
         if self.skip_valid == "none":
@@ -151,17 +149,18 @@ _DAY = 86_400.0
 
 @attrs.frozen(kw_only=True)
 class Hybrid:
-    """Asks `usual`, and `thorough` instead when the last full round is long enough ago.
+    """Chooses by `usual`, and by `thorough` once `every_seconds` have passed since the last full round.
 
-    The schedule counts from the last full plan that was carried out, which the store remembers, or from the store's
-    first day. A thorough round that comes to nothing, because the store is not full enough or holds nothing dead,
-    uses nothing up: the usual policy is asked, and the round stays due.
+    The schedule counts from the last full plan that was carried out, which the store records, or from the creation of
+    the store. If `thorough` chooses nothing, because the store is not full enough or nothing is dead, `usual` chooses
+    and the full round stays due.
 
     Attributes:
-        usual: for every day.
-        thorough: for the full round.
+        usual: the policy between full rounds.
+        thorough: the policy of a full round.
         every_seconds: time from one full round to the next.
-        spread_seconds: up to so much later, at a time of each store's own, so that they do not all come due at once.
+        spread_seconds: the longest delay of a round; each store has a fixed part of it, so that stores do not all fall
+            due at once.
 
     Raises:
         InvalidInput: a time is negative or not finite.
@@ -176,11 +175,11 @@ class Hybrid:
 
     @property
     def needs_forecast(self) -> bool:
-        """Whether one of the two does, see `BlobPolicy`."""
+        """Whether one of the two policies needs a forecast, see `BlobPolicy`."""
         return any(getattr(policy, "needs_forecast", False) for policy in (self.usual, self.thorough))
 
     def due_at(self, view: BlobView) -> float:
-        """When the next full round is due, seconds since the epoch."""
+        """Return when the next full round is due, seconds since the epoch."""
         history = view.history
         last = history.since if history.last_full_at is None else history.last_full_at
         return last + self.every_seconds + view.spread(self.spread_seconds)
@@ -202,17 +201,17 @@ class Hybrid:
 
 @attrs.frozen(kw_only=True)
 class Greedy:
-    """The segments with the fewest valid bytes, as many as free `min_reclaimed_segments`; neighbours or not.
+    """Takes the segments with the fewest valid bytes, until `min_reclaimed_segments` are freed; neighbours or not.
 
-    No other choice frees as many for fewer bytes copied. Segments that hold nothing valid cost nothing, so all of them
-    are taken whenever something is.
+    No other choice frees as many segments for fewer bytes copied. Segments without valid bytes cost nothing: every
+    choice that is not empty takes them all.
 
     Attributes:
-        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
-        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
-        fill_outputs: go on with the next emptiest as long as they fit into the output that is begun: each is one
-            segment more that is freed, and no output stays half empty.
-        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
+        min_used_fraction: the least used part of the log, 0.0 to 1.0; an equal part suffices.
+        min_reclaimed_segments: how many segments the choice has to free, >= 1.
+        fill_outputs: take further segments while they fit into the last output: each frees one segment more, and the
+            output is not left half empty.
+        copy_order: the order of copying: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -220,7 +219,7 @@ class Greedy:
 
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
-    fill_outputs: bool = flag(False)
+    fill_outputs: bool = False
     copy_order: CopyOrder = attrs.field(default="log", validator=is_copy_order)
 
     name: ClassVar[str] = "greedy"
@@ -233,35 +232,28 @@ class Greedy:
         taken = fewest_that_free(view, by_valid, max(self.min_reclaimed_segments, dead))
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
-        if self.fill_outputs:
-            taken = _filled(view, by_valid, len(taken))
-        victims = in_copy_order(taken, self.copy_order)
-        return BlobChoice(victims, why=f"the {len(taken)} with the fewest valid bytes, {dead} of them without any")
-
-
-def _filled(view: BlobView, by_valid: Sequence[SegmentView], count: int) -> Sequence[SegmentView]:
-    """The first `count` and those behind them that need no output more."""
-    cost = sum(segment.valid_bytes for segment in by_valid[:count])
-    room = -cost % view.fill_bytes
-    while count < len(by_valid) and by_valid[count].valid_bytes <= room:
-        room -= by_valid[count].valid_bytes
-        count += 1
-    return by_valid[:count]
+        count = len(taken)
+        room = -sum(segment.valid_bytes for segment in taken) % view.fill_bytes
+        while self.fill_outputs and count < len(by_valid) and by_valid[count].valid_bytes <= room:
+            room -= by_valid[count].valid_bytes
+            count += 1
+        return BlobChoice(in_copy_order(by_valid[:count], self.copy_order),
+                          why=f"the {count} with the fewest valid bytes, {dead} of them without any")
 
 
 @attrs.frozen(kw_only=True)
 class CostBenefit:
-    """The segments of highest (1 - u) * age / (1 + u), as many as free `min_reclaimed_segments`; neighbours or not.
+    """Takes the segments of highest (1 - u) * age / (1 + u), until `min_reclaimed_segments` are freed.
 
     u is the valid part of a segment, age the time since its newest record was written. Reading a segment costs 1,
-    writing its valid part costs u, and what is freed, 1 - u, stays free the longer the older, that is the colder, the
-    data is. So a cold segment is taken while it is still three quarters full, and a hot one, which goes on
-    emptying by itself, is given time (Rosenblum and Ousterhout, 1992).
+    writing its valid part costs u. The freed part, 1 - u, stays free longer in old, cold data. So a cold segment is
+    taken while it is still three quarters full, and a hot segment, which empties without a compaction, is taken later
+    (Rosenblum and Ousterhout, 1992).
 
     Attributes:
-        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
-        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
-        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
+        min_used_fraction: the least used part of the log, 0.0 to 1.0; an equal part suffices.
+        min_reclaimed_segments: how many segments the choice has to free, >= 1.
+        copy_order: the order of copying: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -274,44 +266,41 @@ class CostBenefit:
     name: ClassVar[str] = "cost_benefit"
 
     def score(self, segment: SegmentView, view: BlobView, now: float) -> float:
-        """How much is to be had from `segment`: seconds of age, weighted with what it frees for what it costs."""
+        """Return seconds of age, weighted with the part that a compaction frees for its cost."""
         valid = min(segment.valid_bytes / (view.segment_bytes - view.header_bytes), 1.0)
         return (1 - valid) * max(now - segment.last_modified, 0.0) / (1 + valid)
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         if shut := shut_gate(view, self.min_used_fraction):
             return BlobChoice(why=shut)
-
-        def best_first(segment: SegmentView) -> tuple[float, int, SegmentName]:
-            return -self.score(segment, view, now), segment.valid_bytes, segment.name
-
-        taken = fewest_that_free(view, sorted(view.eligible, key=best_first), self.min_reclaimed_segments)
+        scores = {segment.name: self.score(segment, view, now) for segment in view.eligible}
+        best_first = sorted(emptiest_first(view.eligible), key=lambda segment: -scores[segment.name])
+        taken = fewest_that_free(view, best_first, self.min_reclaimed_segments)
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
-        scores = [self.score(segment, view, now) for segment in taken]
-        victims = in_copy_order(taken, self.copy_order)
-        return BlobChoice(victims, why=f"the {len(taken)} of highest (1 - u) * age / (1 + u), {min(scores):,.0f} to "
-                                 f"{max(scores):,.0f} seconds")
+        found = [scores[segment.name] for segment in taken]
+        return BlobChoice(in_copy_order(taken, self.copy_order),
+                          why=f"the {len(taken)} of highest (1 - u) * age / (1 + u), {min(found):,.0f} to "
+                              f"{max(found):,.0f} seconds")
 
 
 @attrs.frozen(kw_only=True)
 class ExpiryForecast:
-    """The emptiest segments, but not those that will soon be emptier by themselves; neighbours or not.
+    """Takes the emptiest segments, but not segments that will soon be emptier without a compaction.
 
-    Expiry times are known in advance, and so is when a delete comes into effect. A segment waits if more than
-    `max_dying_fraction` of its valid bytes die within `horizon_seconds`: what is copied now would have to be thrown
-    away then. Segments without anything valid are dropped at once, all of them, as no byte is copied for that; if
-    they are as many as have to be freed, nothing else is taken.
+    Expiry times are known in advance, and so is the time at which a delete is in effect. A segment waits if more than
+    `max_dying_fraction` of its valid bytes die within `horizon_seconds`: a copy of them would be dropped soon. Segments
+    without valid bytes are all taken, since they cost nothing; if they free enough, nothing else is taken.
 
-    When the log is fuller than `urgent_used_fraction`, nothing waits any more.
+    No segment waits once the log is fuller than `urgent_used_fraction`.
 
     Attributes:
-        min_used_fraction: how full the log has to be, 0.0 to 1.0; exactly as full is enough.
-        min_reclaimed_segments: by how many segments the log has to get shorter, >= 1.
-        horizon_seconds: how far to look ahead, >= 0.
+        min_used_fraction: the least used part of the log, 0.0 to 1.0; an equal part suffices.
+        min_reclaimed_segments: how many segments the choice has to free, >= 1.
+        horizon_seconds: the span of the forecast, >= 0.
         max_dying_fraction: see above, 0.0 to 1.0.
         urgent_used_fraction: see above, 0.0 to 1.0.
-        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
+        copy_order: the order of copying: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -328,40 +317,39 @@ class ExpiryForecast:
     needs_forecast: ClassVar[bool] = True
 
     def waits(self, segment: SegmentView, now: float) -> bool:
-        """Whether too much of `segment` is about to die for it to be copied now."""
+        """Whether too many valid bytes of a segment die within the horizon."""
         valid = segment.valid_bytes_at(now)
         return valid - segment.valid_bytes_at(now + self.horizon_seconds) > self.max_dying_fraction * valid
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         if shut := shut_gate(view, self.min_used_fraction):
             return BlobChoice(why=shut)
-        eligible = emptiest_first(view.eligible)
-        dead = sum(not segment.valid_bytes for segment in eligible)
+        by_valid = emptiest_first(view.eligible)
+        dead = sum(not segment.valid_bytes for segment in by_valid)
         urgent = view.used_fraction > self.urgent_used_fraction
-        ready = eligible if urgent else [each for each in eligible if not each.valid_bytes or not self.waits(each, now)]
+        ready = [each for each in by_valid if urgent or not each.valid_bytes or not self.waits(each, now)]
         taken = fewest_that_free(view, ready, max(self.min_reclaimed_segments, dead))
-        waiting = len(eligible) - len(ready)
+        waiting = len(by_valid) - len(ready)
         if not taken:
-            told = f"; {waiting} of them wait for what dies within horizon_seconds={self.horizon_seconds}"
-            is_enough = waiting and fewest_that_free(view, eligible, self.min_reclaimed_segments)
-            return too_little(view, self.min_reclaimed_segments, told if waiting else "",
+            is_enough = waiting and fewest_that_free(view, by_valid, self.min_reclaimed_segments)
+            return too_little(view, self.min_reclaimed_segments, f"; {waiting} of them wait for bytes that die within "
+                              f"horizon_seconds={self.horizon_seconds}" if waiting else "",
                               "lower horizon_seconds" if is_enough else "")
-        told = (f"{waiting} wait for what dies within {self.horizon_seconds:,.0f} seconds"
+        note = (f"{waiting} wait for bytes that die within {self.horizon_seconds:,.0f} seconds"
                 if not urgent else f"nothing waits, as {view.used_fraction:.1%} of the log is used")
-        victims = in_copy_order(taken, self.copy_order)
-        return BlobChoice(victims, why=f"{dead} died whole, {len(taken) - dead} of the rest hold the fewest bytes; "
-                                     f"{told}")
+        return BlobChoice(in_copy_order(taken, self.copy_order),
+                          why=f"{dead} died whole, {len(taken) - dead} of the rest hold the fewest bytes; {note}")
 
 
 @attrs.frozen
 class SegmentRange:
-    """A range of segments and what compacting it would bring.
+    """A range of segments, with the cost and benefit of compacting it.
 
     Attributes:
-        start: the first segment's place.
-        end: the place behind the last one.
+        start: the place of the first segment.
+        end: the place after the last segment.
         cost: the sum of their valid bytes.
-        benefit: segments fewer afterwards, at least.
+        benefit: how many segments are freed at least.
     """
 
     start: int
@@ -370,18 +358,18 @@ class SegmentRange:
     benefit: int
 
     def is_cheaper_than(self, other: SegmentRange) -> bool:
-        """Whether it costs less for each segment freed; both free some. Exact."""
+        """Whether it costs less for each segment freed; both have a positive benefit. Exact."""
         return self.cost * other.benefit < other.cost * self.benefit
 
 
 def best_range(valid_bytes: Sequence[int], fill_bytes: int, min_benefit: int = 1) -> SegmentRange | None:
-    """Return the range of least cost per benefit; of equals the one that starts first, of those the longest.
+    """Return the range of least cost / benefit: the first of equal ranges, of equal starts the longest.
 
     O(n log n) for each of a few sweeps; `None` if no range has the benefit.
 
     Args:
-        valid_bytes: what a compaction copies of each segment, >= 0.
-        fill_bytes: how many of these an output segment is sure to take, > 0.
+        valid_bytes: bytes that a compaction copies of each segment, >= 0.
+        fill_bytes: bytes that always fit into an output segment, > 0.
         min_benefit: how many segments a range has to free, >= 1.
     """
     sums = _PrefixSums(valid_bytes, fill_bytes)
@@ -416,22 +404,30 @@ class _PrefixSums:
 
 
 def _first_guess(sums: _PrefixSums, min_benefit: int) -> SegmentRange | None:
-    """Return the range that frees most; `None` if it does not bring the benefit, so that none does."""
-    lowest, most = 0, (0, 0, 0)
+    """Return the cheapest of the shortest ranges that bring the benefit, one for each start; `None` if no range does.
+
+    Any range with the benefit would do; a good one saves sweeps.
+    """
+    needed = min_benefit * sums.fill
+    waiting: deque[int] = deque()
+    guess: SegmentRange | None = None
     for end, room in enumerate(sums.room):
-        most = max(most, (room - sums.room[lowest], -lowest, end))
-        if room < sums.room[lowest]:
-            lowest = end
-    found = sums.range(-most[1], most[2])
-    return found if found.benefit >= min_benefit else None
+        while waiting and sums.room[waiting[0]] <= room - needed:
+            found = sums.range(waiting.popleft(), end)
+            if guess is None or found.is_cheaper_than(guess):
+                guess = found
+        while waiting and sums.room[waiting[-1]] >= room:
+            waiting.pop()
+        waiting.append(end)
+    return guess
 
 
 def _sweep(sums: _PrefixSums, min_benefit: int, current: SegmentRange) -> tuple[SegmentRange | None, int]:
-    """The range that beats the ratio of `current` by most, or else the lowest start of those that equal it.
+    """Return the range that beats the ratio of `current` by most, and the lowest start of the ranges that equal it.
 
-    A start waits until an end brings the benefit it needs, which is a matter of room alone. Waiting starts ascend
-    in room: one with no more room than a later one frees no more segments and costs more, so it is dropped. A
-    start that no longer waits may meet ends that bring too little; an end before them brought more for less.
+    A start waits until the room up to an end brings the benefit. Waiting starts ascend in room: a start with at least
+    the room of a later start frees no more segments and costs more, so it is dropped. A start that has stopped
+    waiting may meet ends with too little benefit; an earlier end had more benefit for less cost.
     """
     x, scale = current.cost, current.benefit
     needed = min_benefit * sums.fill
@@ -455,9 +451,9 @@ def _sweep(sums: _PrefixSums, min_benefit: int, current: SegmentRange) -> tuple[
 
 
 class _Starts:
-    """Starts sorted by rest; one is kept only if it is worth at least as much as all with a smaller rest.
+    """Starts sorted by rest, with ascending worth: a start is dropped if one with a smaller rest is worth more.
 
-    Of several worth the same, the one with the larger rest came first: it is the lowest start.
+    Of equal worths the start with the larger rest was added first: it is the lowest start.
     """
 
     def __init__(self) -> None:
@@ -477,7 +473,7 @@ class _Starts:
         self.places[at:over] = [place]
 
     def candidates(self, rest: int, penalty: int) -> list[tuple[int, int]]:
-        """The best start with no larger rest, and the best of all, which pays the penalty unless it is the same."""
+        """Return the best start with at most this rest, and the best with a larger rest, which pays the penalty."""
         at = bisect_right(self.rests, rest)
         found = [(self.worths[at - 1], self.places[at - 1])] if at else []
         if at < len(self.rests):

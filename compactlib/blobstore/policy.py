@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a policy of a blob store sees and answers, and what helps to write one.
+"""The contract of a policy of the blob store, and helpers to write one.
 
-A policy is a frozen class with a `name` and a pure `choose(view, now)`: see `BlobPolicy`. `plan_for` and `forecast` try
+A policy is a frozen class with a `name` and a pure `choose(view, now)`: see `BlobPolicy`. `plan_for` and `forecast` run
 it on a view without a store.
 """
 
@@ -22,7 +22,6 @@ from compactlib.blobstore.view import (
     SegmentView,
     emptiest_first,
     fewest_that_free,
-    flag,
     fraction,
     fullest_that_free,
     in_copy_order,
@@ -35,7 +34,7 @@ from compactlib.blobstore.view import (
 
 __all__ = [
     "BlobChoice", "BlobPlan", "BlobPolicy", "BlobView", "CopyOrder", "Dying", "FIRST_SEGMENT", "LastPlans", "Place",
-    "SEGMENT_HEADER_BYTES", "SegmentName", "SegmentView", "Survivor", "emptiest_first", "fewest_that_free", "flag",
+    "SEGMENT_HEADER_BYTES", "SegmentName", "SegmentView", "Survivor", "emptiest_first", "fewest_that_free",
     "forecast", "fraction", "fullest_that_free", "in_copy_order", "is_copy_order", "plan_for", "plan_for_choice",
     "record_size", "seconds", "shut_gate", "too_little", "whole",
 ]

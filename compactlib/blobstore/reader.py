@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`BlobReader`: reading a store's folder, from any process, while its owner writes and compacts.
 
-What is read is one moment: every record that was written as a whole by then, and either all of a compaction's step or
-nothing of it. What a crash has left is read as opening the store would leave it: `layout` says which segments count, a
-torn tail is left out, contents that were being overwritten are gone, and indexes are made again in memory.
+A read sees one moment: every record that was completely written by then, and each step of a compaction completely or
+not. A folder after a crash is read in the state in which opening would leave it: `lay_out` decides which segments
+count, a torn tail is left out, contents that were being overwritten count as erased, and missing parts of the index are
+rebuilt in memory.
 """
 
 from __future__ import annotations
@@ -39,23 +40,23 @@ from compactlib.report import Printed
 
 _PLAIN = GetOptions()
 _TRIES = 100
-"""How often a read begins again because a compaction has switched files meanwhile."""
+"""How often a read is repeated because a compaction has switched files."""
 _CERTAIN_AFTER = 10
-"""After so many tries a segment that is not there is lost, and not just removed."""
+"""The number of tries after which a missing segment counts as lost, not as just removed."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class ReaderStatus(Printed):
-    """A store in numbers, as a reader last saw it.
+    """The counters of a store, as of a reader's last refresh.
 
     Attributes:
-        name: the store's.
+        name: the store's name.
         capacity_bytes: capacity of the log.
-        used_bytes: used capacity: whole segments before the newest one, and that one up to its end.
-        segments: how many log segments are in use.
-        records: index entries in all.
-        damage: how many findings there were when the folder was read; `BlobReader.damage` names them.
-        is_busy: false: a reader does not see what its owner does.
+        used_bytes: used capacity: every segment before the newest counts whole, the newest up to its end.
+        segments: the number of log segments.
+        records: the number of index entries.
+        damage: the number of findings when the folder was read; `BlobReader.damage` names them.
+        is_busy: false: a reader does not see a running compaction.
         last_error: empty: a reader has no threads.
         failures: 0.
     """
@@ -77,14 +78,14 @@ class ReaderStatus(Printed):
 
 @attrs.frozen(eq=False)
 class _Seen:
-    """A store as it was read.
+    """The result of one read of the folder.
 
     Attributes:
-        descriptor: what the store is.
+        descriptor: the identity and the capacities of the store.
         contents: its log and index.
-        damage: what is not as it was written.
+        damage: the damage found.
         layout: which segments count.
-        loaded: for each segment the state of its files, and what was read of them, for the next read.
+        loaded: for each segment the state of its files and the segment, for the next read.
     """
 
     descriptor: Descriptor
@@ -95,29 +96,28 @@ class _Seen:
 
 
 class BlobReader(Reading):
-    """A store's folder, open for reading: no lock is taken, nothing on the disk is changed, not even a torn tail, and
-    another process may be writing and compacting. Threads may share one.
+    """A store's folder, open for reading. It takes no lock and changes nothing on the disk, not even a torn tail, while
+    another process may write and compact. Threads may share a reader.
 
-    It sees the store as it was when opened: every record that was written as a whole by then, also one whose sync was
-    still under way. `refresh` reads again. Segments that a compaction removes can be read as long as they are open
-    here; where one is gone, the reader refreshes itself.
+    A reader sees the store as of its last read: every record that was completely written, synced or not. `refresh`
+    reads again. A segment that a compaction has removed can be read while its file is open here; otherwise the reader
+    refreshes itself.
 
-    A store that was killed is read as opening it would leave it.
+    The store of a killed process is read in the state in which opening would leave it.
 
     Args:
-        folder: the store's.
-        config: how its owner keeps it: plans and views use its retention, its `max_blob_bytes` and so on. Capacities
-            come from the disk.
-        policy: what `plan` asks; default `StatsBased()`.
-        clock: where time comes from: decides what has expired.
-        name: what it is called in plans; the folder's name, as the owner does by default.
+        folder: the store's folder.
+        config: the owner's settings: plans and views use its retention, its `max_blob_bytes` and so on. Capacities
+            are read from the disk.
+        policy: chooses for `plan`; default `StatsBased()`.
+        clock: the source of time: decides which blobs have expired.
+        name: the store's name in plans; default the folder's name, which is the owner's default, too.
 
     Raises:
         NotAStore: the folder holds no store.
-        Busy: compactions switched files again and again meanwhile.
-        CorruptData: neither the descriptor nor any segment says what the store is, its segments are gone, or two
-            generations of one are there and nothing says which counts. Other damage is no reason not to open: see
-            `damage`.
+        Busy: compactions switched files in each of 100 attempts to read.
+        CorruptData: neither the descriptor nor a segment identifies the store, its segments are missing, or there are
+            two generations of a segment and no list says which counts. A store with other damage opens: see `damage`.
         Unsupported: a later release wrote it.
         StorageError: it cannot be read.
     """
@@ -134,20 +134,20 @@ class BlobReader(Reading):
 
     @property
     def damage(self) -> tuple[CorruptData, ...]:
-        """What was not as it was written when the folder was read; whatever is not named here is readable."""
+        """The damage found when the folder was read; everything else is readable."""
         return self._last_seen.damage
 
     def snapshot(self) -> LogContents:
-        """Return log and index as they were seen."""
+        """Return log and index as of the last read."""
         return self._seen().contents
 
     def refresh(self) -> None:
-        """Read the folder again; segments that have not changed since are not read again.
+        """Read the folder again; segments whose files have not changed are reused.
 
         Raises:
             Closed: the reader is closed.
-            CorruptData: it is another store by now.
-            NotAStore, Busy, CorruptData, Unsupported, StorageError: as when it was opened.
+            CorruptData: the folder holds another store now.
+            NotAStore, Busy, CorruptData, Unsupported, StorageError: as for a new reader.
         """
         with self._refreshing:
             before = self._seen()
@@ -159,9 +159,9 @@ class BlobReader(Reading):
         self._open_files.forget(before.loaded.keys() - after.loaded.keys())
 
     def records(self, *, reference_time: float, now: float) -> list[SegmentRecords]:
-        """Return all records that the store holds, dead ones included, by segment, oldest first.
+        """Return all records of the store, dead records included, by segment, oldest first.
 
-        Nothing of the contents is read yet. A few microseconds a record, and some 60 bytes of memory meanwhile.
+        Contents are read later, by `SegmentRecords.read`. A few microseconds and some 60 bytes of memory a record.
 
         Args:
             reference_time: deletes made strictly before it are in effect; seconds since the epoch.
@@ -181,7 +181,7 @@ class BlobReader(Reading):
                 for segment in seen.contents.segments if segment.records and not segment.is_lost]
 
     def status(self) -> ReaderStatus:
-        """Return the store in numbers, as it was seen.
+        """Return the counters of the store as of the last read.
 
         Raises:
             Closed: the reader is closed.
@@ -193,7 +193,7 @@ class BlobReader(Reading):
             records=sum(segment.records for segment in seen.contents.segments))
 
     def close(self) -> None:
-        """Let all files go; closing again does nothing."""
+        """Close all files; closing again does nothing."""
         self._closed = True
         self._open_files.close()
 
@@ -234,26 +234,26 @@ class BlobReader(Reading):
                        rules=PurgeRules(purge_tombstones=self._config.purge_tombstones), check=budget.check)
 
     def _out_of_order(self) -> tuple[list[CorruptData], list[str]]:
-        # Of what a compaction makes now, the list says nothing yet.
+        # The list does not name yet what a running compaction writes.
         seen, names = self._seen(), leftovers(list_folder(self._folder), self._seen().layout)
         is_compacting = any(name.endswith(UNPUBLISHED_SUFFIX) for name in names)
         return list(seen.damage), [] if is_compacting else names
 
 
 def _read_store(folder: str, before: _Seen | None) -> _Seen:
-    """Read the index of a store, and of its log what is not in the index. See `BlobReader` for the errors.
+    """Read the index of a store, and the part of its log that has no index. See `BlobReader` for the errors.
 
     Args:
-        folder: the store's, absolute.
-        before: an earlier read: segments whose files have not changed since are not read again.
+        folder: the store's folder, absolute.
+        before: an earlier read: its segments are reused unless their files have changed.
     """
     if not os.path.isdir(folder):
-        raise NotAStore(f"{folder} is no folder; give that of a blob store", path=folder)
+        raise NotAStore(f"{folder} is no folder; give the folder of a blob store", path=folder)
     for number in range(_TRIES):
         try:
             found = _try_to_read(folder, before, is_certain=number >= _CERTAIN_AFTER)
         except StorageError as error:
-            # A file that was listed is gone: a compaction has removed it.
+            # A compaction has removed a listed file.
             if error.errno != errno.ENOENT or number == _TRIES - 1:
                 raise
             continue
@@ -263,7 +263,7 @@ def _read_store(folder: str, before: _Seen | None) -> _Seen:
 
 
 def _try_to_read(folder: str, before: _Seen | None, *, is_certain: bool) -> _Seen | None:
-    """Try once; `None` if files were switched meanwhile."""
+    """Read once; return `None` if a compaction switched files during the read."""
     found = read_folder(folder)
     layout = lay_out(folder, found.listed, found.present)
     if (layout.lost or layout.damage) and not is_certain:
@@ -290,7 +290,7 @@ def _try_to_read(folder: str, before: _Seen | None, *, is_certain: bool) -> _See
 
 def _loaded(folder: str, name: SegmentName, descriptor: Descriptor, is_active: bool, erased: Collection[int],
             known: Mapping[SegmentName, tuple[object, LoadedSegment]]) -> tuple[object, LoadedSegment]:
-    """Return a segment with the state of its files, read again if that has changed."""
+    """Return a segment with the state of its files; reuse the known one if that state is the same."""
     found = [look_at(os.path.join(folder, file)) for file in (name.log_file, name.index_file)]
     state = is_active, erased, *((each.st_ino, each.st_size, each.st_mtime_ns) for each in found if each is not None)
     if name in known and known[name][0] == state:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Reading`: what a `BlobStore` and a `BlobReader` answer alike, from the contents of the log of the moment.
+"""`Reading`: the calls that `BlobStore` and `BlobReader` share, over the current contents of the log.
 
-Reads never wait for writes. A compaction may remove a file under a read, or a hard delete change a record: then the log
-says otherwise by now, and the read begins again.
+Reads never wait for writes. A compaction may remove a file during a read, and a hard delete may change a record. The
+contents of the log have changed then, and the read is repeated.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from compactlib.report import Finding, VerifyReport
 
 _PLAIN = GetOptions()
 _TRIES = 100
-"""How often a verification begins again because a compaction has taken a segment away from it."""
+"""How often a verification is repeated because a compaction has removed a segment."""
 
 
 class Reading(Closing):
-    """The blobs of a store, and what a compaction would do.
+    """Reads blobs, views, plans and verifies.
 
     Args:
-        folder: the store's, absolute.
-        name: what the store is called in plans and messages; the folder's name if not given.
-        config: how it is kept.
-        policy: decides what is worth compacting, default `StatsBased()`.
+        folder: the store's folder, absolute.
+        name: the store's name in plans and messages; default the folder's name.
+        config: the settings.
+        policy: chooses the segments to compact, default `StatsBased()`.
         files: the disk.
-        clock: where time comes from.
-        descriptor: what the store is.
+        clock: the source of time.
+        descriptor: the identity and the capacities of the store.
     """
 
     def __init__(self, folder: str, name: str | None, config: BlobStoreConfig, policy: BlobPolicy | None, files: Files,
@@ -72,7 +72,7 @@ class Reading(Closing):
 
     @property
     def name(self) -> str:
-        """What the store is called in messages, plans and events."""
+        """The store's name in messages, plans and events."""
         return self._name
 
     @property
@@ -82,12 +82,12 @@ class Reading(Closing):
 
     @property
     def config(self) -> BlobStoreConfig:
-        """How it is kept; for a reader, as far as it was told."""
+        """The settings; of a reader, its own argument."""
         return self._config
 
     @property
     def incarnation(self) -> bytes:
-        """16 bytes that are the store's own."""
+        """The store's 16 bytes, different in each store."""
         return self._descriptor.incarnation
 
     @property
@@ -102,19 +102,19 @@ class Reading(Closing):
 
     @property
     def policy(self) -> BlobPolicy:
-        """Decides what is worth compacting, unless a call gives another one."""
+        """Chooses the segments to compact, unless a call gives another policy."""
         return self._policy
 
     # -- blobs
 
     def get(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> Answer:
-        """Return the blob, or why there is none: `Missing`, `Deleted` or `Expired`, which are false. One `pread`.
+        """Return the blob; or `Missing`, `Deleted` or `Expired`, which are false. One `pread`.
 
         Raises:
-            CorruptData: the blob is there, but its bytes are not what was written, or its segment is lost.
+            CorruptData: the blob's record is damaged, or its segment is lost.
             InvalidInput: the id is empty or too long.
             StorageError: the disk refused.
-            Closed: it is closed.
+            Closed: the store is closed.
         """
         key = id_bytes(blob_id)
         failed: IndexEntry | None = None
@@ -137,19 +137,19 @@ class Reading(Closing):
                     return Blob(info, content)
 
     def info(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> BlobInfo | Missing | Deleted | Expired:
-        """As `get`, but the properties alone: nothing is read from the disk."""
+        """Return the properties of a blob, as `get` without its content. Reads nothing from the disk."""
         key = id_bytes(blob_id)
         found = answer_for(key, self._contents().find(key), options, self._now_ms)
         return found[0] if isinstance(found, tuple) else found
 
     def __contains__(self, blob_id: BlobId) -> bool:
-        """Whether there is a live blob of this id."""
+        """Whether a blob of this id is live."""
         return isinstance(self.info(blob_id), BlobInfo)
 
     def infos(self, options: GetOptions = _PLAIN) -> Iterator[BlobInfo]:
-        """Yield the properties of every blob that `get` would answer with its content; in no particular order.
+        """Yield the properties of every blob of which `get` returns the content; in no particular order.
 
-        Answers for the moment when it began. Reads the whole index; memory is bounded, however many they are.
+        The result is that of one moment, the start. Reads the whole index in bounded memory.
         """
         return self._infos(self._contents().frozen(), options, self._now_ms())
 
@@ -161,7 +161,7 @@ class Reading(Closing):
                 yield found[0]
 
     def keys(self) -> Iterator[bytes]:
-        """Yield the ids of all live blobs as of now, in no particular order. Reads the whole index."""
+        """Yield the ids of all live blobs, in no particular order. Reads the whole index."""
         return (info.id for info in self.infos())
 
     def __len__(self) -> int:
@@ -174,29 +174,30 @@ class Reading(Closing):
     # -- plans and checks
 
     def view(self, *, budget: Budget | None = None) -> BlobView:
-        """Return the store as its policy sees it now. Reads the index once, in memory.
+        """Return the store as its policy sees it. Reads the index once, in memory.
 
-        To a `BlobReader`, every segment but the newest counts as eligible: it knows nothing of the owner's journal.
+        In the view of a `BlobReader` every segment but the newest is eligible: a reader does not know the owner's
+        journal.
 
         Args:
-            budget: asked while everything is counted.
+            budget: checked during the count.
 
         Raises:
-            BudgetSpent: the budget ended before everything was counted.
-            Closed: it is closed, or was meanwhile.
+            BudgetSpent: the budget ended before the count did.
+            Closed: the store is closed.
         """
         return self._view_for(self._policy, Budget() if budget is None else budget)
 
     def plan(self, policy: BlobPolicy | None = None, *, view: BlobView | None = None) -> BlobPlan:
-        """Return what a compaction would do, and why it would leave the rest. An empty plan names the shut gate.
+        """Return the plan of a compaction: victims, cost, benefit and reason. An empty plan names the shut gate.
 
-        The owner's `compact` takes a plan of a `BlobReader` too, if it is not outdated by then.
+        The owner's `compact` accepts a plan of a `BlobReader`, too, as long as the log still has its victims.
 
         Raises:
             InvalidInput: the view is of another store, or the policy made a bad choice.
             StorageError: the room on the disk cannot be read.
-            Closed: it is closed, or was meanwhile.
-            Exception: what the policy raised.
+            Closed: the store is closed.
+            Exception: any other exception of the policy.
         """
         chosen = self._policy if policy is None else policy
         self._contents()
@@ -207,18 +208,18 @@ class Reading(Closing):
         return plan_for(view, chosen, self._clock.now(), bytes_available=self._files.available_bytes(self._folder))
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
-        """Read every record, compare log, index and folder, and list what is damaged, missing or left over.
+        """Read every record, compare log, index and folder, and list damage, missing files and leftovers.
 
-        A reader reads the folder anew first. Memory: one index entry a record of a segment.
+        A reader refreshes first. Memory: one index entry a record of a segment.
 
         Args:
-            budget: asked for the bytes to read, segment by segment.
+            budget: spends the bytes of each segment before it is read.
 
         Raises:
             StorageError: the disk refused.
-            BudgetSpent: the budget ran out.
-            Closed: it is closed, or was meanwhile.
-            Busy: compactions took segments away under it again and again.
+            BudgetSpent: the budget ended.
+            Closed: the store is closed.
+            Busy: compactions removed segments in each of 100 attempts.
         """
         limit = Budget() if budget is None else budget
         for _ in range(_TRIES):
@@ -229,33 +230,33 @@ class Reading(Closing):
             if report is not None and names == self._out_of_order()[1]:
                 findings = [Finding("damage", f"{error.path}:{error.offset}", str(error), error) for error in damage]
                 return attrs.evolve(report, findings=(*findings, *report.findings))
-        raise Busy(f"compactions of store {self._name} have taken segments away from the verifier {_TRIES} times; "
-                   f"verify again when none is running")
+        raise Busy(f"compactions of store {self._name} have removed segments in each of {_TRIES} attempts to verify "
+                   f"it; verify again when no compaction is running")
 
     def audit(self) -> None:
-        """Check what is in memory against its own rules.
+        """Check the invariants of the contents in memory.
 
         Raises:
-            AuditFailed: something does not agree; the message has the numbers.
+            AuditFailed: an invariant does not hold; the message has the numbers.
         """
         self._contents().audit()
 
     def _now_ms(self) -> int:
         return milliseconds(self._clock.now())
 
-    # -- given by the store, or the reader
+    # -- implemented by the store and by the reader
 
     @abc.abstractmethod
     def _contents(self) -> LogContents:
-        """Return the contents of now; raise `Closed` if it is closed."""
+        """Return the current contents; raise `Closed` if the store is closed."""
 
     @abc.abstractmethod
     def _newest(self) -> LogContents:
-        """Return frozen contents, of now or later."""
+        """Return frozen contents, not older than the call."""
 
     @abc.abstractmethod
     def _has_changed(self, contents: LogContents) -> bool:
-        """Whether the log may be another one than these contents, so that a read is tried again."""
+        """Whether the log may have changed since these contents, so that a read is repeated."""
 
     @abc.abstractmethod
     def _has(self, name: SegmentName) -> bool:
@@ -263,7 +264,7 @@ class Reading(Closing):
 
     @abc.abstractmethod
     def _file(self, name: SegmentName, contents: LogContents) -> SegmentFile:
-        """Return the file of a segment, open."""
+        """Return the open file of a segment."""
 
     @abc.abstractmethod
     def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
@@ -271,14 +272,14 @@ class Reading(Closing):
 
     @abc.abstractmethod
     def _out_of_order(self) -> tuple[list[CorruptData], list[str]]:
-        """Return what is wrong with the folder as a whole, and the files that nothing needs."""
+        """Return the damage that opening or reading the folder found, and the names of leftover files."""
 
     def _using(self) -> AbstractContextManager[object]:
-        """Return what keeps files open meanwhile."""
+        """Return a context in which files stay open."""
         return nullcontext()
 
     def _count(self, what: str, value: int) -> None:
-        """Report a number."""
+        """Notify the observer of a counter."""
 
     def _content(self, contents: LogContents, put: IndexEntry) -> bytes:
         segment = contents.segment(put.segment)

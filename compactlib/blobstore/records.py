@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of a blob store, and their format to the byte (`docs/formats/blobstore-log.md`). Pure functions.
+"""The records of a blob store, and their format, byte by byte (`docs/formats/blobstore-log.md`). Pure functions.
 
 ```
 0   magic b"CLBR"          20  sequence        52  CRC of bytes 0..51 and the id, started from the store's salt
@@ -10,13 +10,13 @@
 8   id length (u16), 10 life version (u16), 12 account (u32), 16 container (u32)
 ```
 
-All numbers are little-endian. The CRC at the end covers the whole record, because it goes on from the header's. It
-starts from a salt that is the store's own, so that a piece of another store's log, kept as a blob in this one, is
-never taken for a record when a damaged log is searched for the next one.
+All numbers are little-endian. The CRC at the end covers the whole record, because it continues the header's CRC. That
+CRC starts from a salt of the store, so that a piece of another store's log, stored as a blob, is never taken for a
+record when a damaged log is scanned.
 
-Times are whole milliseconds since the epoch wherever a name ends in `_ms`, and seconds as `float` at the API of the
-store. Order is that of `sequence`: a number that the store gives each record when it is written, that never repeats,
-and that a compaction keeps. Where a record lies says nothing about its age.
+Times are whole milliseconds since the epoch wherever a name ends in `_ms`, and seconds as `float` in the API of the
+store. The order of records is that of `sequence`: a unique number that the store assigns when it writes a record, and
+that a compaction keeps. The place of a record does not depend on its age.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAGIC = b"CLBR"
 HEADER_BYTES = 56
 TRAILER_BYTES = 4
 OVERHEAD_BYTES = HEADER_BYTES + TRAILER_BYTES
-"""What a record takes beside its id and its content."""
+"""The bytes of a record without its id and its content."""
 
 _VERSION = 1
 _MAX_SEQUENCE = (1 << 63) - 1
@@ -54,7 +54,7 @@ _WHICH = struct.Struct("<8xH10xQ16xQI")
 """Of a header: the length of the id, the sequence, the length of the content, and the CRC."""
 
 BlobId: TypeAlias = str | bytes
-"""What names a blob: 1 to `MAX_ID_BYTES` bytes; text stands for its UTF-8."""
+"""The id of a blob: 1 to `MAX_ID_BYTES` bytes; text is encoded as UTF-8."""
 
 
 def id_bytes(blob_id: BlobId) -> bytes:
@@ -67,7 +67,7 @@ def id_bytes(blob_id: BlobId) -> bytes:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a time or a span in whole milliseconds, the nearest one."""
+    """Return a time or a span in whole milliseconds, rounded."""
     # In this order: a whole number may be larger than any float.
     if not abs(seconds) <= MAX_TIME_MS / 1000 or abs(round(seconds * 1000)) > MAX_TIME_MS:
         raise InvalidInput(f"{seconds} seconds is no time that a record can hold; give a finite number of seconds")
@@ -75,7 +75,7 @@ def milliseconds(seconds: float) -> int:
 
 
 class RecordKind(enum.IntEnum):
-    """What a record does to its blob."""
+    """The operation of a record."""
 
     PUT = 1
     DELETE = 2
@@ -84,7 +84,7 @@ class RecordKind(enum.IntEnum):
 
 
 class RecordFlag(enum.IntFlag):
-    """What else a record says.
+    """Flags of a record.
 
     `TTL_UPDATED`: the blob had been made permanent when the record was written.
     `ERASED`: a hard delete has overwritten the content with zeros.
@@ -103,20 +103,20 @@ _ERASED = int(RecordFlag.ERASED)
 
 
 class IndexEntry(NamedTuple):
-    """What the index knows of one record: everything but its content.
+    """The index entry of a record: all its fields but the content.
 
     Attributes:
         id: the blob's id.
         kind: a `RecordKind`.
         flags: `RecordFlag` bits.
-        life_version: 0 when put, one more with each undelete; a delete has that of the state it ended.
+        life_version: 0 for a PUT, increased by each undelete; a delete has that of the life that it ends.
         sequence: the record's number: ascends with time, unique in the store, kept by compactions.
-        op_time_ms: when the operation was made.
-        expires_ms: when the blob expires, or `NO_EXPIRY`; every record carries that of its blob at the time.
+        op_time_ms: the time of the operation.
+        expires_ms: when the blob expires, or `NO_EXPIRY`; every record has that of its blob at the time.
         account: account number of the blob.
         container: container number of the blob.
         segment: the log segment that holds the record.
-        offset: where the record begins in it.
+        offset: the record's offset in it.
         size: bytes of the whole record: header, id, content and checksum.
     """
 
@@ -135,12 +135,12 @@ class IndexEntry(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind the record."""
+        """The offset after the record."""
         return self.offset + self.size
 
     @property
     def content_offset(self) -> int:
-        """Where the content begins in the segment."""
+        """The offset of the content in the segment."""
         return self.offset + HEADER_BYTES + len(self.id)
 
     @property
@@ -149,8 +149,13 @@ class IndexEntry(NamedTuple):
         return self.size - OVERHEAD_BYTES - len(self.id)
 
     def is_expired(self, now_ms: int) -> bool:
-        """Whether the blob's time is over: strictly after `expires_ms`."""
+        """Whether the blob has expired: strictly after `expires_ms`."""
         return 0 <= self.expires_ms < now_ms
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether a hard delete has overwritten the content."""
+        return bool(self.flags & _ERASED)
 
     def is_plausible(self) -> bool:
         """Whether each field is in its range."""
@@ -166,7 +171,7 @@ def record_size(id_length: int, content_bytes: int) -> int:
 
 
 def encode_head(entry: IndexEntry, salt: int) -> tuple[bytes, int]:
-    """Return header and id of the record that `entry` describes, wherever it lies, and the header's CRC.
+    """Return header and id of the record of an entry, and the header's CRC.
 
     The content follows, then `encode_trailer(crc32(content, crc))`.
     """
@@ -188,14 +193,14 @@ def encode_trailer(crc: int) -> bytes:
 
 
 def decode_head(data: bytes, at: int, salt: int, segment: SegmentName, offset: int) -> IndexEntry | str:
-    """Return the entry of the record whose header and id lie at a place in some bytes; or, as text, what is wrong.
+    """Return the entry of the record at a place in some bytes; or its damage, as text.
 
     Args:
-        data: has to reach to the end of the id.
-        at: the place.
-        salt: the store's.
-        segment: where the record lies.
-        offset: where it begins there.
+        data: bytes with the whole header and id.
+        at: the place of the header.
+        salt: the store's salt.
+        segment: the record's segment.
+        offset: the record's offset in the segment.
     """
     if at + HEADER_BYTES > len(data):
         return f"{max(len(data) - at, 0)} bytes, fewer than a header"
@@ -217,16 +222,16 @@ def decode_head(data: bytes, at: int, salt: int, segment: SegmentName, offset: i
 
 def check_record(record: bytes | memoryview, size: int, salt: int, sequence: int,
                  flags: int = _ERASED) -> str | None:
-    """Return what is wrong with the bytes that are to be the whole record of this size and number; `None` if nothing.
+    """Return the damage of a record, as text; `None` if it is whole.
 
-    Size and number come from the index; the CRC covers all the rest.
+    Size and number are compared with the index; the CRC covers all other fields.
 
     Args:
-        record: the bytes.
-        size: how long the record is.
-        salt: the store's.
+        record: the bytes of the record.
+        size: the record's size.
+        salt: the store's salt.
         sequence: the record's number.
-        flags: those in the index: a content that was overwritten since is not what was asked for.
+        flags: the flags in the index: an erased content is damage unless the index marks it as erased.
     """
     view = memoryview(record)
     if len(view) != size:
@@ -236,7 +241,7 @@ def check_record(record: bytes | memoryview, size: int, salt: int, sequence: int
     crc = crc32(view[HEADER_BYTES:start], crc32(view[:HEADER_BYTES - _CRC.size], salt))
     if crc != stored:
         return f"header CRC {crc:#010x} instead of {stored:#010x}"
-    if number != sequence or record_size(id_length, content) != size:
+    if number != sequence or OVERHEAD_BYTES + id_length + content != size:
         return f"record {number} of {record_size(id_length, content)} bytes"
     if view[6] & _ERASED and not flags & _ERASED:
         return "a content that was overwritten"

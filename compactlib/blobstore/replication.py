@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a peer asks to follow a store: the records since a token, and the token from which it goes on.
+"""Replication: a peer reads the changes since a token, and gets the token for its next call.
 
-A token is the number of the last record that the peer has seen. Numbers ascend with time, are never given twice, and
-a compaction keeps them; so a compaction invalidates no token, and none has to be rebuilt from its history. Only a
-token of another incarnation (the store's folder was made anew) starts from the beginning.
+A token has the sequence of the last record that the peer has seen. Sequences ascend with time, are unique, and are kept
+by compactions, so a compaction invalidates no token. Only a token of another history (a new store in the folder, or a
+restored copy) restarts at the first record.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _FRAME = RecordFrame("replication token", b"", 1, "<B16sQI")
 
 @attrs.frozen
 class ReplicationToken:
-    """How far a peer has followed a store.
+    """The position of a peer in a store.
 
     Attributes:
-        incarnation: of the store that gave the token.
-        sequence: the number of the last record that the peer has seen; 0 for none.
-        check: of that record: a store that was put back from a copy may give its number to another one; 0: unknown.
+        incarnation: the store's 16 bytes.
+        sequence: the number of the last record that the peer has seen; 0 before the first.
+        check: a checksum of that record, because a store restored from a copy may use the number again; 0: unknown.
 
     Raises:
-        InvalidInput: they are out of their range.
+        InvalidInput: a field is out of its range.
     """
 
     incarnation: bytes
@@ -50,16 +50,16 @@ class ReplicationToken:
                                f"store's 16 bytes, the number of a record, 0 or more, and 32 bits")
 
     def to_bytes(self) -> bytes:
-        """33 bytes: version 1, incarnation (16), sequence (u64, little-endian), check (u32), CRC-32 of these."""
+        """Return 33 bytes: version 1, incarnation (16), sequence (u64, little-endian), check (u32), CRC-32 of these."""
         return _FRAME.encode(self.incarnation, self.sequence, self.check)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ReplicationToken:
-        """The token in its stored form.
+        """Return the token of its bytes.
 
         Raises:
             CorruptData: the bytes are not a whole token.
-            Unsupported: another release wrote it.
+            Unsupported: a later release wrote them.
         """
         incarnation, sequence, check, behind = _FRAME.decode(data, "replication token")
         if sequence > MAX_NUMBER or behind:
@@ -70,20 +70,20 @@ class ReplicationToken:
 
 @attrs.frozen
 class ReplicaEntry:
-    """What a peer needs to know of a blob that has changed: its state now, not that of one record.
+    """The current state of a blob that has changed, for a peer.
 
     Attributes:
         id: the blob's id.
-        is_deleted: whether it is deleted now.
+        is_deleted: whether it is deleted.
         is_permanent: whether a TTL update has made it permanent.
-        life_version: its life now.
-        size_bytes: length of its content's record; 0 if the store has it no more.
+        life_version: its current life.
+        size_bytes: length of the record with its content; 0 if the content was dropped.
         changed_at: when its newest record was written, seconds since the epoch.
         expires_at: when it expires, `None` for never.
         account: its account.
         container: its container.
         sequence: the number of its newest record.
-        permanent_at: when it was made permanent, or as long as that is not known when it was put; `None` if it is not.
+        permanent_at: when it was made permanent, or when it was put if that is unknown; `None` if it is not permanent.
     """
 
     id: bytes
@@ -101,14 +101,14 @@ class ReplicaEntry:
 
 @attrs.frozen
 class FoundEntries:
-    """One answer of `entries_since`.
+    """One result of `entries_since`.
 
     Attributes:
         entries: one for each blob that has changed, in the order of their records.
-        token: ask with it next time.
-        at_end: whether there was nothing more.
-        was_reset: whether the token given was of another history, so that this began from the beginning: what the peer
-            knows only from there is no longer so.
+        token: the token for the next call.
+        at_end: whether these are all changes.
+        was_reset: whether the given token was of another history, so that the entries start at the first record; the
+            peer drops all that it knows only from that history.
     """
 
     entries: tuple[ReplicaEntry, ...]
@@ -119,19 +119,19 @@ class FoundEntries:
 
 def entries_since(snapshot: LogContents, token: ReplicationToken | None, next_sequence: int, *, max_entries: int,
                   max_bytes: int | None = None) -> FoundEntries:
-    """Return the blobs with records newer than the token, each once, with its state now.
+    """Return the blobs with records newer than the token, each once, with its current state.
 
     O(log n) to find the place, then O(1) a record.
 
     Args:
-        snapshot: of the store.
-        token: from the answer before, `None` to begin.
+        snapshot: a snapshot of the log.
+        token: the token of the previous result; `None` for the first call.
         next_sequence: the number of the store's next record.
-        max_entries: how many records are read for one answer.
-        max_bytes: how many bytes the blobs may have together; one blob is answered in any case.
+        max_entries: how many records are read for one result.
+        max_bytes: how many bytes the blobs may have together; at least one blob is returned.
     """
     if max_entries < 1 or (max_bytes is not None and max_bytes < 1):
-        raise InvalidInput(f"an answer of {max_entries} entries and {max_bytes} bytes cannot go on; give 1 or more")
+        raise InvalidInput(f"{max_entries} entries and {max_bytes} bytes make no progress; give 1 or more")
     incarnation = snapshot.key
     was_reset = token is not None and not _is_ours(token, snapshot, next_sequence)
     reached, check = (token.sequence, token.check) if token is not None and not was_reset else (0, 0)
@@ -154,14 +154,14 @@ def entries_since(snapshot: LogContents, token: ReplicationToken | None, next_se
 
 
 def check_of(entry: IndexEntry) -> int:
-    """Return 32 bits that tell a record from another one of the same number; never 0."""
+    """Return a checksum of 32 bits of a record's fields; never 0."""
     fields = (entry.id, entry.kind, entry.life_version, entry.op_time_ms, entry.expires_ms, entry.account,
               entry.container, entry.size)
     return crc32(repr(fields).encode()) or 1
 
 
 def _is_ours(token: ReplicationToken, snapshot: LogContents, next_sequence: int) -> bool:
-    """Whether a token is of this history: not ahead of it, and of the same record, unless that was compacted away."""
+    """Whether a token is of this history: not ahead of it, and with the checksum of its record if that exists."""
     if token.incarnation != snapshot.key or token.sequence >= next_sequence:
         return False
     if not token.check or not token.sequence:
@@ -171,9 +171,9 @@ def _is_ours(token: ReplicationToken, snapshot: LogContents, next_sequence: int)
 
 
 def records_after(snapshot: LogContents, sequence: int) -> Iterator[IndexEntry]:
-    """Yield the index entries newer than a record, ascending by sequence, wherever compactions have put them.
+    """Yield the index entries newer than a record, ascending by sequence, after any compactions.
 
-    Parts are read as their first record is reached: of most logs one at a time.
+    A part is read when its first record is reached: in most logs one part after the other.
     """
     waiting = sorted((part for segment in snapshot.segments for part in segment.parts if part.last_sequence > sequence),
                      key=attrgetter("first_sequence"), reverse=True)
@@ -192,7 +192,7 @@ def records_after(snapshot: LogContents, sequence: int) -> Iterator[IndexEntry]:
             _, number, rest, entry = heapq.heappop(heads)
             yield entry
             push(number, rest)
-    # What was appended last is newer than every sealed part.
+    # The records of the open index are newer than every sealed part.
     entries = snapshot.open.entries
     yield from entries[bisect_right(entries, sequence, key=attrgetter("sequence")):]
 
@@ -207,7 +207,7 @@ def _newer_in(part: IndexPart, sequence: int) -> Iterator[IndexEntry]:
 def _state_of(snapshot: LogContents, entry: IndexEntry) -> ReplicaEntry:
     history = snapshot.history(entry.id)
     state = blob_state(history)
-    assert state is not None, "a record that is in the snapshot has a history in it"
+    assert state is not None, "a record of the snapshot has a history in it"
     newest, put = state.newest, state.put
     kind = state.deciding.kind if state.deciding is not None else RecordKind.TTL_UPDATE
     expires = newest.expires_ms

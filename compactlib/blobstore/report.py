@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What compactions and reclaims did, and the status of a store."""
+"""The reports of compactions and reclaims, and the status of a store."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from compactlib.report import Printed
 
 @attrs.frozen(kw_only=True, repr=False)
 class BlobCompactionReport(Printed):
-    """What one compaction of a store did.
+    """The result of one compaction of a store.
 
-    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
+    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` returns its rows.
 
     Attributes:
         store: the store's name.
-        victims: what it set out to compact.
-        sources: segments that are gone.
-        targets: segments that were written and are there.
-        steps: how many commits it took.
+        victims: the segments of its plan.
+        sources: segments that were replaced.
+        targets: new segments in the log.
+        steps: the number of commits.
         copied_records: records copied.
         copied_bytes: bytes of records copied.
-        bytes_written: of the new segments on disk, their headers and indexes included.
-        bytes_freed: by how much less is on disk; compare `BlobPlan.bytes_freed`.
-        verdicts: how many records had which verdict.
-        classes: how many records were copied of each class, if the store places survivors.
-        left_out: victims that stay because a record in them is damaged.
-        damage: what was found there.
-        seconds: how long it took.
-        why: why nothing was done, or not all.
-        is_partial: whether some victims are left for another compaction.
+        bytes_written: size of the new segments on disk, headers and indexes included.
+        bytes_freed: bytes freed on disk, outputs subtracted; compare `BlobPlan.bytes_freed`.
+        verdicts: the number of records for each verdict.
+        classes: the number of copied records for each class, if the store places survivors.
+        left_out: victims that were not compacted because a record in them is damaged.
+        damage: the damage found in them.
+        seconds: the duration.
+        why: why nothing was done, or why the rest was not done.
+        is_partial: whether some victims remain for another compaction.
     """
 
     store: str
@@ -65,11 +65,11 @@ class BlobCompactionReport(Printed):
 
     @property
     def freed_segments(self) -> int:
-        """By how many segments the log got shorter."""
+        """The number of segments freed, outputs subtracted."""
         return len(self.sources) - len(self.targets)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row a verdict, one a class of survivors, and one a damaged segment."""
+        """Return one row a verdict, one a class of survivors, and one a damaged segment."""
         verdicts = sorted(self.verdicts.items(), key=lambda item: item[0].name)
         rows: list[dict[str, Any]] = [{"what": verdict.name.lower(), "records": count, "why": verdict.value}
                                       for verdict, count in verdicts]
@@ -90,17 +90,17 @@ class BlobCompactionReport(Printed):
 
 @attrs.frozen(kw_only=True, repr=False)
 class BlobReclaimReport(Printed):
-    """What `BlobStore.reclaim` did.
+    """The result of `BlobStore.reclaim`.
 
     Attributes:
         store: the store's name.
-        removed: names of the files that were removed: what attempts had left.
-        bytes_freed: how large they were.
+        removed: names of the leftover files that were removed.
+        bytes_freed: the bytes of these files.
         erased_records: records whose content was overwritten.
         erased_bytes: bytes written over them.
-        sequence: every delete up to this one was carried out; 0 if the store is not configured so.
-        why: why nothing was done, or not all.
-        is_partial: whether deletes that are in effect are left for the next call.
+        sequence: every delete up to this one was carried out; 0 without `hard_delete`.
+        why: why nothing was done, or why the rest was not done.
+        is_partial: whether deletes in effect remain for the next call.
     """
 
     store: str
@@ -118,7 +118,7 @@ class BlobReclaimReport(Printed):
         return not self.removed and not self.erased_records
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row a file, and one for the hard delete."""
+        """Return one row a file, and one for the hard delete."""
         rows: list[dict[str, Any]] = [{"what": "removed", "file": name, "records": None} for name in self.removed]
         if self.erased_records:
             rows.append({"what": "overwritten", "file": None, "records": self.erased_records})
@@ -132,26 +132,26 @@ class BlobReclaimReport(Printed):
 
 @attrs.frozen(kw_only=True, repr=False)
 class BlobStoreStatus(Printed):
-    """A store in numbers.
+    """The counters of a store.
 
     Attributes:
-        name: the store's.
+        name: the store's name.
         capacity_bytes: capacity of the log.
-        used_bytes: used capacity: whole segments before the active one, and that one up to its end.
-        segments: how many log segments are in use.
-        free_segments: how many more the log may have.
-        eligible_segments: how many of them a compaction may take.
-        damaged_segments: how many segments are lost, or were left out by compactions because of damage.
-        active_segment: the name of the one that is appended to.
-        records: index entries in all.
-        index_memory_bytes: memory of their columns, and of the directory of their hashes.
-        unsynced: whether records were written that are not known to be durable.
+        used_bytes: used capacity: every segment before the active one counts whole, the active one up to its end.
+        segments: the number of log segments.
+        free_segments: how many more segments the log may have.
+        eligible_segments: how many segments a compaction may take.
+        damaged_segments: how many segments are lost, or were left out of compactions because of damage.
+        active_segment: the name of the active segment.
+        records: the number of index entries.
+        index_memory_bytes: memory of the index columns and of the directory of hashes.
+        unsynced: whether records were written since the last sync.
         next_sequence: the number of the next record.
-        is_busy: whether a compaction or a reclaim is under way.
-        is_managed: whether a `CompactionManager` compacts it; if not, nothing does but a call.
-        last_error: what an executor, a task or a question of the host's raised last in a compaction that is none of the
-            library's errors, as `Kind: message`; empty if nothing.
-        failures: how often that was.
+        is_busy: whether a compaction or a reclaim is running.
+        is_managed: whether a `CompactionManager` compacts the store; if not, only calls of `compact` do.
+        last_error: the last unexpected exception of an executor, a task or a callback of the host in a compaction, as
+            `Kind: message`; empty if there was none.
+        failures: the number of such exceptions.
     """
 
     name: str

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a log segment from its records alone, without an index: every record, and every stretch that is none.
+"""Reading a log segment without an index: every record, and every damaged stretch between records.
 
-Behind a damaged header the search goes on for the next magic under which a header's CRC holds. That CRC starts from
-the store's salt, so that bytes inside a blob are not taken for a record.
+After a damaged header the scan searches the next magic with a valid header CRC. The CRC starts from the store's salt,
+so that bytes inside a blob are not taken for a record.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import attrs
 
@@ -21,14 +21,13 @@ _CHUNK_BYTES = 1 << 20
 
 @attrs.frozen
 class Scanned:
-    """A record whose header holds, or a stretch that is no record.
+    """A record with a valid header, or a damaged stretch.
 
     Attributes:
-        offset: where it begins.
-        end: where the next record begins, or the segment ends.
-        entry: the index entry of the record; `None` for a stretch that is none.
-        found: what is wrong: with the record's content, or what was there instead of a header; empty for a whole
-            record.
+        offset: its start.
+        end: the start of the next record, or the end of the segment.
+        entry: the index entry of the record; `None` for a damaged stretch.
+        found: the damage of the content or of the header; empty for a whole record.
     """
 
     offset: int
@@ -38,7 +37,7 @@ class Scanned:
 
 
 class _Window:
-    """Reads ahead, so that small records do not cost a system call each."""
+    """Reads ahead, so that small records need no system call each."""
 
     def __init__(self, file: SegmentFile, end: int) -> None:
         self._file = file
@@ -49,7 +48,7 @@ class _Window:
         self._data = b""
 
     def _place_of(self, offset: int, length: int) -> int:
-        """Have up to `length` bytes from an offset in memory, fewer only at the end; return where they begin there."""
+        """Read up to `length` bytes from an offset, fewer only at the end; return their place in `_data`."""
         length = min(length, self._end - offset)
         place = offset - self._start
         if place < 0 or place + length > len(self._data):
@@ -58,7 +57,7 @@ class _Window:
         return place
 
     def record_at(self, offset: int) -> IndexEntry | str:
-        """Return the record whose header is there, as `decode_head`; it fits into the segment."""
+        """Return the record at an offset, or its damage, as `decode_head`; the record fits into the segment."""
         place = self._place_of(offset, HEADER_BYTES + MAX_ID_BYTES)
         found = decode_head(self._data, place, self._salt, self._header.name, offset)
         if not isinstance(found, str) and found.end > self._header.capacity_bytes:
@@ -66,18 +65,18 @@ class _Window:
         return found
 
     def problem_of(self, entry: IndexEntry) -> str:
-        """Return what is wrong with a record; empty if it is whole."""
+        """Return the damage of a record; empty if it is whole."""
         place = self._place_of(entry.offset, entry.size)
         size = min(entry.size, self._end - entry.offset)
         return check_record(memoryview(self._data)[place:place + size], entry.size, self._salt, entry.sequence) or ""
 
     def next_record(self, start: int) -> int:
-        """Return where the next record begins; the end if there is none."""
+        """Return the offset of the next record; the end without one."""
         while start < self._end:
             begin = self._place_of(start, _CHUNK_BYTES)
             place = self._data.find(MAGIC, begin)
             if place < 0:
-                # The magic may lie across the border of two chunks.
+                # The magic may cross the border of two chunks.
                 start = max(start + 1, self._start + len(self._data) - len(MAGIC) + 1)
                 continue
             start = self._start + place
@@ -88,9 +87,9 @@ class _Window:
 
 
 def scan_records(file: SegmentFile, start: int, end: int) -> Iterator[Scanned]:
-    """Yield the records from `start` to `end` of a segment, in order, and the stretches between them that are none.
+    """Yield the records from `start` to `end` of a segment, in order, and the damaged stretches between them.
 
-    Memory is about a MiB, or the largest record. A record that the end cuts off is reported as one that is not whole.
+    Memory is about a MiB, or the largest record. A record that the end cuts off is damaged.
     """
     window = _Window(file, end)
     while start < end:
@@ -104,31 +103,22 @@ def scan_records(file: SegmentFile, start: int, end: int) -> Iterator[Scanned]:
             start = found.end
 
 
-def check_segment(path: str, expected: SegmentHeader, end: int, records: int, sequences: Sequence[int] | None = None,
-                  check: Callable[[], None] | None = None) -> None:
-    """Read a segment that a compaction has written, before its sources go: header, every record, and end.
+def check_segment(path: str, expected: SegmentHeader, end: int, records: int) -> None:
+    """Read a segment that a compaction committed, before its sources are removed: header, every record, and end.
 
     Args:
         path: its file.
         expected: its header.
         end: the offset behind its last record.
         records: how many it holds.
-        sequences: the number of each, if known.
-        check: called with each record; what it raises ends it.
     """
     with contextlib.closing(SegmentFile(path)) as file:
-        size, count = file.size(), 0
-        if file.header != expected or size != end:
-            raise CorruptData(path=path, offset=0, expected=f"segment {expected.name} of {end} bytes",
-                              found=f"segment {file.header.name} of {size} bytes")
+        file.require(expected, end)
+        count = 0
         for found in scan_records(file, SEGMENT_HEADER_BYTES, end):
-            is_known = sequences is None or count < records
-            if found.entry is None or found.found or not is_known or (
-                    sequences is not None and found.entry.sequence != sequences[count]):
+            if found.entry is None or found.found:
                 raise CorruptData(path=path, offset=found.offset, expected=f"record {count + 1} of {records}",
-                                  found=found.found or "another record")
+                                  found=found.found)
             count += 1
-            if check is not None:
-                check()
         if count != records:
             raise CorruptData(path=path, offset=end, expected=f"{records} records", found=f"{count}")

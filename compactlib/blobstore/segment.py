@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log segment's file and the descriptor of a store, to the byte (`docs/formats/blobstore-log.md`).
+"""The file of a log segment and the descriptor of a store, byte by byte (`docs/formats/blobstore-log.md`).
 
 The header of a segment:
 
@@ -18,7 +18,7 @@ The file `STORE`, fixed when the store is created:
 10  size 64 (u16)
 ```
 
-Every segment's header says the same, so that a lost or damaged descriptor is made again from the segments.
+Every segment's header repeats these fields, so that a missing or damaged descriptor is rebuilt from the segments.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _HEADER = RecordFrame("segment format", b"CLBLOBSG", 1, "<HHIQQQQ16s12x")
 
 @attrs.frozen
 class SegmentHeader:
-    """What a segment is, fixed when it is created.
+    """The header of a segment, fixed when the segment is created.
 
     Attributes:
-        name: its name; equals the one in the file name, except while a compaction builds it.
-        capacity_bytes: how large the file may become, this header included.
-        incarnation: 16 bytes that are the store's own.
-        log_segments: how many segments the whole log may have.
-        first_sequence: no record before this segment's first had this number or a larger one; 0 where it does not
-            matter, in segments that a compaction wrote.
+        name: the segment's name; the file name has the same, except while a compaction builds the file.
+        capacity_bytes: the largest size of the file, this header included.
+        incarnation: the store's 16 bytes.
+        log_segments: how many segments the log may have.
+        first_sequence: the next sequence when the segment was begun: all older records have lower numbers; 0 in
+            segments that a compaction wrote.
     """
 
     name: SegmentName
@@ -63,17 +63,17 @@ class SegmentHeader:
 
     @property
     def salt(self) -> int:
-        """What the CRC of every record of the store starts from."""
+        """The start value of the CRC of every record of the store."""
         return salt_of(self.incarnation)
 
 
 def salt_of(incarnation: bytes) -> int:
-    """What the CRC of every record of a store starts from."""
+    """Return the start value of the CRC of every record of a store."""
     return crc32(incarnation, 0)
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """The 80 header bytes."""
+    """Return the 80 bytes of a header."""
     name = header.name
     if not (min(name) >= 0 and max(name) <= MAX_NUMBER and len(header.incarnation) == 16
             and MIN_SEGMENT_BYTES <= header.capacity_bytes <= MAX_NUMBER
@@ -84,7 +84,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 
 def decode_header(data: bytes, path: str) -> SegmentHeader:
-    """The header in the first 80 bytes of a file."""
+    """Return the header in the first 80 bytes of a file."""
     size, segments, capacity, position, generation, sequence, incarnation = _HEADER.decode_header(data, path)
     if size != SEGMENT_HEADER_BYTES or capacity < MIN_SEGMENT_BYTES or max(
             capacity, position, generation, sequence) > MAX_NUMBER:
@@ -107,12 +107,12 @@ def create_segment(files: Files, path: StrPath, header: SegmentHeader) -> OutFil
 class SegmentFile(ReadDescriptor):
     """A segment open for reading. Threads may share one.
 
-    The file is closed when the last reference goes, so that a holder can finish reading after a compaction
-    has removed the file's name.
+    The file is closed when the last reference to the object is dropped, so that a reader can finish after a compaction
+    has removed the file.
 
     Args:
         path: the file.
-        header: what it is, if that is known: then the file's own header is not read.
+        header: its header, if known: then the header is not read from the file.
     """
 
     __slots__ = ("header", "path")
@@ -125,15 +125,22 @@ class SegmentFile(ReadDescriptor):
             self.header: SegmentHeader = header or decode_header(
                 read_exactly(self._descriptor, SEGMENT_HEADER_BYTES, 0), self.path)
         except BaseException as error:
-            # Whoever keeps the error keeps this object.
+            # A reference to the error, by its traceback, keeps this object alive.
             self.close()
             if isinstance(error, OSError):
                 raise StorageError.from_os(error, "open", path) from error
             raise
 
     def size(self) -> int:
-        """Return the length of the file now, in bytes."""
+        """Return the current length of the file, in bytes."""
         return os.fstat(self._descriptor).st_size
+
+    def require(self, header: SegmentHeader, end: int) -> None:
+        """Raise `CorruptData` unless the file has this header and this length."""
+        size = self.size()
+        if self.header != header or size != end:
+            raise CorruptData(path=self.path, offset=0, expected=f"segment {header.name} of {end} bytes",
+                              found=f"segment {self.header.name} of {size} bytes")
 
     def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset`; fewer only where the file ends. One `pread` for most."""
@@ -144,12 +151,12 @@ class SegmentFile(ReadDescriptor):
 
 
 class OpenSegments:
-    """Lends out segment files. A file is closed when it is neither kept here nor held by any reader.
+    """Opens segment files and keeps the most recently used. A file is closed when no reader holds it either.
 
     Args:
         folder: the store's folder.
-        header: returns what the header of a segment has to be.
-        max_open: how many files are kept, the ones used last.
+        header: returns the expected header of a segment.
+        max_open: how many files are kept.
     """
 
     def __init__(self, folder: str, header: Callable[[SegmentName], SegmentHeader], max_open: int) -> None:
@@ -159,28 +166,29 @@ class OpenSegments:
         self._kept: Lru[SegmentName, SegmentFile] = Lru(max_entries=max_open)
 
     def get(self, name: SegmentName, is_listed: Callable[[SegmentName], bool]) -> SegmentFile:
-        """The file of a segment; it can be read while it is held, whatever happens to its name.
+        """Return the file of a segment; it can be read while it is referenced, even after it was removed.
 
         Args:
-            name: the segment's.
-            is_listed: whether a segment is in the log. One that has left it is not kept: its room would not come back.
+            name: the segment's name.
+            is_listed: whether a segment is in the log. Files of other segments are not kept: an open file occupies disk
+                space.
         """
         file = self._kept.get(name)
         if file is None:
             file = SegmentFile(os.path.join(self._folder, name.log_file), self._header(name))
             self._kept.put(name, file)
-            # A compaction may have taken it from the log, and from here, since it was looked up.
+            # A compaction may have removed the segment since the caller found it.
             if self._closed or not is_listed(name):
                 self._kept.drop(name)
         return file
 
     def forget(self, names: Iterable[SegmentName]) -> None:
-        """Keep these no longer: their segments have left the log, and are to be removed."""
+        """Drop the files of segments that have left the log."""
         for name in names:
             self._kept.drop(name)
 
     def close(self) -> None:
-        """Keep none, from now on."""
+        """Drop all files, and keep none any more."""
         self._closed = True
         self._kept.clear()
 
@@ -197,7 +205,7 @@ def is_blob_store(folder: StrPath) -> bool:
 
 @attrs.frozen
 class Descriptor:
-    """What a store is.
+    """The identity and the capacities of a store.
 
     Attributes:
         incarnation: 16 bytes that are the store's own; another store in the same folder would have others.
@@ -213,7 +221,7 @@ class Descriptor:
 
     @cached_property
     def salt(self) -> int:
-        """What the CRC of every record of the store starts from."""
+        """The start value of the CRC of every record of the store."""
         return salt_of(self.incarnation)
 
     @property
@@ -222,12 +230,12 @@ class Descriptor:
         return self.segment_bytes * self.log_segments
 
     def header(self, name: SegmentName, first_sequence: int = 0) -> SegmentHeader:
-        """The header of a segment of this store."""
+        """Return the header of a segment of this store."""
         return SegmentHeader(name, self.segment_bytes, self.incarnation, self.log_segments, first_sequence)
 
     @classmethod
     def of_header(cls, header: SegmentHeader) -> Descriptor:
-        """What a segment says of its store."""
+        """Return the descriptor that a segment's header repeats."""
         return cls(header.incarnation, header.capacity_bytes, header.log_segments, 0)
 
 
@@ -245,7 +253,7 @@ def read_descriptor(folder: StrPath) -> Descriptor | None:
 
 
 def write_descriptor(files: Files, folder: StrPath, descriptor: Descriptor) -> None:
-    """Put the descriptor in place, durably."""
+    """Write the descriptor, durably and atomically."""
     data = _DESCRIPTOR.encode(_DESCRIPTOR_BYTES, descriptor.log_segments, descriptor.segment_bytes,
                               descriptor.created_ms, descriptor.incarnation)
     write_durably(files, os.path.join(folder, DESCRIPTOR_FILE), [data])

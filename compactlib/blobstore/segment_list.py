@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file `SEGMENTS`: which segments are the log, and what the last step of a compaction has replaced.
+"""The file `SEGMENTS`: the segments of the log, and the last step of a compaction.
 
 The file has a fixed size and two slots, which are written in turn, so that a write needs no room on the disk and never
-touches the list before it. The valid slot of the higher number counts. A step of a compaction is committed by one such
-write: the new list names the step's outputs in place of its sources, and the step itself.
+overwrites the current list. The valid slot of the higher number counts. One such write commits a step of a compaction:
+the new list names the outputs in place of the sources, and the step itself.
 
 ```
 0   magic b"CLBLOBLS"        16  number (u64)             32  segments (u32)   40  outputs (u32)
@@ -12,18 +12,18 @@ write: the new list names the step's outputs in place of its sources, and the st
 ```
 
 Then each segment and each source as position (u64) and generation (u64), each output as these, its end (u64) and its
-records (u64), and the CRC of everything before. All numbers are little-endian; what follows in the slot is ignored.
+records (u64), and the CRC of all preceding bytes. All numbers are little-endian; the rest of the slot is ignored.
 
-`lay_out` holds the list against the folder; the owner and every reader decide by it which segments are the log:
+`lay_out` compares the list with the folder; the owner and every reader use it to decide which segments are the log:
 
-- a newer segment than all in the list was begun, and a crash came before it was listed: it counts;
-- an output of a step that was not committed, in the place of one of its sources, and a source of the last step are
-  leftovers;
-- any other segment that is not listed was put back by somebody: it does not count, and is reported;
-- of the last step an output is missing, and all its sources are there: the step is taken back;
-- a listed segment is missing: it is lost. It stays in the list, so that every opening reports it until it is put back;
-- one is missing, and a later generation is in its place: the list itself is older than the folder, or damaged. What is
-  in the place of a missing one counts, and is reported.
+- a segment newer than the whole list was begun before a crash and not listed yet: it counts;
+- an unlisted segment at the position of a listed one, in a later generation, is an output of a step that was not
+  committed; it and the sources of the last step are leftovers;
+- any other unlisted segment was restored by an operator: it does not count, and is reported;
+- if an output of the last step is missing and all its sources are present, the step is undone;
+- a listed segment that is missing is lost. It stays in the list, so that every opening reports it until it is restored;
+- if a later generation is present at the position of a missing segment, the list is older than the folder, or damaged.
+  The later generation counts, and is reported.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAX_SOURCES = 200
 MAX_OUTPUTS = 8
 """The most segments that one step writes."""
 _MORE_SEGMENTS = 64
-"""So many more than the log may have can be listed: lost ones."""
+"""Room in the list for lost segments, beyond the segments that the log may have."""
 _PAGE = 4096
 _FRAME = RecordFrame("list of segments", b"CLBLOBLS", 1, "<H6xQqIII4x")
 _COUNTS = struct.Struct("<32xIII4x")
@@ -61,9 +61,9 @@ class Output:
     """A segment that a step has written.
 
     Attributes:
-        name: its name.
-        end: the offset behind its last record.
-        records: how many it holds.
+        name: the segment's name.
+        end: the offset after its last record.
+        records: the number of its records.
     """
 
     name: SegmentName
@@ -73,7 +73,7 @@ class Output:
 
 @attrs.frozen
 class Step:
-    """What one step of a compaction has replaced, and by what."""
+    """The sources and outputs of one step of a compaction."""
 
     sources: tuple[SegmentName, ...]
     outputs: tuple[Output, ...]
@@ -85,8 +85,8 @@ class SegmentList:
 
     Attributes:
         number: ascends with each write.
-        segments: the log, in order; also segments that are lost.
-        step: the last step, until the next write; its sources may still be there.
+        segments: the log, in order, lost segments included.
+        step: the last step, until the next write; files of its sources may still exist.
         last_full_ms: when the last full round ended, milliseconds since the epoch; -1: never.
     """
 
@@ -101,7 +101,7 @@ class SegmentList:
         return attrs.evolve(self, segments=tuple(sorted(kept | {each.name for each in step.outputs})), step=step)
 
     def without_step(self) -> SegmentList:
-        """Return the list as it was before its step."""
+        """Return the list before its step."""
         if self.step is None:
             return self
         kept = set(self.segments).difference(each.name for each in self.step.outputs)
@@ -110,12 +110,12 @@ class SegmentList:
 
 @attrs.frozen
 class FoundList:
-    """What the file says.
+    """The contents of the file.
 
     Attributes:
         list: the valid list of the higher number; `None` if there is none.
-        is_damaged: whether a slot is neither valid nor empty: a write was cut off by a crash, or the file is damaged.
-        is_missing: whether there is no file.
+        is_damaged: whether a slot is neither valid nor empty: a crash has cut off a write, or the file is damaged.
+        is_missing: whether the file is missing.
     """
 
     list: SegmentList | None
@@ -124,7 +124,7 @@ class FoundList:
 
 
 def slot_bytes(log_segments: int) -> int:
-    """Return the size of a slot for a log of so many segments."""
+    """Return the size of a slot for a log of at most `log_segments` segments."""
     names = (log_segments + _MORE_SEGMENTS + MAX_SOURCES) * _NAME.size
     return -(-(_FRAME.size + names + MAX_OUTPUTS * _OUTPUT.size) // _PAGE) * _PAGE
 
@@ -139,7 +139,7 @@ def encode_list(found: SegmentList) -> bytes:
 
 
 def decode_list(data: bytes, path: str) -> SegmentList:
-    """Return the list with which a slot begins."""
+    """Return the list at the beginning of a slot."""
     if len(data) < _FRAME.size:
         raise CorruptData(path=path, offset=len(data), expected="a list of segments", found=f"{len(data)} bytes")
     count, sources, outputs = _COUNTS.unpack_from(data)
@@ -178,9 +178,9 @@ class SegmentListFile:
 
     Args:
         files: the disk.
-        folder: the store's.
+        folder: the store's folder.
         log_segments: how many segments the log may have.
-        known: the list as it is in the file.
+        known: the list in the file.
     """
 
     def __init__(self, files: Files, folder: str, log_segments: int, known: SegmentList) -> None:
@@ -192,7 +192,7 @@ class SegmentListFile:
         self.known: SegmentList = known
 
     def make_ready(self) -> None:
-        """Have the file be there, whole, so that `write` needs no room."""
+        """Create the file in its full size unless it exists, so that `write` needs no room."""
         if self._out is not None:
             return
         try:
@@ -206,10 +206,10 @@ class SegmentListFile:
         self._out = self._files.open(self._path)
 
     def write(self, new: SegmentList) -> None:
-        """Put a list in force, durably. One sync."""
+        """Write a list, durably; it counts from then on. One sync."""
         if len(new.segments) > self._most_names:
-            raise InvalidInput(f"{self._path} has room for {self._most_names} segments, lost ones included; restore "
-                               f"those that are lost, or copy the store with copy_store()")
+            raise InvalidInput(f"{self._path} has room for {self._most_names} segments, lost segments included; "
+                               f"restore the lost segments, or copy the store with copy_store()")
         self.make_ready()
         assert self._out is not None
         new = attrs.evolve(new, number=self.known.number + 1)
@@ -218,7 +218,7 @@ class SegmentListFile:
         self.known = new
 
     def close(self) -> None:
-        """Let the file go; closing again does nothing."""
+        """Close the file; closing again does nothing."""
         if self._out is not None:
             with contextlib.suppress(OSError):
                 self._out.close()
@@ -226,14 +226,14 @@ class SegmentListFile:
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """What counts.
+    """The segments that count.
 
     Attributes:
-        segments: the log, in order, without what is lost.
-        lost: segments of the log that are not there.
-        leftovers: segments that are there and may be removed.
-        damage: what is wrong with the list, and each segment that is lost or was put back.
-        list: the list as it follows.
+        segments: the log, in order, without lost segments.
+        lost: segments of the log that are missing.
+        leftovers: segments that may be removed.
+        damage: the damage of the list, and one error for each segment that is lost or was restored.
+        list: the list of these segments.
     """
 
     segments: tuple[SegmentName, ...]
@@ -247,9 +247,9 @@ def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> 
     """Decide which segments are the log.
 
     Args:
-        folder: for errors.
+        folder: the store's folder, for errors.
         found: the list.
-        present: the segments in the folder, without one that was cut off before it had a whole header.
+        present: the segments in the folder, without a segment that a crash cut off in its header.
     """
     path = os.path.join(folder, FILE_NAME)
     known = found.list
@@ -258,7 +258,7 @@ def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> 
         for first, second in pairwise(names):
             if first.position == second.position:
                 raise CorruptData(
-                    path=os.path.join(folder, second.log_file), offset=0, found=f"{first} beside {second}",
+                    path=os.path.join(folder, second.log_file), offset=0, found=f"{first} and {second}",
                     expected=f"one generation of each segment, as {FILE_NAME!r} is missing or damaged")
         damage = [CorruptData(path=path, offset=0, expected="the list of segments",
                               found="no such file" if found.is_missing else "other bytes")] if names else []
@@ -295,7 +295,7 @@ def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> 
 
 
 def _adopted(strays: Iterable[SegmentName], missing: Iterable[SegmentName]) -> set[SegmentName]:
-    """Return those that take the place of a missing one: of each position the highest generation."""
+    """Return the segments that replace missing ones: at each position the highest generation."""
     gone = {name.position: name.generation for name in missing}
     return set({name.position: name for name in sorted(strays)
                 if name.generation > gone.get(name.position, name.generation)}.values())

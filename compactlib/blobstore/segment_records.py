@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All records of one segment as its file holds them, dead ones included, for tables and tools."""
+"""All records of one segment file, dead records included, for tables and tools."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from compactlib.blobstore.segment import Descriptor, SegmentFile
 from compactlib.errors import CorruptData, Stale, StorageError
 
 _READ_BYTES = 2 << 20
-"""How much is read at once; a larger record by itself."""
+"""The bytes of one read, unless a record is larger."""
 _KINDS = {int(kind): kind.name.lower() for kind in RecordKind}
-_PUT, _TTL_UPDATED, _ERASED = int(RecordKind.PUT), int(RecordFlag.TTL_UPDATED), int(RecordFlag.ERASED)
+_PUT, _TTL_UPDATED = int(RecordKind.PUT), int(RecordFlag.TTL_UPDATED)
 
 
 class StoredRecord(NamedTuple):
@@ -30,7 +30,7 @@ class StoredRecord(NamedTuple):
 
     Attributes:
         segment: the segment's name.
-        offset: where the record begins in it.
+        offset: the record's offset in it.
         size: bytes of the whole record.
         length: bytes of its content.
         id: the blob's id.
@@ -44,8 +44,8 @@ class StoredRecord(NamedTuple):
         permanent: whether the blob had been made permanent before.
         erased: whether a hard delete has overwritten the content.
         valid: whether a compaction of the segment would keep it.
-        payload: the content of a put; `None` if it was not asked for, or is damaged.
-        error: what is wrong with the record.
+        payload: the content of a put; `None` if it is damaged, or with `payloads=False`.
+        error: the damage of the record; `None` if it is whole.
     """
 
     segment: str
@@ -72,10 +72,10 @@ class SegmentRecords:
     """The records of one segment as a `BlobReader` saw them. Picklable: any process that sees the folder reads them.
 
     Attributes:
-        folder: the store's, absolute.
-        name: the segment's.
-        count: how many records.
-        size_bytes: where the last one ended in the file.
+        folder: the store's folder, absolute.
+        name: the segment's name.
+        count: the number of records.
+        size_bytes: the offset after the last record.
     """
 
     folder: str
@@ -87,18 +87,18 @@ class SegmentRecords:
 
     @classmethod
     def of(cls, folder: str, name: SegmentName, descriptor: Descriptor, kept: bytes, size_bytes: int) -> SegmentRecords:
-        """The records of a segment; `kept` has a byte for each, 1 for those that a compaction would keep."""
+        """Return the records of a segment; `kept` has a byte for each, 1 if a compaction would keep it."""
         return cls(folder=folder, name=name, count=len(kept), size_bytes=size_bytes, descriptor=descriptor,
                    kept=zlib.compress(kept, 1))
 
     def read(self, *, payloads: bool = True) -> Iterator[StoredRecord]:
-        """The records, ascending by offset; those that are read are checked against their CRC. Memory: 2 MiB, or one
-        record if that is larger.
+        """Yield the records, ascending by offset; with `payloads`, each is checked against its CRC. Memory: 2 MiB, or
+        one record if that is larger.
 
         Raises:
-            Stale: the segment was compacted away since the store was read.
-            CorruptData: its last records are gone; those before were given.
-            Unsupported, StorageError: it cannot be read.
+            Stale: a compaction has removed the segment since the store was read.
+            CorruptData: its last records are missing; the others were yielded.
+            Unsupported, StorageError: the segment cannot be read.
         """
         path = os.path.join(self.folder, self.name.log_file)
         try:
@@ -140,11 +140,11 @@ def _record(entry: IndexEntry, valid: bool, payload: bytes | None, error: Corrup
         str(entry.segment), entry.offset, entry.size, entry.content_bytes, entry.id, _KINDS[entry.kind],
         entry.sequence, entry.op_time_ms, None if entry.expires_ms < 0 else entry.expires_ms, entry.account,
         entry.container, entry.life_version, bool(entry.flags & _TTL_UPDATED),
-        bool(entry.flags & _ERASED), valid, payload, error)
+        entry.is_erased, valid, payload, error)
 
 
 def _within_bytes(part: IndexPart, rows: range) -> Iterator[range]:
-    """The rows in parts that fit into one read, or are one row."""
+    """Yield ranges of rows that fit into one read; at least one row each."""
     start, stop = rows.start, rows.stop
     while start < stop:
         limit = part.offsets[start] + _READ_BYTES

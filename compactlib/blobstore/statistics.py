@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a policy sees of a store: how much of each segment a compaction would keep, now and later.
+"""The statistics of a view: the bytes of each segment that a compaction keeps, now and later.
 
-One pass over the index gives until when each record is kept; valid bytes and the forecast are sums of that. The parts
-of the index are sorted by the hash of the id; the space of hashes is cut into slices, and in each slice the parts are
-merged, so that all records of a blob come together. Nothing is looked up, and memory is bounded by the slice.
+One pass over the index computes until when each record is kept; valid bytes and the forecast are sums over it. The
+parts of the index are sorted by the hash of the id. The space of hashes is cut into slices, and in each slice the parts
+are merged, so that the records of a blob are neighbours. No search is needed, and the slice bounds the memory.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from compactlib.blobstore.validity import FOREVER, Lifetime, PurgeRules, expiry,
 from compactlib.blobstore.view import BlobPolicy, BlobView, Dying, LastPlans, SegmentView
 
 SLICE_ENTRIES = 50_000
-"""About how many entries are merged at once."""
+"""About how many entries a slice has."""
 FORECAST_SECONDS = 7 * 86_400.0
-"""How far a policy that needs a forecast is shown what dies."""
+"""The span of the forecast."""
 _BUCKET_MS = 3_600_000
 _PUT = int(RecordKind.PUT)
 _ROW_BITS = _PART_BITS = 32
@@ -40,22 +40,21 @@ def view_of(snapshot: LogContents, *, name: str, descriptor: Descriptor, config:
     """Return the view of a store at `now` (seconds since the epoch). Reads the whole index once.
 
     Args:
-        snapshot: of the log.
-        name: the store's.
-        descriptor: what it is.
-        config: how it is kept.
-        policy: whether it needs a forecast.
+        snapshot: a snapshot of the log.
+        name: the store's name.
+        descriptor: the store's descriptor.
+        config: the settings.
+        policy: says by `needs_forecast` whether a forecast is needed.
         now: see above.
         eligible: the segments that may be compacted.
-        rules: what compactions may purge.
-        damaged: segments that are left out, and why.
+        rules: the rules for tombstones.
+        damaged: segments that are left out, and their damage.
         last_full_ms: when the last full round ended; below 0: never.
-        check: called with each piece of work; what it raises ends it.
+        check: called for each blob; an exception ends the pass.
     """
     retention = config.deleted_retention_seconds
     now_ms, reference_ms = milliseconds(now), milliseconds(now - retention)
     retention_ms = milliseconds(retention)
-    # A policy says by this attribute that it reads when what dies.
     looks_ahead = getattr(policy, "needs_forecast", False)
     horizon_ms = now_ms + milliseconds(FORECAST_SECONDS)
     valid = {segment.name: 0 for segment in snapshot.segments}
@@ -90,7 +89,9 @@ def view_of(snapshot: LogContents, *, name: str, descriptor: Descriptor, config:
 
 
 def _reserve(config: BlobStoreConfig, descriptor: Descriptor, parts: Sequence[IndexPart]) -> int:
-    """Return what the benefit keeps free in each output: as configured, or the largest record if that is too much."""
+    """Return the room that the benefit keeps free in each output: as configured, or the largest record if that exceeds
+    a segment.
+    """
     room = descriptor.segment_bytes - SEGMENT_HEADER_BYTES
     if config.max_blob_bytes < room:
         return config.max_blob_bytes
@@ -116,7 +117,7 @@ def all_lifetimes(snapshot: LogContents, rules: PurgeRules, check: Callable[[], 
 
 
 def histories_in(parts: Sequence[IndexPart]) -> Iterator[list[IndexEntry]]:
-    """Yield all records of each blob, ascending by sequence; the blobs in no particular order. Memory is bounded."""
+    """Yield the records of each blob, ascending by sequence; blobs in no particular order. Memory is bounded."""
     for alone, histories in slices_by_hash(parts):
         yield from ([parts[place].entry(row)] for place, row in alone)
         yield from histories
@@ -124,7 +125,7 @@ def histories_in(parts: Sequence[IndexPart]) -> Iterator[list[IndexEntry]]:
 
 def slices_by_hash(parts: Sequence[IndexPart]) -> Iterator[
         tuple[list[tuple[int, int]], list[list[IndexEntry]]]]:
-    """Yield for each slice of the hash space the entries that share their hash with no other, and the histories."""
+    """Yield for each slice of the hash space the entries with a hash of their own, and the histories of the others."""
     count = sum(map(len, parts))
     slices = max(-(-count // SLICE_ENTRIES), 1)
     places = [0] * len(parts)
@@ -138,7 +139,7 @@ def slices_by_hash(parts: Sequence[IndexPart]) -> Iterator[
             tail = index << _ROW_BITS
             merged.extend((hashed << _PART_BITS + _ROW_BITS) | tail | row
                           for hashed, row in zip(part.hashes[start:end], part.rows[start:end], strict=True))
-        # The pieces are sorted already; the sort finds these runs and merges them.
+        # The sort merges the pieces, which are sorted.
         merged.sort()
         yield _grouped(merged, parts)
 

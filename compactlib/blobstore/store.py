@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`BlobStore`: blobs in a segmented log, with time to live, delete and undelete.
 
-Any thread may call any method. Reads never wait for writes: they work on the contents of the log that were current when
-they began, and try again if a compaction has removed a file under them. Writes follow each other under one lock.
+Any thread may call any method. Reads never wait for writes: a read works on the contents of the log at its start, and
+is repeated if a compaction has removed its file. Writes follow each other under one lock.
 
-What an owner calls stands here. The log and each change of it is `Log`'s; compactions are the `Compactor`'s; which
-operation a blob's state allows, and what it writes, is in `operations`. Each of them calls downwards only.
+`BlobStore` is the owner's face. `Log` makes every change of the log, `Compactor` compacts, and `operations` decides
+which operation a blob's state allows and which record it writes. Calls go downwards only.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 _PLAIN = GetOptions()
 StoreWork: TypeAlias = "tuple[BlobStore, BlobPlan | None]"
-"""A store and its plan, or `None` for the plan that its own policy makes now."""
+"""A store and its plan; `None`: the store's policy makes the plan."""
 
 
 def _new_incarnation() -> bytes:
@@ -67,31 +67,31 @@ def _new_incarnation() -> bytes:
 
 
 class BlobStore(Reading):
-    """A store in a folder of its own, open for reading and writing by this process alone.
+    """A store in its own folder, open for reading and writing by this process alone.
 
-    A store that fails in the middle of a change (an error of the disk, a Ctrl-C) closes itself. Every later call is
-    `Closed`, which says why; opening it again finds all that was acknowledged.
+    A store that fails in the middle of a change (a disk error, a Ctrl-C) closes itself. Every later call raises
+    `Closed` with the reason. Opening the store again restores every acknowledged write.
 
     Args:
-        folder: where its files lie; created (in an existing folder) if it does not exist.
-        config: how it is kept. Capacities are used when the store is created and come from the disk afterwards.
-        policy: decides what is worth compacting, default `StatsBased()`.
-        seen_by_all_peers: whether every peer that counts has read a tombstone, given its index entry; with
-            `purge_tombstones`, such tombstones go.
-        place: returns the class of a record that a compaction copies: those of one class share segments.
+        folder: the store's folder; created if it does not exist, inside an existing folder.
+        config: the settings. A new store takes its capacities from here, an existing store has them on disk.
+        policy: chooses the segments to compact, default `StatsBased()`.
+        seen_by_all_peers: returns whether every peer has read a tombstone, given its index entry; `purge_tombstones`
+            removes such tombstones.
+        place: returns the class of a record that a compaction copies; records of one class share segments.
         files: the disk.
-        clock: where time comes from.
+        clock: the source of time.
         observer: notified of progress, counters and events.
-        name: what it is called in messages; the folder's name if not given.
-        create: whether the store may be made. If not, a folder without one is `NotAStore`, and stays as it is.
-        new_incarnation: gives a new store its 16 bytes, for tests that need them to repeat.
+        name: the store's name in messages; default the folder's name.
+        create: whether a store may be created. If not, a folder without a store raises `NotAStore` and is not changed.
+        new_incarnation: returns the 16 bytes of a new store, for tests that need fixed ones.
 
     Raises:
-        Busy: another process or object has it open.
-        NotAStore: the folder holds something else; or no store, and `create` is not set.
-        InvalidInput: the capacity of a new store is no multiple of its segments'.
-        CorruptData: neither the descriptor nor any segment says what the store is, or all its segments are gone. Other
-            damage is no reason not to open: see `recovery`.
+        Busy: another process or object has the store open.
+        NotAStore: the folder holds something else; or it holds no store, and `create` is not set.
+        InvalidInput: the capacity of a new store is no multiple of its segments' capacity.
+        CorruptData: neither the descriptor nor a segment identifies the store, or all segments are missing. A store
+            with other damage opens: see `recovery`.
         Unsupported: a format version is newer than this release.
         StorageError: the disk refused.
     """
@@ -124,34 +124,34 @@ class BlobStore(Reading):
 
     @property
     def clock(self) -> Clock:
-        """The time of the store: behind the host's while a step of that is not confirmed."""
+        """The store's clock: a step of the host's clock counts only once it is confirmed."""
         return self._clock
 
     @property
     def recovery(self) -> BlobRecoveryReport:
-        """What opening the store has found out of order."""
+        """The damage and the repairs that opening the store found."""
         return self._recovery
 
     # -- operations
 
     def put(self, blob_id: BlobId, content: bytes | bytearray | memoryview, *,
             ttl_seconds: float | None = None, account: int = 0, container: int = 0, replace: bool = False) -> BlobInfo:
-        """Store a blob under an id that is not known, or whose blob has expired.
+        """Store a blob under an id that is unknown, or that belongs to an expired blob.
 
         Args:
             blob_id: 1 to 1024 bytes.
             content: the bytes.
-            ttl_seconds: how long it lives; strictly after that it is expired. `None` for no end.
+            ttl_seconds: the time to live; strictly after it the blob has expired. `None`: it never expires.
             account: account number.
             container: container number.
-            replace: take the place of the blob of this id, if there is one, live or deleted. Its content is garbage at
-                once: no delete is kept of it that could be undone.
+            replace: replace a blob of this id, live or deleted. Its content becomes garbage immediately, and a delete
+                of it cannot be undone any more.
 
         Raises:
-            BlobExists: the id is known and has not expired; it may be that of a deleted blob.
-            BlobTooLarge: it does not fit into a segment.
+            BlobExists: the id belongs to a blob that has not expired; the blob may be deleted.
+            BlobTooLarge: the record does not fit into a segment.
             InvalidInput: the id, the time to live or another argument is out of its range.
-            StoreFull: no segment is left, and where the store evicts, giving up what expires would not change that.
+            StoreFull: no segment is free, and a store that evicts cannot free one.
             StorageError: the disk refused; the blob is not stored.
         """
         key = id_bytes(blob_id)
@@ -177,7 +177,7 @@ class BlobStore(Reading):
         return Deleted(key, entry.op_time_ms / 1000, entry.life_version)
 
     def discard(self, blob_id: BlobId) -> bool:
-        """Delete a blob if there is one that is not deleted; return whether there was."""
+        """Delete a blob unless it is missing or deleted; return whether it was deleted now."""
         try:
             self.delete(blob_id)
         except (BlobMissing, BlobConflict):
@@ -185,12 +185,12 @@ class BlobStore(Reading):
         return True
 
     def undelete(self, blob_id: BlobId) -> BlobInfo:
-        """Take back a delete that is not older than the retention; the blob's next life begins.
+        """Undo a delete that is not older than the retention; the blob's next life begins.
 
         Raises:
             BlobMissing: the id is not known.
             NotDeleted: the blob is live; `AlreadyUndeleted` if for the second time.
-            DeletedForGood: the delete is older than `deleted_retention_seconds`, or the content is gone.
+            DeletedForGood: the delete is older than `deleted_retention_seconds`, or the content was dropped.
             BlobExpired: its time to live is over.
             StoreFull: no segment is left for the record.
             StorageError: the disk refused; nothing has changed.
@@ -202,13 +202,13 @@ class BlobStore(Reading):
         return info_after(history, entry)
 
     def ttl_update(self, blob_id: BlobId) -> BlobInfo:
-        """Make a blob permanent: it does not expire any more.
+        """Make a blob permanent: it never expires.
 
         Raises:
             BlobMissing: the id is not known.
             BlobDeleted: it is deleted.
             BlobExpired: its time to live is over.
-            TtlAlreadyUpdated: it was made permanent before.
+            TtlAlreadyUpdated: it is permanent.
             TtlUpdateTooLate: it expires within `ttl_update_buffer_seconds`.
             StoreFull: no segment is left for the record.
             StorageError: the disk refused; nothing has changed.
@@ -222,20 +222,19 @@ class BlobStore(Reading):
     def append_replicated(self, kind: RecordKind, blob_id: BlobId, content: bytes = b"", *, op_time: float,
                           life_version: int = 0, expires_at: float | None = None, permanent: bool = False,
                           account: int = 0, container: int = 0) -> IndexEntry:
-        """Append a record as a peer has it, unless a local record already covers it, which is returned then.
+        """Append a peer's record, unless a local record already covers it; return the record that counts.
 
-        So a peer may begin again from its first record, as often as it likes: nothing is written twice, no deleted blob
-        comes back and no live one goes. Of two records of a blob the one of the later life counts, in one life the
-        DELETE; a PUT whose blob is deleted here, and whose content is gone, counts only in a later life. Of two PUTs
-        that two replicas have taken without knowing of each other, the later one counts on both, or if they are of one
-        time, the one whose account, container, content or expiry is the greater one; the observer is notified of
-        `blobstore_put_twice`.
+        The call is idempotent: a peer may send all its records again, and nothing is written twice, no deleted blob is
+        revived and no live blob is deleted. Of two records of a blob the record of the later life counts, within one
+        life the DELETE. A PUT of a blob that is deleted here, with its content dropped, counts only in a later life. Of
+        two PUTs that two replicas accepted independently, both replicas keep the later one; of equal times the one with
+        the greater account, container, content or expiry. The observer is notified of `blobstore_put_twice`.
 
         Raises:
             InvalidInput: a field is out of its range, or a record other than a PUT has content.
-            CorruptData: a PUT of this id is here, and is damaged.
-            BlobTooLarge: it does not fit into a segment.
-            StoreFull: no segment is left.
+            CorruptData: the local PUT of this id is damaged.
+            BlobTooLarge: the record does not fit into a segment.
+            StoreFull: no segment is free.
             StorageError: the disk refused.
         """
         draft = draft_replicated(kind, blob_id, content, op_time=op_time, life_version=life_version,
@@ -255,8 +254,8 @@ class BlobStore(Reading):
     def entries_since(self, token: ReplicationToken | None = None, *, max_bytes: int | None = None) -> FoundEntries:
         """Return the blobs that have changed since a token, for a peer that follows this store.
 
-        At most `find_max_entries` records are read; ask again with the answer's token until `at_end`. What is answered
-        is durable: a crash would else give its numbers to other records, which the peer would take for known.
+        At most `find_max_entries` records are read; repeat with the returned token until `at_end`. The log is synced
+        first: after a crash the numbers of lost records would belong to other records, which the peer would skip.
 
         Raises:
             InvalidInput: a limit is below 1.
@@ -269,7 +268,7 @@ class BlobStore(Reading):
 
     def _write(self, key: bytes, draft: Callable[[Sequence[IndexEntry]], tuple[IndexEntry, bytes | None]],
                ) -> tuple[IndexEntry, Sequence[IndexEntry]]:
-        """Append a record of a blob, drafted from its history; where the store evicts, in the room that this makes.
+        """Append a record that is drafted from the blob's history; evict other blobs if the log is full, as configured.
 
         Returns:
             The record, durable as configured, and the history before it.
@@ -294,10 +293,9 @@ class BlobStore(Reading):
         return entry, history
 
     def _evict(self) -> bool:
-        """Make room in a full log: an eighth of it, at least one segment. Whoever comes meanwhile waits for that.
+        """Free an eighth of a full log, at least one segment; return whether there is room now.
 
-        Returns:
-            Whether there is room now.
+        Other writers that need room wait for it.
         """
         log, least = self._log, 1
         total = log.descriptor.log_segments
@@ -315,7 +313,7 @@ class BlobStore(Reading):
                 try:
                     report = self.compact(plan, budget=Budget(clock=log.clock))
                 except (Busy, InvalidInput):
-                    # Another compaction may make the room; or the clock was set back since the plan was made.
+                    # Another compaction is running and may free a segment, or the clock was set back since the plan.
                     self._guard.wait_for_runs()
                     continue
                 except StorageError:
@@ -327,7 +325,7 @@ class BlobStore(Reading):
                 self._observer.event("blobstore_evicted", store=self._name, expires_before=plan.expires_before,
                                      freed_segments=report.freed_segments)
                 if report.freed_segments < 1:
-                    # Blobs larger than `max_blob_bytes` need more room than was planned for.
+                    # Blobs larger than `max_blob_bytes` need more room than the plan assumed.
                     least = 2 * max(plan.benefit_segments, least)
         return True
 
@@ -336,36 +334,41 @@ class BlobStore(Reading):
     def compact(self, plan: BlobPlan | None = None, *, policy: BlobPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> BlobCompactionReport:
-        """Carry out a plan, by default what the policy chooses now. Gets and puts go on meanwhile.
+        """Carry out a plan, by default the policy's choice. Gets and puts run concurrently.
 
-        It works in steps of at most eight new segments; each is committed by itself, and what was committed stays,
-        whatever ends the compaction. Memory: 24 bytes a copied record of one step, and a few MiB. `compact_many`
-        compacts many stores in one run of the executor.
+        A compaction works in steps of at most eight new segments. Each step is committed separately, and stays
+        committed whatever ends the compaction. Memory: 24 bytes a copied record of one step, and a few MiB.
+        `compact_many` compacts many stores in one run of the executor.
 
         Args:
-            plan: of this store. Not together with `policy`.
-            policy: instead of the store's own.
+            plan: a plan of this store. Not together with `policy`.
+            policy: replaces the store's policy.
             executor: runs the copying; default this thread.
-            budget: what the work may use up; without a rate of its own, it has the configured one.
-            observer: notified, besides the store's own.
+            budget: limits the work; the configured rate applies unless the budget has a rate.
+            observer: notified, in addition to the store's observer.
             fence: entered around each commit.
 
         Returns:
-            What was done. Empty if nothing was worth it, partial if the budget or the room on the disk ended it; `why`
-            says so.
+            The report. Empty if nothing was chosen, partial if the budget or the room on the disk ended it; `why` says
+            the reason.
 
         Raises:
-            InvalidInput: plan and policy together; the plan is for another store, or would drop what can still be
-                undeleted.
-            Busy: a compaction or a reclaim is running; `BudgetSpent` if the budget ended before anything was committed.
+            InvalidInput: plan and policy are both given, the plan is for another store, or it would drop blobs that can
+                still be undeleted.
+            Busy: a compaction or a reclaim is running; `BudgetSpent` if the budget ended before the first commit.
             PlanDoesNotFit: the log has changed since the plan was made; plan again.
-            CompactionFailed: some steps failed; it has the report. If the only one failed, its own error is raised.
-            CorruptData: damage kept it from changing anything.
+            CompactionFailed: some steps failed; it carries the report. If nothing was committed and one step failed,
+                the error of that step is raised instead.
+            CorruptData: nothing could be committed because of damage.
             StorageError: the disk refused.
             Closed: the store is closed, or closed itself.
-            Exception: what a policy or a fence raised that is none of the library's errors.
+            Exception: any other exception of a policy or a fence.
         """
-        self._check_given(plan, policy)
+        self._guard.require_open()
+        if plan is not None and policy is not None:
+            raise InvalidInput("compact() takes a plan or a policy, not both: a plan is the choice of a policy")
+        if plan is not None:
+            require_own(plan, self._name, self._log)
         steps = self._compactor.steps(plan, policy, budget, observer, fence)
         try:
             found = run_many({"": steps}, local_executor(self._log) if executor is None else executor, None)[""]
@@ -375,24 +378,17 @@ class BlobStore(Reading):
             raise found
         return found
 
-    def _check_given(self, plan: BlobPlan | None, policy: BlobPolicy | None) -> None:
-        self._guard.require_open()
-        if plan is not None and policy is not None:
-            raise InvalidInput("compact() takes a plan or a policy, not both: a plan is what a policy has chosen")
-        if plan is not None:
-            require_own(plan, self._name, self._log)
-
     def reclaim(self, *, budget: Budget | None = None) -> BlobReclaimReport:
-        """Remove what interrupted compactions have left, and where the store is configured so, overwrite the content of
-        every deleted blob whose delete is in effect, where it lies.
+        """Remove the leftovers of interrupted compactions; with `hard_delete`, overwrite the content of every deleted
+        blob whose delete is in effect, in place.
 
-        What was overwritten stays so, and the next call goes on.
+        The next call continues an interrupted hard delete.
 
         Args:
-            budget: what the work may use up; without a rate of its own, it has `hard_delete_bytes_per_second`.
+            budget: limits the work; `hard_delete_bytes_per_second` applies unless the budget has a rate.
 
         Returns:
-            What was done; partial if the budget or the room on the disk ended it.
+            The report; partial if the budget or the room on the disk ended the work.
 
         Raises:
             Busy: a compaction or another reclaim is running.
@@ -427,10 +423,10 @@ class BlobStore(Reading):
                                  sequence=erased.sequence, why=why, is_partial=bool(erased.why))
 
     def close_active_segment(self) -> None:
-        """Seal the active segment and begin the next one; does nothing to an empty one.
+        """Seal the active segment and begin the next one; an empty active segment stays.
 
         Raises:
-            StoreFull: no segment is left.
+            StoreFull: no segment is free.
             StorageError: the disk refused.
         """
         log = self._log
@@ -452,12 +448,12 @@ class BlobStore(Reading):
 
     @property
     def free_fraction(self) -> float:
-        """The part of the log's segments that have not begun; a `CompactionManager` reads it for `LowSpace`."""
+        """The free part of the log's segments, 0 to 1; a `CompactionManager` reads it for `LowSpace`."""
         return self._log.free_segments / self._log.descriptor.log_segments
 
     @property
     def is_managed(self) -> bool:
-        """Whether a `CompactionManager` compacts the store, which sets this."""
+        """Whether a `CompactionManager` compacts the store; set by the manager."""
         return self._log.is_managed
 
     @is_managed.setter
@@ -465,7 +461,7 @@ class BlobStore(Reading):
         self._log.is_managed = is_managed
 
     def status(self) -> BlobStoreStatus:
-        """Return the store in numbers, from memory."""
+        """Return the counters of the store, from memory."""
         log, contents, error = self._log, self._log.snapshot(), self._compactor.last_error
         parts = [part for segment in contents.segments for part in segment.parts]
         lost = sum(segment.is_lost for segment in contents.segments)
@@ -483,14 +479,14 @@ class BlobStore(Reading):
         self._log.audit()
 
     def close(self) -> None:
-        """Cancel what compacts the store and wait for it, make everything durable, and let the folder go.
+        """Cancel a running compaction and wait for its end, sync the log, and unlock the folder.
 
-        Closing again does nothing. What a compaction has committed stays.
+        Closing again does nothing. Committed steps of a compaction stay.
 
         Raises:
             Busy: called from within a compaction of the store, by an observer for example, and nothing was done; or
-                another thread still uses the store after half a minute, and it is closed all the same.
-            StorageError: the disk refused the last sync; the store is closed all the same.
+                another thread still uses the store after half a minute, and the store is closed.
+            StorageError: the disk refused the last sync; the store is closed.
         """
         self._guard.require_outside()
         self._guard.cancel()
@@ -536,7 +532,7 @@ class BlobStore(Reading):
         return self._guard.use()
 
     def _counting_put(self, draft: IndexEntry, content: bytes, state: BlobState | None) -> IndexEntry | None:
-        """Return the local PUT if a peer brings it once more, or one that it supersedes; else `None`."""
+        """Return the local PUT if it equals or supersedes the peer's PUT; else `None`."""
         known = None if state is None or not state.has_content else state.put
         if draft.kind != RecordKind.PUT or state is None or known is None:
             return None
@@ -555,7 +551,7 @@ class BlobStore(Reading):
         return state.put if here > there else None
 
     def _deliver(self) -> None:
-        """Report what has happened under the lock."""
+        """Notify the observer of the events that the log collected under its lock."""
         while self._log.events:
             with contextlib.suppress(IndexError):
                 name, fields = self._log.events.pop(0)
@@ -569,23 +565,23 @@ class BlobStore(Reading):
 def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None, budget: Budget | None = None,
                  observer: Observer | None = None, fence: CommitFence | None = None,
                  ) -> Mapping[str, BlobCompactionReport | CompactlibError]:
-    """Compact many stores at once, each as `BlobStore.compact` does it. One store's failure does not stop the others.
+    """Compact many stores, each as `BlobStore.compact` does. One store's failure does not stop the others.
 
-    The next step of every store is copied in one run of the executor; each store commits its own.
+    One run of the executor copies the next step of every store; each store commits its own step.
 
     Args:
         work: each store and its plan.
-        executor: runs the copying; this thread if not given.
-        budget: what the work may use up, all stores together.
-        observer: notified, besides the stores' own.
+        executor: runs the copying; default this thread.
+        budget: limits the work of all stores together.
+        observer: notified, in addition to the stores' observers.
         fence: entered around each commit.
 
     Returns:
-        For each store, by its folder, its report, or the error that `compact` would have raised.
+        By the folder of each store: the report, or the error that `compact` would have raised.
 
     Raises:
-        InvalidInput: two plans are for one store, or one is for another store than it is given with.
-        Exception: what a policy or a fence has raised that is none of the library's errors.
+        InvalidInput: two plans are for one store, or a plan is for another store than its own.
+        Exception: any other exception of a policy or a fence.
     """
     if len({store.folder for store, _ in work}) != len(work):
         raise InvalidInput("two plans are for one store; carry out one after the other")

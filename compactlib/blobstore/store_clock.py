@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StoreClock`: the time of a store, which no single wrong reading of the host's clock changes."""
+"""`StoreClock`: a clock over the host's clock that a single wrong reading does not change."""
 
 from __future__ import annotations
 
 from compactlib.clock import Clock
 
 MAX_STEP_SECONDS = 60.0
-"""How far the host's clock may step and be believed at once."""
+"""The largest step of the host's clock that counts immediately."""
 CONFIRM_SECONDS = 30.0
-"""How long a larger step has to last to be believed."""
+"""How long a larger step has to last before it counts."""
 
 
 class StoreClock:
     """A `Clock` over the host's. Threads may share one: a race between two readings only delays a confirmation.
 
-    A record that was stamped by a wrong clock expires too early, and what a compaction takes for expired is gone. So a
-    step is believed only when a later reading confirms it.
+    A wrong time would stamp records that expire too early, and let a compaction drop blobs that have not expired. So a
+    large step counts only once a later reading confirms it.
 
     Args:
-        clock: the host's.
+        clock: the host's clock.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ahead = clock.now() - clock.monotonic()  # of the wall clock before the monotonic one, as believed
-        self._step: tuple[float, float] | None = None  # the step that is not believed yet, and when it was first seen
+        self._ahead = clock.now() - clock.monotonic()  # the wall clock less the monotonic clock, as far as it counts
+        self._step: tuple[float, float] | None = None  # an unconfirmed value of `_ahead`, and when it was first read
 
     def now(self) -> float:
         """Return the time of operations, answers and compactions, in seconds since the epoch."""

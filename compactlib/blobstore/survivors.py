@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which records outlive one step of a compaction, and into which output each goes. Pure, over a frozen snapshot.
+"""The survivors of one step of a compaction, and the output of each. Pure, over a frozen snapshot.
 
-Survivors are packed one behind the other in the order of the sources, so outputs never outnumber sources: what one
-source keeps fits into one output. With `place`, they are packed class by class, the lowest class first, unless that
-would take more outputs. Outputs take the first positions of the sources, with the highest of their generations plus
-one.
+Survivors are packed in the order of the sources, so outputs never outnumber sources: the survivors of one source fit
+into one output. With `place`, they are packed class by class, the lowest class first, unless that needs more outputs.
+Outputs take the first positions of the sources, and the highest generation of the sources plus one.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ _PUT = int(RecordKind.PUT)
 
 
 class Survivor(NamedTuple):
-    """A record that is copied, as `place` sees it. Times are milliseconds since the epoch.
+    """A record to copy, as `place` sees it. Times are milliseconds since the epoch.
 
     Attributes:
-        written_ms: when its operation was made.
-        until_ms: until when it is kept, as far as is known; `MAX_TIME_MS` or more if nothing says.
+        written_ms: the time of its operation.
+        until_ms: the last time at which it is kept; `MAX_TIME_MS` or more if unknown.
         size: bytes of the record.
-        copies: how often its segment was compacted: at least as often as it was copied.
-        earlier_ms: when the PUTs of its id were made that it has replaced and the log still holds, in any order.
-        now_ms: when the step began.
+        copies: how often its segment was compacted, which is at least how often the record was copied.
+        earlier_ms: the times of older PUTs of its id that the log still holds, in any order.
+        now_ms: the time at which the step began.
     """
 
     written_ms: int
@@ -49,7 +48,7 @@ class Survivor(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known until when it is kept."""
+        """Whether the time until which it is kept is known."""
         return self.until_ms < MAX_TIME_MS
 
 
@@ -59,13 +58,13 @@ Place: TypeAlias = Callable[[Survivor], int]
 
 @attrs.define(eq=False)
 class Picked:
-    """The records that one source gives to one output, ascending by offset; 24 bytes each.
+    """Records of one segment, ascending by offset, such as those that one output gets of one source; 24 bytes each.
 
     Attributes:
-        segment: the source.
-        offsets: where each record begins in it.
-        sizes: how long each is.
-        sequences: the number of each.
+        segment: the segment.
+        offsets: the offset of each record in it.
+        sizes: the bytes of each record.
+        sequences: the number of each record.
     """
 
     segment: SegmentName
@@ -79,8 +78,8 @@ class OutputPlan:
     """One output.
 
     Attributes:
-        name: its name.
-        picked: what it gets, source by source.
+        name: the output's name.
+        picked: its records, source by source.
     """
 
     name: SegmentName
@@ -88,30 +87,33 @@ class OutputPlan:
 
     @property
     def records(self) -> int:
-        """How many records it gets."""
+        """The number of its records."""
         return sum(len(part.offsets) for part in self.picked)
 
     @property
     def end(self) -> int:
-        """The offset behind its last record."""
+        """The offset after its last record."""
         return SEGMENT_HEADER_BYTES + sum(sum(part.sizes) for part in self.picked)
 
     @property
-    def sequences(self) -> array[int]:
-        """The number of each record, in order."""
-        return array("Q", chain.from_iterable(part.sequences for part in self.picked))
+    def written(self) -> Picked:
+        """Its records, at the offsets that they have in the output."""
+        sizes = array("Q", chain.from_iterable(part.sizes for part in self.picked))
+        offsets = array("Q", accumulate(sizes, initial=SEGMENT_HEADER_BYTES))
+        return Picked(self.name, offsets[:-1], sizes,
+                      array("Q", chain.from_iterable(part.sequences for part in self.picked)))
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Survivors:
-    """What one step copies.
+    """The choice of one step.
 
     Attributes:
-        sources: the segments that it replaces, in the order of copying.
-        outputs: what it writes, none of them empty.
-        verdicts: how many records of the sources had which verdict.
-        last_sequence: the newest record that the decision knew of.
-        classes: how many records are copied of each class, if they are placed.
+        sources: the segments to replace, in the order of copying.
+        outputs: the new segments, each with at least one record.
+        verdicts: the number of records of the sources for each verdict.
+        last_sequence: the newest record of the snapshot.
+        classes: the number of records to copy of each class, if they are placed.
     """
 
     sources: tuple[SegmentName, ...]
@@ -131,9 +133,9 @@ class Survivors:
                    for output in self.outputs for part in output.picked)
 
     def are_hit_by(self, entries: Iterable[IndexEntry], snapshot: LogContents) -> bool:
-        """Whether one of these newer entries revives a blob whose PUT is dropped.
+        """Whether one of these newer entries revives a blob with a PUT that is dropped.
 
-        The store refuses that for what is gone by its clock; a clock that was set back, or a peer, may still do it.
+        By its own clock the store refuses that; after the clock was set back, or by a peer, it is possible.
         """
         for entry in entries:
             if entry.kind in (RecordKind.UNDELETE, RecordKind.TTL_UPDATE):
@@ -145,16 +147,16 @@ class Survivors:
 
 def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rules: Rules, *, segment_bytes: int,
                      retention_ms: int, place: Place | None, check: Callable[[], None]) -> Survivors:
-    """Decide one step, in one pass over the index entries of its sources.
+    """Choose the survivors of one step, in one pass over the index entries of its sources.
 
     Args:
-        snapshot: of the log; every record in it is durable.
+        snapshot: a snapshot of the log; every record in it is durable.
         sources: the segments to replace, in the order of copying.
-        rules: what is kept.
+        rules: the times and rules of the verdicts.
         segment_bytes: capacity of a segment.
-        retention_ms: for how long a deleted blob is kept.
-        place: gives the class of each survivor.
-        check: called with each piece of work; what it raises ends it.
+        retention_ms: how long a deleted blob is kept.
+        place: returns the class of each survivor.
+        check: called for each record; an exception ends the pass.
     """
     compacting, verdicts, kept = frozenset(sources), Counter[Verdict](), [Picked(name) for name in sources]
     classes = array("q")
@@ -166,13 +168,15 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
             if end is None and len(history) > OFTEN:
                 end = ends[entry.id] = BlobEnd.of(history)
             verdict = judge(entry, history, rules, compacting, end)
-            verdicts[verdict] += 1
-            if verdict is Verdict.KEEP:
+            if verdict is not Verdict.KEEP:
+                verdicts[verdict] += 1
+            else:
                 part.offsets.append(entry.offset)
                 part.sizes.append(entry.size)
                 part.sequences.append(entry.sequence)
                 if place is not None:
                     classes.append(_class_of(place, entry, history, rules.now_ms, retention_ms))
+        verdicts[Verdict.KEEP] += len(part.offsets)
     outputs = _packed(((part, row) for part in kept for row in range(len(part.offsets))), segment_bytes)
     if place is not None and len(outputs) > 1:
         by_class = _packed(_by_class(kept, classes), segment_bytes)
@@ -181,13 +185,13 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
     generation = 1 + max(name.generation for name in sources)
     named = tuple(OutputPlan(SegmentName(source.position, generation), tuple(picked))
                   for source, picked in zip(sources, outputs, strict=False))
-    assert len(named) == len(outputs), "what one source keeps fits into one output"
+    assert len(named) == len(outputs), "the survivors of one source fit into one output"
     return Survivors(sources=tuple(sources), outputs=named, verdicts=verdicts, last_sequence=snapshot.last_sequence,
                      classes=Counter(classes))
 
 
 def _packed(records: Iterable[tuple[Picked, int]], segment_bytes: int) -> list[list[Picked]]:
-    """Return what each output gets, if these rows are packed one behind the other."""
+    """Return the records of each output, if these rows are packed in this order."""
     room, left, outputs = segment_bytes - SEGMENT_HEADER_BYTES, 0, list[list[Picked]]()
     for part, row in records:
         size = part.sizes[row]
@@ -205,7 +209,7 @@ def _packed(records: Iterable[tuple[Picked, int]], segment_bytes: int) -> list[l
 
 
 def _by_class(kept: Sequence[Picked], classes: Sequence[int]) -> Iterator[tuple[Picked, int]]:
-    """Yield the rows class by class, those of one class as they are copied."""
+    """Yield the rows class by class, within a class in the order of copying."""
     starts = list(accumulate((len(part.offsets) for part in kept), initial=0))
     for number in sorted(range(len(classes)), key=classes.__getitem__):
         place = bisect_right(starts, number) - 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LogWriter`: the end of the active segment, what of it is durable, and the syncs that threads share."""
+"""`LogWriter`: the end of the active segment, its durable end, and the syncs that threads share."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Place: TypeAlias = tuple[SegmentName, int]
 class LogWriter:
     """Writes records at the end of the active segment. All but `sync_to` is called under the store's lock.
 
-    A sync that failed once proves nothing when it is tried again, so that every later one fails as well.
+    After a failed sync a second sync proves nothing, so every later sync fails, too.
 
     Args:
         files: the disk.
         folder: the store's folder.
-        header: of the active segment, whose file exists.
-        end: the offset behind its last record, all durable.
+        header: the header of the active segment; its file exists.
+        end: the offset after its last record; all records are durable.
 
     Attributes:
-        header: of the active segment.
-        end: the offset behind its last record.
-        unsynced_records: how many were written since the last sync.
+        header: the header of the active segment.
+        end: the offset after its last record.
+        unsynced_records: the number of records since the last sync.
     """
 
     def __init__(self, files: Files, folder: str, header: SegmentHeader, end: int) -> None:
@@ -49,7 +49,7 @@ class LogWriter:
         self._failed: StorageError | None = None
         path = os.path.join(folder, header.name.log_file)
         self._out = files.open(path)
-        self._synced_through: OutFile = files.open(path)  # by threads that wait, while another one writes
+        self._synced_through: OutFile = files.open(path)  # synced by waiting threads while another thread writes
 
     @property
     def segment(self) -> SegmentName:
@@ -58,7 +58,7 @@ class LogWriter:
 
     @property
     def room(self) -> int:
-        """How many bytes still fit into the active segment."""
+        """The bytes that fit into the active segment."""
         return self.header.capacity_bytes - self.end
 
     @property
@@ -71,15 +71,15 @@ class LogWriter:
         return self._synced >= position
 
     def write(self, pieces: Sequence[Buffer]) -> None:
-        """Write behind the end; counts for nothing before `keep`."""
+        """Write at the end; the bytes do not count before `keep`."""
         self._out.write_at(self.end, pieces)
 
     def take_back(self) -> None:
-        """Cut off what `write` has left behind the end."""
+        """Truncate the bytes of a failed `write`."""
         self._out.truncate(self.end)
 
     def keep(self, size: int) -> None:
-        """Have the `size` bytes behind the end be a record from now on."""
+        """Count the `size` bytes at the end as a record."""
         self.end += size
         self.unsynced_records += 1
 
@@ -92,7 +92,7 @@ class LogWriter:
         self.unsynced_records = 0
 
     def sync_to(self, position: Place) -> None:
-        """Make everything before `position` durable. Threads may call it together: one sync serves all that wait."""
+        """Make everything before `position` durable. Threads may call it concurrently: they share one sync."""
         with self._sync_lock:
             if self._synced < position:
                 self._sync(self._synced_through, (self.header.name, self.end))
@@ -108,10 +108,10 @@ class LogWriter:
         self._synced = max(self._synced, reached)
 
     def roll(self, header: SegmentHeader) -> None:
-        """Go on in a new segment. The active one has to be synced; the new one is durable when this returns."""
+        """Begin a new segment, durably. The active segment has to be synced."""
         path = os.path.join(self._folder, header.name.log_file)
         if look_at(path) is not None:
-            # Left by an attempt that failed; nothing was written to it.
+            # A leftover of a failed attempt, without records.
             self._files.unlink(path)
         opened: list[OutFile] = []
         try:
@@ -134,6 +134,6 @@ class LogWriter:
             each.close()
 
     def close(self) -> None:
-        """Let the files go, without a sync; closing again does nothing."""
+        """Close the files, without a sync; closing again does nothing."""
         self._out.close()
         self._synced_through.close()

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which records a compaction keeps: the rules as one pure function over all records of one blob.
+"""The verdict on a record, kept or dropped: the rules as one pure function over all records of one blob.
 
-Nothing in the rules comes back to life by time alone, so the answer for a record is two times: one that the reference
-time must not pass (then a delete is in effect) and one that now must not pass (then the blob has expired).
-`kept_until` gives both; `judge` compares them with the times of a compaction, and `lifetimes` leaves them open, so that
-statistics of any time are sums.
+Time alone never revives a record, so its lifetime is two times: the last reference time (later, a delete is in effect)
+and the last present time (later, the blob has expired) at which it is kept. `kept_until` returns both; `judge` compares
+them with the times of a compaction; `lifetimes` returns them, so that statistics of any time are sums.
 
-Everything follows from the newest state of the blob: the record with the highest sequence among its PUT, DELETE and
-UNDELETE, and whether a TTL_UPDATE has made it permanent. "Latest" is always the sequence, never the place in the log.
+All rules follow from the newest state of the blob: the record with the highest sequence among its PUT, DELETE and
+UNDELETE, and whether a TTL_UPDATE has made it permanent. "Newest" refers to the sequence, not to the place in the log.
 
 | record | newest state PUT | DELETE | UNDELETE |
 |---|---|---|---|
@@ -20,9 +19,9 @@ UNDELETE, and whether a TTL_UPDATE has made it permanent. "Latest" is always the
 A delete is in effect strictly before the reference time. A blob is expired strictly after its expiry, at the time of
 the copying, not at the reference time.
 
-A blob that was put again, over an expired, a deleted or a superseded one, has several PUTs: the last one counts.
+A blob that was put again, over an expired, a deleted or a superseded blob, has several PUTs: the last PUT counts.
 
-Invariant: no record is dropped while an older record of the same blob survives it, since the older state would become
+Invariant: no record is dropped while an older record of the same blob survives, since the older state would become
 visible again. A tombstone outlives all other records of its blob. A record survives if its segment is not compacted in
 the same step.
 """
@@ -41,7 +40,7 @@ from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind
 _PUT, _DELETE, _TTL_UPDATE, _UNDELETE = map(int, RecordKind)
 _TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
 FOREVER = (1 << 63) - 1
-"""The time of what does not happen."""
+"""The time of an event that never happens."""
 _GONE = -1
 
 
@@ -51,25 +50,25 @@ class Verdict(enum.Enum):
     KEEP = "kept"
     EXPIRED = "its blob has expired"
     DELETED = "its blob was deleted"
-    SUPERSEDED = "a later delete or undelete says more"
+    SUPERSEDED = "a later delete or undelete supersedes it"
     REPLACED = "its blob was put again"
-    ORPHANED = "it changes the time to live of a blob that is gone"
+    ORPHANED = "it changes the time to live of a blob that was dropped"
     PURGED = "a tombstone that is no longer needed"
 
 
 def never(entry: IndexEntry) -> bool:
-    """The default of the questions that the rules ask: no."""
+    """Return `False`: the default of `seen_by_all_peers`."""
     return False
 
 
 @attrs.frozen(kw_only=True)
 class PurgeRules:
-    """What a compaction may remove besides what is deleted or has expired.
+    """The rules by which compactions remove tombstones.
 
     Attributes:
-        purge_tombstones: whether deletes that are no longer needed go.
-        seen_by_all_peers: asked about a tombstone whose PUT is gone: whether every peer that counts has read it.
-            Without peers to ask, only expired tombstones go.
+        purge_tombstones: whether tombstones that are not needed any more are removed.
+        seen_by_all_peers: returns whether every peer has read a tombstone; called for tombstones without a PUT. By
+            default only expired tombstones are removed.
     """
 
     purge_tombstones: bool = False
@@ -78,12 +77,12 @@ class PurgeRules:
 
 @attrs.frozen(kw_only=True)
 class Rules:
-    """What a compaction judges records by.
+    """The times and rules of one compaction.
 
     Attributes:
         reference_ms: deletes made strictly before it are in effect.
         now_ms: blobs that expire strictly before it have expired.
-        purge: what else may go.
+        purge: the rules for tombstones.
     """
 
     reference_ms: int
@@ -92,18 +91,18 @@ class Rules:
 
 
 def expiry(expires_ms: int, flags: int) -> int:
-    """The last time at which a blob whose newest record has this expiry and these flags has not expired."""
+    """Return the last time at which a blob has not expired, given expiry and flags of its newest record."""
     return FOREVER if expires_ms < 0 or flags & _TTL_UPDATED else expires_ms
 
 
 class BlobEnd(NamedTuple):
-    """What the newest records of a blob say of its end.
+    """The newest state of a blob, and its end.
 
     Attributes:
-        newest: its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left of it.
+        newest: its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left.
         put: its last PUT, `None` if a compaction removed it.
-        deleted_ms: when it was deleted, `FOREVER` if it is not.
-        expires_ms: the last time at which it has not expired, `FOREVER` if it never does.
+        deleted_ms: the time of its delete, `FOREVER` if it is not deleted.
+        expires_ms: the last time at which it has not expired, `FOREVER` if it never expires.
     """
 
     newest: IndexEntry | None
@@ -113,7 +112,7 @@ class BlobEnd(NamedTuple):
 
     @classmethod
     def of(cls, history: Sequence[IndexEntry]) -> BlobEnd:
-        """Of all its records, ascending by sequence; of copies of one record, the first counts."""
+        """Return the end of a blob, given its records, ascending by sequence; of equal sequences the first counts."""
         newest = put = None
         is_permanent = False
         for entry in history:
@@ -132,12 +131,12 @@ class BlobEnd(NamedTuple):
 
 
 class KeptUntil(NamedTuple):
-    """Until when a record is kept, if nothing more is written about its blob.
+    """The lifetime of a record, if nothing more is written about its blob.
 
     Attributes:
         reference_ms: the last reference time at which it is kept.
-        now_ms: the last time at which it is kept; below 0 if it never is.
-        why: what its verdict is once that time has passed.
+        now_ms: the last present time at which it is kept; below 0 for never.
+        why: its verdict after that time.
     """
 
     reference_ms: int
@@ -147,13 +146,13 @@ class KeptUntil(NamedTuple):
 
 def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], rules: PurgeRules,
                compacting: Collection[SegmentName]) -> KeptUntil:
-    """The rules: until when a compaction of these segments keeps a record. O(n) in the records of the blob.
+    """Return until when a compaction of these segments keeps a record: the rules. O(n) in the records of the blob.
 
     Args:
         entry: the record, in one of the segments.
-        blob: what its blob's history says of the blob's end.
+        blob: the end of its blob.
         history: every record of the blob in the store.
-        rules: what else may go.
+        rules: the rules for tombstones.
         compacting: the segments that are compacted together.
     """
     newest, put, deleted, expires = blob
@@ -182,13 +181,13 @@ def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], 
 
 
 def _outlives(entry: IndexEntry, history: Sequence[IndexEntry], compacting: Collection[SegmentName]) -> bool:
-    """Whether a record that `entry` supersedes stays in a segment that is not compacted."""
+    """Whether a segment that is not compacted holds a record that `entry` supersedes."""
     return any(other.sequence != entry.sequence and (other.sequence < entry.sequence or entry.kind == _DELETE)
                and other.segment not in compacting for other in history)
 
 
 def _tombstone_until(tombstone: IndexEntry, rules: PurgeRules) -> int:
-    """The last time at which a tombstone whose PUT is gone is kept."""
+    """Return the last time at which a tombstone without a PUT is kept."""
     if not rules.purge_tombstones:
         return FOREVER
     return _GONE if rules.seen_by_all_peers(tombstone) else expiry(tombstone.expires_ms, 0)
@@ -196,14 +195,14 @@ def _tombstone_until(tombstone: IndexEntry, rules: PurgeRules) -> int:
 
 def judge(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules, compacting: Collection[SegmentName],
           end: BlobEnd | None = None) -> Verdict:
-    """Return the verdict on a record if these segments, of which one holds it, are compacted together. O(n).
+    """Return the verdict on a record of one of these segments, if they are compacted together. O(n).
 
     Args:
         entry: the record.
         history: every record of its blob, ascending by sequence.
-        rules: times and questions.
+        rules: the times and rules.
         compacting: the segments.
-        end: what the history says of the blob's end, if that is known.
+        end: the end of the blob, if known.
     """
     if len(history) == 1 and entry.kind == _PUT:
         # Most blobs were put once and never touched again.
@@ -216,14 +215,14 @@ def judge(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules, compac
 
 
 class Lifetime(NamedTuple):
-    """Until when a record is kept by a compaction of its segment, if nothing more is written about its blob.
+    """Until when a compaction of its segment keeps a record, if nothing more is written about its blob.
 
     Attributes:
-        segment: where the record lies.
-        size: its bytes.
+        segment: the record's segment.
+        size: the record's bytes.
         reference_until: the last reference time at which it is kept, milliseconds.
-        now_until: the last time at which it is kept, milliseconds.
-        offset: where the record begins.
+        now_until: the last present time at which it is kept, milliseconds.
+        offset: the record's offset.
     """
 
     segment: SegmentName
@@ -238,11 +237,11 @@ class Lifetime(NamedTuple):
 
 
 def lifetimes(history: Sequence[IndexEntry], rules: PurgeRules) -> Iterator[Lifetime]:
-    """Yield the lifetimes of all records of one blob; a record that is not kept at any time is left out.
+    """Yield the lifetimes of the records of one blob that are kept at any time.
 
     Args:
         history: every record of the blob in the store, ascending by sequence.
-        rules: what else may go.
+        rules: the rules for tombstones.
     """
     end = BlobEnd.of(history)
     for entry in history:

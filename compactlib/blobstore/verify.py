@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proof that a store holds what it should: records against their CRC, the index against the log, the folder.
+"""Verification of a store: records against their CRC, the index against the log, and the files of the folder.
 
-Findings: `damage`; `missing` records, which the index names and the log has not, and lost segments; records without an
-index entry (`orphan`: dropped by the next compaction); `order`; and files that nothing needs (`leftover`).
+Findings: `damage`; `missing` records, which the index names and the log does not hold, and lost segments; records
+without an index entry (`orphan`: dropped by the next compaction); `order`; and leftover files (`leftover`).
 """
 
 from __future__ import annotations
@@ -13,30 +13,27 @@ from collections.abc import Callable, Iterable
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.erasure import pending_erasures
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.records import IndexEntry, RecordFlag
+from compactlib.blobstore.records import IndexEntry
 from compactlib.blobstore.scan import Scanned, scan_records
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile
 from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.report import Finding, VerifyReport
 
-MAX_TRIES = 20
-"""How often a verification begins again because a compaction has taken a segment away from it."""
-
 
 def verify_log(folder: str, snapshot: LogContents, is_there: Callable[[SegmentName], bool], names: Iterable[str],
                budget: Budget) -> VerifyReport | None:
-    """Read every record of a log, and compare it with its index. Writers and compactions may go on meanwhile.
+    """Read every record of a log, and compare it with its index. Writers and compactions may run concurrently.
 
     Args:
-        folder: the store's.
-        snapshot: of the log.
+        folder: the store's folder.
+        snapshot: a snapshot of the log.
         is_there: whether a segment is in the log now.
-        names: files that nothing needs.
-        budget: asked for the bytes to read, segment by segment.
+        names: the leftover files.
+        budget: spends the bytes of each segment before it is read.
 
     Returns:
-        `None` if a compaction took a segment away before it was read.
+        The report; `None` if a compaction removed a segment before it was read.
     """
     findings: list[Finding] = []
     records = read = 0
@@ -65,9 +62,9 @@ def verify_log(folder: str, snapshot: LogContents, is_there: Callable[[SegmentNa
 
 
 def verify_segment(snapshot: LogContents, name: SegmentName, file: SegmentFile, end: int) -> tuple[list[Finding], int]:
-    """Compare the records of a segment with its index; return what was found, and how many entries the index has.
+    """Compare the records of a segment with its index; return the findings, and the number of index entries.
 
-    What a hard delete overwrites meanwhile, or was kept from overwriting wholly, is no finding.
+    A record that a hard delete is overwriting, or has overwritten in part, is no finding.
     """
     entries = {entry.offset: entry for entry in snapshot.entries_of(name)}
     count = len(entries)
@@ -97,12 +94,12 @@ def verify_segment(snapshot: LogContents, name: SegmentName, file: SegmentFile, 
 
 
 def _is_erased(file: SegmentFile, entry: IndexEntry) -> bool:
-    """Whether a hard delete is about to overwrite the content of a record, or has done so since it was read."""
-    # In this order: what is named no more, is overwritten.
+    """Whether the note of the hard delete names a record, or the content was overwritten after the record was read."""
+    # In this order: a record is overwritten before the note is cleared.
     pending = pending_erasures(os.path.dirname(file.path), file.header.incarnation)
     if entry.offset in pending.get(entry.segment, ()):
         return True
-    return any(found.entry is not None and not found.found and bool(found.entry.flags & RecordFlag.ERASED)
+    return any(found.entry is not None and not found.found and found.entry.is_erased
                and _describes(entry, found.entry) for found in scan_records(file, entry.offset, entry.end))
 
 
@@ -112,5 +109,5 @@ def _damage(file: SegmentFile, name: SegmentName, at: Scanned, expected: str, fo
 
 
 def _describes(entry: IndexEntry, here: IndexEntry) -> bool:
-    """Whether an index entry is that of the record that lies in its place, but for its flags."""
+    """Whether an index entry equals that of the record at its offset, except for its flags."""
     return entry == here._replace(flags=entry.flags, segment=entry.segment)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract between a store and the policy that chooses what its compaction takes, on one page.
+"""The contract between a store and its policy of compaction, on one page.
 
-A policy is a pure function: `choose(view, now) -> Choice`. The view is an immutable picture of the store: how full it
-is, and for each segment how much of it a compaction would have to copy. The choice names the segments to take, and why
-these; one of nothing says which gate is shut, its value and its setting. What that costs and what it brings is computed
-by `plan.plan_for`, the same for every policy.
+A policy is a pure function: `choose(view, now) -> BlobChoice`. The view is an immutable picture of the store: its fill,
+and for each segment the bytes that a compaction would copy. The choice names the segments to take and the reason. An
+empty choice names the shut gate, its value and its setting. `plan.plan_for` computes cost and benefit, by the same
+rules for every policy.
 
-A choice may name any of the view's eligible segments, neighbours or not: what is true of a blob does not follow from
-where its records lie. What a policy remembers from one plan to the next is in `view.history`, which changes
-only when a plan has been carried out.
+A choice may name any of the view's eligible segments, neighbours or not: the state of a blob does not depend on the
+place of its records. A policy keeps no state between plans; `view.history` changes only when a plan was carried out.
 
 `check_policy` with `blob_views()` (`compactlib.testing`) tries a policy on many stores. The library's policies are in
 `compactlib.blobstore.policies`.
@@ -31,18 +30,18 @@ from compactlib.errors import InvalidInput
 from compactlib.report import Printed
 
 CopyOrder: TypeAlias = Literal["log", "choice", "age"]
-"""In which order a policy has its victims copied: as they lie in the log; best first, so that segments of like score
-share an output; or the one first whose newest record is oldest, so that like ages do."""
+"""The order in which victims are copied: log order; the policy's choice, best first, so that segments of similar score
+share an output; or by age of the newest record, oldest first, so that segments of similar age share one."""
 _FURTHER_BACK = 16
 
 
 @attrs.frozen
 class Dying:
-    """Valid bytes of a segment that need not be copied any more after a time, if nothing is written meanwhile.
+    """Valid bytes of a segment that expire at a known time, if nothing more is written about their blobs.
 
     Attributes:
-        at: until when they are valid, seconds since the epoch; strictly after it they are not.
-        bytes: how many.
+        at: the last time at which they are valid, seconds since the epoch.
+        bytes: their number.
     """
 
     at: float
@@ -50,23 +49,23 @@ class Dying:
 
 
 PlanKind: TypeAlias = Literal["normal", "full"]
-"""Which schedule a plan answers to."""
+"""The schedule that a plan belongs to."""
 
 
 @attrs.frozen(kw_only=True)
 class LastPlans:
-    """From when a store's schedules count, in seconds since the epoch.
+    """The start of a store's schedules, in seconds since the epoch.
 
     Attributes:
-        since: when the store was created: schedules count from here until they have run once.
-        last_full_at: when a plan over the full range was last carried out; `None` if never.
+        since: the creation of the store; a schedule that has never run counts from here.
+        last_full_at: when the last plan over the full range was carried out; `None` for never.
     """
 
     since: float
     last_full_at: float | None = None
 
     def after(self, kind: PlanKind, done_at: float) -> LastPlans:
-        """Return the same once a plan of this kind has been carried out."""
+        """Return the history after a plan of this kind was carried out."""
         return attrs.evolve(self, last_full_at=done_at) if kind == "full" else self
 
 
@@ -75,17 +74,17 @@ class SegmentView:
     """One log segment as a policy sees it.
 
     Attributes:
-        name: its name.
+        name: the segment's name.
         used_bytes: from the end of its header to the end of its last record.
         valid_bytes: bytes of the records that a compaction would copy.
-        eligible: whether a compaction may take it: not the newest one, and without an entry in the journal.
+        eligible: whether a compaction may take it; the active segment and segments of the journal are not eligible.
         last_modified: time of the newest operation in it, seconds since the epoch.
-        dying: what of its valid bytes will die by itself, in order of time; as far ahead as the statistics look.
-        disk_bytes: what its files take, header and index files included; `None` if unknown.
-        damage: why it is left out for damage; empty if it is not. Then it is not eligible.
+        dying: valid bytes that expire within the forecast, ascending by time.
+        disk_bytes: size of its files, header and index files included; `None` if unknown.
+        damage: the damage for which it is left out, and then it is not eligible; empty if there is no damage.
 
     Raises:
-        InvalidInput: valid bytes are not a part of the used ones, or `dying` does not ascend or is more than is valid.
+        InvalidInput: `valid_bytes` exceeds `used_bytes`, or `dying` does not ascend or exceeds `valid_bytes`.
     """
 
     name: SegmentName
@@ -106,11 +105,11 @@ class SegmentView:
                                f"{self.disk_bytes} bytes on disk; give seconds since the epoch, and 0 bytes or more")
         if self.dying and (any(first.at > second.at for first, second in pairwise(self.dying))
                            or sum(each.bytes for each in self.dying) > self.valid_bytes):
-            raise InvalidInput(f"segment {self.name}: what is dying must ascend in time and is at most the "
-                               f"{self.valid_bytes} bytes that are valid")
+            raise InvalidInput(f"segment {self.name}: `dying` has to ascend in time, and to sum up to at most the "
+                               f"{self.valid_bytes} valid bytes")
 
     def valid_bytes_at(self, when: float) -> int:
-        """How many of the valid bytes will still be valid at `when` (seconds), if nothing is written meanwhile."""
+        """Return how many of the valid bytes are still valid at `when` (seconds), if nothing more is written."""
         return self.valid_bytes - sum(each.bytes for each in self.dying if each.at < when)
 
 
@@ -120,21 +119,20 @@ class BlobView(Printed):
 
     Attributes:
         store: the store's name, for messages, and to spread schedules.
-        incarnation: 16 bytes that are the store's own; a plan carries them, so that no other store takes it.
+        incarnation: the store's 16 bytes; a plan carries them, so that no other store accepts it.
         capacity_bytes: capacity of the whole log.
         segment_bytes: capacity of one segment, its header included.
         header_bytes: size of a segment's header.
-        max_blob_bytes: the largest record to reckon with: what an output may have to leave unused at its end.
-        used_bytes: used capacity: whole segments before the last one, and the last one up to its end.
-        reference_time: what the valid bytes were counted for: deletes made strictly before it are in effect;
-            seconds since the epoch.
-        retention_seconds: how long a delete is not yet in effect.
-        segments: every segment, in log order, those without valid bytes included.
+        max_blob_bytes: the largest record to expect, and so the most that an output leaves unused at its end.
+        used_bytes: used capacity: every segment before the active one counts whole, the active one up to its end.
+        reference_time: deletes made strictly before it are in effect; seconds since the epoch.
+        retention_seconds: time from a delete until it is in effect.
+        segments: every segment, in log order, including segments without valid bytes.
         history: the plans carried out so far.
 
     Raises:
         InvalidInput: the segments do not ascend, a number is negative or not finite, the newest segment is
-            eligible, or nothing is left of a segment beside header and largest blob.
+            eligible, or a segment has no room besides its header and the largest blob.
     """
 
     store: str
@@ -162,7 +160,7 @@ class BlobView(Printed):
             raise InvalidInput(f"store {self.store!r}: segment {self.segments[-1].name} is the newest one, still "
                                f"written to; it cannot be eligible")
         if self.fill_bytes < 1:
-            raise InvalidInput(f"store {self.store!r}: a segment of {self.segment_bytes} bytes has no room beside "
+            raise InvalidInput(f"store {self.store!r}: a segment of {self.segment_bytes} bytes has no room besides "
                                f"{self.header_bytes} of header and a blob of {self.max_blob_bytes}")
 
     @property
@@ -172,7 +170,7 @@ class BlobView(Printed):
 
     @property
     def eligible_runs(self) -> tuple[tuple[SegmentView, ...], ...]:
-        """The eligible segments, cut where one that is not eligible lies between them."""
+        """The eligible segments in runs of neighbours; a segment that is not eligible ends a run."""
         runs: list[list[SegmentView]] = [[]]
         for segment in self.segments:
             if segment.eligible:
@@ -183,27 +181,27 @@ class BlobView(Printed):
 
     @property
     def fill_bytes(self) -> int:
-        """Bytes of records that an output segment is sure to take before one may not fit."""
+        """Bytes of records that always fit into an output segment, whatever the sizes of the records."""
         return self.segment_bytes - self.header_bytes - self.max_blob_bytes
 
     @property
     def used_fraction(self) -> float:
-        """How full the log is, 0 to 1."""
+        """The used part of the log's capacity, 0 to 1."""
         return self.used_bytes / self.capacity_bytes if self.capacity_bytes else 0.0
 
     def benefit(self, count: int, valid_bytes: int) -> int:
-        """By how many segments the log gets shorter, at least, if `count` of them with so many valid bytes are taken.
+        """Return how many segments a compaction of `count` segments with these valid bytes frees at least.
 
-        Negative if they may need more segments than they are now. Records above `max_blob_bytes` may need more still.
+        Negative if the outputs may outnumber the sources. Records above `max_blob_bytes` may need more segments still.
         """
         return count - -(-valid_bytes // self.fill_bytes)
 
     def spread(self, seconds: float) -> float:
-        """This store's own part of `seconds`: always the same, so that stores do not all come due at once."""
+        """Return a part of `seconds`, fixed by the store's name, so that stores do not all fall due at once."""
         return seconds * _hash(self.store.encode("utf-8", "surrogatepass")) / 0xFFFFFFFF
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary a segment, in log order."""
+        """Return one dictionary a segment, in log order."""
         return [{"store": self.store, "segment": str(each.name), "eligible": each.eligible,
                  "used_bytes": each.used_bytes, "valid_bytes": each.valid_bytes, "disk_bytes": each.disk_bytes,
                  "last_modified": each.last_modified} for each in self.segments]
@@ -220,13 +218,13 @@ def _names(given: Iterable[SegmentName | SegmentView]) -> tuple[SegmentName, ...
 
 @attrs.frozen
 class BlobChoice:
-    """What a policy wants compacted, and why; or nothing, and why not.
+    """The segments that a policy wants compacted, and the reason; or no segment, and the reason.
 
     Attributes:
-        victims: the names of the segments to take, each once, of `view.eligible` alone, in the order in which they are
-            copied (`CopyOrder`); empty for nothing. The segments themselves will do.
-        why: one sentence with the numbers in it; for nothing: which gate is shut, its value, and what to change.
-        kind: which schedule it answers to; a `"full"` one is remembered by the store.
+        victims: names of segments of `view.eligible`, each once, in the order in which they are copied (`CopyOrder`);
+            empty for nothing. `SegmentView` values are accepted, too.
+        why: one sentence with its numbers; of an empty choice: the shut gate, its value, and the setting to change.
+        kind: the schedule that it belongs to; the store records when a `"full"` one was carried out.
 
     Raises:
         InvalidInput: there is no reason, or there is no such kind.
@@ -243,17 +241,17 @@ class BlobChoice:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be compacted."""
+        """Whether no segment was chosen."""
         return not self.victims
 
 
 class BlobPolicy(Protocol):
     """Decides whether a store is compacted now, and which segments.
 
-    A small frozen class, attrs or dataclass, whose public fields are its settings.
+    A small frozen class, attrs or dataclass, with its settings as public fields.
 
-    One that reads `SegmentView.dying` declares that by a class attribute `needs_forecast = True`; without it, it is
-    shown no forecast.
+    A policy that reads `SegmentView.dying` sets the class attribute `needs_forecast = True`; without it `dying` is
+    empty.
     """
 
     @property
@@ -261,7 +259,7 @@ class BlobPolicy(Protocol):
         """A short name for plans and reports."""
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:
-        """What to compact now; a choice of nothing says why not.
+        """Return the segments to compact now; an empty choice says why.
 
         Pure: equal arguments give equal choices.
 
@@ -271,20 +269,16 @@ class BlobPolicy(Protocol):
         """
 
 
-# ------------------------------------------------------------------------------------------- what policies are made of
+# ---------------------------------------------------------------------------------------------- helpers for policies
 
 def require_view_of(view: BlobView, store: str, incarnation: bytes) -> None:
-    """Check that a view is one of this store.
-
-    Raises:
-        InvalidInput: it is another's.
-    """
+    """Raise `InvalidInput` if a view is of another store."""
     if view.store != store or view.incarnation not in (b"", incarnation):
         raise InvalidInput(f"the view is of store {view.store!r}, and this is {store!r}; plan where it was made")
 
 
 def shut_by_use(view: BlobView, min_used_fraction: float) -> str:
-    """As `shut_gate`, of this gate alone."""
+    """Return why the store is too empty to be compacted; empty if it is full enough."""
     if view.used_bytes < min_used_fraction * view.capacity_bytes:
         return (f"{view.used_fraction:.1%} of the log is used, below min_used_fraction={min_used_fraction}; lower it, "
                 f"or wait")
@@ -292,11 +286,11 @@ def shut_by_use(view: BlobView, min_used_fraction: float) -> str:
 
 
 def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
-    """Why a store is left alone whatever its segments hold, as the `why` of an empty choice; `""` if it is not.
+    """Return the `why` of an empty choice if no segment may be taken, whatever the segments hold; else `""`.
 
     Args:
         view: the store.
-        min_used_fraction: how full the log has to be; exactly as full is enough.
+        min_used_fraction: the least used part of the log; an equal part suffices.
     """
     if shut := shut_by_use(view, min_used_fraction):
         return shut
@@ -311,14 +305,14 @@ def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
     return ""
 
 
-def too_little(view: BlobView, min_reclaimed_segments: int, told: str = "", advice: str = "") -> BlobChoice:
-    """The choice of nothing, because nothing frees as many segments as a policy asks for.
+def too_little(view: BlobView, min_reclaimed_segments: int, limit: str = "", advice: str = "") -> BlobChoice:
+    """Return an empty choice: no segments free as many as the policy requires.
 
     Args:
         view: the store.
-        min_reclaimed_segments: how many it asks for.
-        told: text on what else stands in the way.
-        advice: what to do about that, if anything helps.
+        min_reclaimed_segments: the number of segments to free.
+        limit: text on a further limit of the policy.
+        advice: the setting that raises that limit.
     """
     valid = sum(segment.valid_bytes for segment in view.eligible)
     kept = sum(not segment.eligible and not segment.damage for segment in view.segments) - 1
@@ -328,24 +322,24 @@ def too_little(view: BlobView, min_reclaimed_segments: int, told: str = "", advi
         if _is_for_large_blobs(view, min_reclaimed_segments) else "",
         f"lower the store's journal_max_entries, for which {kept} more segments are kept" if kept > 0 else "")))
     lower = "lower min_reclaimed_segments" if min_reclaimed_segments > 1 else ""
-    later = (f", as what is deleted is deleted_retention_seconds={view.retention_seconds:g} later"
+    later = (f"; a delete counts deleted_retention_seconds={view.retention_seconds:g} after it was made"
              if view.retention_seconds else "")
     advice = ", or ".join(filter(None, (advice, lower, f"wait until more is dead{later}")))
     return BlobChoice(why=f"no choice among the {len(view.eligible)} eligible segments ({valid:,} valid bytes) is sure "
-                          f"to free min_reclaimed_segments={min_reclaimed_segments}{told}; {advice}")
+                          f"to free min_reclaimed_segments={min_reclaimed_segments}{limit}; {advice}")
 
 
 def _is_for_large_blobs(view: BlobView, segments: int) -> bool:
-    """Whether so many segments would be freed if outputs kept no room free for the largest blob."""
+    """Whether this number of segments would be freed if outputs kept no room free for the largest blob."""
     ordered = emptiest_first(view.eligible)
     return not fewest_that_free(view, ordered, segments) and bool(
         fewest_that_free(attrs.evolve(view, max_blob_bytes=0), ordered, segments))
 
 
 def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: int) -> Sequence[SegmentView]:
-    """The first so many of `ordered` that are sure to free `segments` together; none if not even all of them are.
+    """Return the shortest prefix of `ordered` that frees at least `segments`; empty if there is no such prefix.
 
-    What frees nothing by being there is passed over: a segment too full to make room for itself. O(segments).
+    A segment too full to free any room is skipped. O(segments).
     """
     for taken, _, freed in _one_more_each_time(view, ordered):
         if freed >= segments:
@@ -354,12 +348,12 @@ def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: i
 
 
 def fullest_that_free(view: BlobView, ordered: Sequence[SegmentView], least: int, most: int) -> Sequence[SegmentView]:
-    """The first so many of `ordered` that are sure to free `least` to `most` segments and leave the least room free in
-    their outputs, for each segment that they free; none if not even all of them free `least`.
+    """Return the prefix of `ordered` that frees `least` to `most` segments and leaves the least room in its outputs for
+    each segment freed; empty if all of `ordered` together free fewer than `least`.
 
-    The last that is taken may stand up to 16 places further back, where it fills the outputs better: what is left free
-    at the end of a plan's last output is used by nobody until that is compacted in its turn. What frees nothing by
-    being there is passed over, as by `fewest_that_free`. O(segments).
+    The last segment may be one of the 16 that follow the prefix, if it fills the outputs better: the room left in a
+    plan's last output stays unused until that output is compacted. A segment too full to free any room is skipped.
+    O(segments).
     """
     useful = [segment for segment in ordered if segment.valid_bytes < view.fill_bytes]
     best, least_room, most_freed = slice(0), float("inf"), 0
@@ -379,7 +373,10 @@ def fullest_that_free(view: BlobView, ordered: Sequence[SegmentView], least: int
 
 
 def _one_more_each_time(view: BlobView, ordered: Sequence[SegmentView]) -> Iterator[tuple[list[SegmentView], int, int]]:
-    """The first segments, with their valid bytes, and how many they are sure to free; the list grows."""
+    """Yield each prefix without segments too full to free room, its valid bytes, and how many segments it frees.
+
+    The prefix is one list that grows.
+    """
     valid = 0
     taken: list[SegmentView] = []
     for segment in ordered:
@@ -390,13 +387,13 @@ def _one_more_each_time(view: BlobView, ordered: Sequence[SegmentView]) -> Itera
 
 
 def emptiest_first(segments: Sequence[SegmentView]) -> list[SegmentView]:
-    """Sorted by valid bytes; of equals, in log order."""
-    # In two passes: most come in log order, and a pair for each would be made, and kept an eye on.
+    """Return the segments sorted by valid bytes; equals in log order."""
+    # Two stable sorts: a key of two values would make a tuple for each segment.
     return sorted(sorted(segments, key=attrgetter("name")), key=attrgetter("valid_bytes"))
 
 
 def in_copy_order(taken: Sequence[SegmentView], order: CopyOrder) -> Sequence[SegmentView]:
-    """The segments that a policy takes, best first, in the order in which they are to be copied. O(n log n)."""
+    """Return chosen segments, given best first, in the order in which they are to be copied. O(n log n)."""
     if order == "choice":
         return taken
     ordered = sorted(taken, key=attrgetter("name"))
@@ -404,37 +401,23 @@ def in_copy_order(taken: Sequence[SegmentView], order: CopyOrder) -> Sequence[Se
 
 
 def is_copy_order(_: object, field: attrs.Attribute[Any], value: object) -> None:
-    """Check, for `attrs`, that a policy's setting is a `CopyOrder`.
-
-    Raises:
-        InvalidInput: it is none.
-    """
+    """Validate, for `attrs`, that a policy's setting is a `CopyOrder`; raise `InvalidInput` if not."""
     require_one_of(field.name, value, CopyOrder)
 
 
 def fraction(default: float) -> Any:
-    """A policy's setting that is a part of a whole, for `attrs`; `InvalidInput` if it is not in 0 .. 1."""
+    """Return the `attrs` field of a setting that is a fraction; other values than 0 .. 1 raise `InvalidInput`."""
     return attrs.field(default=default, validator=_is_fraction)
 
 
 def seconds(default: float) -> Any:
-    """A policy's setting that is a length of time, for `attrs`; `InvalidInput` if it is negative or not finite."""
+    """Return the `attrs` field of a setting in seconds; a negative or infinite value raises `InvalidInput`."""
     return attrs.field(default=default, validator=is_seconds())
 
 
 def whole(default: int, *, least: int = 0) -> Any:
-    """A policy's setting that is a count, for `attrs`; `InvalidInput` if it is no whole number, or below `least`."""
+    """Return the `attrs` field of a setting that is a count; a value below `least` raises `InvalidInput`."""
     return attrs.field(default=default, validator=is_whole(least))
-
-
-def flag(default: bool) -> Any:
-    """A policy's setting that is a yes or a no, for `attrs`; `InvalidInput` if it is neither."""
-    return attrs.field(default=default, validator=_is_flag)
-
-
-def _is_flag(_: object, field: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, bool):
-        raise InvalidInput(f"{field.name} is {value!r}; it is True or False")
 
 
 def _is_fraction(_: object, field: attrs.Attribute[Any], value: object) -> None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A versioned schema catalog with a durable update log, whose history is cut once no node needs it (Apache Ignite 3).
+"""A versioned schema catalog with a durable update log, whose history is cut when no node needs it (Apache Ignite 3).
 
-Schema changes make versions, kept in an update log in a key-value store. A `CatalogService` offers the contract:
-`view` is what is retained and what every node still needs of it, `plan` the highest version below which no node needs
-anything, `compact` puts a snapshot in the place of what lies below, `reclaim` deletes what a cut has left behind. In a
-cluster `run_round` asks every node what it needs; a `CatalogNode` is one of them, with all that belongs to it.
+Each batch of schema changes makes a version, stored in an update log in a key-value store. A `CatalogService` has the
+contract's methods: `view` returns the retained versions and the needs of all nodes, `plan` finds the highest version
+below which no node needs anything, `compact` replaces the history below that version with a snapshot, `reclaim` deletes
+the leftovers of a cut. In a cluster, `run_round` collects a report of needs from every node; `CatalogNode` is the part
+that runs on each node.
 
 >>> from compactlib.catalog import (ActiveTransactions, CatalogService, HybridClock, LocalNeeds, NodeId, PutObject,
 ...                                 Schema, Topology, UpdateLog, Zone)
@@ -22,7 +23,7 @@ cluster `run_round` asks every node what it needs; a `CatalogNode` is one of the
 >>> plan = service.plan(view=service.view(reports=[needs.report()], topology=Topology.of("A"),
 ...                                       low_watermark=service.catalog(2).activation))
 >>> print(plan.explain())
-history is cut to version 2 (of 0 to 3): no node needs what lies below
+history is cut to version 2 (of 0 to 3): no node needs an older version
   low watermark at 1001500 allows up to version 2 (of the coordinator)
 >>> service.compact(plan).before, service.history
 (0, RetainedVersions(2 to 3))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recovery, verification and reclaim of the update log, which share one reader.
+"""Recovery, verification and reclaim of the update log, over a shared reader.
 
-The log must hold a record for every version from its earliest to its latest, the first one a snapshot if it was ever
-cut, no other a snapshot, and none above; activation times ascend strictly. Recovery raises the first thing that
-contradicts this, so a shorter history is never taken for the whole; verification collects all of them.
+The log must hold a record for every version from its earliest to its latest, and no record above the latest. Only the
+earliest record is a snapshot, and only if the log was ever cut. Activation times ascend strictly. Recovery raises the
+first contradiction, so it never accepts a shorter history for the whole; verification collects all contradictions.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ Damage = CorruptData | Unsupported
 
 @attrs.frozen
 class Read:
-    """One version of the log, as it was read.
+    """The result of reading a version from the log.
 
     Attributes:
-        version: its number.
-        catalog: what the updates up to it lead to; `None` where something below or in it cannot be read. It changes
-            when the reader goes on.
-        payload: the update as it is stored; `None` of a snapshot.
+        catalog: the catalog of this version; `None` if this record or an earlier one cannot be read. The reader reuses
+            the object: its content changes with the next version.
+        payload: the stored update; `None` for a snapshot.
         size: bytes of key and record.
-        problem: what is wrong with it.
     """
 
     version: int
@@ -55,15 +53,15 @@ class Read:
 
 
 def read_versions(log: UpdateLog, state: LogState, above: Catalog = EMPTY) -> Iterator[Read]:
-    """Return every version from the earliest to the latest, and those above that should not be there.
+    """Yield a `Read` for every version from the earliest to the latest, and for every stray record above the latest.
 
     Args:
-        log: is read.
-        state: what its marks say.
-        above: where to begin: after this version, unless the log begins above it by now.
+        log: the log to read.
+        state: the log's marks.
+        above: begin after this version, unless the log already begins above it.
 
     Raises:
-        CorruptData: a key among them is no update's.
+        CorruptData: a key under the prefix of updates has no version.
     """
     expected = max(above.version + 1, state.earliest)
     growing: Catalog | None = above.copy()
@@ -116,23 +114,23 @@ def _damaged(version: int, expected: str, found: str) -> CorruptData:
 
 def recover_history(log: UpdateLog, known: RetainedVersions | None = None,
                     state: LogState | None = None) -> RetainedVersions:
-    """Return the history that the log holds; version 0 alone if the log is empty. O(new versions), in pages.
+    """Return the history in the log; version 0 alone if the log is empty. O(new versions), in pages.
 
-    Others may append and cut at the same time: it then reads again.
+    Re-reads if another process appends or cuts at the same time.
 
     Args:
-        log: is read.
-        known: what is known of it already; returned as it is if there is nothing new, with one request.
-        state: what the log's marks say, if that was just read.
+        log: the log to read.
+        known: an earlier result; returned unchanged if the log has no newer version, at the cost of one request.
+        state: the log's marks, if the caller has just read them.
 
     Raises:
-        RecordMissing: a version, a mark or a piece of a snapshot is not there.
-        CorruptData: a record cannot be read, or contradicts another one.
+        RecordMissing: a version, a mark or a piece of a snapshot is missing.
+        CorruptData: a record is damaged, or contradicts another record.
         Unsupported: a later release wrote a record.
-        Busy: the log was cut or grew again and again while it was read.
+        Busy: each attempt to read the log met a new cut or append.
     """
     known = RetainedVersions() if known is None else known
-    if state is None or state.latest < known.latest:  # what was given was read before
+    if state is None or state.latest < known.latest:  # `state` was read before `known`
         state = log.state()
     for _ in range(_MAX_READS):
         try:
@@ -148,20 +146,20 @@ def recover_history(log: UpdateLog, known: RetainedVersions | None = None,
 def _read_on(log: UpdateLog, state: LogState, known: RetainedVersions) -> RetainedVersions:
     if state.latest < known.latest:
         raise RecordMissing(key=keys.LATEST.decode(), version=known.latest, expected=f"version {known.latest}, which "
-                            f"was there before; the log ends at {state.latest}")
+                            f"the log had before; it ends at {state.latest} now")
     updates: list[tuple[Timestamp, bytes]] = []
-    made = [known.catalog(known.latest)]
-    for read in read_versions(log, state, made[0]) if state.latest > known.latest else ():
+    catalogs = [known.catalog(known.latest)]
+    for read in read_versions(log, state, catalogs[0]) if state.latest > known.latest else ():
         if read.problem is not None or read.catalog is None:
             raise read.problem or AssertionError(f"version {read.version} has neither a catalog nor a problem")
-        if read.payload is None:  # the log begins above what is known
-            updates, made = [], [read.catalog.copy()]
-            known = RetainedVersions(made[0])
+        if read.payload is None:  # the log begins above the known versions
+            updates, catalogs = [], [read.catalog.copy()]
+            known = RetainedVersions(catalogs[0])
             continue
         updates.append((read.catalog.activation, read.payload))
-        if read.version == state.latest or is_far_above(made[-1], read.catalog):
-            made.append(read.catalog.copy())
-    found = known.followed_by(updates, made[1:])
+        if read.version == state.latest or is_far_above(catalogs[-1], read.catalog):
+            catalogs.append(read.catalog.copy())
+    found = known.followed_by(updates, catalogs[1:])
     return found.beginning_with(found.catalog(state.earliest)) if state.earliest > found.earliest else found
 
 
@@ -169,13 +167,13 @@ def _read_on(log: UpdateLog, state: LogState, known: RetainedVersions) -> Retain
 
 
 def verify_log(log: UpdateLog, history: RetainedVersions, budget: Budget) -> VerifyReport:
-    """Read every record; `history` is what its owner has in memory, and is held against the log.
+    """Read every record, and compare the log with `history`, the versions in memory.
 
-    Others may append and cut at the same time: it then reads again.
+    Re-reads if another process appends or cuts at the same time.
 
     Raises:
         BudgetSpent: the budget ended.
-        Busy: the log was cut again and again while it was read.
+        Busy: each attempt to read the log met a new cut or append.
     """
     for _ in range(_MAX_READS):
         found = _Verification(log, budget)
@@ -190,7 +188,7 @@ def verify_log(log: UpdateLog, history: RetainedVersions, budget: Budget) -> Ver
 
 
 class _Verification:
-    """One pass over the log, and what it found."""
+    """A pass over the log, with its findings and counters."""
 
     def __init__(self, log: UpdateLog, budget: Budget) -> None:
         self.findings: list[Finding] = []
@@ -200,26 +198,26 @@ class _Verification:
         self._budget = budget
 
     def versions(self, history: RetainedVersions) -> LogState | None:
-        """Read every version; returns what the marks say, `None` if they cannot be read."""
+        """Read every version; return the log's marks, `None` if they are damaged."""
         state = None
-        with self._noting():
+        with self._collecting():
             state = self._log.state()
             for read in read_versions(self._log, state):
                 self._count(read.size)
                 if read.problem is not None:
-                    self._note(read.problem)
+                    self._add_damage(read.problem)
                 elif history.has(read.version) and not (
                         read.catalog == history.catalog(read.version) if read.payload is None else
                         read.version == history.earliest or read.payload == history.payload(read.version)):
                     self.findings.append(Finding("order", keys.update_key(read.version).decode(),
-                                                 f"version {read.version} is another one in memory"))
+                                                 f"version {read.version} differs from the version in memory"))
             for version in range(state.latest + 1, history.latest + 1):
-                self._note(_missing(version))
+                self._add_damage(_missing(version))
         return state
 
     def rest(self) -> None:
-        """Read what a cut has left behind, and everything else in the partition."""
-        with self._noting():
+        """Read the leftovers of cuts, and all other records of the partition."""
+        with self._collecting():
             for key, size in garbage(self._log, self._budget):
                 self._count(size)
                 self.findings.append(Finding("leftover", key.decode("ascii", "backslashreplace"),
@@ -232,7 +230,7 @@ class _Verification:
                 for entry in entries:
                     if entry.key == prefix or prefix.endswith(b"/"):
                         self._count(len(entry.key) + len(entry.value))
-                        with self._noting():
+                        with self._collecting():
                             check(entry.key, entry.value)
 
     def _check_cell(self, key: bytes, stored: bytes) -> None:
@@ -244,20 +242,20 @@ class _Verification:
         self.bytes_read += size
 
     @contextmanager
-    def _noting(self) -> Iterator[None]:
+    def _collecting(self) -> Iterator[None]:
         try:
             yield
         except (CorruptData, Unsupported) as error:
-            self._note(error)
+            self._add_damage(error)
 
-    def _note(self, error: Damage) -> None:
+    def _add_damage(self, error: Damage) -> None:
         kind = "missing" if isinstance(error, RecordMissing) else "damage"
         if str(error) not in {known.what for known in self.findings}:
             self.findings.append(Finding(kind, str(getattr(error, "path", "")), str(error), error))
 
 
 class _AnyValue:
-    """The codec of a cell of which only the frame is checked."""
+    """The codec of a cell whose frame alone is checked."""
 
     def encode(self, value: bytes) -> bytes:
         return value
@@ -271,13 +269,13 @@ class _AnyValue:
 
 @attrs.frozen
 class CatalogReclaim:
-    """What a reclaim deleted.
+    """The report of a reclaim.
 
     Attributes:
-        keys: how many keys.
-        bytes_freed: of keys and records.
-        why: of a report that is empty or partial, why.
-        is_partial: whether something is left.
+        keys: number of deleted keys.
+        bytes_freed: bytes of the deleted keys and their records.
+        why: the reason of an empty or partial report.
+        is_partial: whether leftovers remain.
     """
 
     keys: int
@@ -292,34 +290,34 @@ class CatalogReclaim:
 
 
 def reclaim(log: UpdateLog, budget: Budget) -> CatalogReclaim:
-    """Delete what no snapshot and no version needs any more. Restartable at any step.
+    """Delete the leftovers of cuts. Restartable at any step.
 
-    Those are updates below the earliest version, and pieces of snapshots below it or of attempts that lost. The
-    earliest version only rises and no key below it is ever written again, so a caller that was held up, while others
-    cut the log further, deletes nothing that is needed.
+    Leftovers are updates below the earliest version, pieces of snapshots below it, and pieces of attempts at the
+    earliest version that lost to another writer. The earliest version only rises and no key below it is written again,
+    so a caller that is delayed while others cut the log further deletes nothing that is needed.
 
     Raises:
-        RecordMissing, CorruptData, Unsupported: the snapshot with which the log begins cannot be read.
+        RecordMissing, CorruptData, Unsupported: the snapshot at the earliest version cannot be read.
         BudgetSpent: the budget ended before anything was deleted.
     """
     waste = garbage(log, budget)
     step = min(_RECLAIM_BATCH, log.store.limits.max_transact)
-    keys_gone = freed = 0
+    deleted = freed = 0
     for at in range(0, len(waste), step):
         try:
             budget.check()
         except BudgetSpent as error:
             if not at:
                 raise
-            return CatalogReclaim(keys_gone, freed, str(error), is_partial=True)
-        gone = waste[at:at + step]
-        log.store.transact(deletes=[Delete(log.partition, key) for key, _ in gone])
-        keys_gone, freed = keys_gone + len(gone), freed + sum(size for _, size in gone)
-    return CatalogReclaim(keys_gone, freed, "" if waste else "nothing lies below the earliest version")
+            return CatalogReclaim(deleted, freed, str(error), is_partial=True)
+        batch = waste[at:at + step]
+        log.store.transact(deletes=[Delete(log.partition, key) for key, _ in batch])
+        deleted, freed = deleted + len(batch), freed + sum(size for _, size in batch)
+    return CatalogReclaim(deleted, freed, "" if waste else "there are no leftovers of cuts")
 
 
 def garbage(log: UpdateLog, budget: Budget) -> list[tuple[bytes, int]]:
-    """Return the keys that `reclaim` would delete now, each with the bytes that it and its record take.
+    """Return the keys that `reclaim` would delete now, each with the bytes of key and record.
 
     Raises:
         RecordMissing, CorruptData, Unsupported, BudgetSpent: as `reclaim`.
@@ -341,7 +339,7 @@ def garbage(log: UpdateLog, budget: Budget) -> list[tuple[bytes, int]]:
                 for entry in entries:
                     budget.check()
                     of_version = keys.version_of(entry.key, keys.PIECES)
-                    # Above the earliest version another node may be writing a snapshot right now.
+                    # Above the earliest version, another node may be writing a snapshot at this moment.
                     if of_version is not None and of_version <= earliest and entry.key not in used:
                         found.append((entry.key, len(entry.key) + len(entry.value)))
             return found

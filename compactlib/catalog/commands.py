@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four commands that change the schema. A batch of them is one version, or none.
+"""The four commands that change the schema. A batch makes one version; a batch without effect makes no version.
 
 >>> from compactlib.catalog.schema import EMPTY, Schema, Zone
 >>> batch = [PutObject(Schema("S")), PutObject(Zone("Z", partitions=4)), PutObject(Schema("S"), if_exists="keep")]
@@ -40,29 +40,29 @@ Kind = Literal["schema", "zone", "table", "index"]
 
 
 class Draft:
-    """The catalog that a batch makes, as it stands after some of its commands."""
+    """A catalog to which the commands of a batch are applied in turn."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog: Catalog = catalog.copy()
         self._before = catalog
         self._touched: dict[tuple[str, int], None] = {}
 
-    def put(self, one: CatalogObject) -> None:
-        """Add an object, or replace the one with its id; a new one gets the next id."""
-        if one.id == NO_ID:
-            one = attrs.evolve(one, id=self.catalog.next_id)
+    def put(self, item: CatalogObject) -> None:
+        """Add an object, or replace the object with its id; a new object gets the next id."""
+        if item.id == NO_ID:
+            item = attrs.evolve(item, id=self.catalog.next_id)
             self.catalog.next_id += 1
-        self.catalog.put(one)
-        self._touched[KINDS[type(one)], one.id] = None
+        self.catalog.put(item)
+        self._touched[KINDS[type(item)], item.id] = None
 
-    def drop(self, one: CatalogObject) -> None:
+    def drop(self, item: CatalogObject) -> None:
         """Remove an object."""
-        kind = KINDS[type(one)]
-        self.catalog.drop(kind, one.id)
-        self._touched[kind, one.id] = None
+        kind = KINDS[type(item)]
+        self.catalog.drop(kind, item.id)
+        self._touched[kind, item.id] = None
 
     def update(self, commit: Timestamp, activation: Timestamp) -> Update:
-        """Return the difference that is left: what is put and dropped in one batch leaves none."""
+        """Return the difference to the catalog before; an object both created and dropped in the batch is not in it."""
         puts, drops = [], []
         for kind, object_id in self._touched:
             before, after = (each.objects_of(kind).get(object_id) for each in (self._before, self.catalog))
@@ -71,40 +71,43 @@ class Draft:
             elif after is None and before is not None:
                 drops.append((kind, object_id))
         order = list(KINDS)
-        puts.sort(key=lambda one: (order.index(type(one)), one.id))
-        # An index goes before its table, by which it is named.
-        drops.sort(key=lambda one: -list(KINDS.values()).index(one[0]))
+        puts.sort(key=lambda item: (order.index(type(item)), item.id))
+        # An index is dropped before its table: the table's schema is part of the index's name.
+        drops.sort(key=lambda item: -list(KINDS.values()).index(item[0]))
         return Update(version=self._before.version + 1, commit=commit, activation=activation,
                       next_id=self.catalog.next_id, drops=tuple(drops), puts=tuple(puts))
 
 
 class Command(Protocol):
-    """What a batch is made of; hosts may add their own."""
+    """An item of a batch; a host may write its own."""
 
     def apply(self, draft: Draft) -> bool:
-        """Change the draft; returns whether anything was to be changed.
+        """Change the draft; return whether it changed.
 
         Raises:
-            CommandRefused: the command does not fit the catalog; `refuse` makes one.
+            CommandRefused: the command does not fit the catalog; `refuse` makes this error.
         """
 
 
 def plan_update(catalog: Catalog, commands: Sequence[Command], *, commit: Timestamp,
                 activation: Timestamp) -> tuple[Update, tuple[bool, ...]]:
-    """Check a batch, each command against the catalog that those before it leave. O(objects + commands).
+    """Check a batch, each command against the catalog that results from the commands before it.
+
+    O(objects + commands).
 
     Args:
-        catalog: the version before.
+        catalog: the latest version.
         commands: the batch.
-        commit: when the next version is appended.
-        activation: from when on it is in force.
+        commit: commit time of the next version.
+        activation: time from which the next version is in force.
 
     Returns:
-        What makes the next version, which may put and drop nothing; and of each command, whether it changed something.
+        The update to the next version, without puts and drops if nothing changes; and for each command whether it
+        changed anything.
 
     Raises:
-        CommandRefused: one does not fit; the batch is refused as a whole.
-        InvalidInput: there are more than `MAX_COMMANDS`.
+        CommandRefused: a command does not fit; the batch is refused as a whole.
+        InvalidInput: the batch has more than `MAX_COMMANDS`.
     """
     if len(commands) > MAX_COMMANDS:
         raise InvalidInput(f"{len(commands)} commands in one batch; the limit is {MAX_COMMANDS}: split it")
@@ -114,7 +117,7 @@ def plan_update(catalog: Catalog, commands: Sequence[Command], *, commit: Timest
 
 
 def refuse(command: object, reason: str, draft: Draft) -> CommandRefused:
-    """Return the error of a command that does not fit."""
+    """Return the error for a command that does not fit the draft."""
     return CommandRefused(command=repr(command), reason=reason, version=draft.catalog.version)
 
 
@@ -123,14 +126,15 @@ def refuse(command: object, reason: str, draft: Draft) -> CommandRefused:
 
 @attrs.frozen
 class PutObject:
-    """Create an object, or replace the one of its name.
+    """Create or replace an object.
 
     Attributes:
-        object: a `Schema`, `Zone`, `CatalogTable` or `Index`, without an id.
-        schema: the name of the schema, of a table and of an index.
-        zone: the name of the zone, of a table.
-        table: the name of the table, of an index.
-        if_exists: what to do if there is one of this name: `"refuse"`, `"keep"` it, or `"replace"` it under its id.
+        object: the object, without an id.
+        schema: name of the schema; for tables and indexes.
+        zone: name of the zone; for tables.
+        table: name of the table; for indexes.
+        if_exists: if the name is taken, `"refuse"` the batch, `"keep"` the existing object, or `"replace"` it under its
+            id.
     """
 
     object: Schema | Zone | CatalogTable | Index
@@ -140,39 +144,37 @@ class PutObject:
     if_exists: Literal["refuse", "keep", "replace"] = attrs.field(default="refuse", kw_only=True)
 
     def apply(self, draft: Draft) -> bool:
-        one = self.object
-        _check_name(self, one.name, draft)
-        if isinstance(one, Zone) and not 1 <= one.partitions <= MAX_PARTITIONS:
-            raise refuse(self, f"{one.partitions} partitions; give 1 to {MAX_PARTITIONS}", draft)
-        if isinstance(one, CatalogTable):
-            one = attrs.evolve(one, schema_id=_found(self, "schema", self.schema, "", draft).id,
+        item = self.object
+        _check_name(self, item.name, draft)
+        if isinstance(item, Zone) and not 1 <= item.partitions <= MAX_PARTITIONS:
+            raise refuse(self, f"{item.partitions} partitions; give 1 to {MAX_PARTITIONS}", draft)
+        if isinstance(item, CatalogTable):
+            item = attrs.evolve(item, schema_id=_found(self, "schema", self.schema, "", draft).id,
                                zone_id=_found(self, "zone", self.zone, "", draft).id)
-        if isinstance(one, Index):
-            one = attrs.evolve(one, table_id=_found(self, "table", self.table, self.schema, draft).id)
-        known = _taken(one, self.schema, draft)
+        if isinstance(item, Index):
+            item = attrs.evolve(item, table_id=_found(self, "table", self.table, self.schema, draft).id)
+        known = _taken(item, self.schema, draft)
         if known is None:
-            draft.put(attrs.evolve(one, id=NO_ID, created_at=0))
+            draft.put(attrs.evolve(item, id=NO_ID, created_at=0))
             return True
-        if self.if_exists == "refuse" or type(known) is not type(one):
-            raise refuse(self, f"{KINDS[type(known)]} {one.name!r} exists", draft)
-        one = attrs.evolve(one, id=known.id, created_at=known.created_at, updated_at=known.updated_at)
-        if self.if_exists == "keep" or one == known:
+        if self.if_exists == "refuse" or type(known) is not type(item):
+            raise refuse(self, f"{KINDS[type(known)]} {item.name!r} exists", draft)
+        item = attrs.evolve(item, id=known.id, created_at=known.created_at, updated_at=known.updated_at)
+        if self.if_exists == "keep" or item == known:
             return False
-        if isinstance(one, CatalogTable) and isinstance(known, CatalogTable) and one.schema_id != known.schema_id:
+        if isinstance(item, CatalogTable) and isinstance(known, CatalogTable) and item.schema_id != known.schema_id:
             raise refuse(self, "a table stays in its schema", draft)
-        draft.put(one)
+        draft.put(item)
         return True
 
 
 @attrs.frozen
 class DropObject:
-    """Drop an object: a table with its indexes, a schema or a zone without tables.
+    """Drop an object: a table with its indexes, or an index, or a schema or zone that has no tables.
 
     Attributes:
-        kind: `"schema"`, `"zone"`, `"table"` or `"index"`.
-        name: its name.
-        schema: the name of its schema, of a table and of an index.
-        if_exists: do nothing if there is none, instead of refusing.
+        schema: name of the schema; for tables and indexes.
+        if_exists: ignore a name that does not exist, instead of refusing the batch.
     """
 
     kind: Kind
@@ -201,13 +203,11 @@ class DropObject:
 
 @attrs.frozen
 class RenameObject:
-    """Give an object another name.
+    """Rename an object.
 
     Attributes:
-        kind: `"schema"`, `"zone"`, `"table"` or `"index"`.
-        name: its name.
-        to: its next one.
-        schema: the name of its schema, of a table and of an index.
+        to: the new name.
+        schema: name of the schema; for tables and indexes.
     """
 
     kind: Kind
@@ -229,13 +229,7 @@ class RenameObject:
 
 @attrs.frozen
 class SetIndexStatus:
-    """Say how far an index is built.
-
-    Attributes:
-        name: its name.
-        status: its next status.
-        schema: the name of its schema.
-    """
+    """Set the build status of an index."""
 
     name: str
     status: IndexStatus = attrs.field(converter=IndexStatus)
@@ -266,7 +260,7 @@ def _find(kind: str, name: str, schema: str, draft: Draft) -> CatalogObject | No
         case "index":
             return catalog.find_index(schema, name)
         case _:
-            raise InvalidInput(f"{kind!r} is no kind of object; give one of {', '.join(KINDS.values())}")
+            raise InvalidInput(f"{kind!r} is no kind of object; give {', '.join(KINDS.values())}")
 
 
 def _found(command: object, kind: str, name: str, schema: str, draft: Draft) -> Any:
@@ -276,8 +270,8 @@ def _found(command: object, kind: str, name: str, schema: str, draft: Draft) -> 
     return found
 
 
-def _taken(one: CatalogObject, schema: str, draft: Draft) -> CatalogObject | None:
-    """Return who has the name: tables and indexes of a schema share one name space."""
-    if isinstance(one, CatalogTable | Index):
-        return _find("table", one.name, schema, draft) or _find("index", one.name, schema, draft)
-    return _find(KINDS[type(one)], one.name, "", draft)
+def _taken(item: CatalogObject, schema: str, draft: Draft) -> CatalogObject | None:
+    """Return the object that has this name already. Tables and indexes of a schema share a name space."""
+    if isinstance(item, CatalogTable | Index):
+        return _find("table", item.name, schema, draft) or _find("index", item.name, schema, draft)
+    return _find(KINDS[type(item)], item.name, "", draft)

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`decide`: from what every node reported, a `CatalogView`, to the version up to which history may be cut; pure.
+"""`decide`: from the reports of all nodes, in a `CatalogView`, to the version up to which history may be cut; pure.
 
 The design names four restrictions. The catalog must not be cut
 
 1. above a version that an active transaction uses,
 2. above a version that a node may need to replay the Raft log of a partition,
-3. to a version in which an index is being built: the catalog's own indexes say so, by their status,
+3. to a version in which an index is being built, as the status of the catalog's indexes shows,
 4. above a version that a rebalance depends on.
 
-Restrictions 1, 2 and 4 are times that nodes report. The lowest time that anybody needs is the *bound*, and the version
-in force at the bound is the highest candidate, since it stays readable as the snapshot. And four things abort a cut to
-a candidate: the topology lacks a node that the candidate's tables need, a node lacks a partition that it must host, an
+Restrictions 1, 2 and 4 are times that nodes report. The lowest of these times is the *bound*, and the version in force
+at the bound is the highest candidate, since it stays readable as the snapshot. Four conditions forbid a cut to a
+candidate: the topology lacks a node that the candidate's tables need, a node lacks a partition that it must host, an
 index is being built (3), a rebalance may refer to the candidate (4).
 
-`limits_of` says what forbids one version. `decide` walks down from the bound to the first version without limits, so
-that an index build as the last change, or a table created a moment ago, does not stop everything. Right before a cut
-`limits_of` is asked again for its one target.
+`limits_of` returns the limits that forbid a version. `decide` walks down from the bound to the first version without
+limits, so that an index build as the last change, or a table created a moment ago, does not stop every cut. Right
+before a cut, `limits_of` checks the target again.
 
-Built for a thousand nodes and a thousand tables: a decision compares each node's bitmap of each table once.
+Sized for a thousand nodes and a thousand tables: a decision compares each node's bitmap of each table once.
 """
 
 from __future__ import annotations
@@ -49,43 +49,42 @@ from compactlib.kv import Condition
 from compactlib.report import Printed
 
 MAX_CULPRITS = 5
-"""How many culprits of one factor a decision names; the others are counted."""
+"""Number of culprits of a factor that a decision names; the others are counted."""
 _MAX_REASONS = 3
 _ADVICE = {
     Factor.ACTIVE_TRANSACTIONS: "end them, or wait",
     Factor.RAFT_RECOVERY: "flush these partitions, remove those of dropped tables, or wait",
     Factor.INDEX_BUILD: "wait until it is built, or drop the index",
-    Factor.REBALANCE: "wait until it is through",
+    Factor.REBALANCE: "wait until it is complete",
     Factor.LOW_WATERMARK: "wait until it is raised, or lower data_availability_seconds",
     Factor.PIN: "release it, or wait until it expires",
     Factor.MISSING_NODE: "start the node, or assign its partitions to others",
     Factor.MISSING_PARTITION: "register the partition on its node, or assign it to another",
     Factor.DROPPED_TABLE: "wait until the low watermark has passed the drop",
-    Factor.NO_ASSIGNMENTS: "look the assignments up again",
+    Factor.NO_ASSIGNMENTS: "read the assignments again",
     Factor.NO_ANSWER: "start these nodes, or take them out of the topology",
-    Factor.UNAVAILABLE: "wait until it is known; a low watermark is when it was raised once",
+    Factor.UNAVAILABLE: "wait until it is known; a low watermark is known once it was raised",
 }
 _Spread: TypeAlias = tuple[int, int]
-"""A zone's id and its number of partitions, as a catalog version has them."""
+"""A zone's id and its number of partitions in a catalog version."""
 
 
-# ------------------------------------------------------------------------------------------------- what is decided of
+# ----------------------------------------------------------------------------------------------------------- the view
 
 
 @attrs.frozen(kw_only=True, repr=False, slots=False)
 class CatalogView(Printed):
-    """The catalog as a policy sees it: what is retained, and what the nodes still need of it.
+    """The input of a policy: the retained versions, and the needs of the nodes.
 
     Attributes:
-        reports: one per node that answered, the coordinator's own among them.
-        history: the retained catalog versions.
+        reports: one per node that answered, including the coordinator.
         now: the coordinator's time; a table absent from the catalog active now counts as dropped.
-        low_watermark: the coordinator's; `None` before the first one, and then nothing is cut.
+        low_watermark: the coordinator's; `None` before it was first raised, and then nothing is cut.
         assignments: stable assignments of the zones.
-        topology: the nodes asked; nothing is cut while it has none.
-        needs: what is needed besides the reports: the lowest pin.
-        term: the coordinator's term; `None` without one.
-        conditions: states of keys that must still hold when history is cut: pins, membership, term.
+        topology: the nodes of the round; nothing is cut while it is empty.
+        needs: needs that no report contains: the lowest pin.
+        term: the coordinator's term; `None` without an election.
+        conditions: states of keys (pins, membership, term) that must be unchanged when history is cut.
     """
 
     reports: tuple[NodeReport, ...]
@@ -100,17 +99,17 @@ class CatalogView(Printed):
 
     @cached_property
     def decision(self) -> Decision:
-        """What is safe: the highest version that nobody's needs forbid, or why there is none; see `decide`."""
+        """The highest version to which a cut is safe, or the reason why no cut is; see `decide`."""
         return decide(self)
 
     @property
     def needed(self) -> int | None:
-        """The version in force at the lowest time that any node needs; `None` if that is not known, or not retained."""
+        """The version in force at the bound; `None` if the bound is not known, or below history."""
         bound = self.decision.bound
         return None if bound is None else version_at(self.history, bound)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row a node that was asked, or that reported unasked."""
+        """Return one row for each node of the topology, and for each other node that reported."""
         asked = {node.name for node in self.topology.nodes}
         reports = {report.node.name: report for report in self.reports}
         rows = []
@@ -138,19 +137,18 @@ def version_at(history: RetainedVersions, time: Timestamp) -> int | None:
         return None
 
 
-# ------------------------------------------------------------------------------------------------------ its result
+# ------------------------------------------------------------------------------------------------------ the result
 
 
 @attrs.frozen(kw_only=True)
 class Limit:
-    """One factor that keeps the target low.
+    """The limit that a factor sets to the target.
 
     Attributes:
-        factor: which.
-        allows: the highest version that this factor alone would allow; `None` if it allows none.
-        time: the time that it needs, if it is a matter of time.
-        culprits: what needs it, the first few.
-        more: how many culprits beyond those.
+        allows: the highest target that this factor alone would allow; `None`: it forbids every cut.
+        time: the lowest time that the factor needs; `None` if the factor has no time.
+        culprits: the causes, up to `MAX_CULPRITS`.
+        more: number of further culprits.
     """
 
     factor: Factor
@@ -168,14 +166,14 @@ class Limit:
 
 @attrs.frozen(kw_only=True)
 class Decision:
-    """Up to which version history may be cut, and why not further.
+    """The version up to which history may be cut, and the limits that prevent cutting further.
 
     Attributes:
-        target: the version that may become the earliest one, as a snapshot; `None`: nothing may be cut.
-        earliest: the earliest version retained before.
-        latest: the latest version registered.
+        target: the highest version that may become the earliest, as a snapshot; `None`: nothing may be cut.
+        earliest: the earliest retained version, before the cut.
+        latest: the latest registered version.
         bound: the lowest time that any node needs; `None` if it is not known.
-        limits: every factor that allows less than could be cut if nothing were needed, the strongest first.
+        limits: every factor that forbids a cut to the version in force now, the strongest first.
     """
 
     target: int | None
@@ -190,23 +188,23 @@ class Decision:
         return tuple(limit.factor for limit in self.limits)
 
     def reason(self) -> str:
-        """Return one sentence: what holds the history, and what would end that."""
+        """Return the strongest limits and the operator's remedy, in one sentence."""
         if not self.limits:
             return f"history is as short as it can be: it begins at version {self.earliest}, which is in force"
         return "; ".join([*map(str, self.limits[:_MAX_REASONS]), _ADVICE[self.limits[0].factor]])
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row a limit, with its culprits as text."""
+        """Return one row for each limit, with its culprits as text."""
         return [{"factor": str(limit.factor), "allows": limit.allows, "time": limit.time,
                  "culprits": "; ".join(map(str, limit.culprits)), "more": limit.more} for limit in self.limits]
 
 
 def decide(view: CatalogView, *, at_most: int | None = None) -> Decision:
-    """Return the target up to which history may be cut, or why nothing can be.
+    """Choose the highest target up to which history may be cut, and list what prevents cutting further.
 
     Args:
-        view: what the nodes need.
-        at_most: the highest version that is wanted; default: the one in force now.
+        view: the retained versions and the needs of the nodes.
+        at_most: upper limit of the target; default: the version in force now.
 
     Raises:
         InvalidInput: a node is in `reports` twice.
@@ -214,7 +212,7 @@ def decide(view: CatalogView, *, at_most: int | None = None) -> Decision:
     Cost: O(nodes x tables); linear in each.
     """
     history, evidence = view.history, _Evidence(view)
-    # Version 0 is in memory only: the log begins above it, and nothing lies below its first version.
+    # Version 0 is in memory only: the log begins with version 1.
     lowest = max(history.earliest, 1)
     wanted = version_at(history, view.now)
     if wanted is not None and at_most is not None:
@@ -228,14 +226,14 @@ def decide(view: CatalogView, *, at_most: int | None = None) -> Decision:
     target = evidence.highest(ceiling)
     limits = {limit.factor: limit for limit in evidence.limits(wanted)}
     for limit in evidence.limits(ceiling):
-        # What forbids nothing at the version that is wanted may forbid something at the one that the bound allows.
+        # A factor without a limit at `wanted` may have a limit at `ceiling`, the version that the bound allows.
         limits.setdefault(limit.factor, limit)
     return attrs.evolve(decision, target=target if target > lowest else None,
                         limits=tuple(sorted(limits.values(), key=_strength)))
 
 
 def limits_of(view: CatalogView, version: int) -> tuple[Limit, ...]:
-    """Return what forbids that history begins at this version, the strongest first; nothing if it may.
+    """Return the limits that forbid a cut to this version, the strongest first; empty if the cut is safe.
 
     Raises:
         CatalogVersionNotFound: the version is not retained.
@@ -248,19 +246,19 @@ _ORDER = {factor: place for place, factor in enumerate(Factor)}
 
 
 def _strength(limit: Limit) -> tuple[int, Timestamp, int]:
-    """Sort the factor that allows least first; of equals, the one that needs the lower time."""
+    """Sort by the version that a limit allows, then by its time."""
     at = HIGHEST if limit.time is None else limit.time
     return (-1 if limit.allows is None else limit.allows, at, _ORDER[limit.factor])
 
 
-# ----------------------------------------------------------------------------------------------------- its evidence
+# ---------------------------------------------------------------------------------------------------- the evidence
 
 
 class _Evidence:
-    """What the nodes said, prepared to be asked about one version after the other.
+    """The needs of a view, indexed so that many versions can be checked against them.
 
     Attributes:
-        bound: the lowest time that anybody needs; `None` if it is not known.
+        bound: the lowest time that any node needs; `None` if it is not known.
     """
 
     def __init__(self, view: CatalogView) -> None:
@@ -268,10 +266,10 @@ class _Evidence:
         reports: dict[str, NodeReport] = {}
         for report in view.reports:
             if reports.setdefault(report.node.name, report) is not report:
-                raise InvalidInput(f"node {report.node.name!r} reported twice in one round; give one report a node")
+                raise InvalidInput(f"node {report.node.name!r} reported twice in a round; give one report per node")
         self._unknown = [_limit(factor, None, found) for factor, found in (
-            (Factor.NO_ANSWER, list(_silent(view, reports))),
-            (Factor.UNAVAILABLE, list(_waiting(view)))) if found]
+            (Factor.NO_ANSWER, list(_without_report(view, reports))),
+            (Factor.UNAVAILABLE, list(_not_available(view)))) if found]
         self._floors: dict[Factor, list[Floor]] = defaultdict(list)
         for floor in _floors(view):
             self._floors[floor.factor].append(floor)
@@ -280,7 +278,7 @@ class _Evidence:
         self._hosting = _Hosting(view, reports)
 
     def limits(self, version: int) -> Iterator[Limit]:
-        """Return what forbids this version."""
+        """Return the limits that forbid a cut to this version."""
         catalog = self._history.catalog(version)
         yield from self._unknown
         for factor, floors in self._floors.items():
@@ -297,8 +295,7 @@ class _Evidence:
                 yield _limit(factor, self.highest(version, factor), blocked.culprits, more=blocked.more)
 
     def highest(self, version: int, *factors: Factor) -> int:
-        """Return the highest version, from this one down, without objects of these factors, or of any, that forbid it.
-        """
+        """Return the highest version up to `version` that no object forbids; only objects of `factors`, if given."""
         history = self._history
         while version > history.earliest:
             forbidding = self._forbidding(history.catalog(version))
@@ -306,13 +303,13 @@ class _Evidence:
                        for time in times]
             if not created:
                 break
-            # All versions since then have the object.
+            # All versions from `made` to this one have the object.
             made = version_at(history, min(created))
             version = history.earliest if made is None else max(min(made, version) - 1, history.earliest)
         return version
 
     def _forbidding(self, catalog: Catalog) -> dict[Factor, list[Timestamp]]:
-        """Return when the objects were created because of which history may not begin at this version."""
+        """Return the creation times of the objects that forbid a cut to this version, by factor."""
         self._hosting.read(catalog)
         return {Factor.INDEX_BUILD: [catalog.indexes[each].created_at for each in catalog.building],
                 **{factor: blocked.tables_of(catalog) for factor, blocked in self._hosting.blocked.items()}}
@@ -324,7 +321,7 @@ def _limit(factor: Factor, allows: int | None, culprits: Sequence[Culprit], *, t
                  more=more + max(len(culprits) - MAX_CULPRITS, 0))
 
 
-def _silent(view: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[Culprit]:
+def _without_report(view: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[Culprit]:
     if not view.topology.nodes:
         yield Culprit(owner="0 nodes are known; give view() the topology and the reports")
     for node in sorted(view.topology.nodes):
@@ -332,11 +329,11 @@ def _silent(view: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[Cu
         if report is None:
             yield Culprit(node=node.name, owner="did not answer")
         elif report.node.incarnation != node.incarnation:
-            yield Culprit(node=node.name, owner=f"answered as incarnation {report.node.incarnation} and is "
-                                                f"{node.incarnation}")
+            yield Culprit(node=node.name, owner=f"answered as incarnation {report.node.incarnation}; incarnation "
+                                                f"{node.incarnation} is in the topology")
 
 
-def _waiting(view: CatalogView) -> Iterator[Culprit]:
+def _not_available(view: CatalogView) -> Iterator[Culprit]:
     for report in view.reports:
         for each in report.unavailable:
             yield attrs.evolve(each.culprit, node=report.node.name, owner=f"{each.factor}: {each.reason}")
@@ -353,7 +350,7 @@ def _floors(view: CatalogView) -> Iterator[Floor]:
     yield from (need for need in view.needs if isinstance(need, Floor))
     for report in view.reports:
         name = report.node.name
-        # The time that a round publishes bounds what partitions will need: it counts like a floor.
+        # A round publishes this time and partitions then need it, so it counts as a floor.
         found = report.floor(Factor.ACTIVE_TRANSACTIONS)
         if found is None or found.time > report.transactions_from:
             yield Floor(Factor.ACTIVE_TRANSACTIONS, report.transactions_from, Culprit(node=name))
@@ -363,12 +360,12 @@ def _floors(view: CatalogView) -> Iterator[Floor]:
 
 @attrs.define
 class _Blocked:
-    """What one factor forbids: every version that holds one of these tables, spread so.
+    """The tables because of which a factor forbids every version that has them.
 
     Attributes:
-        tables: by table id, the spreads under which it is forbidden.
-        culprits: the first few.
-        more: how many others.
+        tables: by table id, the spreads under which a version with this table is forbidden.
+        culprits: the first `MAX_CULPRITS`.
+        more: number of further culprits.
     """
 
     tables: dict[int, set[_Spread]] = attrs.field(factory=dict)
@@ -383,20 +380,20 @@ class _Blocked:
             self.more += 1
 
     def tables_of(self, catalog: Catalog) -> list[Timestamp]:
-        """Return when the tables were created that the catalog holds of these. O(blocked tables)."""
+        """Return the creation times of the blocked tables that a catalog has. O(blocked tables)."""
         tables = [table for each in self.tables if (table := catalog.tables.get(each)) is not None]
         return [table.created_at for table in tables if _spread(catalog, table.zone_id) in self.tables[table.id]]
 
 
 class _Hosting:
-    """Looks for required (table, partition, node) triples that were not reported. Reads each table once."""
+    """Finds required (table, partition, node) triples that no node reported. Reads each table once."""
 
     def __init__(self, view: CatalogView, reports: Mapping[str, NodeReport]) -> None:
         self._hosted = {name: report.hosted for name, report in reports.items()}
         self._members = {node.name for node in view.topology.nodes}
         self._assignments = view.assignments
         self._now = view.history.at(max(view.now, view.history.activation(view.history.earliest)))
-        # A dropped table that lives at the lowest watermark may still be read.
+        # A dropped table that exists at the lowest watermark may still be read.
         marks = [floor.time for report in reports.values() if (floor := report.floor(Factor.LOW_WATERMARK))]
         marks += [] if view.low_watermark is None else [view.low_watermark]
         version = version_at(view.history, min(marks)) if marks else None
@@ -406,7 +403,7 @@ class _Hosting:
             Factor.MISSING_NODE, Factor.MISSING_PARTITION, Factor.DROPPED_TABLE, Factor.NO_ASSIGNMENTS)}
 
     def read(self, catalog: Catalog) -> None:
-        """Take in the tables of one version. O(tables, nodes x tables that were not read before)."""
+        """Check the tables of a version. O(tables + nodes x tables that no earlier version had)."""
         required: dict[_Spread, list[int]] = defaultdict(list)
         for table in catalog.tables.values():
             spread = _spread(catalog, table.zone_id)
@@ -422,7 +419,7 @@ class _Hosting:
             self._require(spread, tables)
 
     def _require(self, spread: _Spread, tables: Sequence[int]) -> None:
-        """Look for the hosts of these tables of one zone."""
+        """Block the tables of a zone that lack a host."""
         zone, partitions = spread
         full = (1 << partitions) - 1
         assigned = self._assignments.zones.get(zone)

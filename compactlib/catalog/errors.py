@@ -7,7 +7,7 @@ from compactlib.errors import Busy, Conflict, CorruptData, InvalidInput, NotFoun
 
 
 class CatalogVersionNotFound(NotFound):
-    """No catalog of this version is retained. Ask for a version between `earliest` and `latest`."""
+    """The catalog version is not retained. Request a version between `earliest` and `latest`."""
 
     def __init__(self, *, version: int, earliest: int, latest: int) -> None:
         super().__init__(f"catalog version {version} is not retained; versions {earliest} to {latest} are")
@@ -17,7 +17,7 @@ class CatalogVersionNotFound(NotFound):
 
 
 class TimeBeforeHistory(NotFound):
-    """The time lies before the earliest retained version became active. Ask for `earliest_time` or later."""
+    """The time lies before the earliest retained version became active. Request `earliest_time` or later."""
 
     def __init__(self, *, time: int, earliest: int, earliest_time: int) -> None:
         super().__init__(f"no catalog version is known for time {time}: history begins with version {earliest}, active "
@@ -28,11 +28,11 @@ class TimeBeforeHistory(NotFound):
 
 
 class ObjectNotFound(NotFound):
-    """A catalog version holds no object of this kind and id."""
+    """A catalog version has no object of this kind and id."""
 
 
 class CommandRefused(InvalidInput):
-    """A command does not fit the catalog it was checked against; the whole batch changed nothing. Correct it.
+    """A command does not fit the catalog it was checked against; the whole batch changed nothing. Correct the command.
 
     Attributes:
         version: the catalog version it was checked against.
@@ -44,11 +44,11 @@ class CommandRefused(InvalidInput):
 
 
 class RecordMissing(CorruptData):
-    """The log lacks a record that must be there. Restore it from a backup.
+    """A record of the log is missing. Restore it from a backup.
 
     Attributes:
-        key: its key.
-        version: the version that depends on it.
+        key: the key of the missing record.
+        version: the version that depends on the record.
     """
 
     def __init__(self, *, key: str, version: int, expected: str) -> None:
@@ -58,44 +58,44 @@ class RecordMissing(CorruptData):
 
 
 class RecordTooLarge(InvalidInput):
-    """A record would exceed what the log accepts; nothing was written. The message says which setting decides."""
+    """A record is larger than the log accepts; nothing was written. The message names the setting."""
 
 
 class UnsafeCompaction(Conflict):
-    """History was not cut to a version that somebody may need. Decide anew."""
+    """A cut was refused, because a node or pin may need a version below the target. Make a new plan."""
 
     def __init__(self, *, target: int, detail: str) -> None:
         super().__init__(f"cutting history to version {target} is not safe: {detail}")
 
 
 class CatalogMoved(Stale):
-    """What a plan was made from has changed since: nothing was cut. Plan anew, and carry that plan out."""
+    """The plan is outdated: the state that it was made from has changed. Nothing was cut. Make a new plan."""
 
     def __init__(self, *, what: str, target: int) -> None:
-        super().__init__(f"the plan to cut history to version {target} is outdated: {what}; plan anew")
+        super().__init__(f"the plan to cut history to version {target} is outdated: {what}; make a new plan")
 
 
 class StaleTerm(Stale):
-    """A coordinator of an earlier term acts. It was refused, and changed nothing."""
+    """A coordinator of an earlier term was refused, and changed nothing."""
 
     def __init__(self, *, term: int, current: int) -> None:
         super().__init__(f"term {term} is over: a coordinator of term {current} is known")
 
 
 class StaleIncarnation(Stale):
-    """A call names an earlier life of a partition. It changed nothing; register anew."""
+    """A call names an earlier incarnation of a partition, and changed nothing. Register the partition again."""
 
 
 class BelowLowWatermark(Stale):
-    """A reader asks for a time whose data may be gone. Read at `low_watermark` or later."""
+    """A reader requests a time below the low watermark. Read at `low_watermark` or later."""
 
     def __init__(self, *, time: int, low_watermark: int) -> None:
-        super().__init__(f"time {time} lies below the low watermark {low_watermark}; its data may be gone")
+        super().__init__(f"time {time} lies below the low watermark {low_watermark}; its data may be deleted")
         self.low_watermark = low_watermark
 
 
 class ClockSkewExceeded(InvalidInput):
-    """A timestamp runs ahead of the local clock by more than what is allowed; it was not taken over."""
+    """A timestamp is ahead of the local clock by more than the skew; it was refused."""
 
     def __init__(self, *, time: int, ahead_ms: int, limit_ms: int, advice: str = "") -> None:
         super().__init__(f"timestamp {time} is {ahead_ms} ms ahead of the local clock; {limit_ms} ms are allowed: "
@@ -103,10 +103,8 @@ class ClockSkewExceeded(InvalidInput):
 
 
 class PinExpired(Stale):
-    """The pin's time ran out, or it was released; what it held may be gone. Pin again, and check that it still is."""
+    """The pin expired or was released; its version may have been cut. Pin again, which checks that."""
 
 
 class NotReady(Busy):
-    """What was asked for is not there yet: a version before the deadline, or a node that has not joined. Wait longer,
-    or see what holds it up.
-    """
+    """A version did not arrive before the deadline, or a node has not joined. Wait longer, or find the cause."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RetainedVersions`: the versions of a catalog that are retained at one moment, by number and by time.
+"""`RetainedVersions`: the retained versions of a catalog at a moment, by number and by time.
 
-A history is one catalog and the updates that lead on from it, as they are stored. A catalog in between is made when it
-is asked for, from the nearest one below that is there: one is kept every thousand versions, more where a catalog has
-more objects than that, so that a version costs as much as a thousand updates at most. The last few that were asked for
-are kept as well, and the latest always.
+A history is its first catalog and the stored updates that follow. Any other catalog is built on request, from the
+nearest catalog below it that is cached. Every thousandth catalog is cached, at longer distances where a catalog has
+more than a thousand objects, so that a request applies at most that many updates. The latest catalog is always cached,
+and so are the last few requested.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from compactlib.catalog.timestamp import Timestamp
 from compactlib.errors import AuditFailed
 
 UPDATES_BETWEEN = 1000
-"""At least so many updates lie between two catalogs that are kept."""
+"""The least number of updates between two cached catalogs."""
 _RECENT = 16
 
 
 @attrs.define(eq=False)
-class _Made:
-    """Catalogs that are made, by version; shared by all histories that go on from one another."""
+class _Cache:
+    """Cached catalogs, by version; shared by a history and the histories that extend it."""
 
-    kept: list[Catalog]  # Invariant: ascending, the first one is the history's first
+    kept: list[Catalog]  # Invariant: ascending; the first is the history's first
     recent: dict[int, Catalog] = attrs.field(factory=dict)
     lock: threading.Lock = attrs.field(factory=threading.Lock)
 
     def nearest(self, version: int) -> Catalog:
-        """Return the highest catalog that is made, up to this version."""
+        """Return the highest cached catalog up to this version."""
         with self.lock:
             kept = self.kept[bisect_right(self.kept, version, key=lambda each: each.version) - 1]
             below = max((each for each in self.recent if each <= version), default=0)
@@ -49,56 +49,56 @@ class _Made:
 
 
 def is_far_above(kept: Catalog, catalog: Catalog) -> bool:
-    """Return whether so many updates lie between two catalogs that the higher one is worth its memory."""
+    """Return whether the distance between two catalogs justifies caching the higher catalog."""
     return catalog.version - kept.version >= max(UPDATES_BETWEEN, len(catalog))
 
 
 class RetainedVersions:
-    """The versions retained at one moment, earliest to latest. Immutable; any thread may read it.
+    """The versions retained at a moment, earliest to latest. Immutable; any thread may read it.
 
     Args:
         first: the earliest version; default version 0.
     """
 
-    __slots__ = ("_activations", "_end", "_latest", "_made", "_updates", "earliest")
+    __slots__ = ("_activations", "_cache", "_end", "_latest", "_updates", "earliest")
 
     def __init__(self, first: Catalog = EMPTY) -> None:
         self.earliest: int = first.version
         """The first retained version."""
-        # By version, from the first one on; shared with histories that go on from this one, which ends at `_end`.
+        # By version, from the first on; shared with histories that extend this history, which ends at `_end`.
         self._activations: list[Timestamp] = [first.activation]
         self._updates: list[bytes] = [b""]
         self._end = 1
-        self._made = _Made([first])
+        self._cache = _Cache([first])
         self._latest = first
 
-    # -- looking up
+    # -- reading
 
     @property
     def latest(self) -> int:
-        """The last registered version, possibly not yet active."""
+        """The last registered version, which may become active later."""
         return self.earliest + self._end - 1
 
     def catalog(self, version: int) -> Catalog:
-        """Return the catalog of exactly this version. O(updates between two kept catalogs), O(1) for the latest.
+        """Return the catalog of a version. O(updates between two cached catalogs), O(1) for the latest.
 
         Raises:
-            CatalogVersionNotFound: it is not retained, or does not exist yet.
+            CatalogVersionNotFound: the version is not retained, or does not exist yet.
         """
         self._require(version)
         if version == self._latest.version:
             return self._latest
-        found = self._made.nearest(version)
+        found = self._cache.nearest(version)
         if found.version == version:
             return found
         made = found.copy()
         for each in range(found.version + 1, version + 1):
             made.apply(self.update(each))
-        self._made.remember(made)
+        self._cache.remember(made)
         return made
 
     def at(self, time: Timestamp) -> Catalog:
-        """Return the catalog in force at `time`; one that becomes active exactly then is. As `catalog`.
+        """Return the catalog in force at `time`, from its activation (inclusive) on. Costs as much as `catalog`.
 
         Raises:
             TimeBeforeHistory: `time` is below the earliest retained activation.
@@ -118,15 +118,15 @@ class RetainedVersions:
         return self._activations[version - self.earliest]
 
     def has(self, version: int) -> bool:
-        """Return whether exactly this version is retained."""
+        """Return whether this version is retained."""
         return self.earliest <= version <= self.latest
 
     def update(self, version: int) -> Update:
-        """Return what led to this version from the one before it, which is retained as well."""
+        """Return the update from the version before to this version; both must be retained."""
         return UPDATES.decode(self.payload(version), f"the update to version {version}")
 
     def payload(self, version: int) -> bytes:
-        """Return the same as it is stored."""
+        """Return the stored bytes of `update`."""
         self._require(version - 1)
         self._require(version)
         return self._updates[version - self.earliest]
@@ -141,42 +141,43 @@ class RetainedVersions:
         if not self.has(version):
             raise CatalogVersionNotFound(version=version, earliest=self.earliest, latest=self.latest)
 
-    # -- the next value
+    # -- the next history
 
-    def followed_by(self, updates: Sequence[tuple[Timestamp, bytes]], made: Sequence[Catalog]) -> RetainedVersions:
-        """Return these with the versions that follow. O(updates) for the newest value; one thread at a time builds on a
-        value.
+    def followed_by(self, updates: Sequence[tuple[Timestamp, bytes]], catalogs: Sequence[Catalog]) -> RetainedVersions:
+        """Return this history extended by the versions that follow. One thread at a time may extend a history.
+
+        O(updates), unless this history was extended before: then O(versions).
 
         Args:
-            updates: of each version, its activation, and the update that led to it as it is stored.
-            made: the last of the versions, and perhaps some before it, ascending.
+            updates: activation and stored update of each version.
+            catalogs: the catalogs of some of these versions, ascending; the last version is required.
         """
         if not updates:
             return self
         after = RetainedVersions.__new__(RetainedVersions)
-        after.earliest, after._made, after._latest = self.earliest, self._made, made[-1]
+        after.earliest, after._cache, after._latest = self.earliest, self._cache, catalogs[-1]
         after._activations, after._updates = self._activations, self._updates
-        if len(self._updates) > self._end:  # another value builds on this one already
+        if len(self._updates) > self._end:  # another history extends this history already
             after._activations, after._updates = self._activations[:self._end], self._updates[:self._end]
-            after._made = _Made(list(self._made.kept))
+            after._cache = _Cache(list(self._cache.kept))
         after._activations += [activation for activation, _ in updates]
         after._updates += [payload for _, payload in updates]
         after._end = self._end + len(updates)
-        with after._made.lock:
-            for catalog in made:
-                if is_far_above(after._made.kept[-1], catalog):
-                    after._made.kept.append(catalog)
+        with after._cache.lock:
+            for catalog in catalogs:
+                if is_far_above(after._cache.kept[-1], catalog):
+                    after._cache.kept.append(catalog)
         return after
 
     def beginning_with(self, first: Catalog) -> RetainedVersions:
-        """Return these without what lies below a version; or that version alone, above the latest. O(versions kept)."""
+        """Return this history without the versions below `first`; above the latest, `first` alone. O(versions kept)."""
         above = range(first.version + 1, self.latest + 1)
-        kept = [each for each in self._made.kept if each.version in above]
+        kept = [each for each in self._cache.kept if each.version in above]
         return RetainedVersions(first).followed_by([(self.activation(each), self.payload(each)) for each in above],
                                                    [*kept, self._latest])
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both retain the same versions. O(n), unless they are one."""
+        """Return whether both retain the same versions. O(n), unless they are the same object."""
         if not isinstance(other, RetainedVersions):
             return NotImplemented
         return self is other or (
@@ -185,24 +186,24 @@ class RetainedVersions:
 
     def __reduce__(self) -> tuple[Any, ...]:
         updates = list(zip(self._activations[1:self._end], self._updates[1:self._end], strict=True))
-        return _of, (self.catalog(self.earliest), updates, self._latest)
+        return _restored, (self.catalog(self.earliest), updates, self._latest)
 
     def audit(self) -> None:
-        """Check that the catalogs in memory are what the updates lead to. O(changes).
+        """Check the cached catalogs against a replay of the updates. O(changes).
 
         Raises:
-            AuditFailed: one is not.
+            AuditFailed: a cached catalog differs.
         """
         replayed = self.catalog(self.earliest).copy()
-        kept = {each.version: each for each in (*self._made.kept, self._latest)}
+        kept = {each.version: each for each in (*self._cache.kept, self._latest)}
         for version in range(self.earliest + 1, self.latest + 1):
             replayed.apply(self.update(version))
             if version in kept and kept[version] != replayed:
-                raise AuditFailed(f"{kept[version]!r} is in memory, and its updates lead to {replayed!r}")
+                raise AuditFailed(f"{kept[version]!r} is in memory; a replay of its updates gives {replayed!r}")
 
     def __repr__(self) -> str:
         return f"RetainedVersions({self.earliest} to {self.latest})"
 
 
-def _of(first: Catalog, updates: Sequence[tuple[Timestamp, bytes]], latest: Catalog) -> RetainedVersions:
+def _restored(first: Catalog, updates: Sequence[tuple[Timestamp, bytes]], latest: Catalog) -> RetainedVersions:
     return RetainedVersions(first).followed_by(updates, [latest])

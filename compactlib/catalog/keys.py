@@ -21,29 +21,29 @@ _DIGITS = 19
 
 
 def update_key(version: int) -> bytes:
-    """Return the key of a version's update, or of the snapshot that took its place."""
+    """Return the key of a version's update, or of the snapshot that replaced it."""
     return UPDATES + b"%0*d" % (_DIGITS, version)
 
 
 def piece_key(version: int, writer: str, number: int) -> bytes:
-    """Return the key of a piece of a snapshot, private to one attempt to write it."""
+    """Return the key of a piece of a snapshot, private to an attempt to write the snapshot."""
     return PIECES + b"%0*d/%s/%06d" % (_DIGITS, version, writer.encode("ascii"), number)
 
 
 def version_of(key: bytes, prefix: bytes = UPDATES) -> int | None:
-    """Return the version of an update's key, or of a piece's; `None` for another key."""
+    """Return the version in the key of an update or of a piece; `None` for another key."""
     digits = key[len(prefix):len(prefix) + _DIGITS]
     is_whole = prefix == PIECES or len(key) == len(prefix) + _DIGITS
     return int(digits) if is_whole and len(digits) == _DIGITS and digits.isdigit() else None
 
 
 def published_prefix(node: str) -> bytes:
-    """Return what the keys of one node's published times begin with."""
+    """Return the prefix of the keys of a node's published times."""
     return PUBLISHED + _quoted(node) + b"/"
 
 
 def published_key(node: str, table: int, partition: int) -> bytes:
-    """Return the key of a partition's published time on one node."""
+    """Return the key of a partition's published time on a node."""
     return published_prefix(node) + b"%d/%d" % (table, partition)
 
 
@@ -59,5 +59,5 @@ def low_watermark_key(node: str) -> bytes:
 
 
 def _quoted(name: str) -> bytes:
-    # A name with a slash must not reach into the keys of another.
+    # A node name with a slash must not collide with the keys of another node.
     return quote(name, safe="").encode()

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LeaseElection`: elects the coordinator by a lease in a store that all nodes share.
 
-1. The node that holds the lease writes it anew at each look, with a higher beat.
-2. A node that sees the lease unchanged for a whole lease, by its own monotonic clock, takes it over. No wall clock is
-   asked, and none is compared with another.
-3. A takeover raises the term, which has a cell of its own, in the same step. Renewals do not touch that cell, and it is
-   a condition of each cut: so a cut of a former coordinator is refused where the data lies.
+1. The holder renews the lease at each poll: it writes the lease with a higher beat.
+2. A node that reads the same lease for `lease_seconds`, by its own monotonic clock, takes the lease over. No wall clock
+   is read.
+3. A takeover raises the term, which has its own key, in the same step. Renewals do not write that key, and it is a
+   condition of each cut: so the store refuses the cut of a former coordinator.
 
-Two nodes may take each other for the coordinator for a while, when one of them was paused. Safety does not rest on the
-election.
+After a pause, two nodes may both believe to coordinate for a while. Safety does not depend on the election.
 """
 
 from __future__ import annotations
@@ -28,28 +27,23 @@ from compactlib.kv.batches import get_many
 
 @attrs.frozen
 class Elected:
-    """Who coordinates.
-
-    Attributes:
-        term: grows with each takeover.
-        node: the name of the coordinator.
-    """
+    """The coordinator, and its term, which grows with each takeover."""
 
     term: int
     node: str
 
 
 class LeaseElection:
-    """Takes part in the election on one node. One thread at a time calls it.
+    """A node's part in the election. Call it from one thread at a time.
 
     Args:
         store: shared by all nodes.
-        node: this node's name, which no other node has.
-        lease_seconds: after so long without a sign of it the coordinator is replaced, > 0; the same on every node. Look
-            at least three times a lease.
-        partition: the store's partition: that of the catalog's log.
-        clock: its `monotonic()` decides when a lease has run out.
-        rng: makes the word by which this life of the node knows its own lease.
+        node: this node's name, unique in the cluster.
+        lease_seconds: a coordinator that has not renewed for this long is replaced, > 0; the same on every node. Poll
+            at least three times per lease.
+        partition: the partition of the catalog's log in the store.
+        clock: its `monotonic()` decides when a lease has expired.
+        rng: draws the id by which this object recognises its own lease.
 
     Raises:
         InvalidInput: the lease is not above 0.
@@ -69,15 +63,15 @@ class LeaseElection:
         self._since = 0.0
         self._last_term = 0
 
-    def look(self) -> Elected | None:
-        """See who holds the lease, and write it if it is this node's, or has run out. Two requests, or one.
+    def poll(self) -> Elected | None:
+        """Read the lease; renew it if this node holds it, take it over if it has expired. One or two requests.
 
         Returns:
-            Who coordinates; `None` if another node took the lease in this moment: look again.
+            The coordinator; `None` if another node wrote the lease at the same time: poll again.
 
         Raises:
             CorruptData, Unsupported: the lease cannot be read.
-            CompactlibError: what the store raises; the next look goes on.
+            CompactlibError: from the store; poll again.
         """
         now = self._clock.monotonic()
         found = get_many(self._store, [self._lease, self._term])
@@ -85,7 +79,7 @@ class LeaseElection:
         if self._lease in found:
             lease = LEASES.unseal(keys.COORDINATOR, found[self._lease].value)
         if lease != self._seen:
-            # As late as the answer came: the store may have read the lease at any time until then.
+            # The time of the answer, not of the call: the store may have read the lease at any time until then.
             self._seen, self._since = lease, self._clock.monotonic()
         term = TERMS.unseal(keys.TERM, found[self._term].value) if self._term in found else 0
         self._last_term = max(self._last_term, term, 0 if lease is None else lease.term)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Members`: which nodes there are, in one cell of the store; joining draws the next incarnation.
+"""`Members`: the nodes of the cluster, in a cell of the store; joining draws the next incarnation.
 
-The cell is a condition of each cut, so that nothing is cut by reports that a node which has joined since knows nothing
-of. A node that is gone stays a member until the host's word takes it out: until then nothing is cut, since its
-transactions may go on.
+The cell is a condition of each cut: a node that joins after the reports were collected makes the cut fail. A node that
+has crashed stays a member until the host removes it. Until then nothing is cut, since its transactions may still run.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from compactlib.kv.cell import Cell
 
 @attrs.frozen
 class _Nodes:
-    """What the cell holds.
+    """The value of the cell.
 
     Attributes:
-        epoch: how many changes there have been; the highest incarnation that was ever drawn is not above it.
+        epoch: number of changes. Invariant: no incarnation ever drawn is above it.
         nodes: incarnation by name.
     """
 
@@ -34,12 +33,12 @@ class _Nodes:
 
 
 class Members:
-    """The nodes of one catalog. Any thread and process may call it.
+    """The nodes of a catalog. Any thread and process may call it.
 
     Args:
-        store: where the cell lies: that of the catalog's log.
-        partition: the store's partition: that of the log.
-        clock: waits between two tries of a change.
+        store: the store of the catalog's log.
+        partition: the partition of the log.
+        clock: waits before a change is retried.
     """
 
     def __init__(self, store: KVStore, partition: bytes = b"catalog", *, clock: Clock | None = None) -> None:
@@ -56,7 +55,7 @@ class Members:
         return Topology(frozenset(NodeId(*each) for each in found.nodes.items())), state.condition
 
     def join(self, name: str) -> NodeId:
-        """Add a node, or begin its next life; returns it with an incarnation that no life had before.
+        """Add a node, or restart a member; return it with an incarnation higher than all before.
 
         Raises:
             Busy, OutcomeUnknown: as `Cell.update`.
@@ -69,7 +68,7 @@ class Members:
         return NodeId(name, after.nodes[name])
 
     def leave(self, name: str) -> None:
-        """Take a node out; one that is no member is no error. Its word is the host's: it must have ended.
+        """Remove a node, if it is a member. The host guarantees that the node has ended.
 
         Raises:
             Busy, OutcomeUnknown: as `Cell.update`.

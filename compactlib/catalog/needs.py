@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one node needs: its active transactions (restriction 1), and `LocalNeeds`, which makes a report of all sources.
+"""A node's needs: its active transactions (restriction 1), and `LocalNeeds`, which makes a report of all sources.
 
-Everything a report says is taken in one call, so the partitions it lists are those that its floors speak for.
+A report reads floors and partitions in the same call, so it lists exactly the partitions that its floors cover.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from compactlib.errors import CompactlibError
 
 @attrs.frozen(eq=False)
 class Transaction:
-    """One active transaction; give it to `ActiveTransactions.end` once.
+    """An active transaction; pass it to `ActiveTransactions.end`.
 
     Attributes:
-        began: its begin time.
-        version: the catalog version in force then, which it may use until it ends.
+        began: begin time.
+        version: the catalog version in force at `began`, which the transaction may use until it ends.
     """
 
     began: Timestamp
@@ -34,11 +34,11 @@ class Transaction:
 
 
 class ActiveTransactions:
-    """The active read-write transactions of one node. Any thread may call it.
+    """The active read-write transactions of a node. Any thread may call it.
 
     Args:
-        view: gives the node's retained history.
-        clock: gives begin times.
+        view: returns the node's retained history.
+        clock: draws begin times.
     """
 
     def __init__(self, view: Callable[[], RetainedVersions], clock: HybridClock) -> None:
@@ -48,10 +48,10 @@ class ActiveTransactions:
         self._active: set[Transaction] = set()
 
     def begin(self) -> Transaction:
-        """Begin a transaction now. O(log versions), whatever is active.
+        """Begin a transaction now. O(log versions).
 
         Raises:
-            TimeBeforeHistory: the clock stands before the earliest retained version.
+            TimeBeforeHistory: the clock is behind the activation of the earliest retained version.
         """
         with self._lock:
             began = self._clock.now()
@@ -60,14 +60,14 @@ class ActiveTransactions:
         return made
 
     def end(self, transaction: Transaction) -> None:
-        """End it; ending it again does nothing. O(1)."""
+        """End a transaction. Idempotent; O(1)."""
         with self._lock:
             self._active.discard(transaction)
 
     def need(self, view: RetainedVersions) -> Floor:
-        """Return the activation of the oldest version in use; without any, now: every later one begins after it.
+        """Return the activation of the oldest version in use; without transactions, the time now.
 
-        O(active transactions).
+        Every later transaction begins above the result. O(active transactions).
         """
         with self._lock:
             if not self._active:
@@ -85,26 +85,26 @@ class ActiveTransactions:
 
 
 class NeedSource(Protocol):
-    """Anything that can need an old version."""
+    """A reason to keep old versions."""
 
     def need(self, view: RetainedVersions) -> Need | None:
-        """Return the lowest time needed, or that this is not known yet; `None` if nothing is needed.
+        """Return the lowest time needed as a `Floor`, `Unavailable` if it is not known yet, or `None` without a need.
 
-        Called once a round, from the thread that answers it; must be quick and must not block. What it says stays
-        true: no lower need may arise later.
+        Called once a round, in the thread of the report; must be quick and must not block. No lower need may arise
+        after the call.
         """
 
 
 class LocalNeeds:
-    """Puts a node's sources together. Holds nothing of its own; any thread may call it.
+    """Makes a report of a node's sources. Stateless; any thread may call it.
 
     Args:
         node: the node that reports.
-        view: gives the node's retained history.
+        view: returns the node's retained history.
         transactions: active read-write transactions.
-        partitions: published times; `None` for a node that hosts none.
-        sources: everything else: low watermark, rebalance, the host's own. A `LowWatermark` among them is asked first,
-            the others in this order: what may begin at the low watermark is asked after it.
+        partitions: published times; `None` for a node without partitions.
+        sources: all other sources: low watermark, rebalance, the host's own. A `LowWatermark` is called first, since
+            other needs may begin at the low watermark; then the others in this order.
     """
 
     def __init__(self, node: NodeId, view: Callable[[], RetainedVersions], *, transactions: ActiveTransactions,
@@ -116,17 +116,17 @@ class LocalNeeds:
         self._sources = tuple(sorted(sources, key=lambda source: not isinstance(source, LowWatermark)))
 
     def report(self) -> NodeReport:
-        """Return the node's answer to a round. A source that fails counts as not available and is named.
+        """Return the node's answer to a round. A source that raises counts as unavailable and is named.
 
-        It speaks for the versions that the view had when it began; `CatalogNode.report` asks again if others came.
+        The report covers the versions of the view at its begin; `CatalogNode.report` repeats it if versions arrived.
         """
         view = self._view()
         published: Need | None = None
         hosted: Mapping[int, int] = {}
         if self._partitions is not None:
             published, hosted = self._partitions.needs_and_hosted()
-        needs = [published, *(_asked(source, view) for source in self._sources)]
-        # Transactions last: one that begins later begins above this time.
+        needs = [published, *(_need_of(source, view) for source in self._sources)]
+        # Transactions last: a transaction that begins later begins above this time.
         transactions = self._transactions.need(view)
         lowest: dict[Factor, Floor] = {}
         for need in (*needs, transactions):
@@ -137,7 +137,7 @@ class LocalNeeds:
                           transactions_from=transactions.time)
 
 
-def _asked(source: NeedSource, view: RetainedVersions) -> Need | None:
+def _need_of(source: NeedSource, view: RetainedVersions) -> Need | None:
     try:
         return source.need(view)
     except CompactlibError as error:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`CatalogNode`: one node of a cluster, with its catalog, the sources of what it needs, its membership, its upkeep.
+"""`CatalogNode`: a node of a cluster, with its catalog, its sources of needs, its membership and its upkeep.
 
     node = CatalogNode("n1", log, clock, database)
-    node.published.register(...)        # the partitions that it hosts
-    with node:                          # joins, and starts its one thread
+    node.published.register(...)        # the partitions of this node
+    with node:                          # joins, and starts the node's thread
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(node.coordinate(peers))      # runs rounds while it coordinates
-            ...                         # the host's own: serves report() and publish() to the coordinator
+            tasks.create_task(node.coordinate(peers))      # runs rounds while this node coordinates
+            ...                         # the host serves report() and publish() to the coordinator
 
-Its thread follows the log, takes part in the election if it is to, raises the low watermark, and forgets what is needed
-no more. Rounds run in the host's event loop, since the calls to other nodes are the host's.
+The thread follows the log, takes part in the election, raises the low watermark, and deletes expired records. Rounds
+run in the host's event loop, since the host makes the calls to other nodes.
 """
 
 from __future__ import annotations
@@ -43,49 +43,48 @@ _MAX_REPORTS = 10
 
 
 class Database(Protocol):
-    """What a node asks of the database around it. Called in worker threads; may block, and may raise anything."""
+    """The host's database, as a node calls it. Called in worker threads; may block, and may raise any exception."""
 
     def assignments(self) -> Assignments:
-        """Look up which nodes must host which partitions of all zones, from one moment, planned moves included."""
+        """Read the assignments of all zones at the same moment, including planned moves."""
 
     def publish(self, zone: int, partitions: int, time: Timestamp) -> int:
-        """Propose `time` in the logs of those of the zone's partitions that this node leads.
+        """Propose `time` in the log of each partition of the zone that this node leads.
 
-        Every replica that applies the command calls `PublishedTimes.applied`; the time counts after a flush that began
-        later.
+        Every replica that applies the command calls `PublishedTimes.applied`; the time counts after the next flush.
 
         Returns:
-            In how many logs it was proposed.
+            The number of logs.
         """
 
     def destroy(self, table: int, partition: int) -> None:
-        """Remove the data and the log of a partition that this node hosts, of a dropped table that nobody can read."""
+        """Remove the data and the log of a partition on this node; its table was dropped and has no readers."""
 
 
 class CatalogNode(PeriodicService):
-    """One node of a cluster. Any thread may call it. Its thread starts and stops as every `PeriodicService`.
+    """A node of a cluster. Any thread may call it. Its thread starts and stops like that of every `PeriodicService`.
 
     Args:
-        name: this node's, which no other node has.
+        name: unique in the cluster.
         log: shared by all nodes.
         clock: the node's clock; its skew is the cluster's limit.
-        database: the host.
-        lease_seconds: of the election over the log's store; `None`: the host calls `elected`.
+        database: the host's database.
+        lease_seconds: the lease of an election in the log's store; `None`: the host calls `elected`.
         data_availability_seconds: how long old data stays readable.
         delay_seconds: see `CatalogService`.
-        sources: further needs: `RebalanceNeed`, the host's own.
-        follow_seconds: how often the log is read for what other nodes append.
-        upkeep_seconds: how often the low watermark is raised, and expired pins, destroyed partitions and leftovers of
-            cuts are forgotten.
+        sources: further sources of needs: `RebalanceNeed`, the host's own.
+        follow_seconds: interval between reads of the log.
+        upkeep_seconds: interval between upkeeps: raising the low watermark, deleting expired pins, unreadable
+            partitions and the leftovers of cuts.
         policy: how much of the unneeded history is cut.
-        observer: notified of rounds (`catalog_round`), and as `CatalogService` says.
+        observer: notified of rounds (`catalog_round`), and of the events of `CatalogService`.
 
     Attributes:
-        name, service, published: as their names say; `published` before the node has joined as well.
-        coordinator: who coordinates, as far as this node knows; `None` before the first election.
+        published: usable before the node has joined.
+        coordinator: the coordinator known to this node; `None` before the first election.
         last_round: the report of the last round that this node ran.
-        last_error: what the thread or a round raised last; it is logged, and the work is tried again.
-        failures: how often that was.
+        last_error: the last error of the thread or of a round; it was logged, and the work is retried.
+        failures: number of such errors.
     """
 
     def __init__(self, name: str, log: UpdateLog, clock: HybridClock, database: Database, *,
@@ -106,32 +105,33 @@ class CatalogNode(PeriodicService):
         history = self.service.history
         self._watermark = LowWatermark(log.store, name, clock, data_availability_seconds=data_availability_seconds,
                                        partition=log.partition, earliest=history.activation(history.earliest))
-        self._watermark.listen(lambda time: self._ring())
+        self._watermark.listen(lambda time: self._wake_rounds())
         self._transactions = ActiveTransactions(lambda: self.service.history, clock)
         self._sources = (self._watermark, *sources)
-        self._needs: LocalNeeds | None = None  # from the admission on
-        self._may_begin = False  # from when the clocks' greatest skew has passed since
+        self._needs: LocalNeeds | None = None  # set when the node is admitted
+        self._may_begin = False  # True once the clocks' greatest skew has passed after the admission
         self._reported: Timestamp = 0
         self._election = None if lease_seconds is None else LeaseElection(
             log.store, name, lease_seconds=lease_seconds, partition=log.partition, clock=clock.clock, rng=log.rng)
-        self._look_seconds = (lease_seconds or 15.0) / 3
+        self._election_seconds = (lease_seconds or 15.0) / 3
         self._upkeep_seconds = upkeep_seconds
-        self._looked = self._kept_up = -1.0
+        self._last_election = self._last_upkeep = -1.0
         self._topology: Topology | None = None
-        self._bells: set[Callable[[], object]] = set()
+        self._wakers: set[Callable[[], object]] = set()
 
     # -- membership
 
     def join(self) -> NodeId:
-        """Become a member, in the next life of this node, and wait for the clocks' greatest skew.
+        """Become a member, in the next incarnation of this node, and wait for the clocks' greatest skew.
 
-        Whoever handed a time out before does not know this node; by then no clock is behind such a time.
+        A coordinator that published a time before does not know this node. After the wait, this node's clock is above
+        any such time.
 
         Raises:
             ClockSkewExceeded: this node's clock is behind the log, or behind its own low watermark, by more than the
-                skew; it was not admitted.
-            TimeBeforeHistory: a partition that is registered here needs a version that was cut while this node was no
-                member; it is none again. Remove that partition, and copy it anew.
+                skew; the node was not admitted.
+            TimeBeforeHistory: a registered partition needs a version that was cut while this node was no member; the
+                node was removed again. Remove that partition, and copy it again.
             Busy, OutcomeUnknown: as `Members.join`.
         """
         clock = self.service.clock
@@ -144,7 +144,7 @@ class CatalogNode(PeriodicService):
                                         advice=f"node {self.name} is not admitted until its clock is right")
         self._may_begin, self._reported = False, 0
         joined = self._members.join(self.name)
-        # A round that began before does not cut any more, and each later one asks this node.
+        # From here on, a round that began before cannot cut, and each later round requests this node's report.
         self.service.poll()
         needed, _ = self.published.needs_and_hosted()
         try:
@@ -160,9 +160,9 @@ class CatalogNode(PeriodicService):
         return joined
 
     def leave(self, name: str | None = None) -> None:
-        """Take a node out of the membership: this one, or another one that has ended.
+        """Remove a node from the membership: this node, or another node that has ended, as the host guarantees.
 
-        Until then nothing is cut, since its transactions may go on. Its word is the host's.
+        Until then nothing is cut, since transactions of the node may still run.
 
         Raises:
             Busy, OutcomeUnknown: as `Members.leave`.
@@ -170,11 +170,11 @@ class CatalogNode(PeriodicService):
         if name is None or name == self.name:
             self._may_begin, self._needs = False, None
         self._members.leave(self.name if name is None else name)
-        self._ring()
+        self._wake_rounds()
 
     @property
     def id(self) -> NodeId | None:
-        """This node in its present life; `None` before it has joined."""
+        """This node's name and incarnation; `None` before it has joined."""
         needs = self._needs
         return None if needs is None else needs.node
 
@@ -190,22 +190,23 @@ class CatalogNode(PeriodicService):
 
     @property
     def watermark(self) -> LowWatermark:
-        """The low watermark, and its readers; raises as `transactions`."""
+        """The low watermark and its readers; raises `NotReady` as `transactions`."""
         self._require_joined()
         return self._watermark
 
     def _require_joined(self) -> None:
         if not self._may_begin:
-            raise NotReady(f"node {self.name} begins nothing before join() has returned, nor after it was taken out")
+            raise NotReady(f"node {self.name} begins no transactions or reads before join() has returned, nor after it "
+                           f"was removed")
 
-    # -- what the coordinator asks
+    # -- the coordinator's calls
 
     def report(self) -> NodeReport:
-        """Return what this node needs and hosts, for the coordinator's `Peers.report`.
+        """Return the needs and partitions of this node, for the coordinator's `Peers.report`.
 
         Raises:
             NotReady: the node has not joined.
-            Busy: versions came again and again while its sources were asked.
+            Busy: at each attempt, new versions arrived while the sources were called.
             CompactlibError: the log cannot be read.
         """
         needs = self._needs
@@ -215,26 +216,26 @@ class CatalogNode(PeriodicService):
         for _ in range(_MAX_REPORTS):
             latest = self.service.history.latest
             report = needs.report()
-            # What came meanwhile may be in force by now, and the sources were not asked about it.
+            # A version that arrived since may be in force already, and the report does not cover it.
             self.service.poll()
             if self.service.history.latest == latest:
                 self._reported = max(self._reported, report.transactions_from)
                 return report
-        raise Busy(f"the catalog grew {_MAX_REPORTS} times while this node's sources were asked; the next round asks "
-                   f"again")
+        raise Busy(f"the catalog grew {_MAX_REPORTS} times while this node's sources were called; the next round "
+                   f"requests another report")
 
     def publish(self, time: Timestamp) -> Published:
         """Propose a round's lowest time in the logs of the partitions that this node leads, for `Peers.publish`.
 
-        Zones fail apart. A time from before may come late, or again: a published time only rises.
+        The failure of a zone stops no other zone. An old or repeated time is harmless: a published time only rises.
 
         Raises:
-            Stale: the time is above what this node has reported in this life, so it cannot come from its report.
+            Stale: the time is above all reports of this incarnation, so it is not the minimum of a round with them.
             TimeBeforeHistory: the time lies before the retained history.
         """
         if time > self._reported:
-            raise Stale(f"time {show(time)} is above {show(self._reported)}, which node {self.name} has reported last; "
-                        f"it is not published")
+            raise Stale(f"time {show(time)} is above {show(self._reported)}, the highest time that node {self.name} "
+                        f"has reported; it is not published")
         history = self.service.history
         versions = range(history.version_at(time), history.version_at(self.service.clock.present()) + 1)
         partitions = {zone.id: zone.partitions for version in versions
@@ -251,16 +252,16 @@ class CatalogNode(PeriodicService):
     # -- coordinating
 
     def elected(self, term: int, node: str) -> None:
-        """Take note of the host's election: `node` coordinates in `term`. A lower term than before changes nothing."""
+        """Set the coordinator that the host elected. A term that is not above the last changes nothing."""
         if self.coordinator is None or term > self.coordinator.term:
             self.coordinator = Elected(term, node)
-            self._ring()
+            self._wake_rounds()
 
     async def round(self, peers: Peers, *, seconds: float = 10.0, fence: CommitFence | None = None) -> RoundReport:
-        """Run one round now; see `run_round`.
+        """Run a round now; see `run_round`.
 
         Raises:
-            NotReady: this node does not coordinate, as far as it knows.
+            NotReady: this node knows no coordinator, or another node coordinates.
         """
         elected = self.coordinator
         if elected is None or elected.node != self.name:
@@ -276,24 +277,24 @@ class CatalogNode(PeriodicService):
                          seconds: float = 10.0, fence: CommitFence | None = None) -> None:
         """Run rounds while this node coordinates, until the caller is cancelled.
 
-        A round begins when this node was elected, when its low watermark has moved, when the membership has changed,
-        and after the interval. What asks for a round while one runs starts one more. What a round raises is logged and
-        kept (`last_error`), and a round that failed or was partial is repeated after `retry_seconds`.
+        A round begins when this node is elected, when its low watermark rises, when the membership changes, and after
+        `interval_seconds`. An event during a round starts another round. The error of a round is logged and kept as
+        `last_error`. A failed or partial round is retried after `retry_seconds`.
 
         Args:
             peers: the host's two calls.
-            interval_seconds: between two rounds that nothing asked for.
-            retry_seconds: after a round that did not do all.
-            seconds: the deadline of each call.
+            interval_seconds: longest pause between two rounds.
+            retry_seconds: pause after a failed or partial round.
+            seconds: deadline of each call.
             fence: entered around each cut.
         """
         loop, wake = asyncio.get_running_loop(), asyncio.Event()
 
-        def ring() -> None:
+        def waker() -> None:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(wake.set)
 
-        self._bells.add(ring)
+        self._wakers.add(waker)
         try:
             while True:
                 wake.clear()
@@ -310,16 +311,16 @@ class CatalogNode(PeriodicService):
                     async with asyncio.timeout(pause):
                         await wake.wait()
         finally:
-            self._bells.discard(ring)
+            self._wakers.discard(waker)
 
-    def _ring(self) -> None:
-        for bell in list(self._bells):
-            bell()
+    def _wake_rounds(self) -> None:
+        for waker in list(self._wakers):
+            waker()
 
-    # -- its thread
+    # -- the node's thread
 
     def start(self) -> None:
-        """Join, unless the node has, and start the thread; `with` starts and stops.
+        """Join, unless the node is a member already, and start the thread; `with` starts and closes.
 
         Raises:
             ClockSkewExceeded, Busy, OutcomeUnknown: as `join`.
@@ -329,7 +330,7 @@ class CatalogNode(PeriodicService):
         super().start()
 
     def close(self) -> None:
-        """Stop, and close the catalog; the node stays a member until it, or another one, calls `leave`."""
+        """Stop the thread and close the catalog; the node stays a member until a node calls `leave` for it."""
         self.stop()
         self.service.close()
 
@@ -339,26 +340,26 @@ class CatalogNode(PeriodicService):
     def _keep_up(self, budget: Budget) -> None:
         now = self._clock.monotonic()
         work: list[Callable[[], object]] = [self.service.poll]
-        if self._looked < 0 or now - self._looked >= self._look_seconds:
-            self._looked = now
-            work += [self._look, self._read_membership]
-        if self._kept_up < 0 or now - self._kept_up >= self._upkeep_seconds:
-            self._kept_up = now
+        if self._last_election < 0 or now - self._last_election >= self._election_seconds:
+            self._last_election = now
+            work += [self._poll_election, self._read_membership]
+        if self._last_upkeep < 0 or now - self._last_upkeep >= self._upkeep_seconds:
+            self._last_upkeep = now
             work += [self._watermark.advance, self.service.pins.forget_expired,
                      self._destroy_unreadable, self._forget_removed, lambda: self.service.reclaim(budget=budget)]
         errors: list[Exception] = []
         for each in work:
             try:
                 each()
-            except Exception as error:  # what fails, perhaps for ever, keeps none of the others
+            except Exception as error:  # a call that always fails must not stop the others
                 errors.append(error)
         for other in errors[1:]:
             _LOGGER.warning("node %s: %s", self.name, other, exc_info=other)
         if errors:
             raise errors[0]
 
-    def _look(self) -> None:
-        elected = None if self._election is None else self._election.look()
+    def _poll_election(self) -> None:
+        elected = None if self._election is None else self._election.poll()
         if elected is not None:
             self.elected(elected.term, elected.node)
 
@@ -366,10 +367,10 @@ class CatalogNode(PeriodicService):
         topology, _ = self._members.read()
         needs = self._needs
         if needs is not None and self._may_begin and needs.node not in topology.nodes:
-            # Taken out by the host's word, perhaps while this process stood still.
+            # The host removed this node, perhaps while this process was paused.
             self._may_begin, self._needs = False, None
         if self._topology not in (None, topology):
-            self._ring()
+            self._wake_rounds()
         self._topology = topology
 
     def _destroy_unreadable(self) -> None:

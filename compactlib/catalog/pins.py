@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pins: a named holder keeps a catalog version readable for a while, and every explanation shows that name.
+"""Pins: a named owner keeps a catalog version readable for a while, and every explanation shows that name.
 
-All pins lie in one cell of the store that the whole cluster shares. A pin is granted under the condition that the log's
-earliest version has not moved, and a cut is made under the condition that the pins' cell has not: whichever comes
-first, the other one reads again. So a pin that was granted holds, also against decisions that were made before it.
+All pins are in a cell of the store that the whole cluster shares. A pin is granted under the condition that the log's
+earliest version has not changed, and a cut is made under the condition that the cell of the pins has not changed: the
+later of the two fails and reads again. So a granted pin holds even against a decision that was made before it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ from compactlib.kv import PredicateFailed
 from compactlib.kv.cell import Cell, CellState, Retries
 
 MAX_PINS = 1_000
-"""Pins that one catalog holds."""
+"""Limit of pins per catalog."""
 MAX_OWNER = 200
-"""Characters of an owner's name."""
+"""Limit of characters in an owner's name."""
 _ATTEMPTS = 10
 
 
 @attrs.frozen
 class Pin:
-    """A version that stays readable.
+    """A claim that keeps a version readable until it is released or expires.
 
     Attributes:
-        owner: the holder's name; each owner holds one.
-        version: the version.
-        time: when that version became active.
-        expires: when the pin ends by itself.
+        owner: each owner has at most one pin.
+        time: activation of the version.
+        expires: end of the claim, unless it is renewed.
     """
 
     owner: str
@@ -49,29 +48,29 @@ class Pin:
 
 @attrs.frozen
 class PinSet:
-    """All pins of a catalog, expired ones too: what the cell holds.
+    """The value of the cell: all pins of a catalog, including expired pins.
 
     Attributes:
         pins: by owner.
-        changes: how many there have been, so that no two states are equal.
+        changes: number of changes, so that no two states are equal.
     """
 
     pins: Mapping[str, Pin] = attrs.field(factory=dict)
     changes: int = 0
 
     def without(self, owners: Sequence[str]) -> PinSet:
-        """Return the set without the pins of these owners; the same one if there are none."""
+        """Return the set without the pins of these owners; `self` if `owners` is empty."""
         if not owners:
             return self
         return PinSet({owner: pin for owner, pin in self.pins.items() if owner not in owners}, self.changes + 1)
 
 
 class Pins:
-    """The pins of one catalog, kept with its log. Any thread and process may call it.
+    """The pins of a catalog, stored with its log. Any thread and process may call it.
 
     Args:
         log: the catalog's log.
-        clock: decides when a pin expires; another node's clock may differ by the skew, which is waited for.
+        clock: decides when a pin expires; a pin holds for the clocks' greatest skew longer.
     """
 
     def __init__(self, log: UpdateLog, clock: HybridClock) -> None:
@@ -81,22 +80,22 @@ class Pins:
                                  retries=Retries(_ATTEMPTS), rng=log.rng)
 
     def pin(self, owner: str, version: int, view: RetainedVersions, *, ttl_seconds: float) -> Pin:
-        """Hold a version, or another one in the place of the owner's last. Once it returns, the version stays.
+        """Pin a version in place of the owner's earlier pin. Once this returns, the version stays readable.
 
         Three requests.
 
         Args:
-            owner: the holder's name, as operators see it.
-            version: the version.
-            view: this node's history, which must hold it.
-            ttl_seconds: how long, unless `renew` is called.
+            owner: the name that operators see.
+            version: a version of `view`.
+            view: this node's history.
+            ttl_seconds: time to live, unless `renew` is called.
 
         Raises:
-            CatalogVersionNotFound: the version is not retained, here or in the log; nothing is held.
+            CatalogVersionNotFound: the version is not retained, here or in the log; it was not pinned.
             InvalidInput: the owner is empty or too long, the time to live negative, or there are `MAX_PINS`.
-            Busy: others changed pins or cut the log at the same time, again and again; nothing was changed.
-            Conflict: another caller has changed the pin of this very owner meanwhile; nothing was changed.
-            OutcomeUnknown: the store did not say whether the pin is held, and it could not be seen.
+            Busy: at each attempt, another caller changed pins or cut the log; nothing was changed.
+            Conflict: another caller changed the pin of the same owner at the same time; nothing was changed.
+            OutcomeUnknown: the store did not acknowledge, and reading did not show whether the version is pinned.
         """
         if not 1 <= len(owner) <= MAX_OWNER:
             raise InvalidInput(f"a pin's owner is {owner[:40]!r}; give a name of 1 to {MAX_OWNER} characters")
@@ -109,17 +108,17 @@ class Pins:
                 raise InvalidInput(f"{MAX_PINS} pins are held; release some")
             seen.append(pins.get(owner))
             if seen[-1] != seen[0]:
-                raise Conflict(f"the pin of {owner!r} was changed by another caller meanwhile; read what it holds now, "
-                               f"and give each caller an owner's name of its own")
+                raise Conflict(f"another caller changed the pin of {owner!r} at the same time; read the pin again, and "
+                               f"give each caller a different owner's name")
             return made
 
         return self._grant(owner, granted)
 
     def renew(self, owner: str, *, ttl_seconds: float) -> Pin:
-        """Let the pin that the owner holds, whichever version that is by now, live on from now.
+        """Extend the owner's pin, of the version that is pinned now, to `ttl_seconds` from now.
 
         Raises:
-            PinExpired: it ran out, here or where history was cut since, or was released.
+            PinExpired: the pin expired, by this clock or by the clock of a node that has cut history, or was released.
             InvalidInput: the time to live is negative.
             Busy, OutcomeUnknown: as `pin`.
         """
@@ -132,11 +131,11 @@ class Pins:
 
         try:
             return self._grant(owner, renewed)
-        except CatalogVersionNotFound:  # by another clock it had run out before
+        except CatalogVersionNotFound:  # expired earlier, by another node's clock
             raise PinExpired(f"the pin of {owner!r} has expired or was released; pin again") from None
 
     def _grant(self, owner: str, pin_of: Callable[[Mapping[str, Pin]], Pin]) -> Pin:
-        """Put the pin that `pin_of` makes of all pins, under the condition that its version is in the log."""
+        """Put the pin that `pin_of` returns for the present pins, under the condition that the log has its version."""
         for _ in range(_ATTEMPTS):
             earliest, condition = self._log.earliest()
             made: list[Pin] = []
@@ -154,12 +153,12 @@ class Pins:
                 after = self._cell.update(change, also=lambda *_, held=condition: [held],
                                           operation=f"taking a pin for {owner!r}").after
             except PredicateFailed:
-                continue  # the log was cut, or had its first version, meanwhile
+                continue  # the log was cut since
             return made[-1] if after is None else after.pins.get(owner, made[-1])
         raise Busy(f"the log was cut {_ATTEMPTS} times while {owner!r} took a pin; call again")
 
     def release(self, owner: str) -> None:
-        """Give the owner's pin up; one that does not exist is no error, and one taken since this call began stays.
+        """Release the owner's pin, if there is one. A pin granted after this call began stays.
 
         Raises:
             Busy, OutcomeUnknown: as `pin`.
@@ -176,7 +175,7 @@ class Pins:
         self._cell.update(without, operation="releasing a pin")
 
     def forget_expired(self) -> int:
-        """Delete expired pins; returns how many. A pin that is renewed or taken meanwhile stays.
+        """Delete expired pins; return their number. A pin that is renewed or granted at the same time stays.
 
         Raises:
             Busy, OutcomeUnknown: as `pin`.
@@ -194,24 +193,24 @@ class Pins:
     # -- reading them
 
     def all(self) -> list[Pin]:
-        """Return every pin that is kept, expired ones too. One request.
+        """Return every stored pin, including expired pins. One request.
 
         Raises:
-            CorruptData, Unsupported: they cannot be read; nothing is cut until they can.
+            CorruptData, Unsupported: the cell cannot be read; nothing is cut until it can.
         """
         return list((self._cell.read() or PinSet()).pins.values())
 
     def active(self) -> list[Pin]:
-        """Return the pins that hold: not expired by more than the clocks' greatest skew."""
+        """Return the pins that have not expired by more than the clocks' greatest skew."""
         now = self._clock.present()
         return [pin for pin in self.all() if self._holds(pin, now)]
 
     def state(self) -> CellState[PinSet]:
-        """Return all pins, and the condition that they have not changed since. One request."""
+        """Return all pins, and the condition that the cell has not changed since. One request."""
         return self._cell.state()
 
     def need_of(self, pins: PinSet | None) -> Floor | None:
-        """Return the lowest pin that holds, with its owner."""
+        """Return the need of the lowest unexpired pin, with its owner as the culprit."""
         now = self._clock.present()
         lowest = min((pin for pin in (pins or PinSet()).pins.values() if self._holds(pin, now)),
                      key=lambda pin: (pin.time, pin.owner), default=None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`CatalogPlan`, what a compaction would do; and the policies, which choose how much of what may go is cut.
+"""`CatalogPlan`, the effect of a compaction; and the policies, which choose how much of the unneeded history is cut.
 
-A policy chooses a version at or below what `CatalogView.decision` allows. It cannot move that bound: a choice above it
-is refused by name, whatever the policy says.
+A policy chooses a version at or below the target of `CatalogView.decision`. A choice above that target is refused, with
+the name of the policy.
 
 >>> KeepVersions(margin=3)
 KeepVersions(margin=3)
@@ -26,11 +26,11 @@ from compactlib.report import PolicyRecord, Printed
 
 @attrs.frozen
 class Cut:
-    """What a policy chose.
+    """The choice of a policy.
 
     Attributes:
-        target: the version that becomes the earliest one; `None`: history stays as it is.
-        why: in one sentence; of an empty choice which gate is shut, its value, and the setting to change.
+        target: the version that becomes the earliest; `None`: nothing is cut.
+        why: the reason in a sentence; for an empty choice the gate, its value, and the setting to change.
     """
 
     target: int | None
@@ -38,17 +38,16 @@ class Cut:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be cut."""
+        """Whether nothing is cut."""
         return self.target is None
 
 
 CatalogPolicy: TypeAlias = Policy[CatalogView, Cut]
-"""A policy of a catalog."""
 
 
 @attrs.frozen
 class CutToBound:
-    """Cuts all history that is not needed."""
+    """Cuts all unneeded history."""
 
     @property
     def name(self) -> str:
@@ -56,15 +55,15 @@ class CutToBound:
 
     def choose(self, view: CatalogView, now: float) -> Cut:
         decision = view.decision
-        return Cut(decision.target, decision.reason() if decision.target is None else "no node needs what lies below")
+        return Cut(decision.target, decision.reason() if decision.target is None else "no node needs an older version")
 
 
 @attrs.frozen
 class KeepVersions:
-    """Keeps a few versions more than are needed.
+    """Keeps some versions below the lowest needed version.
 
     Attributes:
-        margin: how many, >= 0; 1 is what Ignite 3 does.
+        margin: number of versions, >= 0; Ignite 3 keeps 1.
     """
 
     margin: int = attrs.field(default=1)
@@ -82,19 +81,15 @@ class KeepVersions:
         if decision.target is None or needed is None:
             return Cut(None, decision.reason())
         if needed - self.margin <= view.history.earliest:
-            return Cut(None, f"{len(view.history)} versions are retained, and margin={self.margin} keeps as many below "
-                             f"version {needed}, which is needed; lower it, or wait")
+            return Cut(None, f"{len(view.history)} versions are retained, and margin={self.margin} keeps that many "
+                             f"below version {needed}, which is needed; lower margin, or wait")
         return Cut(min(needed - self.margin, decision.target),
                    f"margin={self.margin} versions more are kept than are needed")
 
 
 @attrs.frozen
 class KeepSeconds:
-    """Keeps every version that was in force within the last so many seconds, so that there is time to ask about them.
-
-    Attributes:
-        seconds: how long, >= 0.
-    """
+    """Keeps every version that was in force within the last `seconds` (>= 0), for readers of recent versions."""
 
     seconds: float = attrs.field(default=3600.0)
 
@@ -112,8 +107,8 @@ class KeepSeconds:
         kept = version_at(view.history, from_seconds(max(now - self.seconds, 0.0)))
         if kept is None or kept <= view.history.earliest:
             return Cut(None, f"version {view.history.earliest} was in force within the last seconds={self.seconds}; "
-                             f"lower it, or wait")
-        return Cut(min(kept, decision.target), f"what was in force within the last seconds={self.seconds} is kept")
+                             f"lower seconds, or wait")
+        return Cut(min(kept, decision.target), f"versions in force within the last seconds={self.seconds} are kept")
 
 
 # ------------------------------------------------------------------------------------------------------------ a plan
@@ -121,14 +116,13 @@ class KeepSeconds:
 
 @attrs.frozen(kw_only=True, repr=False)
 class CatalogPlan(Printed):
-    """What a compaction of the catalog would do, as it was safe when the view was taken.
+    """The effect of a compaction, safe by the needs in its view.
 
     Attributes:
-        view: what it was decided of; asked again before the cut.
-        policy: the policy that chose.
-        explanation: everything that keeps the target from being higher, the strongest first.
-        target: the version that becomes the earliest one; `None`: nothing is cut.
-        why: why this is done; of an empty plan what holds the history, and what would end that.
+        view: the input of the decision; `compact` repeats the decision before the cut.
+        explanation: every limit that prevents a higher target, the strongest first.
+        target: the version that becomes the earliest; `None`: nothing is cut.
+        why: the policy's reason; for an empty plan the strongest limits, and the remedy.
     """
 
     view: CatalogView
@@ -137,7 +131,7 @@ class CatalogPlan(Printed):
     target: int | None = None
     why: str
 
-    # A snapshot takes kilobytes, and nobody decides by them.
+    # Not estimated: a snapshot takes kilobytes.
     bytes_to_copy = bytes_freed = bytes_needed = bytes_available = None
     is_exact = False
 
@@ -147,11 +141,11 @@ class CatalogPlan(Printed):
         return self.target is None
 
     def explain(self) -> str:
-        """Return some lines for an operator: what is cut, and everything that keeps the target from being higher."""
+        """Return some lines for an operator: the target, and every limit that prevents a higher target."""
         return "\n".join([self._summary(), *(f"  {limit}" for limit in self.explanation.limits)])
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row a limit, each with the target; one row at least."""
+        """Return one row for each limit, with the target; at least one row."""
         head = {"target": self.target, "earliest": self.explanation.earliest}
         return [{**head, **row} for row in self.explanation.to_dicts()] or [{**head, "why": self.why}]
 
@@ -163,20 +157,21 @@ class CatalogPlan(Printed):
 
 
 def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
-    """Return the plan of what the policy chooses of this view.
+    """Return the plan of the policy's choice for this view.
 
     Raises:
-        UnsafeCompaction: the policy chose a version above what the decision allows.
-        InvalidInput: it answered no `Cut`, or a version that is not retained; a node is in the reports twice.
-        BaseException: whatever the policy raises.
+        UnsafeCompaction: the policy chose a version above the target of the decision.
+        InvalidInput: the policy did not return a `Cut`, or chose a version that is not retained; a node is in the
+            reports twice.
+        BaseException: from the policy.
     """
     history, decision = view.history, view.decision
     plan = CatalogPlan(view=view, policy=PolicyRecord.of(policy), explanation=decision, why=decision.reason())
     if decision.target is None:
-        return plan  # whatever a policy says
+        return plan
     choice = policy.choose(view, to_seconds(view.now))
     if not isinstance(choice, Cut):
-        raise InvalidInput(f"the policy {policy.name} chose {choice!r:.100}; a policy answers a Cut")
+        raise InvalidInput(f"the policy {policy.name} chose {choice!r:.100}; choose() must return a Cut")
     if choice.target is None:
         return attrs.evolve(plan, why=choice.why)
     if not history.has(choice.target):
@@ -185,29 +180,29 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
     if choice.target > decision.target:
         raise UnsafeCompaction(target=choice.target, detail=f"the policy {policy.name} chose it, and version "
                                f"{decision.target} is the highest that is safe: {decision.reason()}")
-    # The choice itself may be forbidden, by an index build below what is safe, for instance.
+    # A version below the decision's target may be forbidden itself, for instance by an index build.
     found = decision if choice.target == decision.target else decide(view, at_most=choice.target)
     limits = {limit.factor: limit for limit in (*found.limits, *decision.limits)}
     why = choice.why if found.target is not None else (
-        f"the policy {policy.name} chose version {choice.target}, and neither that nor a lower one can be the "
-        f"earliest: {found.reason()}")
+        f"the policy {policy.name} chose version {choice.target}, and neither that nor a lower version can be "
+        f"the earliest: {found.reason()}")
     return attrs.evolve(plan, explanation=attrs.evolve(decision, limits=tuple(limits.values())), target=found.target,
                         why=why)
 
 
 @attrs.frozen(kw_only=True)
 class CutReport(Printed):
-    """What a compaction of the catalog did.
+    """The report of a compaction.
 
     Attributes:
-        earliest: the version that is the earliest one now.
-        before: the earliest one when it was planned; the same: nothing was cut.
-        deleted: keys that were deleted.
-        bytes_written: keys and records that were put: the snapshot, its pieces, the log's marks.
-        bytes_freed: keys and records that were deleted after the cut.
-        why: of a report that is empty or partial, why.
-        is_partial: whether something that the cut has left behind is still to be deleted; `reclaim` goes on with it.
-        policy: that chose.
+        earliest: the earliest version now.
+        before: the earliest version of the plan; equal to `earliest` if nothing was cut.
+        deleted: number of deleted keys.
+        bytes_written: bytes of keys and records that were put: the snapshot's record and pieces.
+        bytes_freed: bytes of keys and records that were deleted after the cut.
+        why: the reason of an empty or partial report.
+        is_partial: whether leftovers of the cut remain; `reclaim` deletes them.
+        policy: name of the policy.
     """
 
     earliest: int

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a policy of the catalog sees and answers, and what helps to write one.
+"""The contract of a catalog policy, and functions for writing policies.
 
-A policy chooses the version that becomes the earliest one, at or below what `CatalogView.decision` allows
-(`CatalogPolicy`). `decide` makes that decision of a view, without a catalog; `limits_of` says what forbids one version.
+A policy (`CatalogPolicy`) chooses the version that becomes the earliest, at or below the target of
+`CatalogView.decision`. `decide` makes that decision from a view, without a catalog; `limits_of` returns the limits that
+forbid a version.
 """
 
 from __future__ import annotations

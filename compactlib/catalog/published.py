@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published minimum times per partition (restriction 2): up to when a replica's data is on disk.
+"""Published minimum times per partition (restriction 2): the time up to which a replica's data is on disk.
 
-A time reaches a partition as a replicated command. It is published only after a flush that began after the command was
-applied has succeeded: a recovery from then on replays nothing older. A partition starts at the activation of the
-version that created it, never at "unknown"; what it published survives a restart, as long as its data does.
+A time reaches a partition as a replicated command. It is published only after the success of a flush that began after
+the command was applied: a later recovery replays nothing older. A partition starts at the activation of the version
+that created it, never at "unknown". A published time survives a restart, as long as the partition's data does.
 
-Each kept time names the life (`incarnation`) of the partition's data that it is of. It is written under the condition
-of what was read, never in the place of a later life's and never in the place of a higher time: whoever wakes up late
-changes nothing.
+Each stored time names the `incarnation` of the partition's data. It is written under the condition that the stored
+value has not changed since it was read, and never replaces the time of a later incarnation or a higher time: a delayed
+writer changes nothing.
 
-**A copy lowers a need.** Data that is copied from another replica has seen what that one had published when the copy
-was taken, which may be less than what this node reported before. A round that read the old report and hears from the
-source only when that has moved on would cut too far. So `register(inherited=)` first counts in this node's reports,
-then changes the pins, and then asks whether the version is still there: a cut that was decided before the change is
-refused, because the pins changed, a cut before that is seen, and every later round asks this node after it counts.
+**A copy lowers a need.** A copy has the source's published time at the moment of the copy, which may be lower than the
+time this node reported before. A round with that old report, and a report of the source after its time has risen, would
+cut too far. So `register(inherited=)` first includes the copy in this node's reports, then changes the pins, and then
+checks that the version is still retained. A cut decided before the change of the pins is refused; a cut before that is
+detected by the check; every later round gets a report that includes the copy.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class _Replica:
     incarnation: int
     published: Timestamp
     flushed_index: int
-    applied: tuple[int, Timestamp] = (0, 0)  # raft index and time of the last command, not yet known to be flushed
+    applied: tuple[int, Timestamp] = (0, 0)  # raft index and time of the last command applied
 
 
 @attrs.frozen
 class FlushTicket:
-    """What a flush that began now will cover, for one partition; give it to `flushed` when it has succeeded."""
+    """The commands of a partition that a flush covers; pass the ticket to `flushed` after the flush has succeeded."""
 
     table: int
     partition: int
@@ -65,13 +65,13 @@ class FlushTicket:
 
 
 class PublishedTimes:
-    """The published times of one node's partitions. Any thread may call it.
+    """The published times of a node's partitions. Any thread may call it.
 
     Args:
-        store: where they are kept.
+        store: the store of the times.
         node: the node's name, part of the keys.
         partition: the store's partition.
-        clock: waits between two tries of a write.
+        clock: waits before a write is retried.
     """
 
     def __init__(self, store: KVStore, node: str, partition: bytes = b"catalog", *,
@@ -90,38 +90,38 @@ class PublishedTimes:
     def register(self, table: int, partition: int, *, incarnation: int, created_at: Timestamp, flushed_index: int = 0,
                  inherited: Timestamp | None = None, pins: Pins | None = None,
                  history: RetainedVersions | None = None) -> Timestamp:
-        """Host a partition from now on; returns its published time, at once a valid one.
+        """Add a partition to this node; return its published time.
 
-        Registering the same life again changes nothing. Another life begins anew: what its data has not seen cannot
-        be published for it. Data that was copied from another replica begins at what that one had published. Pin that
-        time at the source while the copy is taken, so that no cut overtakes it.
+        Registering the same incarnation again changes nothing. A new incarnation does not inherit the published time of
+        the earlier data. A copy of another replica starts at the published time of the source (`inherited`). Pin that
+        time at the source during the copy, so that no cut passes it.
 
         Args:
             table: the table's id.
             partition: the partition's number.
-            incarnation: this life of the partition's data, > 0 and higher than all before; the same after a restart
-                with its data.
+            incarnation: number of the partition's data, > 0 and higher than all before; the same after a restart with
+                its data.
             created_at: activation of the catalog version that created the partition.
             flushed_index: raft index up to which the data is on disk; commands up to it are replays.
-            inherited: what the source of a copy had published (`published`) when the copy was taken; it is kept.
-            pins: of the catalog; needed with `inherited`.
-            history: the node's retained history; with it, a partition whose versions were cut is refused. Needed with
+            inherited: the source's published time (`published`) at the moment of the copy; it is stored.
+            pins: the catalog's pins; required with `inherited`.
+            history: the node's retained history; with it, a partition whose versions were cut is refused. Required with
                 `inherited`.
 
         Raises:
             InvalidInput: a number is out of range, or an argument is missing.
-            StaleIncarnation: a later life of the partition is registered, or kept.
-            TimeBeforeHistory, CatalogVersionNotFound: the partition needs a version that was cut; nothing was
+            StaleIncarnation: a later incarnation of the partition is registered or stored.
+            TimeBeforeHistory, CatalogVersionNotFound: the partition needs a version that was cut; it was not
                 registered.
-            CorruptData, Unsupported: the kept time cannot be read.
+            CorruptData, Unsupported: the stored time cannot be read.
             Busy, OutcomeUnknown: as `Pins.pin`; nothing was registered.
         """
         checked_timestamp(created_at)
         mask_of((partition,))
         if table < 0 or incarnation < 1:
-            raise InvalidInput(f"table {table}, incarnation {incarnation}; give an id from 0 on, and a life from 1 on")
+            raise InvalidInput(f"table {table}, incarnation {incarnation}; give an id >= 0 and an incarnation >= 1")
         if inherited is not None and (pins is None or history is None):
-            raise InvalidInput("inherited needs pins and history: a copy may need a version that is being cut")
+            raise InvalidInput("inherited needs pins and history, since a cut may remove the version of the copy")
         place = table, partition
         with self._writing:
             kept = self._read([place]).get(place)
@@ -148,10 +148,10 @@ class PublishedTimes:
             return began
 
     def remove(self, table: int, partition: int, incarnation: int) -> None:
-        """The partition is gone from this node; one that is not registered in this life is no error.
+        """Remove a partition from this node, if it is registered in this incarnation.
 
         Raises:
-            OutcomeUnknown: the store did not say whether it deleted the kept time, and it could not be seen.
+            OutcomeUnknown: the store did not acknowledge, and reading did not show whether the time was deleted.
         """
         place = table, partition
         with self._writing:
@@ -165,10 +165,10 @@ class PublishedTimes:
     # -- times
 
     def applied(self, table: int, partition: int, incarnation: int, *, index: int, time: Timestamp) -> None:
-        """A replicated command with this time was applied at this raft index; a replay of a flushed one is ignored.
+        """Note that a replicated command with this time was applied at this raft index. Ignores replays.
 
         Raises:
-            StaleIncarnation: the partition is not registered, or lives another life.
+            StaleIncarnation: the partition is not registered, or has another incarnation.
             InvalidInput: `time` is no timestamp.
         """
         checked_timestamp(time)
@@ -178,7 +178,7 @@ class PublishedTimes:
                 known.applied = index, max(known.applied[1], time)
 
     def begin_flush(self, table: int, partition: int, incarnation: int) -> FlushTicket:
-        """Call before a flush begins: the ticket holds what was applied until now, and the flush will cover.
+        """Return a ticket for the commands applied so far. Call before the flush begins.
 
         Raises:
             StaleIncarnation: as `applied`.
@@ -187,15 +187,16 @@ class PublishedTimes:
             return FlushTicket(table, partition, incarnation, *self._known((table, partition), incarnation).applied)
 
     def flushed(self, tickets: Iterable[FlushTicket]) -> int:
-        """Call after a flush has succeeded, and never after one that failed; returns how many times rose.
+        """Publish the times of the tickets; return how many published times rose.
 
-        The times are kept first, then published. A ticket of another life, or of a partition that is gone, does
-        nothing; neither does one whose time is not above what is published. Two requests per 100 partitions.
+        Call after the flush has succeeded, never after a failed flush. The times are stored before they are published.
+        Ignores the tickets of another incarnation, of a removed partition, and of a time that is not above the
+        published time. Two requests per 100 partitions.
 
         Raises:
-            StaleIncarnation: a later life is kept; nothing was published.
-            OutcomeUnknown: the store did not say whether it kept the times, and it could not be seen; none of them is
-                published, and some may be kept.
+            StaleIncarnation: the store has a later incarnation; nothing was published.
+            OutcomeUnknown: the store did not acknowledge, and reading did not show the outcome; nothing was published,
+                and some of the times may be stored.
         """
         rising: dict[_Place, Kept] = {}
         with self._writing:
@@ -215,7 +216,7 @@ class PublishedTimes:
         return len(rising)
 
     def publish(self, table: int, partition: int, incarnation: int, time: Timestamp) -> None:
-        """For storage that has nothing to flush: publish a time at once; a lower one than before is ignored.
+        """Publish a time at once, for storage without flushes. Ignores a time that is not above the published time.
 
         Raises:
             StaleIncarnation, InvalidInput, OutcomeUnknown: as `applied` and `flushed`.
@@ -235,15 +236,15 @@ class PublishedTimes:
         return StaleIncarnation(f"partition {place[1]} of table {place[0]} on node {self._node!r} was called with "
                                 f"incarnation {incarnation}; {current or 'none'} is in force")
 
-    # -- what is kept
+    # -- the stored times
 
     def _read(self, places: Sequence[_Place]) -> Mapping[_Place, Kept]:
         addresses = {self._address(place): place for place in places}
-        return {addresses[address]: TIMES.unseal(address[1], one.value)
-                for address, one in get_many(self._store, addresses).items()}
+        return {addresses[address]: TIMES.unseal(address[1], record.value)
+                for address, record in get_many(self._store, addresses).items()}
 
     def _keep(self, times: Mapping[_Place, Kept]) -> None:
-        """Raise what is kept to these times; a later life that is kept is `StaleIncarnation`."""
+        """Raise the stored times to these; `StaleIncarnation` if the store has a later incarnation."""
         def raised(place: _Place, kept: Kept | None) -> Kept:
             time = times[place]
             if kept is not None and kept.incarnation > time.incarnation:
@@ -253,11 +254,11 @@ class PublishedTimes:
         self._swap(times, raised)
 
     def _delete(self, lives: Mapping[_Place, int]) -> None:
-        """Delete the kept times of these lives; one of another life stays."""
+        """Delete the stored times of these incarnations alone."""
         self._swap(lives, lambda place, kept: None if kept and kept.incarnation == lives[place] else kept)
 
     def _swap(self, places: Iterable[_Place], change: Callable[[_Place, Kept | None], Kept | None]) -> None:
-        """Replace what is kept of each place by what `change` makes of it."""
+        """Replace the stored time of each place by the result of `change`; `None` deletes it."""
         addresses = [(self._address(place), place) for place in places]
         for at in range(0, len(addresses), self._batch):
             part = dict(addresses[at:at + self._batch])
@@ -277,7 +278,7 @@ class PublishedTimes:
     def _address(self, place: _Place) -> Address:
         return self._partition, keys.published_key(self._node, *place)
 
-    # -- reading them
+    # -- reading
 
     def published(self, table: int, partition: int) -> Timestamp | None:
         """Return the partition's published time; `None` if it is not registered."""
@@ -286,9 +287,9 @@ class PublishedTimes:
             return None if known is None else known.published
 
     def needs_and_hosted(self) -> tuple[Floor | None, Mapping[int, int]]:
-        """Return the lowest published time, and a bitmap by table id of exactly the partitions that it speaks for.
+        """Return the lowest published time, and the partitions that it covers, as a bitmap by table id.
 
-        O(partitions), in one lock.
+        O(partitions), under the lock, so that both are from the same moment.
         """
         masks: dict[int, int] = {}
         with self._lock:
@@ -299,52 +300,52 @@ class PublishedTimes:
             time, place = min((replica.published, place) for place, replica in self._replicas.items())
         return Floor(Factor.RAFT_RECOVERY, time, Culprit(table=place[0], partitions=(place[1],))), masks
 
-    # -- what is gone
+    # -- removed partitions
 
     def unreadable(self, history: RetainedVersions, since: Timestamp) -> list[tuple[int, int, int]]:
-        """Return the partitions registered here whose table was dropped and cannot be read any more: table, partition,
-        incarnation, in order.
+        """Return the registered partitions of dropped tables that have no readers: table, partition, incarnation, in
+        order.
 
-        Nothing is published for them any more, so each holds the history from the drop on until it is removed.
+        Their published times rise no more, so each keeps the history from the drop on until it is removed.
 
         Args:
             history: the node's retained history.
-            since: the low watermark: a table that no version has from then on cannot be read.
+            since: the low watermark: a table that was dropped before it has no readers.
         """
         with self._lock:
             hosted = sorted((*place, known.incarnation) for place, known in self._replicas.items())
         then = history.at(max(since, history.activation(history.earliest)))
-        return [each for each in hosted if _had_gone(each[0], then)]
+        return [each for each in hosted if _is_dropped(each[0], then)]
 
     def forget_removed(self, history: RetainedVersions, assignments: Assignments | None = None) -> int:
-        """Delete kept times of partitions that are not registered here and never will be; returns how many.
+        """Delete the stored times of partitions that this node does not host and never will; return their number.
 
-        Call once the node has registered all that it hosts.
+        Call after the node has registered all its partitions.
 
         Args:
-            history: times of tables that none of these versions has are deleted.
-            assignments: times of tables whose partitions are assigned to other nodes alone are deleted, too; they must
-                have the moves that are planned or under way.
+            history: deletes the times of tables that were dropped before its earliest version.
+            assignments: deletes also the times of partitions that are assigned to other nodes alone; must include
+                planned and running moves.
 
         Raises:
-            OutcomeUnknown: the store did not say whether it deleted some, and it could not be seen.
+            OutcomeUnknown: the store did not acknowledge, and reading did not show whether the times were deleted.
         """
         with self._writing:
             with self._lock:
                 hosted = set(self._replicas)
             prefix = keys.published_prefix(self._node)
             with self._store.scan(self._partition, prefix=prefix, keys_only=True) as entries:
-                gone = [place for entry in entries if (place := keys.published_place(entry.key)) not in hosted
-                        and self._is_gone(place, history, assignments)]
-            kept = self._read(gone)
+                removed = [place for entry in entries if (place := keys.published_place(entry.key)) not in hosted
+                           and self._is_removed(place, history, assignments)]
+            kept = self._read(removed)
             self._delete({place: each.incarnation for place, each in kept.items()})
         return len(kept)
 
-    def _is_gone(self, place: _Place, history: RetainedVersions, assignments: Assignments | None) -> bool:
+    def _is_removed(self, place: _Place, history: RetainedVersions, assignments: Assignments | None) -> bool:
         table_id, partition = place
         table = history.catalog(history.latest).tables.get(table_id)
         if table is None:
-            return _had_gone(table_id, history.catalog(history.earliest))
+            return _is_dropped(table_id, history.catalog(history.earliest))
         zone = None if assignments is None else assignments.zones.get(table.zone_id)
         return zone is not None and bool((zone.assigned() & ~zone.masks.get(self._node, 0)) >> partition & 1)
 
@@ -355,6 +356,6 @@ class PublishedTimes:
         return f"PublishedTimes({len(self)} partitions on {self._node})"
 
 
-def _had_gone(table_id: int, catalog: Catalog) -> bool:
-    """Return whether a table was dropped before this version: ids ascend, and none comes back."""
+def _is_dropped(table_id: int, catalog: Catalog) -> bool:
+    """Return whether a table was dropped before or in this version: ids ascend and are not reused."""
     return table_id < catalog.next_id and table_id not in catalog.tables

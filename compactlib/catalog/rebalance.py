@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Up to when the cluster's data placement follows the catalog: the minimum time of a rebalance (restriction 4).
+"""The lowest time that a rebalance may need (restriction 4), from the progress of the host's data placement.
 
-A zone's *change points* are the versions that move data: those that change its partitions or its `placement`. Until
-every partition has followed a change point, the catalog just below it is still needed. The progress is read per zone,
-where placement keeps it, so a finished rebalance holds nothing.
+A zone's *change points* are the versions that move data: versions that change its partitions or its `placement`. Until
+every partition has followed a change point, the version just below it is still needed. The progress is read per zone
+from the host's placement, so a finished rebalance needs nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from compactlib.catalog.values import Culprit, Factor, Floor, Need
 
 @attrs.frozen(kw_only=True)
 class ZoneProgress:
-    """How far the partitions of one zone have followed the catalog. A change is named by the commit time of its version
+    """The changes that the partitions of a zone follow. A change is identified by the commit time of its version
     (`Zone.updated_at`), or by the version's activation.
 
     Attributes:
-        stable: by partition, the change that its present assignments follow.
+        stable: by partition, the change of its present assignments.
         pending: by partition, the change that it is moving to.
-        planned: by partition, the change that it will move to next, when it has its pending assignments.
-        trigger: the last change whose rebalance was started for all partitions; `None` if none ever was.
+        planned: by partition, the change that it will move to after the pending change.
+        trigger: the last change whose rebalance was started for all partitions; `None` before the first.
     """
 
     stable: Mapping[int, Timestamp] = attrs.field(factory=dict)
@@ -41,11 +41,11 @@ class ZoneProgress:
 
 @attrs.frozen(kw_only=True)
 class Placement:
-    """The progress of all zones, read at one moment.
+    """The progress of all zones, read at the same moment.
 
     Attributes:
-        safe: up to this time, everything is known.
-        zones: by zone id; a zone that is absent has made no progress.
+        safe: the time up to which the progress is complete.
+        zones: by zone id; an absent zone has made no progress.
     """
 
     safe: Timestamp
@@ -53,22 +53,22 @@ class Placement:
 
 
 class PlacementSource(Protocol):
-    """Where a host's placement says how far it is."""
+    """The host's data placement."""
 
     def placement(self) -> Placement:
-        """Return the progress of all zones, from one moment."""
+        """Return the progress of all zones at the same moment."""
 
 
 @attrs.define
 class _ChangePoints:
-    """The versions of one zone that move data.
+    """The change points of a zone.
 
     Attributes:
-        placement: partitions and settings as of the last of them.
-        times: their commit times, ascending.
-        activations: when they became active.
-        updates: by commit time of whatever changed the zone: how many change points there were then.
-        deleted: when the version became active in which the zone is gone; `None` while it is there.
+        placement: partitions and settings after the last change point.
+        times: commit times, ascending.
+        activations: activation times, ascending.
+        updates: number of change points so far, by commit time of every version that changed the zone.
+        deleted: activation of the version that dropped the zone; `None` if there is no such version.
     """
 
     placement: tuple[int, Mapping[str, object]] = (0, {})
@@ -78,7 +78,7 @@ class _ChangePoints:
     deleted: Timestamp | None = None
 
     def changed(self, zone: Zone, commit: Timestamp, activation: Timestamp) -> None:
-        """Take in what a version makes of the zone."""
+        """Add a version that changes the zone."""
         if self.placement != (zone.partitions, zone.placement):
             self.placement = zone.partitions, zone.placement
             self.times.append(commit)
@@ -86,8 +86,8 @@ class _ChangePoints:
         self.updates[commit] = len(self.times)
 
     def after(self, change: Timestamp, safe: Timestamp) -> Timestamp:
-        """Return the last time below the change that comes after this one."""
-        # Named by its activation: later ones may have been committed by then, and are not followed by that.
+        """Return the last time before the change point that follows `change`."""
+        # If `change` is an activation, change points committed before it but active later do not count as followed.
         at = self.updates.get(change) or max(bisect_right(self.activations, change), 1)
         if at < len(self.times):
             return self.times[at] - 1
@@ -95,7 +95,7 @@ class _ChangePoints:
 
 
 def rebalance_minimum(view: RetainedVersions, placement: Placement) -> tuple[Timestamp, int | None]:
-    """Return the lowest time that a rebalance may still need, and its zone; `safe` and `None` if there is none.
+    """Return the lowest time that a rebalance may still need, and its zone; `safe` and `None` without a rebalance.
 
     Cost: O(versions + zones).
     """
@@ -114,7 +114,7 @@ def _needed(points: _ChangePoints, progress: ZoneProgress, safe: Timestamp) -> l
     if points.deleted is None or progress.stable or progress.pending or progress.planned:
         followed.add(first if progress.trigger is None else progress.trigger)
     if progress.pending or progress.planned:
-        # The last of the partitions counts. A plan has begun nothing: what they have, or move to, is what they follow.
+        # The slowest partition counts. Planned changes have not begun, so only stable and pending changes are followed.
         has = {**progress.stable, **progress.pending}
         followed.update(has.get(each, first) for each in range(points.placement[0]))
     return [points.after(change, safe) for change in followed]
@@ -126,27 +126,26 @@ def _change_points(view: RetainedVersions) -> dict[int, _ChangePoints]:
     found: dict[int, _ChangePoints] = defaultdict(_ChangePoints)
     used = {table.zone_id for table in first.tables.values()}
     for zone in first.zones.values():
-        # The zone's own time, not the version's: after a cut, the first retained version may be a later one.
+        # The zone's commit time, not the version's: after a cut, the first version may be later than the change.
         found[zone.id].changed(zone, zone.updated_at, first.activation)
     for update in map(view.update, range(view.earliest + 1, view.latest + 1)):
         for kind, dropped in update.drops:
             if kind == "zone":
                 found[dropped].deleted = update.activation
-        for one in update.puts:
-            if isinstance(one, Zone):
-                found[one.id].changed(one, update.commit, update.activation)
-            elif isinstance(one, CatalogTable):
-                used.add(one.zone_id)
+        for item in update.puts:
+            if isinstance(item, Zone):
+                found[item.id].changed(item, update.commit, update.activation)
+            elif isinstance(item, CatalogTable):
+                used.add(item.zone_id)
     return {zone: points for zone, points in found.items() if zone in used}
 
 
 class RebalanceNeed:
-    """The source of restriction 4 over a host's placement. Any thread may call it."""
+    """The source of needs for restriction 4, from a host's placement. Any thread may call it."""
 
     def __init__(self, source: PlacementSource) -> None:
         self._source = source
 
     def need(self, view: RetainedVersions) -> Need | None:
-        """Return the lowest time that a rebalance may still need."""
         time, zone = rebalance_minimum(view, self._source.placement())
         return Floor(Factor.REBALANCE, max(time, 0), Culprit(zone=zone))

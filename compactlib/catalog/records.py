@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of the catalog as bytes: magic, format version, type, payload, and a CRC that covers the key too.
 
-`docs/formats/catalog-log.md` describes them to the byte. A record that was moved to another key, cut, or changed in any
-bit is `CorruptData`; one that a later release wrote is `Unsupported`. What is changed as a whole by compare-and-set
-lies in a `Cell` instead, which has its own frame.
+`docs/formats/catalog-log.md` describes every byte. A record that was moved to another key, cut, or changed in any bit
+raises `CorruptData`; a record of a later release raises `Unsupported`. Values that are replaced by compare-and-set are
+in a `Cell` instead, which has its own frame.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ T = TypeVar("T")
 _FRAME = RecordFrame("catalog record", b"CLCT", 1, "<HHI")
 """Type and length of the payload, then the payload; the CRC starts from that of the key."""
 UPDATE, SNAPSHOT, PIECE = 1, 2, 3
-"""Types of what lies under the keys of versions and of pieces; the payload of a piece is bytes, of the others JSON."""
+"""Types of the records under the keys of versions and of pieces; a piece has bytes as payload, the others JSON."""
 
 
 def seal(key: bytes, kind: int, payload: bytes) -> bytes:
-    """Return the record of this payload, for this key and no other."""
+    """Return the record of a payload; it is valid under this key alone."""
     return _FRAME.encode(kind, len(payload), body=payload, salt=crc32(key))
 
 
 def unseal(key: bytes, record: bytes, *kinds: int) -> tuple[int, bytes]:
-    """Return the type and payload of a record, which must be of one of these types.
+    """Return the type and payload of a record, which must have one of the types `kinds`.
 
     Raises:
-        CorruptData: not what `seal` wrote for this key.
-        Unsupported: a later release wrote it.
+        CorruptData: the record differs from the record that `seal` made for this key.
+        Unsupported: a later release wrote the record.
     """
     name = key.decode("ascii", "backslashreplace")
     found, length, payload = _FRAME.decode(record, name, salt=crc32(key))
@@ -47,35 +47,29 @@ def unseal(key: bytes, record: bytes, *kinds: int) -> tuple[int, bytes]:
 
 
 class Record(Generic[T]):
-    """One type of records, of one attrs value each.
-
-    Args:
-        kind: the type's number.
-        of: the class of the values.
-    """
+    """A type of records, each with an attrs value of the class `of`."""
 
     def __init__(self, kind: int, of: type[T]) -> None:
         self._kind = kind
         self._codec = JsonCodec[T](of)
 
     def seal(self, key: bytes, value: T) -> bytes:
-        """Return the value's record, for this key."""
         return seal(key, self._kind, self._codec.encode(value))
 
     def unseal(self, key: bytes, record: bytes) -> T:
-        """Return the value of a record; see `unseal` above."""
+        """Return the value of a record; raises as the function `unseal`."""
         return self._codec.decode(unseal(key, record, self._kind)[1], key.decode("ascii", "backslashreplace"))
 
 
 @attrs.frozen
 class Lease:
-    """Who coordinates.
+    """The lease of the coordinator.
 
     Attributes:
-        term: of the takeover.
+        term: the term that the takeover began.
         node: the holder's name.
-        life: a word of its own for each life of a node.
-        beat: how often that life has written it.
+        life: the id of the holder's `LeaseElection` object.
+        beat: number of writes by that object.
     """
 
     term: int
@@ -86,12 +80,7 @@ class Lease:
 
 @attrs.frozen(order=True)
 class Kept:
-    """The published time of a partition on a node; of a later life, or of a later time, it is greater.
-
-    Attributes:
-        incarnation: the life of the partition's data.
-        time: what it has published.
-    """
+    """The published time of a partition on a node; ordered by incarnation, then by time."""
 
     incarnation: int
     time: Timestamp
@@ -99,13 +88,13 @@ class Kept:
 
 @attrs.frozen
 class Pieces:
-    """Where the pieces of a snapshot lie.
+    """The names and checksum of the pieces of a snapshot.
 
     Attributes:
-        writer: the token in their keys.
-        count: how many.
-        size: bytes in all.
-        crc: CRC-32 of all.
+        writer: the id of the writer in the keys.
+        count: number of pieces.
+        size: bytes of all pieces.
+        crc: CRC-32 of all pieces, joined.
     """
 
     writer: str
@@ -119,8 +108,8 @@ class Snapshot:
     """A whole catalog.
 
     Attributes:
-        version, commit, activation, next_id: those of the version, not of the time when the snapshot was written.
-        objects: everything in it, each after what it refers to.
+        version, commit, activation, next_id: as in `Catalog`; the times are of the version, not of the snapshot.
+        objects: all objects, each after the objects that it refers to.
     """
 
     version: int
@@ -147,10 +136,10 @@ def decode_catalog(data: bytes, place: str) -> Catalog:
     """Return the catalog of a snapshot.
 
     Raises:
-        CorruptData: the bytes are none.
+        CorruptData: the bytes are not a catalog.
     """
     found: Any = _CATALOGS.decode(data, place)
     made = Catalog(version=found.version, commit=found.commit, activation=found.activation, next_id=found.next_id)
-    for one in found.objects:
-        made.put(one)
+    for item in found.objects:
+        made.put(item)
     return made

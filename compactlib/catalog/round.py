@@ -1,33 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`run_round`: one round of the cluster, run by the coordinator over two calls that the host gives.
+"""`run_round`: a round of the cluster, run by the coordinator with two calls that the host implements.
 
     coordinator                           every node, itself included
     1  read membership, pins and term
-    2  report ──────────────────────────▶ asks its sources
+    2  report ──────────────────────────▶ calls its sources
        ◀────────────────────── NodeReport
-    then two processes, in parallel, which fail apart:
+    then two processes, in parallel; the failure of one does not stop the other:
     "compaction"                          "replicas update"
     3  decide up to which version         3  the lowest time of all transactions
     4  confirm the membership             4  confirm the membership
     5  cut, if nothing of 1 has changed   5  publish ─▶ proposes it in the logs of the
                                                         partitions that it leads
 
-The host carries both calls over the messages that it has; the values are plain, and can be sent as JSON. Nothing is
-repeated: a node that does not answer until the deadline is named, nothing is cut and nothing published, and the next
-round asks again.
+The host sends both calls over its own messages; the values are plain, and can be sent as JSON. No call is retried: the
+report names each node without an answer at the deadline, nothing is cut or published, and the next round calls again.
 
-Why nothing is cut that somebody needs:
+Why no needed version is cut:
 
-- *A report stays true.* Whatever a node reports as its lowest need, no lower need arises there later: a transaction
-  begins at the node's own time, a reader not below the low watermark, published times are on disk and only rise. The
-  one exception, a replica that is copied from another one, and a pin, which is anybody's, change the cell of the pins,
-  and so the cut of a round that began before is refused.
-- *Everybody reports*: every node of the topology, and every host of a required partition.
-- *Nobody joins unseen*: the cell of the members is a condition of the cut, and the membership is read again before a
-  time is handed out. A node that joins begins nothing until the clocks' greatest skew has passed.
+- *A report stays true.* After a node has reported its lowest need, no lower need arises on that node: a transaction
+  begins at the node's own time, a reader not below the low watermark, published times are on disk and only rise. There
+  are two exceptions, the copy of a replica and a pin. Both change the cell of the pins, so that the cut of a round that
+  began before is refused.
+- *All nodes report*: every node of the topology, and every host of a required partition.
+- *No node joins unnoticed*: the cell of the members is a condition of the cut, and the membership is read again before
+  a time is published. A node that joins begins no transaction until the clocks' greatest skew has passed.
 - *The earliest version only rises*, by compare-and-set, and a former coordinator's term is refused in that step.
 
-So reports may be old, rounds may run side by side, and every step may happen late, or never.
+So reports may be old, rounds may run at the same time, and every step may be late or missing.
 """
 
 from __future__ import annotations
@@ -54,31 +53,31 @@ T = TypeVar("T")
 
 
 class Peers(Protocol):
-    """The two calls that a host carries to a node, the coordinator's own among them.
+    """The two calls to a node, which the host implements; the coordinator's own node is called, too.
 
-    Either may raise anything, and is cancelled at the deadline.
+    A call may raise any exception, and is cancelled at the deadline.
     """
 
     async def report(self, node: NodeId) -> NodeReport:
-        """Have the node call `CatalogNode.report`, and return what it answers."""
+        """Return the result of `CatalogNode.report` on the node."""
 
     async def publish(self, node: NodeId, time: Timestamp) -> Published:
-        """Have the node call `CatalogNode.publish`, and return what it answers."""
+        """Return the result of `CatalogNode.publish` on the node."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class RoundReport(Printed):
-    """What a round came to.
+    """The report of a round.
 
     Attributes:
-        term: the coordinator's.
-        topology: the nodes that were asked.
-        missing: those that did not report, by name, and why; then nothing was cut, and nothing published.
-        plan: what was decided; `None` if that failed.
-        cut: what was cut; `None` if nothing was.
-        time: the lowest time of all transactions, which was published; `None` if none was.
-        published: what the nodes answered to it, by name.
-        unpublished: nodes that did not, by name, and why.
+        term: the coordinator's term.
+        topology: the nodes of the round.
+        missing: the reason by name of each node that did not report; if not empty, nothing was cut or published.
+        plan: the decision; `None` if it failed.
+        cut: the report of the cut; `None` if nothing was cut.
+        time: the lowest time of all transactions, which was published; `None` if no time was.
+        published: the nodes' answers to `publish`, by name.
+        unpublished: the reason by name of each node that did not publish.
     """
 
     term: int
@@ -103,7 +102,7 @@ class RoundReport(Printed):
 
     @property
     def why(self) -> str:
-        """Why nothing was cut, or what else the next round may do."""
+        """Why nothing was cut, and which nodes and zones failed."""
         failed = [f"zone {zone.zone} on node {name}: {zone.error}" for name, each in self.published.items()
                   for zone in each.zones if zone.error]
         failed += [f"node {name} did not publish: {why}" for name, why in self.unpublished.items()]
@@ -112,7 +111,7 @@ class RoundReport(Printed):
         return "; ".join([*(f"node {name}: {why}" for name, why in self.missing.items()), *failed])
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row a node."""
+        """Return one row for each node."""
         return [{"node": str(node), "reported": node.name not in self.missing, "published": node.name in self.published,
                  "why": self.missing.get(node.name, self.unpublished.get(node.name, ""))}
                 for node in sorted(self.topology.nodes)]
@@ -125,29 +124,29 @@ class RoundReport(Printed):
 async def run_round(peers: Peers, service: CatalogService, members: Members, *, term: int,
                     assignments: Callable[[], Assignments], low_watermark: Timestamp | None, seconds: float = 10.0,
                     fence: CommitFence | None = None) -> RoundReport:
-    """Ask every node what it needs, cut what nobody does, and have all publish the lowest time of transactions.
+    """Collect the needs of all nodes, cut the unneeded history, and have all nodes publish the lowest transaction time.
 
     Args:
         peers: the host's two calls.
         service: the coordinator's catalog; called in worker threads.
-        members: which nodes there are; read in worker threads, twice.
-        term: the coordinator's, of its election; higher than all terms before.
-        assignments: looks up which nodes must host which partitions, from one moment; in a worker thread, twice.
-        low_watermark: the coordinator's; `None` before the first one, and then nothing is cut.
-        seconds: the deadline of each call, and of the decision with its cut.
-        fence: entered around the step that cuts.
+        members: the nodes; read twice, in worker threads.
+        term: the coordinator's term; higher than all earlier terms.
+        assignments: reads the assignments of all zones at the same moment; called twice, in a worker thread.
+        low_watermark: the coordinator's; `None` before it was first raised, and then nothing is cut.
+        seconds: deadline of each call, and of the decision with its cut.
+        fence: entered around the cut.
 
     Raises:
-        Busy: the store did not answer until the deadline.
+        Busy: the store did not answer before the deadline.
         CompactionFailed: the decision or the cut raised (`failures["compaction"]`), or the membership could not be
-            confirmed (`failures["replicas update"]`); the other process was done all the same, as `report` says.
-        CompactlibError: what the store raised before any node was asked.
-        asyncio.CancelledError: the caller was cancelled. A cut under way may still happen, and is as safe as any.
+            confirmed (`failures["replicas update"]`); `report` has the result of the other process.
+        CompactlibError: from the store, before any node was called.
+        asyncio.CancelledError: the caller was cancelled. A running cut may still commit, which is safe.
     """
     topology, unchanged = await _in_thread(members.read, seconds, "reading the membership")
     view = await _in_thread(lambda: service.view(topology=topology, low_watermark=low_watermark, term=term,
                                                  conditions=[unchanged]), seconds, "reading pins and term")
-    answers, missing = await _all_asked(topology, peers.report, "report", seconds)
+    answers, missing = await _call_all(topology, peers.report, "report", seconds)
     missing |= {node.name: f"answered as {answers[node.name].node}" for node in topology.nodes
                 if node.name in answers and answers[node.name].node != node}
     reports = [answers[name] for name in sorted(answers.keys() - missing.keys())]
@@ -155,7 +154,7 @@ async def run_round(peers: Peers, service: CatalogService, members: Members, *, 
     budget = Budget()
 
     def compaction() -> tuple[CatalogPlan, CutReport | None]:
-        """Decide, and cut if everything still holds; assignments are looked up anew right before."""
+        """Decide, and cut if the decision still holds with the assignments read again right before the cut."""
         plan = service.plan(view=attrs.evolve(
             view, reports=tuple(reports), assignments=assignments(), history=service.history,
             now=service.clock.present()))
@@ -165,16 +164,15 @@ async def run_round(peers: Peers, service: CatalogService, members: Members, *, 
         return plan, service.compact(plan, fence=fence, budget=budget)
 
     async def replicas_update() -> None:
-        """Hand the lowest time of all transactions to all nodes, if all have reported and none has joined since."""
+        """Publish the lowest time of all transactions, if all nodes have reported and no node has joined since."""
         nonlocal report
         if missing or not reports:
             return
         time = min(each.transactions_from for each in reports)
         if (await _in_thread(members.read, seconds, "confirming the membership"))[0] != topology:
-            raise Stale("the membership has changed since the nodes were asked, so their lowest time is published to "
-                        "none; the next round asks the others, too")
-        published, unpublished = await _all_asked(topology, lambda node: peers.publish(node, time),
-                                                     "publish", seconds)
+            raise Stale("the membership has changed since the nodes were called, so no time is published; the next "
+                        "round calls the new members, too")
+        published, unpublished = await _call_all(topology, lambda node: peers.publish(node, time), "publish", seconds)
         report = attrs.evolve(report, time=time, published=published, unpublished=unpublished)
 
     cut, updated = await asyncio.gather(
@@ -189,17 +187,17 @@ async def run_round(peers: Peers, service: CatalogService, members: Members, *, 
     return report
 
 
-async def _all_asked(topology: Topology, call: Callable[[NodeId], Awaitable[T]], what: str,
-                     seconds: float) -> tuple[dict[str, T], dict[str, str]]:
-    """Return what each node answers, by name; and of those that do not, why."""
-    async def asked(node: NodeId) -> T:
+async def _call_all(topology: Topology, call: Callable[[NodeId], Awaitable[T]], what: str,
+                    seconds: float) -> tuple[dict[str, T], dict[str, str]]:
+    """Call all nodes at once; return the answers by name, and the reasons by name of missing answers."""
+    async def answer_of(node: NodeId) -> T:
         async with asyncio.timeout(seconds):
             return await call(node)
 
     nodes = sorted(topology.nodes)
     answers: dict[str, T] = {}
     silent: dict[str, str] = {}
-    for node, answer in zip(nodes, await asyncio.gather(*map(asked, nodes), return_exceptions=True), strict=True):
+    for node, answer in zip(nodes, await asyncio.gather(*map(answer_of, nodes), return_exceptions=True), strict=True):
         if not isinstance(answer, BaseException):
             answers[node.name] = answer
         elif isinstance(answer, TimeoutError):
@@ -208,14 +206,14 @@ async def _all_asked(topology: Topology, call: Callable[[NodeId], Awaitable[T]],
             raise answer
         else:
             silent[node.name] = f"{type(answer).__name__}: {answer}"
-            if not isinstance(answer, CompactlibError | OSError):  # as of a node that is away, for instance
+            if not isinstance(answer, CompactlibError | OSError):  # OSError: the node is not reachable, for instance
                 _LOGGER.warning("the host's %s of node %s raised %r; the node counts as silent", what, node, answer,
                                 exc_info=answer)
     return answers, silent
 
 
 async def _in_thread(call: Callable[[], T], seconds: float, what: str, *, budget: Budget | None = None) -> T:
-    """Return what a call in a worker thread returns; it goes on alone after the deadline, which cancels its budget."""
+    """Run a call in a worker thread. At the deadline, cancel its budget and raise; the thread itself runs on."""
     try:
         async with asyncio.timeout(seconds):
             return await asyncio.to_thread(call)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Catalog`: one version of the schema, as far as a compaction has to know it; and `Update`, what makes the next one.
+"""`Catalog`: a version of the schema, limited to the facts that a compaction reads; and `Update`, the step to the next.
 
-A host has a schema language of its own. The catalog keeps what a decision reads: which tables are in which zone, how
-many partitions a zone has and what moves them, and how far an index is built. All else is the host's `properties`.
+The host has its own schema language. The catalog has the facts that a decision reads: the zone of each table, the
+partitions and placement of each zone, and the build status of each index. All else is in the host's `properties`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from compactlib.catalog.timestamp import LOWEST, Timestamp
 from compactlib.codec import JsonCodec
 
 Property: TypeAlias = str | int | float | bool | None
-"""A property of an object; what is deeper the host keeps as text."""
+"""A property of an object; the host encodes nested values as text."""
 
 
 NO_ID = -1
-"""The id of an object that the catalog has not seen yet."""
+"""The id of an object that is not in a catalog yet."""
 
 
 class IndexStatus(StrEnum):
-    """How far an index is built. One that is registered or building keeps history from being cut to its version."""
+    """The build status of an index. A registered or building index forbids a cut to a version with the index."""
 
     REGISTERED = "registered"
     BUILDING = "building"
@@ -46,9 +46,9 @@ class Schema:
     Attributes:
         name: unique among schemas.
         properties: the host's.
-        id: unique in the catalog, which gives it.
-        created_at: when the version that made it became active.
-        updated_at: commit time of the last version that changed it.
+        id: unique in the catalog, which assigns it.
+        created_at: activation of the version that created the object.
+        updated_at: commit time of the last version that changed the object.
     """
 
     name: str
@@ -60,11 +60,11 @@ class Schema:
 
 @attrs.frozen
 class Zone:
-    """How tables are spread over nodes.
+    """The distribution of tables over nodes.
 
     Attributes:
         name: unique among zones.
-        partitions: how many.
+        partitions: number of partitions.
         placement: the host's settings whose change moves data: replicas, a filter of nodes, ...
         properties: the host's other settings.
         id, created_at, updated_at: as those of `Schema`.
@@ -86,8 +86,6 @@ class CatalogTable:
     Attributes:
         name: unique among the tables and indexes of its schema.
         properties: the host's: columns, a primary key, ...
-        schema_id: the schema it is in.
-        zone_id: the zone that spreads it.
         id, created_at, updated_at: as those of `Schema`.
     """
 
@@ -106,9 +104,7 @@ class Index:
 
     Attributes:
         name: unique among the tables and indexes of the schema.
-        status: how far it is built.
         properties: the host's.
-        table_id: its table.
         id, created_at, updated_at: as those of `Schema`.
     """
 
@@ -122,25 +118,25 @@ class Index:
 
 
 CatalogObject: TypeAlias = Schema | Zone | CatalogTable | Index
-"""What a catalog holds."""
+"""An object of a catalog."""
 ObjectT = TypeVar("ObjectT", Schema, Zone, CatalogTable, Index)
 KINDS: Mapping[type[CatalogObject], str] = {Schema: "schema", Zone: "zone", CatalogTable: "table", Index: "index"}
-"""The kinds of objects, in the order in which one refers to another."""
+"""The kinds of objects; each refers to earlier kinds alone."""
 _MAP_OF = {"schema": "schemas", "zone": "zones", "table": "tables", "index": "indexes"}
 _MAPS = (*_MAP_OF.values(), "_names")
 
 
 @attrs.frozen(kw_only=True)
 class Update:
-    """One record of the log: what turns one version into the next.
+    """A record of the log: the difference between a version and the version before.
 
     Attributes:
-        version: the version that it makes.
-        commit: when it was appended.
-        activation: from when on it is in force, >= `commit`.
-        next_id: the id that the next new object gets.
-        drops: kinds and ids of the objects that are gone.
-        puts: objects that are new, or take the place of those with their ids.
+        version: the new version.
+        commit: time of the append.
+        activation: time from which the version is in force, >= `commit`.
+        next_id: the id of the next new object.
+        drops: kinds and ids of the dropped objects.
+        puts: new objects, and objects that replace those with the same id.
     """
 
     version: int
@@ -152,20 +148,17 @@ class Update:
 
 
 UPDATES = JsonCodec[Update](Update)
-"""An update as it is stored."""
+"""The stored form of an update."""
 
 
 class Catalog:
-    """One version of the schema. Read it; only who has just made it changes it.
-
-    Args:
-        version: its number.
-        commit: when it was appended to the log.
-        activation: from when on it is in force, >= `commit`.
-        next_id: the id that the next new object gets.
+    """A version of the schema. Read-only for all but the creator of the object.
 
     Attributes:
-        version, commit, activation, next_id: as given.
+        version: number of the version.
+        commit: time of the append to the log.
+        activation: time from which the version is in force, >= `commit`.
+        next_id: the id of the next new object.
         schemas, zones, tables, indexes: by id.
     """
 
@@ -184,30 +177,30 @@ class Catalog:
         self.indexes: dict[int, Index] = {}
         # Invariant: id by (kind, name) of schemas and zones, by (schema's id, name) of tables and indexes.
         self._names: dict[tuple[str | int, str], int] = {}
-        self._shared: set[str] = set()  # maps that another version has as well, to be copied before a change
+        self._shared: set[str] = set()  # maps shared with another version, to be copied before a change
 
     @property
     def building(self) -> dict[int, int]:
-        """The ids of the indexes that are registered or building, each to its table's id. O(indexes)."""
+        """The table's id, by the id of each index that is registered or building. O(indexes)."""
         return {index.id: index.table_id for index in self.indexes.values() if index.status.is_being_built}
 
     # -- by name
 
     def find_schema(self, name: str) -> Schema | None:
-        """Return the schema of this name, if there is one. O(1), as all look-ups by name."""
+        """Return the schema of this name, or `None`. O(1), as the other `find` methods."""
         return self.schemas.get(self._names.get(("schema", name), NO_ID))
 
     def find_zone(self, name: str) -> Zone | None:
-        """Return the zone of this name, if there is one."""
+        """Return the zone of this name, or `None`."""
         return self.zones.get(self._names.get(("zone", name), NO_ID))
 
     def find_table(self, schema: str, name: str) -> CatalogTable | None:
-        """Return the table of this name in this schema, if there is one."""
+        """Return the table of this name in a schema, or `None`."""
         home = self.find_schema(schema)
         return None if home is None else self.tables.get(self._names.get((home.id, name), NO_ID))
 
     def find_index(self, schema: str, name: str) -> Index | None:
-        """Return the index of this name in this schema, if there is one."""
+        """Return the index of this name in a schema, or `None`."""
         home = self.find_schema(schema)
         return None if home is None else self.indexes.get(self._names.get((home.id, name), NO_ID))
 
@@ -217,14 +210,14 @@ class Catalog:
         """Return the catalog after an update. O(objects of the kinds that change).
 
         Raises:
-            ObjectNotFound: it drops what is not there, or an object refers to nothing.
+            ObjectNotFound: the update drops a missing object, or an object refers to a missing table.
         """
         made = self.copy()
         made.apply(update)
         return made
 
     def copy(self) -> Catalog:
-        """Return one that may be changed. O(1): what both share is copied by whoever changes it."""
+        """Return a copy that may be changed. O(1): each map is shared until one of the copies changes it."""
         made = Catalog(version=self.version, commit=self.commit, activation=self.activation, next_id=self.next_id)
         for name in _MAPS:
             setattr(made, name, getattr(self, name))
@@ -232,13 +225,13 @@ class Catalog:
         return made
 
     def _own(self, *names: str) -> None:
-        """Have these maps to itself."""
+        """Replace shared maps by copies."""
         for name in self._shared.intersection(names):
             setattr(self, name, getattr(self, name).copy())
             self._shared.discard(name)
 
     def apply(self, update: Update) -> None:
-        """Become the catalog after an update. O(changes); raises as `updated`."""
+        """Apply an update in place. O(changes); raises as `updated`."""
         self.version, self.commit = update.version, update.commit
         self.activation, self.next_id = update.activation, update.next_id
         for kind, object_id in update.drops:
@@ -247,7 +240,7 @@ class Catalog:
             self.put(new)
 
     def put(self, new: CatalogObject) -> None:
-        """Add an object, or replace the one with its id."""
+        """Add an object, or replace the object with its id."""
         kind, name = KINDS[type(new)], self._qualified(new)
         self._own("_names", _MAP_OF[kind])
         objects = self.objects_of(kind)
@@ -257,36 +250,36 @@ class Catalog:
         self._names[name] = new.id
 
     def drop(self, kind: str, object_id: int) -> None:
-        """Remove an object."""
+        """Remove an object; `ObjectNotFound` if it is missing."""
         if object_id not in self.objects_of(kind):
             raise ObjectNotFound(f"catalog version {self.version} has no {kind} {object_id}")
         self._own("_names", _MAP_OF[kind])
         self._forget_name(self.objects_of(kind).pop(object_id))
 
-    def _forget_name(self, one: CatalogObject) -> None:
-        name = self._qualified(one)
-        if self._names.get(name) == one.id:  # and not that of one that was renamed to it in the same update
+    def _forget_name(self, item: CatalogObject) -> None:
+        name = self._qualified(item)
+        if self._names.get(name) == item.id:  # unless the same update gave the name to another object
             del self._names[name]
 
-    def _qualified(self, one: CatalogObject) -> tuple[str | int, str]:
-        if isinstance(one, CatalogTable):
-            return one.schema_id, one.name
-        if isinstance(one, Index):
-            table = self.tables.get(one.table_id)
+    def _qualified(self, item: CatalogObject) -> tuple[str | int, str]:
+        if isinstance(item, CatalogTable):
+            return item.schema_id, item.name
+        if isinstance(item, Index):
+            table = self.tables.get(item.table_id)
             if table is None:
-                raise ObjectNotFound(f"catalog version {self.version} has no table {one.table_id}, of {one!r}")
-            return table.schema_id, one.name
-        return KINDS[type(one)], one.name
+                raise ObjectNotFound(f"catalog version {self.version} has no table {item.table_id}, of {item!r}")
+            return table.schema_id, item.name
+        return KINDS[type(item)], item.name
 
-    # -- itself
+    # -- all objects
 
     def objects_of(self, kind: str) -> dict[int, Any]:
-        """Return the objects of one kind by id; of a kind that there is not, none."""
+        """Return the objects of a kind by id; empty for an unknown kind."""
         objects: dict[int, Any] = getattr(self, _MAP_OF[kind]) if kind in _MAP_OF else {}
         return objects
 
     def objects(self) -> Iterator[CatalogObject]:
-        """Return everything in it, each after what it refers to: schemas, zones, tables, indexes, each by id."""
+        """Yield all objects in an order without forward references: schemas, zones, tables, indexes, each by id."""
         for kind in KINDS.values():
             objects = self.objects_of(kind)
             yield from (objects[each] for each in sorted(objects))
@@ -308,4 +301,4 @@ class Catalog:
 
 
 EMPTY = Catalog()
-"""Version 0: nothing, active since the lowest time. It is in memory only, never in the log."""
+"""Version 0, without objects, active since the lowest time. It is in memory only, never in the log."""

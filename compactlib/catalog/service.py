@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`CatalogService`: one node's catalog. Executes commands, follows the log, answers by version and time, cuts the log.
+"""`CatalogService`: a node's catalog. Executes commands, follows the log, finds catalogs by version and time, cuts.
 
-It is the edge where log, history and clock meet. No thread runs inside: `poll` reads what others wrote, and a host
-calls it from a thread, a timer or a notification of its own (`CatalogNode` has such a thread).
+The service starts no thread: `poll` reads new versions from the log, and the host calls it from its own thread, timer
+or notification (`CatalogNode` has such a thread).
 
-A compaction has the five steps: `view` senses what is needed, `plan` decides, `UpdateLog.write_snapshot` rewrites the
-versions below as a snapshot and reads it back, `UpdateLog.cut` commits it in one conditional step, `reclaim` deletes
-what that left behind.
+A compaction has the five steps: `view` senses the needs, `plan` decides, `UpdateLog.write_snapshot` rewrites the
+versions up to the target as a snapshot and reads it back, `UpdateLog.cut` commits the snapshot in a single conditional
+step, `reclaim` deletes the leftovers.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("compactlib.catalog")
 
 Listener = Callable[[Catalog], object]
-"""Called with each version once and in order, before it counts as ready. What it raises is kept and logged."""
+"""Called with each version once and in order, before the version is ready. Its errors are kept and logged."""
 
 MAX_ATTEMPTS = 10
-"""How often a batch of commands is tried while other writers are first."""
+"""Attempts to append a batch of commands while other writers are first."""
 _FAR_AHEAD_MS = 60_000
-"""How far beyond the skew a version may be ahead of the clock, for a caller to wait for the next one."""
+"""Limit beyond the skew by which a version may be ahead of the clock for a caller to wait for the next version."""
 
 
 @attrs.frozen(kw_only=True)
 class Executed:
-    """What a batch of commands came to.
+    """The result of a batch of commands.
 
     Attributes:
-        version: the version it made, or the latest one if it changed nothing.
-        applied: one flag per command.
-        activation: from when on the version is in force.
-        ensured: from when on every node agrees that it is.
-        attempts: how often the log was tried; 0 if nothing changed.
+        version: the version that the batch made, or the latest version if it changed nothing.
+        applied: for each command whether it changed anything.
+        activation: time from which the version is in force.
+        ensured: time from which the version is in force by every node's clock.
+        attempts: number of appends tried; 0 if nothing changed.
     """
 
     version: int
@@ -89,16 +89,16 @@ class Executed:
 
 @attrs.frozen(kw_only=True, repr=False)
 class CatalogStatus(Printed):
-    """A catalog in numbers.
+    """The state of a catalog in numbers.
 
     Attributes:
-        is_busy: whether a compaction or a reclaim is under way in this service.
-        last_error: what reclaiming met, or a listener raised, last, as `Kind: message`; empty if nothing. The next
-            compaction tries to reclaim again.
-        failures: how often that was.
-        earliest: the earliest version retained.
-        latest: the latest one.
-        versions: how many are retained.
+        is_busy: whether a compaction, reclaim or verification runs in this service.
+        last_error: the last error of a reclaim or of a listener, as `Kind: message`; empty without errors. The next
+            compaction retries the reclaim.
+        failures: number of such errors.
+        earliest: the earliest retained version.
+        latest: the latest version.
+        versions: number of retained versions.
     """
 
     is_busy: bool
@@ -114,19 +114,18 @@ class CatalogStatus(Printed):
 
 
 class CatalogService(Closing):
-    """One node's copy of the catalog, over an update log. Any thread may call any method.
+    """A node's copy of the catalog, from an update log. Any thread may call any method.
 
     Args:
-        log: where versions are kept.
-        clock: gives commit times; its skew is the cluster's limit.
-        delay_seconds: how long after its commit a version becomes active: the time in which every node must read it.
+        log: the log of the versions.
+        clock: draws commit times; its skew is the cluster's limit.
+        delay_seconds: delay from a version's commit to its activation, in which every node must read the version.
         policy: how much of the unneeded history is cut; default `CutToBound`.
         observer: notified of versions (`catalog_version`) and cuts (`catalog_compacted`), and of a log whose latest
             version was committed ahead of the clock by more than the skew (`catalog_clock_ahead`).
 
     Attributes:
-        log, clock: as given.
-        pins: hold versions of this catalog; every view takes them into account.
+        pins: the catalog's pins; every view includes the lowest.
 
     Raises:
         InvalidInput: the delay is negative.
@@ -144,9 +143,9 @@ class CatalogService(Closing):
         self._guard = Guard(f"the catalog in partition {log.partition!r}")
         self._writing = threading.Lock()
         self._following = threading.RLock()
-        self._arrived = threading.Condition()  # a version, or the end of the service
+        self._arrived = threading.Condition()  # notified of a new version, and of close()
         self._listeners: tuple[Listener, ...] = ()
-        self._calling: int | None = None  # the thread in which listeners are called at the moment
+        self._calling: int | None = None  # the thread that is calling the listeners
         self._news: deque[tuple[str, dict[str, Any]]] = deque()
         self._failures = 0
         self._last_error: Exception | None = None
@@ -165,10 +164,10 @@ class CatalogService(Closing):
         return self._history
 
     def catalog(self, version: int) -> Catalog:
-        """Return the catalog of exactly this version.
+        """Return the catalog of a version.
 
         Raises:
-            CatalogVersionNotFound: it is not retained, or does not exist yet.
+            CatalogVersionNotFound: the version is not retained, or does not exist yet.
         """
         return self.history.catalog(version)
 
@@ -187,44 +186,44 @@ class CatalogService(Closing):
     # -- following the log
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener` with each version from the next one on."""
+        """Call `listener` with each later version."""
         with self._following:
             self._listeners += (listener,)
 
     def poll(self) -> int:
-        """Take in what the log holds and this node does not know yet; returns how many versions. One request if none.
+        """Read new versions from the log; return their number. One request if there is no new version.
 
-        Called by a listener it does nothing: the version at hand comes first.
+        Does nothing while listeners are called.
 
         Raises:
-            RecordMissing, CorruptData, Unsupported: the log is broken; what is known stays as it was.
-            Busy: the log was cut or grew again and again meanwhile.
+            RecordMissing, CorruptData, Unsupported: the log is damaged; the history in memory is unchanged.
+            Busy: each attempt to read the log met a new cut or append.
             Closed: the service was closed.
         """
-        with self._reporting():
-            return self._take_in()
+        with self._emitting():
+            return self._read_new_versions()
 
     def wait_ready(self, version: int, wait_seconds: float) -> Catalog:
-        """Return the catalog of a version, once it is registered here and every listener was called with it.
+        """Wait for a version and return its catalog, after all listeners were called with it.
 
-        It may be active only later: see `Executed.ensured`. Some thread must `poll` meanwhile.
+        The version may become active later: see `Executed.ensured`. Another thread must call `poll`.
 
         Raises:
-            NotReady: it was not in time.
-            CatalogVersionNotFound: history has moved past it.
+            NotReady: the version was not ready in `wait_seconds`.
+            CatalogVersionNotFound: the version was cut.
             Closed: the service was closed.
         """
         with self._arrived:
             self._arrived.wait_for(lambda: self.history.latest >= version or not self._guard.is_open, wait_seconds)
         if self.history.latest < version:
             self._guard.require_open()
-            raise NotReady(f"catalog version {version} was not ready in {wait_seconds:g} seconds; "
-                           f"{self.history.latest} is the latest that is")
+            raise NotReady(f"catalog version {version} was not ready in {wait_seconds:g} seconds; the latest version "
+                           f"is {self.history.latest}")
         return self.catalog(version)
 
     @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        """Keep the service open for a block, and notify the observer of what it brought."""
+    def _emitting(self) -> Iterator[None]:
+        """Keep the service open for a block, then notify the observer of new versions and cuts."""
         try:
             with self._guard.use():
                 self._guard.require_open()
@@ -233,11 +232,11 @@ class CatalogService(Closing):
             while self._news:
                 try:
                     name, fields = self._news.popleft()
-                except IndexError:  # another thread was faster
+                except IndexError:  # another thread took the last event
                     break
                 self._observer.event(name, **fields)
 
-    def _take_in(self, state: LogState | None = None) -> int:
+    def _read_new_versions(self, state: LogState | None = None) -> int:
         with self._following:
             if self._calling is not None:
                 return 0
@@ -247,7 +246,7 @@ class CatalogService(Closing):
 
     def _register(self, after: RetainedVersions) -> None:
         before = self._history
-        # Listeners first: a version counts as ready only after all of them were called with it.
+        # Listeners first: a version is ready only after all listeners were called with it.
         self._calling = threading.get_ident()
         try:
             for version in range(max(before.latest + 1, after.earliest), after.latest + 1):
@@ -271,30 +270,30 @@ class CatalogService(Closing):
     # -- changing
 
     def execute(self, commands: Sequence[Command], *, wait: bool = True) -> Executed:
-        """Carry out a batch as one version, or none of it; a batch that changes nothing makes no version.
+        """Execute a batch atomically, as a new version; a batch that changes nothing makes no version.
 
-        Returns once the version is ready here and in force on every node; without `wait`, once it is ready here.
-        Three requests, and more where another writer is first.
+        Returns when the version is ready on this node and in force on every node; without `wait`, when it is ready on
+        this node. Three requests, and more if other writers are first.
 
         Args:
-            commands: checked in order, each against what those before it leave.
-            wait: whether to sleep until every node agrees that the version is in force.
+            commands: checked in order, each against the result of the commands before it.
+            wait: whether to sleep until the version is in force by every node's clock.
 
         Raises:
             CommandRefused: a command does not fit; raised after the version that it was checked against is in force.
-            Busy: other writers were first `MAX_ATTEMPTS` times, or a listener calls; nothing was changed.
-            OutcomeUnknown: the store did not say whether it took the version, and it could not be seen.
-            ClockSkewExceeded: the log's latest version was committed so far ahead of this clock that no caller should
-                wait for the next one; nothing was changed. Without `wait` it is made all the same.
+            Busy: other writers were first `MAX_ATTEMPTS` times, or a listener called; nothing was changed.
+            OutcomeUnknown: the store did not acknowledge, and reading did not show whether the version was appended.
+            ClockSkewExceeded: the log's latest version was committed more than a minute and the skew ahead of this
+                clock, too long to wait; nothing was changed. Without `wait`, the version is made anyway.
             InvalidInput: there are too many commands, or a value cannot be stored.
             Closed: the service was closed.
         """
         if self._calling == threading.get_ident():
-            raise Busy("a listener cannot execute commands: the version that it was given counts as ready only when "
-                       "it has returned; execute them in another thread, and do not wait for that one")
-        with self._reporting(), self._writing:
+            raise Busy("a listener cannot execute commands, since its version is ready only after it has returned; "
+                       "execute them in another thread, and do not wait for that thread")
+        with self._emitting(), self._writing:
             drawn, tick, catalog, applied, attempts = self._write(tuple(commands), wait)
-        # No call waits for a time while it keeps others from writing.
+        # Outside the locks: a wait must not block other writers.
         ensured = ensured_activation(catalog.activation, max_skew_ms=self.clock.max_skew_ms)
         if wait and catalog.version:
             self.clock.wait_until(ensured, drawn, tick)
@@ -305,21 +304,24 @@ class CatalogService(Closing):
 
     def _write(self, commands: Sequence[Command],
                wait: bool) -> tuple[Timestamp, float, Catalog, tuple[bool, ...] | CommandRefused, int]:
-        """Return when it was, by both clocks; the version that the batch made, or that it was judged by; what it
-        changed, or why it was refused; and after how many tries.
+        """Append a batch.
+
+        Returns:
+            The time by the hybrid clock and in monotonic seconds; the version that the batch made or was checked
+            against; for each command whether it changed anything, or the refusal; the number of appends tried.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            self._take_in()  # what is refused or needless is judged by the log, not by a copy left behind
+            self._read_new_versions()  # check the commands against the latest version of the log, not an older copy
             latest = self.history.catalog(self.history.latest)
             drawn, tick = self.clock.now(), self.clock.clock.monotonic()
-            # A version follows the one before it in time, also after one from a faster clock.
+            # Commit times ascend, even if the writer of the latest version had a faster clock.
             commit = max(drawn, latest.commit + 1)
             limit = self.clock.max_skew_ms + _FAR_AHEAD_MS
             if wait and (ahead := self.clock.ahead_ms(commit)) > limit:
                 raise ClockSkewExceeded(
                     time=commit, ahead_ms=ahead, limit_ms=limit,
-                    advice=f"it follows version {latest.version}, whose writer's clock was ahead if this one is right: "
-                           f"wait, or execute with wait=False to have a version that is in force only then")
+                    advice=f"it follows version {latest.version}, whose writer's clock was ahead if this clock is "
+                           f"right: wait, or execute with wait=False for a version that becomes active at that time")
             activation = max(add_ms(commit, self._delay_ms), latest.activation + 1)
             try:
                 update, applied = plan_update(latest, commands, commit=commit, activation=activation)
@@ -329,7 +331,7 @@ class CatalogService(Closing):
                 return drawn, tick, latest, applied, 0
             payload = UPDATES.encode(update)
             if self.log.append(update.version, payload):
-                # Without asking the store again: a failure of that could not be distinguished from one of the append.
+                # Without another read: its failure could not be distinguished from a failure of the append.
                 made = latest.updated(update)
                 with self._following:
                     if self.history.latest < made.version:
@@ -343,30 +345,31 @@ class CatalogService(Closing):
              topology: Topology | None = None, assignments: Assignments | None = None,
              low_watermark: Timestamp | None = None, term: int | None = None,
              conditions: Sequence[Condition] = ()) -> CatalogView:
-        """Return what a plan is made from: what is retained, and what the nodes and the pins need of it.
+        """Return the input of a plan: the retained versions, and the needs of nodes and pins.
 
-        What is not given is not known, and then nothing is cut. What must not change until history is cut is read now:
-        take the view before the nodes are asked, and add their reports (`attrs.evolve`). Two requests.
+        An omitted argument means "not known", and then nothing is cut. This call reads the keys that must not change
+        until the cut: take the view before the nodes are called, and add their reports with `attrs.evolve`. Two
+        requests.
 
         Args:
-            budget: not needed: nothing has to be counted.
-            reports: one a node that answered.
-            topology: all nodes that there are.
-            assignments: which nodes must host which partitions.
+            budget: not used.
+            reports: one for each node that answered.
+            topology: all nodes of the cluster.
+            assignments: the nodes that must host each partition.
             low_watermark: this node's.
-            term: the coordinator's; the log refuses one below the last.
-            conditions: states of keys of the log's store, read before the reports were, that must still hold when
-                history is cut: of the membership, for instance.
+            term: the coordinator's; the log refuses a term below the last.
+            conditions: states of keys in the log's store, read before the reports, that must be unchanged when history
+                is cut: that of the membership, for instance.
 
         Raises:
             RecordMissing, CorruptData, Unsupported: the log or the pins cannot be read.
             Closed: the service was closed.
         """
-        with self._reporting():
+        with self._emitting():
             pins, log = self.pins.state(), self.log.state()
-            self._take_in(log)
+            self._read_new_versions(log)
         pinned = self.pins.need_of(pins.value)
-        # Without a term of its own a plan holds as long as no coordinator's has moved.
+        # A plan without a term is refused if a coordinator has raised the log's term since.
         of_term = () if term is not None else (log.term_condition,)
         return CatalogView(
             reports=tuple(reports), history=self.history, now=self.clock.present(), low_watermark=low_watermark,
@@ -377,8 +380,8 @@ class CatalogService(Closing):
         """Choose the version to cut to, and list what prevents cutting further.
 
         Raises:
-            UnsafeCompaction: the policy chose more than is safe.
-            InvalidInput: two reports of one node.
+            UnsafeCompaction: the policy chose a version above the highest safe version.
+            InvalidInput: the view has two reports of a node, or the policy's choice is not a retained version.
             Closed: the service was closed.
         """
         self._guard.require_open()
@@ -389,33 +392,35 @@ class CatalogService(Closing):
     def compact(self, plan: CatalogPlan | None = None, *, policy: CatalogPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> CutReport:
-        """Cut history as planned, and delete what lies below. Never cuts what a node, a pin or a policy may still need.
+        """Cut history to the plan's target, and delete the versions below. Never cuts a version that may be needed.
 
-        Without complete reports of the nodes nothing is cut, and the report's `why` names the missing ones. Several
-        services of one log may try at once: one cuts. Ten requests, and one for each 16 pieces of the snapshot.
+        Without complete reports of the nodes nothing is cut, and the report's `why` names the missing nodes. Several
+        services of the same log may call this at once: one of them cuts. Ten requests, and one for each 16 pieces of
+        the snapshot.
 
         Args:
-            plan: of this catalog; default: what `plan(policy)` makes now.
-            policy: instead of the service's own.
-            executor: nothing is rewritten elsewhere: a snapshot is small, and this thread writes it.
-            budget: asked before the snapshot is written, and between deletes.
-            observer: notified, besides the service's own.
-            fence: entered around the step that cuts.
+            plan: a plan of this catalog; default: the result of `plan(policy)`.
+            policy: replaces the service's policy; not allowed with a plan.
+            executor: not used: a snapshot is small, and this thread writes it.
+            budget: limits the bytes of the snapshot; checked between deletes, too.
+            observer: notified in addition to the service's observer.
+            fence: entered around the cut.
 
         Raises:
-            Busy: a compaction of this service is under way.
+            Busy: another compaction of this service runs.
             CatalogMoved: the plan is outdated; another process has cut history, for instance.
             StaleTerm: a coordinator of a later term is known.
-            UnsafeCompaction: what the plan knows forbids its target.
+            UnsafeCompaction: the view of the plan forbids the target.
             BudgetSpent: the budget ended before the cut.
-            OutcomeUnknown: the store did not say whether it cut, and it could not be seen.
-            CorruptData: the snapshot was damaged on its way, and nothing was cut.
-            CompactionFailed: history was cut, and the fence raised after that.
+            OutcomeUnknown: the store did not acknowledge, and reading did not show whether the log was cut.
+            CorruptData: the snapshot read back differs, and nothing was cut.
+            CompactionFailed: history was cut, and then the fence raised.
+            RecordTooLarge: the snapshot exceeds the log's `max_record_bytes`.
             InvalidInput: the plan is of another catalog, or comes with a policy.
             Closed: the service was closed.
         """
         if plan is not None and policy is not None:
-            raise InvalidInput("a plan and a policy were given; a plan has its policy already: give one of them")
+            raise InvalidInput("a plan and a policy were given, but a plan has its own policy; give only one")
         observer = Observers(self._observer, observer)
         began, copied, freed = self.clock.clock.monotonic(), 0, 0
         self._guard.require_open()
@@ -440,7 +445,7 @@ class CatalogService(Closing):
         run = Run(self._guard, budget)
         with run.held:
             run.begin(kind)
-            with self._reporting():
+            with self._emitting():
                 yield run
 
     def _cut(self, plan: CatalogPlan, run: Run, observer: Observer, fence: CommitFence | None) -> CutReport:
@@ -453,7 +458,7 @@ class CatalogService(Closing):
             try:
                 snapshot = self.log.write_snapshot(self.history.catalog(target), run.budget.spend)
             except RecordMissing:  # another process may have cut further, and reclaimed these pieces, too
-                self._take_in()
+                self._read_new_versions()
                 self._check(plan, target)
                 raise
             try:
@@ -461,7 +466,7 @@ class CatalogService(Closing):
                     deleted = self.log.cut(snapshot, term=plan.view.term, conditions=plan.view.conditions)
                     is_cut = True
             except CatalogMoved:
-                self._take_in()
+                self._read_new_versions()
                 raise
             except CompactlibError as error:
                 if not is_cut:
@@ -471,10 +476,10 @@ class CatalogService(Closing):
             observer.event("progress", work=f"cut history to version {target}", done=snapshot.size,
                            total=snapshot.size, unit="bytes")
             report = attrs.evolve(report, earliest=target, deleted=deleted, bytes_written=snapshot.size, why="")
-        return self._tidied(report, run.budget, observer)
+        return self._with_reclaim(report, run.budget, observer)
 
     def _check(self, plan: CatalogPlan, target: int) -> None:
-        """Ask the decision once more, by what is retained now."""
+        """Repeat the decision for the target, with the versions retained now."""
         history, now, began = self.history, self.clock.present(), plan.view.history.earliest
         if history.earliest != began:
             raise CatalogMoved(what=f"history begins at version {history.earliest} now, and began at {began}",
@@ -485,62 +490,62 @@ class CatalogService(Closing):
             raise UnsafeCompaction(target=target, detail="; ".join(map(str, limits)) or in_force)
 
     def _require_own(self, plan: CatalogPlan) -> None:
-        """Raise if the plan was made from another catalog: one whose versions became active at other times."""
-        self._take_in()
+        """Raise if the plan is of another catalog, whose versions have other activations."""
+        self._read_new_versions()
         planned = plan.view.history
         for version in {planned.latest, planned.latest if plan.target is None else plan.target}:
             known = self.history.activation(version) if self.history.has(version) else None
             if version > self.history.latest or known not in (None, planned.activation(version)):
-                raise InvalidInput(f"the plan is of another catalog: there, version {version} is active from "
-                                   f"{planned.activation(version)}; here "
-                                   f"{'there is none' if known is None else f'it is from {known}'}")
+                raise InvalidInput(f"the plan is of another catalog: its version {version} is active from "
+                                   f"{planned.activation(version)}; version {version} of this catalog "
+                                   f"{'does not exist' if known is None else f'is active from {known}'}")
 
-    def _tidied(self, report: CutReport, budget: Budget, observer: Observer) -> CutReport:
-        """Delete what this cut or an earlier one has left behind; a cut stands although that fails."""
+    def _with_reclaim(self, report: CutReport, budget: Budget, observer: Observer) -> CutReport:
+        """Delete the leftovers of this and earlier cuts; a failure is reported and does not undo the cut."""
         try:
             done = reclaim(self.log, budget)
-            self._take_in()
+            self._read_new_versions()
         except CompactlibError as error:
             if report.is_empty and isinstance(error, BudgetSpent):
                 raise
             if not isinstance(error, BudgetSpent):
                 self._last_error, self._failures = error, self._failures + 1
                 observer.event("catalog_reclaim_failed", version=report.earliest, error=str(error))
-            return attrs.evolve(report, is_partial=True, why=f"reclaim goes on with what is left: {error}")
+            return attrs.evolve(report, is_partial=True, why=f"leftovers remain for reclaim(): {error}")
         if done.is_partial:
-            report = attrs.evolve(report, is_partial=True, why=f"reclaim goes on with what is left: {done.why}")
+            report = attrs.evolve(report, is_partial=True, why=f"leftovers remain for reclaim(): {done.why}")
         return attrs.evolve(report, deleted=report.deleted + done.keys, bytes_freed=done.bytes_freed)
 
     # -- reclaiming, verifying, closing
 
     def reclaim(self, *, budget: Budget | None = None) -> CatalogReclaim:
-        """Delete what lies below the cut, if a `compact` did not come to it.
+        """Delete the leftovers of cuts that `compact` has not deleted.
 
         Raises:
-            Busy: a reclaim is under way.
-            BudgetSpent: the budget ended before anything was deleted.
-            RecordMissing, CorruptData, Unsupported: the snapshot with which the log begins cannot be read.
+            Busy: another reclaim of this service runs.
+            BudgetSpent: the budget ended before the first delete.
+            RecordMissing, CorruptData, Unsupported: the snapshot at the earliest version cannot be read.
             Closed: the service was closed.
         """
         with self._running("reclaim", budget) as run:
             return reclaim(self.log, run.budget)
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
-        """Read the whole log, hold it against what is in memory, and list what is damaged, missing or left over.
+        """Read the whole log, compare it with the history in memory, and list damaged, missing and leftover records.
 
         Raises:
-            BudgetSpent: the budget has ended.
-            Busy: a verification is under way, or the log was cut again and again while it was read.
+            BudgetSpent: the budget ended.
+            Busy: another verification of this service runs, or each attempt to read the log met a cut or append.
             Closed: the service was closed.
         """
         with self._running("verification", budget) as run:
             return verify_log(self.log, self.history, run.budget)
 
     def status(self) -> CatalogStatus:
-        """Return the catalog in numbers, from memory.
+        """Return the state of the catalog in memory, in numbers.
 
         Raises:
-            Closed: it was closed.
+            Closed: the service was closed.
         """
         self._guard.require_open()
         error, history = self._last_error, self.history
@@ -550,21 +555,20 @@ class CatalogService(Closing):
             last_error="" if error is None else f"{type(error).__name__}: {error}")
 
     def audit(self) -> None:
-        """Check the versions in memory against their own rules; `verify` holds them against the log. O(changes).
+        """Check the catalogs in memory against a replay of their updates. O(changes). `verify` reads the log.
 
         Raises:
-            AuditFailed: one is broken.
-            Closed: it was closed.
+            AuditFailed: a catalog differs.
+            Closed: the service was closed.
         """
         self._guard.require_open()
         self.history.audit()
 
     def close(self) -> None:
-        """Cancel what runs and wait for its end; callers that wait for a version get `Closed`. The log's store stays
-        open.
+        """Cancel running work and wait for its end. Waiting callers get `Closed`; the log's store stays open.
 
         Raises:
-            Busy: called from within its own work, by an observer or a fence; nothing was done.
+            Busy: an observer or a fence called this within the service's own work; nothing was done.
         """
         self._guard.require_outside()
         self._guard.close()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hybrid logical timestamps: 48 bits of milliseconds, 16 bits of counter, in one integer that orders events.
+"""Hybrid logical timestamps: 48 bits of milliseconds, 16 bits of counter, in an integer that orders events.
 
-A timestamp is a plain `int`, so that it compares, packs and prints at no cost: `physical_ms << 16 | logical`. 0 means
-"no time"; the lowest time is 1.
+A timestamp is a plain `int`, `physical_ms << 16 | logical`, for cheap comparison and storage. 0 means "no time"; the
+lowest time is 1.
 
 >>> commit = from_seconds(1.0) + 5
 >>> activation = add_ms(commit, 500)
@@ -38,13 +38,13 @@ _MAX_SECONDS = float_info.max / 1000
 
 
 def checked_timestamp(value: int) -> Timestamp:
-    """Return `value`, which must be a timestamp.
+    """Return `value` if it is a timestamp.
 
     Raises:
-        InvalidInput: it is not from 1 to 2**63 - 1.
+        InvalidInput: the value is not from 1 to 2**63 - 1.
     """
     if not LOWEST <= value <= HIGHEST:
-        raise InvalidInput(f"{value!r} is no timestamp; one is an integer from {LOWEST} to {HIGHEST}")
+        raise InvalidInput(f"{value!r} is no timestamp; a timestamp is an integer from {LOWEST} to {HIGHEST}")
     return value
 
 
@@ -54,7 +54,7 @@ def physical_ms(time: Timestamp) -> int:
 
 
 def from_seconds(seconds: float) -> Timestamp:
-    """Return the first timestamp of the millisecond in which `seconds` since the epoch lie; the epoch itself gives 1.
+    """Return the first timestamp of the millisecond that contains `seconds` since the epoch; 1 for the epoch itself.
 
     Raises:
         InvalidInput: not finite, negative, or beyond the year 6000.
@@ -70,7 +70,7 @@ def to_seconds(time: Timestamp) -> float:
 
 
 def add_ms(time: Timestamp, milliseconds: int) -> Timestamp:
-    """Return `time` moved by `milliseconds`, negative ones backwards; the counter stays.
+    """Return `time` plus `milliseconds`, which may be negative; the counter is unchanged.
 
     Raises:
         InvalidInput: the result is no timestamp.
@@ -79,14 +79,13 @@ def add_ms(time: Timestamp, milliseconds: int) -> Timestamp:
 
 
 def ensured_activation(activation: Timestamp, *, max_skew_ms: int) -> Timestamp:
-    """Return from when on every node agrees that what is active at `activation` is active, whatever its clock's skew.
-    """
+    """Return the time from which every node's clock, within the skew, is at or above `activation`."""
     time = add_ms(activation, max_skew_ms)
     return time if not time & _MAX_LOGICAL else ((time >> LOGICAL_BITS) + 1) << LOGICAL_BITS
 
 
 def milliseconds(seconds: float, *, name: str) -> int:
-    """Return a duration as whole milliseconds, rounded up; `name` is the argument's, for the message.
+    """Return a duration as whole milliseconds, rounded up; `name` is the name of the argument, for the error.
 
     Raises:
         InvalidInput: not finite or negative.
@@ -97,24 +96,21 @@ def milliseconds(seconds: float, *, name: str) -> int:
 
 
 def show(time: Timestamp) -> str:
-    """Return a timestamp as people read it: milliseconds, and the counter if there is one."""
+    """Return a timestamp as text: milliseconds, and the counter unless it is 0."""
     counter = time & _MAX_LOGICAL
     return f"{physical_ms(time)}+{counter}" if counter else str(physical_ms(time))
 
 
 class HybridClock:
-    """Gives timestamps that ascend strictly, also when the physical clock jumps back. Any thread may call it.
+    """Draws strictly ascending timestamps, even if the physical clock jumps back. Any thread may call it.
 
-    Nothing corrects a physical clock that is wrong. A node whose clock is behind the log by more than the skew is not
-    admitted (`CatalogNode.join`).
+    A wrong physical clock is not corrected. A node whose clock is behind the log by more than the skew is not admitted
+    (`CatalogNode.join`).
 
     Args:
-        clock: where physical time comes from.
-        max_skew_seconds: how far the clocks of two nodes may differ, and an observed timestamp may run ahead.
-
-    Attributes:
-        clock: as given.
-        max_skew_ms: the skew.
+        clock: the physical clock.
+        max_skew_seconds: limit of the difference between the clocks of two nodes, and of the lead of an observed
+            timestamp.
 
     Raises:
         InvalidInput: the skew is negative or not finite.
@@ -127,26 +123,26 @@ class HybridClock:
         self._lock = threading.Lock()
 
     def now(self) -> Timestamp:
-        """Draw the next timestamp: the physical clock's, or one more than the last if that is not above it. O(1)."""
+        """Draw the next timestamp: the physical time, or the last timestamp plus 1 if that is higher. O(1)."""
         physical = self._physical()
         with self._lock:
             self._last = physical if physical > self._last else self._last + 1
             return self._last
 
     def present(self) -> Timestamp:
-        """Return the time to look things up at; every later timestamp is at or above it."""
+        """Return the present time without drawing a timestamp; every later timestamp is at or above it."""
         return max(self._physical(), self._last)
 
     def ahead_ms(self, time: Timestamp) -> int:
-        """Return by how many milliseconds a timestamp runs ahead of the physical clock; negative if it lies behind."""
+        """Return the milliseconds by which a timestamp is ahead of the physical clock; negative if it is behind."""
         return physical_ms(time) - physical_ms(self._physical())
 
     def observe(self, time: Timestamp) -> Timestamp:
-        """Take over a timestamp received from elsewhere, and draw one above it.
+        """Advance the clock to a timestamp from another node, and draw a timestamp above it.
 
         Raises:
             InvalidInput: `time` is no timestamp.
-            ClockSkewExceeded: it runs ahead by more than the skew; the clock did not move.
+            ClockSkewExceeded: `time` is ahead by more than the skew; the clock did not advance.
         """
         ahead = self.ahead_ms(checked_timestamp(time))
         if ahead > self.max_skew_ms:
@@ -156,14 +152,14 @@ class HybridClock:
         return self.now()
 
     def wait_until(self, time: Timestamp, drawn: Timestamp, tick: float) -> None:
-        """Sleep until the physical clock is at or above `time`, or as much time has passed as lay between.
+        """Sleep until the physical clock reaches `time`, but no longer than from `drawn` to `time`.
 
         Args:
-            time: what to wait for.
-            drawn: an earlier time: a physical clock that jumped back since does not prolong the wait.
-            tick: when that was, in monotonic seconds.
+            time: the end of the wait.
+            drawn: an earlier time. It limits the wait if the physical clock jumps back.
+            tick: the monotonic seconds at `drawn`.
         """
-        # A little more, so that rounding does not end it before the physical clock is there.
+        # Some milliseconds more, so that rounding does not end the wait before the physical clock reaches `time`.
         end = tick + (physical_ms(time) - physical_ms(drawn)) / 1000 + _ROUNDING_SECONDS
         while (short := min(self.ahead_ms(time) / 1000, end - self.clock.monotonic())) > 0:
             self.clock.sleep(short)

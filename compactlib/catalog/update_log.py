@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The update log: one record per catalog version in a key-value store, cut by snapshots.
+"""The update log: a record per catalog version in a key-value store, cut by snapshots.
 
-**Append** of version v: one compare-and-set of the mark `latest` from v - 1 to v, which puts the update in the same
-step.
+**Append** of version v: a compare-and-set of the mark `latest` from v - 1 to v, which puts the update in the same step.
 
-**Cut** to version v, in five steps, of which `write_snapshot` takes the first two and `cut` the third:
+**Cut** to version v:
 
-1. The snapshot's pieces are put under names that no other attempt has.
-2. The pieces are read back, checked and compared.
-3. One compare-and-set raises the mark `earliest` to v. In the same step it puts the snapshot's record, which names the
-   pieces, in the place of v's update, raises the term, and deletes as many updates below as fit. It demands that the
-   term is not above the coordinator's, and what the caller adds: that pins and membership have not changed. The pieces
-   are there still: nobody deletes one above `earliest`.
-4. A crash before that step changes nothing that is read; a crash after it leaves garbage below `earliest`.
-5. `check.reclaim` deletes the garbage: nothing below the earliest version is ever written again.
+1. `write_snapshot` puts the snapshot's pieces under keys with a random writer's id, which no other attempt uses.
+2. `write_snapshot` reads the pieces back, checks them and compares the catalog.
+3. `cut` raises the mark `earliest` to v by a compare-and-set. The same step replaces v's update by the snapshot's
+   record, which names the pieces, raises the term, and deletes as many updates below v as fit. Its conditions are that
+   the term is not above the coordinator's, and those of the caller: pins and membership have not changed. The pieces
+   still exist, since no process deletes pieces above `earliest`.
+4. `check.reclaim` deletes the leftovers below `earliest`. No key below the earliest version is written again.
 
-`earliest` is absent until the first cut: then the log begins with version 1. Both marks are cells, which know what
-became of a write that got no answer. An append and a cut touch different marks, so both succeed side by side; of two
-cuts the higher one stays.
+A crash before step 3 leaves the log unchanged, with unused pieces; a crash after it leaves leftovers below `earliest`.
+
+`earliest` is absent before the first cut: the log begins with version 1. Both marks are cells, which find out the
+outcome of an unanswered write. An append and a cut write different marks, so both succeed at the same time; of two cuts
+the higher wins.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ from compactlib.kv.batches import get_many, get_pieces, put_pieces
 from compactlib.kv.cell import Cell, Retries
 
 DEFAULT_CHUNK_BYTES = 256 * 1024
-"""How long a piece of a snapshot may be; below the value limit of every known store."""
+"""Bytes of a piece of a snapshot; below the value limit of every known store."""
 DEFAULT_MAX_RECORD_BYTES = 64 * 1024 * 1024
-"""The largest update or snapshot that is accepted."""
+"""Bytes of the largest update or snapshot."""
 _RETRIES = Retries(10)
 _FEW = 4
-"""Records in the first page of a caller who expects to need no more; pages grow from there."""
+"""Records in the first page of a short scan; later pages are larger."""
 _PRODUCT = "compactlib.catalog"
 
 
 @attrs.frozen
 class LogState:
-    """What the log's marks say.
+    """The marks of a log.
 
     Attributes:
-        latest: the last record's version; 0 for an empty log.
-        earliest: the version of the snapshot with which the log begins; 0 if it was never cut, and begins with 1.
-        term: of the last coordinator, 0 for none.
-        term_condition: that the term has not changed since.
+        latest: version of the last record; 0 for an empty log.
+        earliest: version of the snapshot with which the log begins; 0 if the log was never cut and begins with 1.
+        term: term of the last coordinator; 0 before the first.
+        term_condition: the condition that the term has not changed since.
     """
 
     latest: int
@@ -79,11 +79,11 @@ class LogState:
 
 @attrs.frozen
 class WrittenSnapshot:
-    """A snapshot that was put and read back, and that no log begins with yet.
+    """A snapshot whose pieces were put and read back, for `UpdateLog.cut`.
 
     Attributes:
-        version: of the catalog.
-        record: what takes the place of the version's update.
+        version: version of the catalog.
+        record: the record that replaces the version's update.
         size: bytes of the record, the pieces, and their keys.
     """
 
@@ -93,18 +93,18 @@ class WrittenSnapshot:
 
 
 class UpdateLog:
-    """The log in one partition of a store. Holds no state of its own; any thread may call it.
+    """The log of a catalog, in a partition of a store. Stateless; any thread may call it.
 
     Args:
-        store: where it lies; must be able to `transact`.
-        partition: the store's partition; one catalog each.
-        chunk_bytes: how long a piece of a snapshot may be, >= 1024.
-        max_record_bytes: updates and snapshots longer than this are refused, >= 1024.
-        rng: makes the names of pieces and the ids of writes.
-        clock: waits between two tries of a write.
+        store: must support `transact` of 8 keys.
+        partition: the store's partition, for this catalog alone.
+        chunk_bytes: limit of a piece of a snapshot, >= 1024.
+        max_record_bytes: limit of an update and of a snapshot, >= 1024.
+        rng: draws the keys of pieces and the ids of writes.
+        clock: waits before a write is retried.
 
     Raises:
-        InvalidInput: a limit is less than 1 kB, or the store cannot change several keys at once.
+        InvalidInput: a limit is below 1024, or the store cannot change 8 keys at once.
     """
 
     def __init__(self, store: KVStore, partition: bytes = b"catalog", *, chunk_bytes: int = DEFAULT_CHUNK_BYTES,
@@ -128,26 +128,26 @@ class UpdateLog:
                     rng=self.rng)
 
     def prepare(self) -> None:
-        """Mark the partition as a catalog's, once.
+        """Write the product's name into the partition, unless it is there.
 
         Raises:
-            CorruptData, Unsupported: the mark cannot be read.
-            InvalidInput: it is another product's.
-            OutcomeUnknown: the store did not say whether it wrote the mark.
+            CorruptData, Unsupported: the name cannot be read.
+            InvalidInput: the partition has another product's name.
+            OutcomeUnknown: the store did not acknowledge the name.
         """
         cell = Cell[str](self.store, self.partition, keys.FORMAT, JsonCodec(str), retries=_RETRIES, clock=self._clock,
                          rng=self.rng)
         found = cell.update(lambda found: found or _PRODUCT, operation="marking the partition", may_repeat=True).after
         if found != _PRODUCT:
-            raise InvalidInput(f"partition {self.partition!r} belongs to {found!r}; give the catalog one of its own")
+            raise InvalidInput(f"partition {self.partition!r} belongs to {found!r}; give the catalog another partition")
 
     # -- reading
 
     def state(self) -> LogState:
-        """Return what the marks say. One request, and one more for an empty log.
+        """Return the marks. One request; two for an empty log.
 
         Raises:
-            RecordMissing: `latest` is gone, and there are updates.
+            RecordMissing: `latest` is missing or too low, although the log has records.
             CorruptData, Unsupported: a mark cannot be read.
         """
         addresses = [(self.partition, key) for key in (keys.EARLIEST, keys.LATEST, keys.TERM)]
@@ -156,7 +156,7 @@ class UpdateLog:
             earliest, latest = (cell.value_of(found[address].value) if address in found else 0
                                 for cell, address in zip((self._earliest, self._latest), addresses, strict=False))
             term = TERMS.unseal(keys.TERM, found[addresses[2]].value) if addresses[2] in found else 0
-            # The keys may be of several moments: what contradicts itself is read again.
+            # The store may read the keys at different moments: contradictory marks are read again.
             if latest < max(earliest, 1):
                 stray = next(iter(self.entries(0, few=True)), None)
                 if stray is None and not earliest:
@@ -170,21 +170,22 @@ class UpdateLog:
         return LogState(latest, earliest, term, Condition(*addresses[2], predicate))
 
     def earliest(self) -> tuple[int, Condition]:
-        """Return the version of the snapshot with which the log begins, 0 if there is none; and the condition that this
-        has not changed. One request.
+        """Return the version of the snapshot with which the log begins, and the condition that it has not changed.
+
+        0 before the first cut. One request.
         """
         state = self._earliest.state()
         return state.value or 0, state.condition
 
     def entries(self, first: int, *, few: bool = False) -> Iterator[tuple[int, bytes, bytes]]:
-        """Return the records of updates and snapshots from this version on: version, key and record.
+        """Yield version, key and record of updates and snapshots, from version `first` on.
 
         Args:
-            first: the first version that is wanted.
-            few: the caller expects to stop soon.
+            first: the first version.
+            few: begin with a short page, for a caller that needs few records.
 
         Raises:
-            CorruptData: a key among them is no update's.
+            CorruptData: a key under the prefix of updates has no version.
         """
         with self.store.scan(self.partition, keys.update_key(max(first, 0)), prefix=keys.UPDATES,
                              page_size=_FEW if few else None) as entries:
@@ -196,10 +197,10 @@ class UpdateLog:
                 yield found, entry.key, entry.value
 
     def decode(self, version: int, key: bytes, record: bytes) -> Catalog | tuple[Update, bytes]:
-        """Return what a version's record says: a snapshot, whose pieces are read; or an update, and its payload.
+        """Return the catalog of a snapshot's record, after reading its pieces; or an update, and its payload.
 
         Raises:
-            RecordMissing: a piece is not there.
+            RecordMissing: a piece is missing.
             CorruptData, Unsupported: the record or a piece cannot be read.
         """
         kind, payload = unseal(key, record, UPDATE, SNAPSHOT)
@@ -207,12 +208,12 @@ class UpdateLog:
         if kind == UPDATE:
             update = UPDATES.decode(payload, name)
             found: Catalog | tuple[Update, bytes] = update, payload
-            says = update.version
+            decoded = update.version
         else:
             found = decode_catalog(self._joined(version, SNAPSHOTS.unseal(key, record)), name)
-            says = found.version
-        if says != version:
-            raise CorruptData(path=name, offset=0, expected=f"version {version}", found=str(says))
+            decoded = found.version
+        if decoded != version:
+            raise CorruptData(path=name, offset=0, expected=f"version {version}", found=str(decoded))
         return found
 
     def piece_keys(self, version: int, record: bytes) -> Sequence[bytes]:
@@ -240,13 +241,13 @@ class UpdateLog:
         """Append an update if the log ends with the version before it. Two requests.
 
         Returns:
-            Whether it is in the log; else another writer was first, and nothing was written.
+            Whether the update was appended; if not, another writer was first, and nothing was written.
 
         Raises:
             RecordTooLarge: the record exceeds the limit.
-            Busy: other writers were first again and again; nothing was written.
-            OutcomeUnknown: the store did not say whether it wrote, and it could not be seen. The update may be in the
-                log, or come into it later.
+            Busy: other writers were first at each attempt; nothing was written.
+            OutcomeUnknown: the store did not acknowledge, and reading did not show the outcome. The update may be in
+                the log, or reach it later.
             CorruptData, Unsupported: the log's mark cannot be read.
         """
         key = keys.update_key(version)
@@ -263,12 +264,12 @@ class UpdateLog:
 
         Args:
             catalog: a version of the log.
-            spend: asked before bytes are written.
+            spend: called with the number of bytes before they are written.
 
         Raises:
-            RecordTooLarge: the snapshot exceeds a limit.
-            CorruptData, RecordMissing: a piece is not what was written.
-            BaseException: what `spend` raises.
+            RecordTooLarge: the snapshot exceeds the limit.
+            CorruptData, RecordMissing: a piece read back differs, or is missing.
+            BaseException: from `spend`.
         """
         version, key, payload = catalog.version, keys.update_key(catalog.version), encode_catalog(catalog)
         self._check_size(key, len(payload), "a snapshot holds the whole catalog: raise max_record_bytes of the log")
@@ -282,25 +283,25 @@ class UpdateLog:
         put_pieces(self.store, self.partition, parts)
         pieces = Pieces(writer, len(parts), len(payload), crc32(payload))
         if decode_catalog(self._joined(version, pieces), key.decode()) != catalog:
-            raise CorruptData(path=key.decode(), offset=0, expected=repr(catalog), found="another one, read back")
+            raise CorruptData(path=key.decode(), offset=0, expected=repr(catalog), found="another catalog, read back")
         record = SNAPSHOTS.seal(key, pieces)
         return WrittenSnapshot(version, record, size + len(key) + len(record))
 
     def cut(self, snapshot: WrittenSnapshot, *, term: int | None = None, conditions: Sequence[Condition] = ()) -> int:
-        """Let the log begin with a snapshot that `write_snapshot` has put. Three requests.
+        """Cut the log to a snapshot from `write_snapshot`. Three requests.
 
         Args:
-            snapshot: of a version of the log.
-            term: the coordinator's; becomes the log's.
-            conditions: what must hold besides.
+            snapshot: a snapshot of a version of the log.
+            term: the coordinator's term, which becomes the log's.
+            conditions: further conditions of the cut.
 
         Returns:
-            How many updates below it were deleted.
+            The number of updates deleted below the snapshot.
 
         Raises:
-            CatalogMoved: the log begins at this version or above already, or one of the conditions does not hold.
+            CatalogMoved: the log already begins at this version or above, or a condition does not hold.
             StaleTerm: a coordinator of a later term is known.
-            OutcomeUnknown: the store did not say whether it cut, and it could not be seen.
+            OutcomeUnknown: the store did not acknowledge, and reading did not show whether the log was cut.
         """
         version, state = snapshot.version, self.state()
         held = list(conditions)
@@ -316,7 +317,7 @@ class UpdateLog:
 
         def raised(before: int | None) -> int:
             if (before or 0) >= version:
-                raise CatalogMoved(what=f"history begins at version {before} by now", target=version)
+                raise CatalogMoved(what=f"history already begins at version {before}", target=version)
             return version
 
         try:
@@ -325,7 +326,7 @@ class UpdateLog:
         except PredicateFailed as error:
             if error.key == keys.TERM and (again := self.state()).term > (term or 0):
                 raise StaleTerm(term=term or 0, current=again.term) from error
-            raise CatalogMoved(what=f"{error.key!r} has changed since", target=version) from error
+            raise CatalogMoved(what=f"the key {error.key!r} has changed since", target=version) from error
         return len(deletes)
 
     def _check_size(self, key: bytes, size: int, advice: str) -> None:

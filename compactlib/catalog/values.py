@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frozen values of a compaction round: the topology, what each node needs and hosts, and who must host what.
+"""The frozen values of a compaction round: topology, reports and assignments.
 
-Everything here is plain data that compares, pickles and prints; `REPORTS` makes JSON of a report. `decision.py` turns
-these values into a target version.
+All values are plain data, which can be compared, pickled and printed; `REPORTS` encodes a report as JSON. `decision.py`
+computes the target version from these values.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from compactlib.codec import JsonCodec
 from compactlib.errors import InvalidInput
 
 MAX_PARTITIONS = 10_000
-"""Partitions that a zone may have."""
+"""Limit of partitions in a zone."""
 
 
 class Factor(StrEnum):
-    """What can keep an old catalog version needed. The first four are the restrictions of the design, in its order."""
+    """A reason that an old catalog version is needed. The first four are the restrictions of the design, in order."""
 
     ACTIVE_TRANSACTIONS = "active transactions"
     RAFT_RECOVERY = "raft log recovery"
@@ -40,11 +40,11 @@ class Factor(StrEnum):
 
 @attrs.frozen(order=True)
 class NodeId:
-    """One life of one node.
+    """An incarnation of a node.
 
     Attributes:
-        name: stays the same over restarts; assignments name nodes by it.
-        incarnation: ascends from life to life, > 0; only reports of the present one count.
+        name: the same over restarts; assignments name nodes by it.
+        incarnation: rises with each `join`, > 0; only reports of the present incarnation count.
     """
 
     name: str = attrs.field(validator=attrs.validators.min_len(1))
@@ -56,7 +56,7 @@ class NodeId:
 
 @attrs.frozen
 class Topology:
-    """The nodes of the cluster, as captured when a round began.
+    """The nodes of the cluster at the start of a round.
 
     Attributes:
         nodes: each name once.
@@ -69,8 +69,8 @@ class Topology:
 
     def __attrs_post_init__(self) -> None:
         if len({node.name for node in self.nodes}) < len(self.nodes):
-            raise InvalidInput(f"a node is in the topology in two incarnations: {sorted(self.nodes)}; keep the one "
-                               f"that is alive")
+            raise InvalidInput(f"a node is in the topology in two incarnations: {sorted(self.nodes)}; keep the "
+                               f"present one")
 
     @classmethod
     def of(cls, *names: str) -> Topology:
@@ -80,15 +80,13 @@ class Topology:
 
 @attrs.frozen(kw_only=True)
 class Culprit:
-    """Who or what holds a version: whatever is known of it, the rest `None` or `""`.
+    """The cause of a need; an unknown field is `None` or empty.
 
     Attributes:
         node: name of the node.
-        table: a table's id.
+        table, index, zone: ids.
         partitions: partition numbers, ascending.
-        index: an index's id.
-        zone: a zone's id.
-        owner: a transaction, a pin's owner, ...
+        owner: free text: transactions, a pin's owner, ...
     """
 
     node: str = ""
@@ -117,12 +115,12 @@ def _checked_floor(time: Timestamp) -> Timestamp:
 
 @attrs.frozen
 class Floor:
-    """Everything from this time on may still be needed: the version active then must stay readable.
+    """A need of the versions in force at and after a time.
 
     Attributes:
-        factor: why.
-        time: the lowest time needed; 0 for "from the very beginning", which allows nothing.
-        culprit: what needs it; a node's report need not name its own node.
+        factor: the reason.
+        time: the lowest time needed; 0 for "from the very beginning", which allows no cut.
+        culprit: the cause; a node's report need not name its own node.
     """
 
     factor: Factor
@@ -132,11 +130,11 @@ class Floor:
 
 @attrs.frozen
 class Unavailable:
-    """A source cannot yet say what it needs, so nothing may be cut.
+    """The answer of a source whose need is not known yet, so nothing may be cut.
 
     Attributes:
         factor: the source.
-        reason: why it cannot, in one sentence.
+        reason: one sentence.
     """
 
     factor: Factor
@@ -145,20 +143,19 @@ class Unavailable:
 
 
 Need: TypeAlias = Floor | Unavailable
-"""What a source answers; `None` in its place means that it needs nothing."""
+"""The answer of a source; `None` in its place means that the source needs no version."""
 
 
 @attrs.frozen(kw_only=True)
 class NodeReport:
-    """One node's answer to a round: what it needs and what it hosts, taken from one moment.
+    """A node's report for a round: its needs and its partitions at the same moment.
 
     Attributes:
-        node: the node that answers, in its present life.
         floors: at most one per factor, the lowest.
-        unavailable: sources that cannot answer yet.
-        hosted: the partitions that `floors` speaks for, all of them: a bitmap by table id, bit p for partition p.
-        transactions_from: restriction 1's time, which a round has the nodes publish: activation of the oldest version
-            that an active read-write transaction uses, or the node's time if there is none.
+        unavailable: sources whose need is not known yet.
+        hosted: the partitions of the node, all covered by `floors`: a bitmap by table id, bit p for partition p.
+        transactions_from: the time of restriction 1, whose minimum a round publishes: activation of the oldest version
+            that an active read-write transaction uses; the node's time without transactions.
     """
 
     node: NodeId
@@ -168,22 +165,22 @@ class NodeReport:
     transactions_from: Timestamp = attrs.field(converter=checked_timestamp)
 
     def floor(self, factor: Factor) -> Floor | None:
-        """Return the floor of this factor, if there is one."""
+        """Return the floor of this factor, or `None`."""
         return next((floor for floor in self.floors if floor.factor == factor), None)
 
 
 REPORTS = JsonCodec[NodeReport](NodeReport)
-"""A report as JSON, and back, for the messages of a host."""
+"""The JSON codec of a report, for the host's messages."""
 
 
 @attrs.frozen
 class ZoneResult:
-    """What became of a time in one zone, on one node.
+    """The result of publishing a time for a zone, on a node.
 
     Attributes:
         zone: the zone's id.
-        published: in the logs of how many partitions the time was proposed: those that this node leads.
-        error: why it failed; empty if it did not.
+        published: number of partitions in whose logs the node proposed the time, as their leader.
+        error: the error; empty on success.
     """
 
     zone: int
@@ -193,26 +190,22 @@ class ZoneResult:
 
 @attrs.frozen
 class Published:
-    """One node's answer to a time that it was to publish.
-
-    Attributes:
-        zones: one a zone, by id; zones fail apart.
-    """
+    """A node's answer to `publish`: one result per zone, by id. The failure of a zone stops no other zone."""
 
     zones: tuple[ZoneResult, ...] = ()
 
 
 PUBLISHED = JsonCodec[Published](Published)
-"""The same as JSON, and back."""
+"""The JSON codec of `Published`."""
 
 
 @attrs.frozen
 class ZoneAssignments:
-    """Which nodes host which partitions of one zone, a bitmap a node.
+    """The partitions of a zone that each node must host.
 
     Attributes:
-        partitions: how many partitions the lookup covered.
-        masks: bitmap by node name.
+        partitions: number of partitions.
+        masks: bitmap of partitions by node name, bit p for partition p.
     """
 
     partitions: int
@@ -220,7 +213,7 @@ class ZoneAssignments:
 
     @classmethod
     def of(cls, replicas: Sequence[Sequence[str] | None]) -> ZoneAssignments:
-        """Return those of a list of node names per partition; `None` or an empty list: not known."""
+        """Make assignments from a list of node names per partition; `None` or an empty list: not known."""
         masks: dict[str, int] = {}
         for partition, names in enumerate(replicas):
             for name in names or ():
@@ -229,7 +222,7 @@ class ZoneAssignments:
 
     @classmethod
     def everywhere(cls, names: Sequence[str], partitions: int) -> ZoneAssignments:
-        """Return every partition on every node."""
+        """Assign every partition to every node."""
         return cls(partitions, dict.fromkeys(names, mask_of(range(partitions))))
 
     def assigned(self) -> int:
@@ -242,10 +235,10 @@ class ZoneAssignments:
 
 @attrs.frozen
 class Assignments:
-    """The stable assignments of all zones, read at one moment.
+    """The stable assignments of all zones, read at the same moment.
 
     Attributes:
-        zones: by zone id; a zone that is absent is not known.
+        zones: by zone id; the assignments of an absent zone are not known.
     """
 
     zones: Mapping[int, ZoneAssignments] = attrs.field(factory=dict)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The low watermark: below it, data may be gone. It only rises, is durable, and waits for its readers.
+"""The low watermark: the time below which data may be deleted. It only rises, is durable, and waits for its readers.
 
-Raising it has four steps: refuse new readers below the candidate, keep it in the store, wait for the present readers,
-put it in force and call the listeners. A value that was recovered counts at once.
+A rise has four steps: refuse new readers below the new value, store it, wait for the present readers below it, put it
+in force and call the listeners. A recovered value is in force at once.
 """
 
 from __future__ import annotations
@@ -27,18 +27,16 @@ from compactlib.kv.cell import Cell
 _LOGGER = logging.getLogger("compactlib.catalog")
 
 WatermarkListener = Callable[[Timestamp], object]
-"""Called with each new value once it is in force; never the recovered one. What it raises is logged, and breaks
-nothing.
-"""
+"""Called with each new value once it is in force, not with the recovered value. Its errors are logged."""
 
 
 @attrs.frozen
 class Watermark:
-    """A node's low watermark: data below `time` may be gone.
+    """A node's low watermark: data below `time` may be deleted.
 
     Attributes:
-        time: the value in force; `None` before the first one.
-        pending: kept, and waiting for readers below it; `None` if nothing waits.
+        time: the value in force; `None` before the first.
+        pending: the next value, until it is stored and no reader is below it; `None` without a rise.
     """
 
     time: Timestamp | None = None
@@ -46,19 +44,19 @@ class Watermark:
 
 
 class LowWatermark:
-    """One node's low watermark. Any thread may call it; one cell of a store holds it.
+    """A node's low watermark, in a cell of a store. Any thread may call it.
 
     Args:
-        store: where it is kept.
+        store: the store of the cell.
         node: the node's name, part of the key.
         clock: the node's clock.
         data_availability_seconds: how long old data stays readable.
-        earliest: when the earliest retained catalog version became active: a lower recovered value is raised to it.
+        earliest: activation of the earliest retained catalog version; a lower recovered value is raised to it.
         partition: the store's partition.
 
     Raises:
         InvalidInput: the duration is negative.
-        CorruptData, Unsupported: the kept value cannot be read.
+        CorruptData, Unsupported: the stored value cannot be read.
     """
 
     def __init__(self, store: KVStore, node: str, clock: HybridClock, *, data_availability_seconds: float = 600.0,
@@ -74,51 +72,51 @@ class LowWatermark:
         self._readers: dict[Hashable, Timestamp] = {}
         self._listeners: list[WatermarkListener] = []
 
-    # -- reading it
+    # -- reading
 
     @property
     def value(self) -> Watermark:
-        """The value in force, and the one that waits for readers."""
+        """The value in force, and the pending value."""
         with self._lock:
             return Watermark(self._time, self._pending)
 
     def candidate(self) -> Timestamp | None:
-        """Return now, less the availability, less the clocks' greatest skew; `None` if that lies before the epoch."""
+        """Return now minus the availability minus the clocks' greatest skew; `None` if that is before the epoch."""
         back = self._availability_ms + self._clock.max_skew_ms
         now = self._clock.present()
         return add_ms(now, -back) if physical_ms(now) > back else None
 
     def need(self, view: RetainedVersions) -> Need:
-        """Return the value in force as a floor: a pending value does not cut under its readers."""
+        """Return the value in force as a floor; a pending value still has readers below it."""
         time = self.value.time
         if time is None:
-            return Unavailable(Factor.LOW_WATERMARK, "there has been none yet")
+            return Unavailable(Factor.LOW_WATERMARK, "it has not been raised yet")
         return Floor(Factor.LOW_WATERMARK, time)
 
     def listen(self, listener: WatermarkListener) -> None:
-        """Call `listener` with each value that comes into force from now on."""
+        """Call `listener` with each later value once it is in force."""
         with self._lock:
             self._listeners.append(listener)
 
-    # -- raising it
+    # -- raising
 
     def advance(self, to: Timestamp | None = None) -> Watermark:
-        """Raise it to `to`, or to `candidate()`; pending until the last reader below ends.
+        """Raise the low watermark to `to`, default `candidate()`; pending until the last reader below it ends.
 
-        Nothing happens if that is no rise, or another rise still waits.
+        Does nothing if that value is not higher, or another rise is pending.
 
         Returns:
-            What is in force now, and what waits.
+            The value in force now, and the pending value.
 
         Raises:
             InvalidInput: `to` is no timestamp.
-            OutcomeUnknown, CompactlibError: the store did not take it; the value in force stays.
+            OutcomeUnknown, CompactlibError: the store did not acknowledge; the value in force is unchanged.
         """
         wanted = self.candidate() if to is None else checked_timestamp(to)
         with self._lock:
             if wanted is None or wanted <= (self._time or 0) or self._pending is not None:
                 return Watermark(self._time, self._pending)
-            # From here on no reader begins below it; readers need not wait for the store.
+            # From here on no reader begins below `wanted`. The lock is released while the store writes.
             self._pending = wanted
         try:
             self._cell.update(lambda kept: max(wanted, kept or 0), operation="keeping the low watermark",
@@ -133,7 +131,7 @@ class LowWatermark:
         return self.value
 
     def _put_in_force(self) -> None:
-        """Put the pending value in force if it is kept and no reader is below it."""
+        """Put the pending value in force if it is stored and no reader is below it."""
         with self._lock:
             time = self._pending
             if time is None or not self._is_kept or any(reader < time for reader in self._readers.values()):
@@ -147,32 +145,32 @@ class LowWatermark:
                 _LOGGER.warning("the listener %r of the low watermark raised %r; the others are called", listener,
                                 error, exc_info=error)
 
-    # -- its readers
+    # -- readers
 
     def lock(self, reader: Hashable, time: Timestamp) -> None:
         """Keep the low watermark from passing `time` until `unlock(reader)`. O(1).
 
         Raises:
-            BelowLowWatermark: it has passed, or is about to.
-            InvalidInput: the reader holds a lock already.
+            BelowLowWatermark: the low watermark or its pending value is above `time`.
+            InvalidInput: the reader has a lock already.
         """
         with self._lock:
             limit = max(self._time or 0, self._pending or 0)
             if time < limit:
                 raise BelowLowWatermark(time=time, low_watermark=limit)
             if reader in self._readers:
-                raise InvalidInput(f"reader {reader!r} holds a lock already; give each reader a name of its own")
+                raise InvalidInput(f"reader {reader!r} holds a lock already; give each reader a different name")
             self._readers[reader] = time
 
     def unlock(self, reader: Hashable) -> None:
-        """End a reader; one that holds no lock is no error. The last one below a pending value puts it in force."""
+        """Release the reader's lock, if it has one. The last reader below a pending value puts that value in force."""
         with self._lock:
             self._readers.pop(reader, None)
         self._put_in_force()
 
     @contextmanager
     def reading(self, reader: Hashable, time: Timestamp) -> Iterator[None]:
-        """Lock and unlock around a block."""
+        """Hold the reader's lock for a block."""
         self.lock(reader, time)
         try:
             yield

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compactlib.clock import Clock
 from compactlib.errors import CompactlibError
 from compactlib.objects import ObjectStore
 from compactlib.spark.jobs import on_workers, require_spark
@@ -20,14 +19,14 @@ class StagingMerge(MergeInParts):
     """Merges changes into a metarange on Spark. Also an `Executor` for the tasks of `Repository.compact`.
 
     Workers must be able to import the library (`ship_library`). `open_objects`, which is picklable, gives them the
-    object store of `committed`. The keys are divided into so many `partitions`, >= 1. `clock` is for the seconds in
-    the results. Where the Spark job fails, `TaskFailed` says so.
+    object store of `committed`. The keys are divided into `partitions` parts, >= 1. A failed Spark job raises
+    `TaskFailed`.
     """
 
     def __init__(self, spark: SparkSession, committed: CommittedRanges, open_objects: Callable[[], ObjectStore], *,
-                 partitions: int = 8, clock: Clock | None = None) -> None:
+                 partitions: int = 8) -> None:
         require_spark("merging staging tokens")
-        super().__init__(committed, open_objects, self._on_workers, partitions=partitions, clock=clock)
+        super().__init__(committed, open_objects, self._on_workers, partitions=partitions)
         self._spark: SparkSession = spark
 
     def _on_workers(self, merge: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Any]:

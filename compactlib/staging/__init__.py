@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Branches and commits over a key-value store: uncommitted changes in staging tokens, committed ones in immutable
-ranges.
+"""Branches and commits over a key-value store: uncommitted changes in staging tokens, commits in immutable ranges.
 
-A `Repository` offers what every store here does: view, plan, compact, reclaim, verify, status, audit, close.
+A `Repository` has the calls of every store of the library: view, plan, compact, reclaim, verify, status, audit, close.
 
 >>> from compactlib.kv import MemoryStore
 >>> from compactlib.objects import MemoryObjects
@@ -17,7 +16,7 @@ A `Repository` offers what every store here does: view, plan, compact, reclaim, 
 >>> main.list().keys, main.head().list().keys
 ((b'b',), (b'a', b'b'))
 >>> print(repository.plan(branch=main).why)
-1 tombstones, at most 1 in a row, and 0 sealed tokens would go; 1 of 1 ranges would be written anew
+1 tombstones, at most 1 in a row, and 0 sealed tokens would go; 1 of 1 ranges would be rewritten
 >>> print(repository.compact(branch=main).sealed_after)
 0
 >>> repository.reclaim().left[0]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Activity`: what happens on the branches of a repository, for its sensor and its observer.
+"""`Activity`: notifies the sensor and the observer of operations on a repository's branches.
 
-| name | labels | says |
+| name | labels | counts |
 |---|---|---|
 | `staging_commits` | `repository`, `outcome` | commits: `committed`, `no_changes`, `already_committed`, `error` |
 | `staging_commit_seconds` | `repository`, `outcome` | time they took |
@@ -11,12 +11,12 @@
 | `staging_tokens_cleaned`, `staging_entries_cleaned` | `repository` | cleanup |
 | `staging_ranges_collected`, `staging_metaranges_collected` | `repository` | garbage |
 
-Compactions, seconds and bytes have the names that they have for every store: `compactlib.store_numbers`.
+Compactions, seconds and bytes have the names of every store: `compactlib.store_numbers`.
 
-Levels come as events with a `value`, each time they change: `staging_sealed_tokens` (of one branch; `None` when it is
-deleted) and `staging_cleanup_backlog` (dropped tokens that still wait). Each garbage collection reports
-`staging_garbage`, with how many files are `live`, how many unneeded ones are still too `young` to go, and how many of
-the history are `gone`.
+Levels are events with a `value`, emitted on each change: `staging_sealed_tokens` (of a branch; `None` when it is
+deleted) and `staging_cleanup_backlog` (dropped tokens that wait). Each garbage collection emits `staging_garbage`, with
+the numbers of `live` files, of unneeded files that are still `young`, and of missing metaranges of the history
+(`gone`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 class Activity:
-    """Notes what operations of this process come across. Called after the fact, outside of locks; never blocks.
+    """Emits the numbers of operations. Called after them, outside of locks; never blocks.
 
     Args:
         repository: its name, the label.
-        observer: notified of the numbers.
-        sensor: counts what makes a branch worth compacting.
+        observer: receives the events.
+        sensor: counts the pressure on branches.
     """
 
     def __init__(self, repository: str, observer: Observer, sensor: CompactionSensor | None) -> None:
@@ -52,51 +52,51 @@ class Activity:
         self._observer.event(name, add=number, repository=self._repository, **labels)
 
     def read(self, branch: str, record: BranchRecord) -> None:
-        """An operation came across this state of the branch."""
+        """Note that an operation read this record of the branch."""
         if self._sensor is not None:
             self._sensor.saw(self._repository, branch, record)
 
     def wrote(self, branch: str, before: BranchRecord | None, record: BranchRecord) -> None:
-        """This process wrote this state of the branch, in the place of another one."""
+        """Note that this process replaced the record of the branch."""
         self.read(branch, record)
         if len(record.sealed_tokens) != (0 if before is None else len(before.sealed_tokens)):
             self._observer.event("staging_sealed_tokens", repository=self._repository, branch=branch,
                                  value=len(record.sealed_tokens))
 
     def deleted(self, branch: str) -> None:
-        """This process deleted the branch."""
+        """Note that this process deleted the branch."""
         self.missed(branch)
         self._observer.event("staging_sealed_tokens", repository=self._repository, branch=branch, value=None)
 
     def missed(self, branch: str) -> None:
-        """The branch was not found."""
+        """Note that the branch does not exist."""
         if self._sensor is not None:
             self._sensor.forget(self._repository, branch)
 
     def wrote_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
-        """Deletes or resets wrote tombstones into `record.staging_token`, and were acknowledged."""
+        """Note acknowledged tombstones of deletes or resets in `record.staging_token`."""
         self._count("staging_tombstones_written", count)
         if self._sensor is not None:
             self._sensor.wrote_tombstones(self._repository, branch, record, count)
 
     def listed_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
-        """A page of a listing had to pass over so many tombstones."""
+        """Note that a page of a listing skipped tombstones."""
         self._count("staging_tombstones_listed", count)
         if self._sensor is not None:
             self._sensor.listed_tombstones(self._repository, branch, record, count)
 
     def retried(self, operation: str) -> None:
-        """A write had to be retried, because the branch changed under it."""
+        """Note the retry of a write, because the branch changed during it."""
         self._count("staging_write_retries", 1, operation=operation)
 
     def committed(self, outcome: str, seconds: float) -> None:
-        """A commit ended."""
+        """Note the end of a commit."""
         self._count("staging_commits", 1, outcome=outcome)
         self._observer.event("staging_commit_seconds", sample=seconds, repository=self._repository, outcome=outcome)
 
     def compacted(self, observer: Observer, branch: str, ended: StagingCompactionReport | CompactlibError,
                   seconds: float, policy: str) -> str:
-        """A compaction ended; returns how, as a label. What it replaced is freed only when it is collected."""
+        """Note the end of a compaction, and return its outcome. A collection counts the freed bytes later."""
         read = copied = 0
         fields: dict[str, object] = {"repository": self._repository, "branch": branch, "seconds": seconds}
         if isinstance(ended, LostRace):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`BranchStore`: branch records in the key-value store, changed by compare-and-set only.
 
-Every change is one `swap` over the record's cell: read, decide, write if the record has not changed. A change that
-takes tokens out of a record writes their drop mark in the same step: see `tokens`. What a change reads besides (tokens,
-ranges) may be half cleaned up once the record has moved on, so that "nothing to do" and errors count only if the record
-is still the same afterwards.
+Every change is a `swap` of the record's cell: read, decide, write if the record is unchanged. A change that removes
+tokens from a record writes their drop mark in the same step: see `tokens`. A change may also read tokens and ranges.
+After a concurrent change of the record these may be half removed. So "no change needed" and errors count only if the
+record is unchanged afterwards.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _BATCH: Final = 1000
 
 @attrs.frozen
 class BranchUpdate:
-    """A change of a branch record that happened, or was not needed.
+    """The result of a change of a branch record.
 
     Attributes:
-        before: the record that was changed.
-        after: what it was changed to; the same as `before` if nothing was written.
+        before: the record before.
+        after: the record afterwards; equal to `before` if nothing was written.
     """
 
     before: BranchRecord
@@ -54,18 +54,18 @@ class BranchUpdate:
 
 
 Change = Callable[[BranchRecord], BranchRecord | None]
-"""Makes the next record of the present one, `None` to leave it. May be called several times; what it raises ends the
-update. It need not count the version."""
+"""Returns the next record, or `None` to write nothing. May be called several times; its exceptions end the update.
+It need not count the version."""
 Also = Callable[[BranchRecord], Iterable[Condition | Put | Delete]]
-"""Given the next record: what is done in the same step."""
+"""Returns further writes and conditions of the same step, for the next record."""
 
 
 class BranchStore:
     """The branch records of one repository. Threads may share it.
 
-    Every method raises what the key-value store raises, `CorruptData` for a damaged record and `Unsupported` for one of
-    a newer release. A change raises `BranchNotFound`; `TooManyTries` if others were faster too many times;
-    `OutcomeUnknown` if a try got no answer, and its outcome could not be seen. It notifies `activity`.
+    Every method raises the errors of the key-value store, `CorruptData` for a damaged record and `Unsupported` for a
+    record of a newer release. A change raises `BranchNotFound`; `TooManyTries` if every try lost to others;
+    `OutcomeUnknown` if a try got no answer, and its outcome cannot be read. It notifies `activity`.
     """
 
     def __init__(self, store: KVStore, partition: bytes, tokens: StagingTokens, retries: Retries, clock: Clock,
@@ -80,15 +80,15 @@ class BranchStore:
         self._decoded: dict[bytes, tuple[bytes, BranchRecord]] = {}
 
     def tries(self) -> Iterator[int]:
-        """Yield the number of each try of one call; waits before all but the first."""
+        """Yield the number of each try of a call, after a wait from the second on."""
         return self._retries.paced(self._clock, self._random)
 
     def read(self, branch: str) -> BranchRecord:
-        """Return the record of a branch, as it is now, or raise `BranchNotFound`. One read."""
+        """Return the present record of a branch, or raise `BranchNotFound`. One read."""
         return self.record_in(get_many(self._store, [self.cell(branch)]), branch)
 
     def cell(self, branch: str) -> Address:
-        """Return where the record of a branch is."""
+        """Return the address of a branch's record."""
         return self._partition, branch_key(branch)
 
     # --- changes
@@ -107,15 +107,15 @@ class BranchStore:
 
     def update(self, branch: str, change: Change, *, operation: str = "update", idempotent: bool = True,
                also: Also | None = None) -> BranchUpdate:
-        """Change the record of a branch against others who do the same, and mark the tokens that it drops, in one step.
+        """Change the record of a branch by compare-and-set, and mark the dropped tokens in the same step.
 
         Args:
             branch: the branch's name.
-            change: makes the next record.
+            change: returns the next record.
             operation: for errors.
-            idempotent: whether `change` may be made twice, or recognizes what it has made of a record (a token, a
-                commit): then it is retried where the outcome of an unanswered write cannot be known.
-            also: what is done in the same step; `PredicateFailed` is raised if a condition of it does not hold.
+            idempotent: whether `change` may be applied twice, or recognizes its own result (a token, a commit). Then
+                it is retried if the outcome of an unanswered write cannot be read.
+            also: returns further writes of the same step; `PredicateFailed` is raised if a condition fails.
         """
         def decide(before: BranchRecord, _: Found) -> Swap[BranchUpdate]:
             record = change(before)
@@ -131,9 +131,10 @@ class BranchStore:
         return done
 
     def delete(self, branch: str, expected: Callable[[BranchRecord], object] = lambda _: None) -> None:
-        """Delete the record of a branch, and mark its tokens, in one step. What `expected` raises, given the record,
-        ends the call. If the branch has another record after a try that got no answer, it may have been made anew, and
-        is left alone.
+        """Delete the record of a branch, and mark its tokens, in one step.
+
+        `expected` is called with the record, and may raise to end the call. If the branch has another record after an
+        unanswered try, another caller may have created it again: it is not deleted.
         """
         def decide(before: BranchRecord, _: Found) -> Swap[None]:
             expected(before)
@@ -144,8 +145,9 @@ class BranchStore:
 
     def swap(self, branch: str, decide: Callable[[BranchRecord, Found], Swap[T]], *, operation: str,
              may_repeat: bool = False, also_read: Sequence[Address] = (), judge: Judge[T] | None = None) -> T:
-        """Write what `decide` makes of a branch and of other keys, if all are still the same then; see
-        `compactlib.kv.cell.swap`.
+        """Read a branch and other keys, call `decide`, and write its result if all of them are unchanged.
+
+        See `compactlib.kv.cell.swap`.
         """
         def guarded(cells: Found) -> Swap[T]:
             record = self.record_in(cells, branch)
@@ -171,9 +173,9 @@ class BranchStore:
     def fence(self, listed: Iterable[tuple[str, BranchRecord]]) -> Iterator[BranchRecord]:
         """Invalidate updates in flight: rewrite each record, so that compare-and-sets begun earlier fail.
 
-        One write for many, where the store takes them and none is changed at that moment; else one each. A branch that
-        another writer changed or deleted since it was listed needs no write. Returns the records as they are then;
-        those that are gone are left out.
+        One write for many records, or one each if the store refuses or a record changes at that moment. A branch that
+        another writer changed or deleted since the listing needs no write. Yields the present records, without those
+        of deleted branches.
         """
         waiting = iter(listed)
         while part := list(islice(waiting, min(_BATCH, max(1, self._store.limits.max_transact // 2)))):
@@ -218,7 +220,7 @@ class BranchStore:
             raise PredicateFailed(partition=partition, key=key)
 
     def record_in(self, cells: Found, branch: str) -> BranchRecord:
-        """Return the record of a branch among keys that were read, or raise `BranchNotFound`. No request."""
+        """Return the record of a branch from read cells, or raise `BranchNotFound`. No request."""
         cell = self.cell(branch)
         if cell not in cells:
             self._activity.missed(branch)
@@ -226,7 +228,7 @@ class BranchStore:
         return self._decode(cell[1], cells[cell].value)
 
     def _decode(self, key: bytes, value: bytes) -> BranchRecord:
-        """Decode a record, unless its bytes are those of the last time: most operations read one record twice."""
+        """Decode a record, or return the last one of equal bytes: most operations read a record twice."""
         kept = self._decoded.get(key)
         if kept is not None and kept[0] == value:
             return kept[1]
@@ -240,8 +242,8 @@ class BranchStore:
         return f"key {key!r} of partition {self._partition!r}"
 
     def list(self, prefix: str = "") -> Iterator[tuple[str, BranchRecord]]:
-        """Return every branch and its record, in order of the names' bytes; each as it is in its turn."""
-        # What is not valid Unicode begins no name.
+        """Yield every branch and its record at that moment, in order of the names' bytes."""
+        # A prefix that is not valid Unicode matches no name.
         with self._store.scan(self._partition, prefix=BRANCHES + prefix.encode("utf-8", "surrogatepass")) as entries:
             for entry in entries:
                 yield (entry.key[len(BRANCHES):].decode("utf-8", "replace"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -21,7 +21,7 @@ from compactlib.staging.stored import StoredForm, damaged
 from compactlib.staging.values import MetaRangeId
 
 _CACHED: Final = 1000
-"""Commits in memory; they never change."""
+"""Commits in the cache; they are immutable."""
 
 
 def _to_milliseconds(seconds: float) -> float:
@@ -30,16 +30,16 @@ def _to_milliseconds(seconds: float) -> float:
 
 @attrs.frozen(kw_only=True)
 class Commit:
-    """One state of a branch's history.
+    """A commit.
 
     Attributes:
         metarange_id: its records.
-        parents: the commit it was made on, and the one merged into it, if any; empty for a first commit.
-        generation: 1 for a first commit, else one more than its highest parent's.
-        message: what its maker said.
-        metadata: texts that its maker added.
-        created_at: seconds since the epoch (kept to the millisecond), by its maker's clock.
-        nonce: 16 hexadecimal digits drawn at random, so that two commits are never one.
+        parents: the previous HEAD, and the merged commit, if any; empty for a first commit.
+        generation: 1 for a first commit, else 1 + the highest of its parents.
+        message: of the author.
+        metadata: texts of the author.
+        created_at: seconds since the epoch, to the millisecond, by the author's clock.
+        nonce: 16 hexadecimal digits drawn at random, so that two commits never have the same id.
     """
 
     metarange_id: MetaRangeId
@@ -52,12 +52,12 @@ class Commit:
 
     @property
     def commit_id(self) -> CommitId:
-        """The SHA-256 of the stored form. O(size)."""
+        """The SHA-256 of the stored form. O(size of the commit)."""
         return CommitId(hashlib.sha256(encode_commit(self)).hexdigest())
 
 
 def copied(commit: Commit) -> Commit:
-    """The same for a caller who may change its metadata, which others read from the same memory."""
+    """Return a copy whose metadata the caller may change; the cached commit is shared."""
     return attrs.evolve(commit, metadata=dict(commit.metadata))
 
 
@@ -76,7 +76,7 @@ _FORM: Final = StoredForm(b"CLCOMMIT", _Stored)
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """The stored form of a commit: equal commits give equal bytes.
+    """Return the stored form of a commit: equal commits have equal bytes.
 
     Raises:
         InvalidInput: message or metadata are not text.
@@ -87,17 +87,31 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def decode_commit(data: bytes, place: str) -> Commit:
-    """The commit of a stored form.
+    """Return the commit of a stored form.
 
     Raises:
         CorruptData: the bytes are not those of a commit.
-        Unsupported: they were written by another release.
+        Unsupported: another release wrote them.
     """
     fields = attrs.asdict(_FORM.decode(data, place), recurse=False)
     commit = Commit(created_at=fields.pop("created_at_ms") / 1000, **fields)
     if commit.generation < 1 or not all(map(is_commit_id, commit.parents)):
         raise damaged(place, "a generation of at least 1, and parents that are commit ids", commit)
     return commit
+
+
+def walk(heads: Iterable[CommitId], get: Callable[[CommitId], Commit | None]) -> Iterator[tuple[CommitId, Commit]]:
+    """Yield commits and all their ancestors, unordered. Skips an id for which `get` returns `None`."""
+    seen = set(heads)
+    waiting = list(seen)
+    while waiting:
+        commit_id = waiting.pop()
+        commit = get(commit_id)
+        if commit is not None:
+            yield commit_id, commit
+            fresh = set(commit.parents) - seen
+            seen |= fresh
+            waiting += fresh
 
 
 class CommitStore:
@@ -127,7 +141,7 @@ class CommitStore:
         return commit_id
 
     def get(self, commit_id: CommitId) -> Commit:
-        """A commit, or `CommitNotFound`. One read, or none if it was read before."""
+        """Return a commit, or raise `CommitNotFound`. One read, unless cached."""
         cached = self._cache.get(commit_id)
         if cached is not None:
             return cached
@@ -143,18 +157,18 @@ class CommitStore:
         return commit
 
     def metarange_of(self, commit_id: CommitId | None) -> MetaRangeId | None:
-        """The records of a commit; `None` for no commit at all."""
+        """Return the metarange of a commit; `None` without a commit."""
         return None if commit_id is None else self.get(commit_id).metarange_id
 
     def list(self) -> Iterator[tuple[CommitId, Commit]]:
-        """Every commit stored, reachable or not, in order of their ids."""
+        """Yield every stored commit, reachable or not, in order of the ids."""
         with self._store.scan(self._partition, prefix=COMMITS) as entries:
             for entry in entries:
                 commit_id = CommitId(entry.key[len(COMMITS):].decode("ascii", "replace"))
                 yield commit_id, self.checked(commit_id, entry.value, entry.key)
 
     def history(self, commit_id: CommitId | None) -> Iterator[tuple[CommitId, Commit]]:
-        """A commit and all its ancestors, each once, children before parents."""
+        """Yield a commit and all its ancestors, children before parents."""
         if commit_id is None:
             return
         start = self.get(commit_id)
@@ -169,27 +183,23 @@ class CommitStore:
                     seen.add(parent)
                     heapq.heappush(waiting, (-self.get(parent).generation, parent))
 
-    def reachable(self, heads: Iterable[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
-        """Return some commits and all their ancestors, each once, in no order. One scan; memory for all commits."""
-        waiting, seen = list(heads), set(heads)
-        if not waiting:
+    def reachable(self, heads: Collection[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
+        """Yield commits and all their ancestors, unordered. One scan; memory for all commits."""
+        if not heads:
             return
         with self._store.scan(self._partition, prefix=COMMITS) as entries:
             stored = {entry.key: entry.value for entry in entries}
-        while waiting:
-            commit_id = waiting.pop()
+
+        def get(commit_id: CommitId) -> Commit:
             key = commit_key(commit_id)
             if key not in stored:
-                commit = self.get(commit_id)  # made since
-            else:
-                commit = self._cache.get(commit_id) or self.checked(commit_id, stored.pop(key), key)
-            yield commit_id, commit
-            fresh = set(commit.parents) - seen
-            seen |= fresh
-            waiting += fresh
+                return self.get(commit_id)  # stored after the scan
+            return self._cache.get(commit_id) or self.checked(commit_id, stored.pop(key), key)
+
+        yield from walk(heads, get)
 
     def is_ancestor(self, ancestor: CommitId, commit_id: CommitId | None) -> bool:
-        """Whether `ancestor` is `commit_id` or one of its ancestors. Reads what lies between their generations."""
+        """Return whether `ancestor` is `commit_id` or its ancestor. Reads the commits between their generations."""
         if commit_id is None:
             return False
         lowest = self.get(ancestor).generation
@@ -201,9 +211,9 @@ class CommitStore:
         return False
 
     def merge_bases(self, ones: Collection[CommitId], others: Collection[CommitId]) -> Sequence[CommitId]:
-        """The newest common ancestors of two sets of commits: those that no other common ancestor has in its history.
+        """Return the newest common ancestors of two sets of commits: no other common ancestor descends from them.
 
-        Several where the two sides merged each other. Reads the commits down to them.
+        There are several if the two sides have merged each other. Reads the commits down to them.
         """
         sides = dict.fromkeys(ones, 1)
         for other in others:
@@ -211,8 +221,8 @@ class CommitStore:
         waiting = [(-self.get(commit_id).generation, commit_id) for commit_id in sides]
         heapq.heapify(waiting)
         found: list[CommitId] = []
-        # A commit is in both histories (3), or in that of one found already (7). Without an open end on either side
-        # there is no further one.
+        # A commit is in one history (1, 2), in both (3), or an ancestor of a found commit (7). Ends once one side has
+        # no open commit.
         while {1, 2} <= {side for _, each in waiting for side in (1, 2) if sides[each] != 7 and sides[each] & side}:
             _, current = waiting[0]
             if sides[current] == 3:
@@ -227,7 +237,7 @@ class CommitStore:
         return found
 
     def merge_base(self, ones: Collection[CommitId], others: Collection[CommitId]) -> MergeBase:
-        """What two sets of commits have in common: the records of their newest common ancestors, merged."""
+        """Return the merge base of two sets of commits: their newest common ancestors, merged."""
         base: MergeBase = None
         merged: list[CommitId] = []
         for commit_id in self.merge_bases(ones, others):
@@ -237,7 +247,7 @@ class CommitStore:
         return base
 
     def checked(self, commit_id: CommitId, data: bytes, key: bytes) -> Commit:
-        """The commit of a stored form; `CorruptData` if it is not the one of this id."""
+        """Return the commit of a stored form; raise `CorruptData` if its id is another."""
         place = f"key {key!r} of partition {self._partition!r}"
         commit = decode_commit(data, place)
         digest = hashlib.sha256(data).hexdigest()

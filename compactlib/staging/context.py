@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StagingContext`: what every operation on the branches of one repository works with."""
+"""`StagingContext`: the stores and tools of the operations on a repository's branches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class StagingContext:
-    """The stores and tools of one repository; holds no state of its own."""
+    """The stores and tools of a repository; has no state."""
 
     repository: str
     store: KVStore
@@ -46,7 +46,7 @@ class StagingContext:
     @classmethod
     def over(cls, store: KVStore, committed: CommittedRanges, repository: str, *, options: StagingOptions, clock: Clock,
              rng: Random, sensor: CompactionSensor | None, observer: Observer) -> StagingContext:
-        """The context of a repository over its two stores."""
+        """Return the context of a repository over its two stores."""
         partition = repository_partition(repository)
         activity = Activity(repository, observer, sensor)
         tokens = StagingTokens(store, partition, rng, clock)
@@ -57,8 +57,9 @@ class StagingContext:
                    options=options, clock=clock, rng=rng, activity=activity, observer=observer)
 
     def resolve(self, ref: str) -> CommitId | None:
-        """The commit that a reference stands for now: a commit id for itself, a branch's name for its HEAD, `None` if
-        the branch has no commit yet. Raises `CommitNotFound`, `BranchNotFound`, or `InvalidInput` for neither.
+        """Return the commit of a reference: a commit id, or a branch's name for its HEAD (`None` without a commit).
+
+        Raises `CommitNotFound`, `BranchNotFound`, or `InvalidInput` for neither.
         """
         if is_commit_id(ref):
             self.commits.get(CommitId(ref))
@@ -66,7 +67,7 @@ class StagingContext:
         return self.branches.read(ref).commit_id
 
     def status_of(self, branch: str, record: BranchRecord) -> BranchStatus:
-        """The status of a branch record. Reads the HEAD commit."""
+        """Return the status of a branch record. Reads the HEAD commit."""
         head = None if record.commit_id is None else self.commits.get(record.commit_id)
         return BranchStatus(branch=branch, version=record.version, commit_id=record.commit_id,
                             generation=0 if head is None else head.generation,
@@ -75,11 +76,10 @@ class StagingContext:
                             compaction_started_at=record.compaction_started_at)
 
     def resolve_present(self, ref: str) -> CommitId | None:
-        """As `resolve`, for a branch that is to begin at that commit: its records are there, and are kept until it
-        does.
+        """Resolve a reference, and protect its records from collections until a branch names the commit.
 
-        A commit that no branch reaches is garbage after a while: its ranges are collected, and the commit itself stays.
-        A branch's HEAD may be one a moment later, so it is claimed too. Raises `MetaRangeNotFound` or `BeingCollected`.
+        A collection deletes the ranges of an unreachable commit, and keeps the commit. A branch's HEAD may become
+        unreachable a moment later, so it is claimed too. Raises `MetaRangeNotFound` or `BeingCollected`.
         """
         commit_id = self.resolve(ref)
         metarange_id = self.commits.metarange_of(commit_id)

@@ -17,12 +17,11 @@ from compactlib.errors import (
     Stale,
     Unsupported,
 )
-from compactlib.files.record_frame import other_version
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 class _OfFields(CompactlibError):
-    """An error that is given its fields by name, and whose message is made of them; long keys are cut in it."""
+    """An error with named fields, which format its `message`; long keys are cut."""
 
     message: ClassVar[str]
 
@@ -38,17 +37,18 @@ class _OfFields(CompactlibError):
 
 
 class UnsortedKeys(_OfFields, InvalidInput):
-    """Keys that must ascend strictly do not: `found` does not lie above `previous`. Sort them and leave out
-    repetitions; nothing was published.
+    """Keys do not ascend strictly: `found` is not above `previous`. Sort them and drop duplicates.
+
+    Nothing was published.
     """
 
-    message = "key {found!r} comes after {previous!r}; keys must ascend strictly, each once"
+    message = "key {found!r} follows {previous!r}; keys must ascend strictly; sort them and drop duplicates"
     previous: bytes
     found: bytes
 
 
 class NilValue(_OfFields, InvalidInput):
-    """A record to be stored is no record: a range holds no tombstones, and an identity is never `None`."""
+    """A record to store has no identity or data as `bytes`."""
 
     message = "key {key!r} comes with {found} where a record with an identity was expected"
     key: bytes
@@ -56,10 +56,10 @@ class NilValue(_OfFields, InvalidInput):
 
 
 class RangeNotFound(_OfFields, NotFound):
-    """A metarange names a range whose file is gone. It was collected while it was still in use, or was lost."""
+    """The file of a range is missing. It was collected while in use, or was lost."""
 
-    message = ("the file {path!r} of range {range_id} is missing; if the branch moved on meanwhile, read its record "
-               "again, else restore the file from a copy")
+    message = ("the file {path!r} of range {range_id} is missing; if the branch has changed, re-read its record, else "
+               "restore the file from a copy")
     range_id: str
     path: str
 
@@ -67,53 +67,48 @@ class RangeNotFound(_OfFields, NotFound):
 class MetaRangeNotFound(_OfFields, NotFound):
     """There is no metarange of this id."""
 
-    message = ("the file {path!r} of metarange {metarange_id} is missing: collected, if no branch has reached its "
-               "commit for long; if the branch moved on meanwhile, read its record again, else restore the file from a "
-               "copy")
+    message = ("the file {path!r} of metarange {metarange_id} is missing: collected, if its commit was unreachable; if "
+               "the branch has changed, re-read its record, else restore the file from a copy")
     metarange_id: str
     path: str
 
 
 class DamagedRange(CorruptData):
-    """A range or metarange file does not hold what its id promises. Restore it from a copy; nothing was returned."""
+    """The content of a range or metarange file does not match its id. Restore the file from a copy."""
 
 
-class NewerFormat(Unsupported):
-    """A range or metarange file was written by a newer release, in a `version` above the `newest` one that this release
-    reads. Upgrade.
+class NewerFormat(_OfFields, Unsupported):
+    """A newer release wrote a range or metarange file: its `version` is above `newest`, which this release reads."""
+
+    message = "{path}: file format version {version}; this release reads {newest}: upgrade"
+    path: str
+    version: int
+    newest: int
+
+
+class MergeConflict(_OfFields, Conflict):
+    """Both sides of a merge changed the same keys in different ways. Choose a strategy, or change one side.
+
+    `keys` holds the first of them, at most 100.
     """
 
-    def __init__(self, *, path: str, version: int, newest: int) -> None:
-        super().__init__(other_version(path, "file format", version, newest))
-        self.path = path
-        self.version = version
-        self.newest = newest
-
-
-class MergeConflict(Conflict):
-    """Both sides of a merge changed the same keys, each in its own way. Choose a strategy, or mend one side.
-
-    Attributes:
-        keys: the first of them, at most 100.
-    """
-
-    def __init__(self, message: str, *, keys: tuple[bytes, ...]) -> None:
-        super().__init__(message)
-        self.keys = keys
+    message = ("keys were changed differently on both sides, the first {keys[0]!r:.100}; choose a strategy, or change "
+               "one side; nothing was merged")
+    keys: tuple[bytes, ...]
 
 
 class BeingCollected(_OfFields, Busy):
-    """A range or metarange that was written, or used again, is being deleted by a garbage collection. Try again."""
+    """A garbage collection deletes a range or metarange that was just written or reused. Retry."""
 
-    message = "{id} is being deleted by a garbage collection, or just was; try again in a moment"
+    message = "a garbage collection deletes {id}, or has just deleted it; retry in a moment"
     id: str
 
 
 class RangesNotOwned(_OfFields, Conflict):
-    """These ranges are not this repository's to collect, as far as can be known; nothing was deleted.
+    """This repository does not own the ranges to collect; nothing was deleted.
 
-    If no other catalogue needs them, `Repository.adopt_ranges` makes them this repository's. `owner` says who owns them
-    and where its catalogue is, `own` the same of the repository that was to collect them.
+    If no other catalogue needs them, call `Repository.adopt_ranges`. `owner` describes the owner and the place of its
+    catalogue, `own` this repository.
     """
 
     message = ("ranges are not collected: {why}; they belong to {owner}, and this is {own}; if no other catalogue "
@@ -127,9 +122,9 @@ class RangesNotOwned(_OfFields, Conflict):
 
 
 class BranchNotFound(_OfFields, NotFound):
-    """There is no such branch: never made, or deleted. What was written to it meanwhile is gone with it."""
+    """There is no such branch: it was not created, or was deleted with its uncommitted changes."""
 
-    message = "there is no branch {branch!r}; list what there is with branches(), or create it"
+    message = "there is no branch {branch!r}; list the branches with branches(), or create it"
     branch: str
 
 
@@ -143,7 +138,7 @@ class BranchExists(_OfFields, Conflict):
 class CommitNotFound(_OfFields, NotFound):
     """There is no commit of this id in the repository."""
 
-    message = "there is no commit {commit_id!r} in this repository; look at a branch's log()"
+    message = "there is no commit {commit_id!r} in this repository; list commits with a branch's log()"
     commit_id: str
 
 
@@ -156,15 +151,15 @@ class RecordNotFound(_OfFields, NotFound):
 
 
 class PreconditionFailed(_OfFields, Conflict):
-    """The condition of a conditional write does not hold. Nothing was written by it; read again and decide anew."""
+    """The condition of a conditional write does not hold; nothing was written. Re-read the key and decide again."""
 
-    message = "key {key!r} of branch {branch!r} is not in the expected state; nothing was written, read again"
+    message = "key {key!r} of branch {branch!r} is not in the expected state; nothing was written; re-read it"
     branch: str
     key: bytes
 
 
 class DirtyBranch(_OfFields, Conflict):
-    """The branch has uncommitted changes, which moving HEAD would hide or lose. Commit or reset them first."""
+    """The branch has uncommitted changes, which a move of HEAD would hide or lose. Commit or reset them first."""
 
     message = "branch {branch!r} has uncommitted changes, the first at key {key!r}; commit or reset them first"
     branch: str
@@ -172,39 +167,38 @@ class DirtyBranch(_OfFields, Conflict):
 
 
 class TooManyTries(_OfFields, Busy):
-    """Others changed the branch again and again while this call tried. Wait and call again.
+    """Others changed the branch during every try of this call. Wait and retry.
 
-    A write may have left its value visible (G4); nothing was acknowledged.
+    A write may have left its value visible (G4); it was not acknowledged.
     """
 
-    message = ("{operation} on branch {branch!r} met other changes {tries} times in a row; wait and call again, or "
-               "allow more tries")
+    message = ("others changed branch {branch!r} during each of {tries} tries of {operation}; wait and retry, or allow "
+               "more tries")
     operation: str
     branch: str
     tries: int
 
 
 class TooManySealed(_OfFields, Busy):
-    """The branch has as many sealed tokens as it may have: commits have failed again and again. Compact it, then retry.
-    """
+    """The branch has the most sealed tokens, after repeated failures of commits. Compact it, then retry."""
 
-    message = "the branch has {sealed} sealed tokens, and may have no more; compact it, or reset it"
+    message = "the branch has {sealed} sealed tokens, the limit; compact it, or reset it"
     sealed: int
 
 
 class TooManyKeys(_OfFields, InvalidInput):
-    """More keys were given than one call takes. Split them; nothing was written."""
+    """The call has too many keys. Split them; nothing was written."""
 
-    message = "{count} keys were given, one call takes at most {limit}; split them"
+    message = "{count} keys were given; the limit of a call is {limit}; split them"
     count: int
     limit: int
 
 
 class LostRace(_OfFields, Busy):
-    """Another writer changed the branch, and the compaction yielded to it. Nothing is lost; the next run starts over.
+    """Another writer changed the branch, and the compaction yielded. Nothing is lost; the next one starts over.
 
     Attributes:
-        step: `"seal"` or `"swap"`, the compare-and-set that was lost.
+        step: `"seal"` or `"swap"`, the lost compare-and-set.
     """
 
     message = "the compaction of branch {branch!r} yielded: {why}"
@@ -214,7 +208,7 @@ class LostRace(_OfFields, Busy):
 
 
 class OutdatedPlan(_OfFields, Stale):
-    """The branch has other layers than the plan was made for; nothing was changed."""
+    """The layers of the branch have changed since the plan; nothing was changed."""
 
     message = "the plan for branch {branch!r} is outdated: {detail}; make a new one with plan()"
     branch: str

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes of HEAD (commit, merge, revert, cherry-pick, a commit of a given metarange, hard reset), and resets.
 
-**A commit** seals the staging token, builds, and moves HEAD by compare-and-set.
+**A commit** seals the staging token, builds a metarange, and moves HEAD by compare-and-set.
 
-1. Seal the staging token, unless it is empty. Every write acknowledged so far is in a sealed token now, or in what a
-   compaction made of it.
+1. Seal the staging token, unless it is empty. Every acknowledged write is now in a sealed token, or in the metarange of
+   a compaction.
 2. Apply the sealed tokens to the base: the compacted metarange if there is one, else that of HEAD. Store the commit.
-3. Compare-and-set the branch: HEAD is the commit, the applied tokens and the compacted metarange are gone.
+3. Compare-and-set the branch: HEAD is the commit; the record drops the applied tokens and the compacted metarange.
 
-If the branch changed before 3: tokens that were only sealed in front stay sealed, and 3 is tried again as it is. A
-compaction or another commit means building anew. Whether there is anything to commit is judged against the content of
-HEAD, not against the base, and not by what is sealed. A commit without changes drops what it sealed, so that nothing
-piles up. A crash at any step leaves at most a sealed token, a metarange and a commit without a reference.
+If the branch changed before 3: tokens that were only sealed in front stay sealed, and 3 is retried. After a compaction
+or another commit, 2 is repeated. Whether a commit has changes is decided against the content of HEAD, not against the
+base or by the sealed tokens. A commit without changes drops the tokens that it sealed, so that they do not pile up. A
+crash at any step leaves at most a sealed token, a metarange and a commit without a reference.
 
-**Other moves of HEAD** need a branch without uncommitted changes: a tombstone that hides nothing today would hide what
-the new HEAD brings. "Without" means the whole difference from HEAD, what a compaction made included. So they take two
-compare-and-sets as well: nothing is uncommitted, so seal (what is written from now on stays above the new HEAD); still
-nothing is uncommitted in what is sealed or compacted, so HEAD moves and these layers go.
+**Other moves of HEAD** need a branch without uncommitted changes: a tombstone that hides nothing today would hide a key
+of the new HEAD. Changes that a compaction has moved into a metarange count as uncommitted. So a move takes two
+compare-and-sets: the branch is clean, so seal (later writes stay above the new HEAD); the sealed and compacted layers
+are still clean, so move HEAD and drop these layers.
 
-**Resets.** A hard reset that discards, and a reset of all, is one compare-and-set: every layer goes, whatever it held.
-Sealed tokens are never edited, because a commit or a compaction may be reading them: a reset of a prefix writes what
-HEAD has over each uncommitted key in a new token, which then becomes the staging token; see `tokens` for the mark that
-it has until then.
+**Resets.** A hard reset with `discard`, and a reset of the branch, is one compare-and-set that drops every layer.
+Sealed tokens are never edited, because a commit or a compaction may be reading them. A reset of a prefix writes the
+state in HEAD of each uncommitted key into a new token, which then becomes the staging token; `tokens` describes the
+mark that the token has until then.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class _Move:
 
     Attributes:
         source: the record that it was built of.
-        target: the commit, already stored; the present HEAD, or `None`, if there is nothing to commit.
-        counts: how many keys differ, by kind.
-        applied: what the commit was made by; `None` for one that was there before.
+        target: the stored commit; the present HEAD or `None` if there are no changes.
+        counts: number of differing keys, by kind.
+        applied: the apply or merge that made its metarange; `None` for an existing commit.
     """
 
     source: BranchRecord
@@ -77,7 +77,7 @@ class _Move:
 
 
 NextHead: TypeAlias = Callable[[CommitId | None], tuple[CommitId | None, Applied | None]]
-"""Given HEAD, the commit to move it to, and what that was made by; asked again after each conflict."""
+"""Returns the target commit for the present HEAD, and the apply behind it. Called again after each conflict."""
 
 
 def _counts(context: StagingContext, before: MetaRangeId | None, after: MetaRangeId | None) -> Mapping[str, int]:
@@ -88,13 +88,13 @@ def _counts(context: StagingContext, before: MetaRangeId | None, after: MetaRang
 
 
 def _own(context: StagingContext, made: Sequence[_Move], head: CommitId | None) -> _Move | None:
-    """Return the move that led to a HEAD, perhaps through commits that others made upon it."""
+    """Return the move whose commit is a HEAD or an ancestor of it."""
     return next((move for move in reversed(made) if move.target is not None
                  and context.commits.is_ancestor(move.target, head)), None)
 
 
 def _is_clear(context: StagingContext, record: BranchRecord) -> bool:
-    """Whether nothing lies above HEAD; it holds if the record still does afterwards."""
+    """Return whether no layer above HEAD holds entries; valid if the record is unchanged afterwards."""
     return record.is_bare and context.tokens.is_empty(record.staging_token)
 
 
@@ -109,7 +109,7 @@ def _require_clean(context: StagingContext, branch: str, record: BranchRecord, *
 
 def commit(context: StagingContext, branch: str, message: str, metadata: Mapping[str, str] | None, *,
            allow_empty: bool, budget: Budget | None) -> CommitReport:
-    """Commit everything that was acknowledged before the call (G2); see `Branch.commit`."""
+    """Commit all writes acknowledged before the call (G2); see `Branch.commit`."""
     began, outcome = context.clock.monotonic(), "error"
     try:
         report = _Commit(context, branch, message, metadata or {}, allow_empty, budget).run()
@@ -121,7 +121,7 @@ def commit(context: StagingContext, branch: str, message: str, metadata: Mapping
 
 @attrs.define
 class _Commit:
-    """One commit against others: builds when it must, and recognizes its own commits."""
+    """One commit among concurrent ones: rebuilds after a conflict, and recognizes its own commits."""
 
     context: StagingContext
     branch: str
@@ -134,7 +134,7 @@ class _Commit:
     def run(self) -> CommitReport:
         branches, commits = self.context.branches, self.context.commits
         before = branches.read(self.branch)
-        # A token may look empty because a compaction took its entries away, and a cleanup came after it.
+        # A token may be empty because a compaction replaced it, and a cleanup removed its entries.
         if not self.allow_empty and _is_clear(self.context, before) and branches.read(self.branch) == before:
             return CommitReport.no_changes("nothing was written since HEAD", before.commit_id)
         sealed = branches.update(self.branch, self._sealed, operation="commit").after
@@ -146,21 +146,22 @@ class _Commit:
         if own is not None:
             return own.report(rebuilds=len(self.made) - 1)
         if sealed.commit_id is not None and not commits.is_ancestor(sealed.commit_id, head):
-            return CommitReport.no_changes("HEAD was reset meanwhile, which threw away what was uncommitted", head)
+            return CommitReport.no_changes("another caller reset HEAD, which dropped the uncommitted changes", head)
         return CommitReport(outcome="already_committed", commit_id=head,
-                            why="another commit took in everything meanwhile, unless a reset threw it away")
+                            why="another commit holds all changes, unless a reset dropped them")
 
     def _sealed(self, record: BranchRecord) -> BranchRecord | None:
-        """Return the record with a new staging token, unless the old one is empty: whatever was acknowledged before is
-        in the sealed ones then. Otherwise each commit that fails would leave one more token for every read.
+        """Return the record with a new staging token; `None` if the old token is empty.
+
+        Sealing an empty token would cost every read a token for each commit that fails.
         """
         tokens = self.context.tokens
         return None if tokens.is_empty(record.staging_token) else record.sealed_with(tokens.draw())
 
     def _switched(self, record: BranchRecord, sealed: BranchRecord) -> BranchRecord | None:
-        """Return the record with this commit as HEAD; `None` if the branch is as it should be."""
+        """Return the record with this commit as HEAD; `None` if the record needs no change."""
         if record.commit_id != sealed.commit_id and _own(self.context, self.made, record.commit_id) is not None:
-            return None  # A write without an answer had happened, and others went on from there.
+            return None  # An unanswered write took effect, and others have built on it.
         built = self.made[-1] if self.made else None
         newer = None if built is None else record.seals_since(built.source)
         if built is None or newer is None or not self._is_kept(built):
@@ -172,7 +173,7 @@ class _Commit:
                             compacted_metarange_id=None)
 
     def _is_kept(self, built: _Move) -> bool:
-        """Whether the files that were made before the record was read again were not collected meanwhile."""
+        """Return whether the files survived until the record was re-read; protects them from collections."""
         assert built.applied is not None
         try:
             self.context.committed.claim(built.applied.metarange_id)
@@ -185,7 +186,7 @@ class _Commit:
         head = commits.metarange_of(record.commit_id)
         base = record.base(head)
         applied = committed.apply(base, MergedTokens(self.context.tokens, record.sealed_tokens), budget=self.budget)
-        # Its tokens go, once it is in force.
+        # Once the record names it, its tokens are dropped.
         committed.check(applied.metarange_id, base)
         counts = ({"added": applied.added, "changed": applied.changed, "removed": applied.removed} if base == head
                   else _counts(self.context, head, applied.metarange_id))
@@ -199,7 +200,7 @@ class _Commit:
 
 def _store(context: StagingContext, metarange_id: MetaRangeId, parents: Iterable[CommitId | None], message: str,
            metadata: Mapping[str, str] | None) -> CommitId:
-    """Store a commit; returns its id."""
+    """Store a commit and return its id."""
     return context.commits.add(metarange_id, tuple(parent for parent in parents if parent is not None),
                                message=message, metadata=metadata, created_at=context.clock.now())
 
@@ -209,7 +210,7 @@ def _store(context: StagingContext, metarange_id: MetaRangeId, parents: Iterable
 
 def merge(context: StagingContext, branch: str, ref: str, message: str, metadata: Mapping[str, str] | None,
           strategy: MergeStrategy) -> CommitReport:
-    """Move HEAD to what it is with what a commit has since they parted; see `Branch.merge`."""
+    """Move HEAD to its merge with a commit; see `Branch.merge`."""
     source, commits = context.resolve(ref), context.commits
 
     def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
@@ -224,7 +225,7 @@ def merge(context: StagingContext, branch: str, ref: str, message: str, metadata
 
 def replay(context: StagingContext, branch: str, ref: str, message: str, metadata: Mapping[str, str] | None,
            strategy: MergeStrategy, *, backwards: bool) -> CommitReport:
-    """Make or undo again what a commit changed against its first parent; see `Branch.cherry_pick` and `revert`."""
+    """Apply or undo the changes of a commit against its first parent; see `Branch.cherry_pick` and `revert`."""
     commit_id = context.resolve(ref)
     if commit_id is None:
         raise CommitNotFound(commit_id=ref)
@@ -243,22 +244,22 @@ def replay(context: StagingContext, branch: str, ref: str, message: str, metadat
 
 def _merged(context: StagingContext, base: MergeBase, source: MetaRangeId | None, head: CommitId | None,
             strategy: MergeStrategy) -> Applied:
-    """What HEAD has, with what leads from the base to the source: perhaps of commits that no branch reaches."""
+    """Merge the changes from the base to the source into HEAD. The commits may be unreachable."""
     present = context.commits.metarange_of(head)
     for metarange_id in sorted((metaranges_of(base) | metaranges_of(source)) - metaranges_of(present)):
-        context.committed.claim(metarange_id)  # Also where all of it is in memory.
+        context.committed.claim(metarange_id)  # also if it is cached
     return context.committed.merge(base, source, present, strategy)
 
 
 def commit_metarange(context: StagingContext, branch: str, metarange_id: MetaRangeId, message: str,
                      metadata: Mapping[str, str] | None) -> CommitReport:
-    """Move HEAD to a commit of these records, whatever it has; see `Branch.commit_metarange`."""
+    """Move HEAD to a new commit of a metarange; see `Branch.commit_metarange`."""
     def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
         committed, present = context.committed, context.commits.metarange_of(head)
         if head is not None and present == metarange_id:
             return head, None
-        committed.claim(metarange_id)  # It must be there before anything names it, and stay.
-        # So must its ranges, all of which are counted: of what it was made of, some may be in memory alone.
+        committed.claim(metarange_id)  # it must exist before a commit names it, and stay
+        # Its ranges too: drop the cached ones, so that each is read from the store.
         known = {each.range_id for each in committed.ranges_of(present)}
         ranges = {each.range_id for each in committed.ranges_of(metarange_id)}
         for range_id in ranges - known:
@@ -271,7 +272,7 @@ def commit_metarange(context: StagingContext, branch: str, metarange_id: MetaRan
 
 
 def hard_reset(context: StagingContext, branch: str, ref: str, *, discard: bool) -> CommitReport:
-    """Move HEAD to a commit that is there; see `Branch.hard_reset`."""
+    """Move HEAD to an existing commit; see `Branch.hard_reset`."""
     def next_head(_: CommitId | None) -> tuple[CommitId | None, Applied | None]:
         return context.resolve_present(ref), None
 
@@ -297,20 +298,17 @@ def _move(context: StagingContext, branch: str, next_head: NextHead, *, operatio
     Args:
         context: the stores.
         branch: the branch's name.
-        next_head: where to move it to.
+        next_head: returns the target.
         operation: for errors.
-        makes_commits: whether `next_head` gives new commits, which the branch can only have from this call.
-
-    Raises:
-        DirtyBranch: it has some; nothing was changed, except that a token may have been sealed.
+        makes_commits: whether `next_head` makes new commits, which only this call can give to the branch.
     """
     made: list[_Move] = []
-    own: _Move | None = None  # the move of this call that others have built upon before it was seen
+    own: _Move | None = None  # of an unanswered write that took effect, and others have built on
 
     def prepare(record: BranchRecord) -> BranchRecord | None:
         _require_clean(context, branch, record, include_staging=True)
         if record.sealed_tokens and context.tokens.is_empty(record.staging_token):
-            return None  # as an earlier move that failed has left it
+            return None  # an earlier move sealed it and failed
         return record.sealed_with(context.tokens.draw())
 
     def switch(record: BranchRecord) -> BranchRecord | None:
@@ -337,14 +335,14 @@ def _move_to(context: StagingContext, record: BranchRecord, target: CommitId | N
 
 
 def _moved(update: BranchUpdate, own: _Move | None, *, discards: bool = False) -> CommitReport:
-    """Return what came of a move. Reads nothing: one that happened is not reported as failed.
+    """Return the report of a move. No request, because a failure here would hide a completed move.
 
-    One that `discards` and wrote is not empty also where HEAD stays: what was uncommitted is gone.
+    A move with `discards` that wrote the record is not empty even if HEAD is unchanged: it dropped uncommitted changes.
     """
     if own is None or (own.source.commit_id == own.target and (own.target is None or not discards)):
-        return CommitReport.no_changes("HEAD stays where it is", update.after.commit_id)
+        return CommitReport.no_changes("HEAD is unchanged", update.after.commit_id)
     if own.target is None:
-        return CommitReport.no_changes("the branch has no commit now, as the one that it was reset to", None)
+        return CommitReport.no_changes("the branch has no commit now, as its source has none", None)
     return own.report()
 
 
@@ -352,7 +350,7 @@ def _moved(update: BranchUpdate, own: _Move | None, *, discards: bool = False) -
 
 
 def reset(context: StagingContext, branch: str) -> ResetReport:
-    """Throw away everything uncommitted: the branch is HEAD again."""
+    """Drop all uncommitted changes; see `Branch.reset`."""
     def change(record: BranchRecord) -> BranchRecord | None:
         return None if _is_clear(context, record) else record.emptied(context.tokens.draw(), record.commit_id)
 
@@ -363,7 +361,7 @@ def reset(context: StagingContext, branch: str) -> ResetReport:
 
 
 def reset_prefix(context: StagingContext, branch: str, prefix: bytes) -> ResetReport:
-    """Make all keys that begin with `prefix` what they are in HEAD, in one step."""
+    """Restore all keys with `prefix` to their state in HEAD, in one step."""
     if not prefix:
         return reset(context, branch)
     prepared: dict[str, tuple[DropMark, ResetReport]] = {}
@@ -375,14 +373,14 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes) -> ResetRe
         first = next(batches, None)
         if first is None:
             return None
-        # The mark comes before the first entry. A token that loses stays marked.
+        # The mark precedes the first entry. The token of a lost try stays marked.
         token = context.tokens.draw()
         mark = context.tokens.mark_prepared(branch, token)
         if mark is None:
-            raise Busy("a cleanup has claimed the new token at once, by a clock that is ahead; call again")
+            raise Busy("a cleanup with a fast clock claimed the new token at once; call again")
         restored = tombstones = 0
         for batch in chain([first], batches):
-            # No record names the token yet, so what fails here has changed nothing.
+            # No record names the token yet, so a failure here changes nothing.
             context.tokens.set_many(token, batch)
             hidden = sum(staged.is_tombstone for staged in batch.values())
             restored, tombstones = restored + len(batch) - hidden, tombstones + hidden
@@ -409,7 +407,7 @@ def reset_prefix(context: StagingContext, branch: str, prefix: bytes) -> ResetRe
 
 
 def _batches(changes: Iterable[tuple[bytes, Staged]]) -> Iterator[dict[bytes, Staged]]:
-    """The changes, so many at once, and none on top of so many bytes."""
+    """Yield the changes in batches of bounded count and bytes."""
     batch: dict[bytes, Staged] = {}
     size = 0
     for key, staged in changes:

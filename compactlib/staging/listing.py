@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listings: the staged entries of a branch merged with its base, tombstones taken out, common prefixes folded; and the
-pages that listings and diffs give.
+"""Listings: staged entries merged with the base, without tombstones, with folded common prefixes; pages of listings and
+diffs.
 
-A page looks at a bounded number of entries. Keys below a common prefix are passed over by seeking behind it, once one
-key below it was found to be there.
+A page reads a bounded number of entries. Once a key with a common prefix was found, the listing seeks past that prefix.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ class Listed:
 
     @property
     def is_prefix(self) -> bool:
-        """Whether it stands for all keys that begin so."""
+        """Whether this is a common prefix."""
         return self.record is None
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class ListPage(Printed):
-    """One page of a listing: each key as the branch held it at some moment of the call.
+    """One page of a listing: each key as of some moment of the call.
 
     Attributes:
         entries: in order of the keys.
-        next_after: give it as `after` for the next page; `None` if there is none. A page that looked at too many
-            entries ends early: it may be empty and still have a next one.
-        scanned: how many staged and committed entries were looked at.
-        tombstones: how many tombstones were passed over.
+        next_after: the `after` of the next page; `None` on the last page. A page that has read `max_scanned` entries
+            ends early: it may be empty without being the last.
+        scanned: number of staged and committed entries read.
+        tombstones: number of tombstones skipped.
     """
 
     entries: tuple[Listed, ...] = ()
@@ -59,11 +58,11 @@ class ListPage(Printed):
 
     @property
     def keys(self) -> tuple[bytes, ...]:
-        """Keys and common prefixes, in order."""
+        """Return keys and common prefixes, in order."""
         return tuple(entry.key for entry in self.entries)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row for each entry."""
+        """Return one row for each entry."""
         return [{"key": entry.key, "identity": _identity(entry.record),
                  "data_bytes": None if entry.record is None else len(entry.record.data)} for entry in self.entries]
 
@@ -74,12 +73,12 @@ class ListPage(Printed):
 
 @attrs.frozen(kw_only=True, repr=False)
 class DiffPage(Printed):
-    """One page of what is uncommitted: each key as it differed from HEAD at some moment of the call.
+    """One page of uncommitted changes: each difference from HEAD as of some moment of the call.
 
     Attributes:
         differences: from HEAD to the branch, in order of the keys.
-        next_after: give it as `after` for the next page; `None` if there is none. May be set on an empty page.
-        scanned: how many keys were looked at.
+        next_after: the `after` of the next page; `None` on the last page. May be set on an empty page.
+        scanned: number of keys read.
     """
 
     differences: tuple[Difference, ...]
@@ -87,7 +86,7 @@ class DiffPage(Printed):
     scanned: int = 0
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row for each difference."""
+        """Return one row for each difference."""
         return [{"kind": one.kind, "key": one.key, "left": _identity(one.left), "right": _identity(one.right)}
                 for one in self.differences]
 
@@ -105,14 +104,14 @@ def _identity(record: Record | None) -> str | None:
 
 @attrs.frozen(kw_only=True)
 class ListRequest:
-    """What a page of a listing shall hold.
+    """The arguments of a page of a listing.
 
     Attributes:
-        prefix: only keys that begin so.
-        delimiter: fold keys that go on after it, behind the prefix, to one common prefix; empty: fold nothing.
-        after: begin behind this key, or behind everything below this common prefix.
-        limit: how many entries, 1 to `MAX_LIST_LIMIT`.
-        max_scanned: how many entries to look at.
+        prefix: only keys with this prefix.
+        delimiter: fold the keys that contain it after the prefix to common prefixes; empty: no folding.
+        after: begin after this key, or after all keys with this common prefix.
+        limit: number of entries, 1 to `MAX_LIST_LIMIT`.
+        max_scanned: number of entries to read at most.
 
     Raises:
         InvalidInput: `limit` is out of its range.
@@ -126,17 +125,17 @@ class ListRequest:
 
     def __attrs_post_init__(self) -> None:
         if not 1 <= self.limit <= MAX_LIST_LIMIT:
-            raise InvalidInput(f"a page of {self.limit} entries was asked for; give 1 to {MAX_LIST_LIMIT:,}")
+            raise InvalidInput(f"the limit of a page is {self.limit}; give 1 to {MAX_LIST_LIMIT:,}")
 
     def common_prefix(self, key: bytes) -> bytes | None:
-        """What the key is folded to; `None` if it stands for itself."""
+        """Return the common prefix of a key; `None` if the key is not folded."""
         if not self.delimiter:
             return None
         at = key.find(self.delimiter, len(self.prefix))
         return None if at < 0 else key[:at + len(self.delimiter)]
 
     def start(self) -> bytes | None:
-        """The first key that may be listed; `None` if there is none."""
+        """Return the first key that may be listed; `None` if no key may."""
         if self.after is None:
             return self.prefix
         if self.after.startswith(self.prefix) and self.common_prefix(self.after) == self.after:
@@ -146,13 +145,13 @@ class ListRequest:
 
 
 def upper_bound(prefix: bytes) -> bytes | None:
-    """The smallest key above every key that begins with `prefix`; `None` if there is none: it is all 0xFF, or empty."""
+    """Return the smallest key above all keys with `prefix`; `None` if the prefix is empty or all 0xFF."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
 def page_of(source: MergedTokens | RangeScan, request: ListRequest) -> ListPage:
-    """One page of a scan that begins at `request.start()`."""
+    """Return one page of a scan that begins at `request.start()`."""
     entries: list[Listed] = []
     tombstones = 0
     after: bytes | None = None
@@ -160,7 +159,7 @@ def page_of(source: MergedTokens | RangeScan, request: ListRequest) -> ListPage:
         if not key.startswith(request.prefix):
             break
         is_full = len(entries) == request.limit or source.scanned > request.max_scanned
-        # Not between a tombstone that is a common prefix itself and the keys below it: `after` would pass over them.
+        # Not between a tombstone that is itself a common prefix and the keys with it: `after` would skip these.
         if is_full and after is not None and not (key.startswith(after) and request.common_prefix(after) == after):
             return ListPage(entries=tuple(entries), next_after=after, scanned=source.scanned, tombstones=tombstones)
         after = key

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where things lie in the key-value store, and which names are allowed (docs/formats/staging-records.md).
+"""Addresses in the key-value store, and allowed names (docs/formats/staging-records.md).
 
-One partition per repository holds its identity, branches, commits, and the marks of dropped tokens. The staged entries
-of one token are a partition of their own, so that writers of different branches never share one.
+A repository has a partition for its identity, branches, commits, and drop marks. The staged entries of a token are a
+partition, so that writers of different branches share none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CommitId = NewType("CommitId", str)
 """64 lower-case hexadecimal digits: the SHA-256 of the commit's stored form."""
 
 StagingToken = NewType("StagingToken", str)
-"""`stg-` and 32 hexadecimal digits, drawn at random; used once, never again. Names a partition of staged entries."""
+"""`stg-` and 32 hexadecimal digits, drawn at random, never reused. Names a partition of staged entries."""
 
 MAX_REPOSITORY_CHARS = 100
 MAX_BRANCH_BYTES = 255
@@ -34,7 +34,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def repository_partition(repository: str) -> bytes:
-    """The partition of a repository's branches, commits and token marks.
+    """Return the partition of a repository's branches, commits and drop marks.
 
     Raises:
         InvalidInput: the name is not 1 to 100 letters, digits, `.`, `_` and `-`, the first a letter or digit.
@@ -46,18 +46,18 @@ def repository_partition(repository: str) -> bytes:
 
 
 def repository_in(partition: bytes) -> str | None:
-    """The name of the repository of which a partition of a key-value store has the branches, or `None`."""
+    """Return the name of the repository of a partition; `None` for another partition."""
     name = partition.removeprefix(_OF_REPOSITORIES).decode("ascii", "replace")
     is_one = partition.startswith(_OF_REPOSITORIES) and _REPOSITORY.fullmatch(name)
     return name if is_one else None
 
 
 def branch_key(branch: str) -> bytes:
-    """The key of a branch's record.
+    """Return the key of a branch's record.
 
     Raises:
-        InvalidInput: the name is empty, longer than 255 bytes of UTF-8, holds control characters or lone surrogates, or
-            looks like a commit id.
+        InvalidInput: the name is empty, longer than 255 bytes of UTF-8, has control characters or lone surrogates, or
+            has the form of a commit id.
     """
     try:
         encoded = branch.encode("utf-8")
@@ -67,25 +67,25 @@ def branch_key(branch: str) -> bytes:
         raise InvalidInput(f"the branch name {branch!r} is not 1 to {MAX_BRANCH_BYTES} bytes of UTF-8 without control "
                            f"characters; choose another")
     if is_commit_id(branch):
-        raise InvalidInput(f"the branch name {branch!r} looks like a commit id; choose another")
+        raise InvalidInput(f"the branch name {branch!r} has the form of a commit id; choose another")
     return BRANCHES + encoded
 
 
 def commit_key(commit_id: CommitId) -> bytes:
-    """The key of a commit."""
+    """Return the key of a commit."""
     return COMMITS + commit_id.encode("ascii")
 
 
 def token_partition(token: StagingToken) -> bytes:
-    """The partition of a token's staged entries."""
+    """Return the partition of a token's staged entries."""
     return token.encode("ascii")
 
 
 def is_commit_id(text: str) -> bool:
-    """Whether it has the form of a commit id."""
+    """Return whether a text has the form of a commit id."""
     return _COMMIT_ID.fullmatch(text) is not None
 
 
 def is_staging_token(text: str) -> bool:
-    """Whether it has the form of a staging token."""
+    """Return whether a text has the form of a staging token."""
     return _TOKEN.fullmatch(text) is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StagingOptions`: how often the branch protocol tries, and how much one call may do."""
+"""`StagingOptions`: retries, limits and grace periods of a repository."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from compactlib._arguments import is_seconds, is_whole, require_one_of
 from compactlib.kv import Retries
 
 OnNewSealed: TypeAlias = Literal["abort", "keep"]
-"""What a compaction does about tokens that were sealed while it ran: give up, or leave them in front of its result."""
+"""How a compaction treats tokens sealed during it: yield to the writer, or keep them above its result."""
 
 MAX_BATCH_KEYS = 1000
-"""The most keys of one `delete_many`, `put_many` or `get_many`."""
+"""The most keys of a `delete_many`, `put_many` or `get_many`."""
 
 
 _RETRIES = Retries(10, first_seconds=0.005, longest_seconds=5.0)
@@ -30,18 +30,17 @@ class StagingOptions:
     """Settings of a `Repository`.
 
     Attributes:
-        retries: how often, and with which waits, a put or delete is written anew because the staging token changed
-            under it, a read starts over because the layers it read were replaced, and a change of a branch record is
-            tried against others.
-        max_scanned: how many staged and committed entries one page of a listing or diff looks at before it ends early.
-        on_new_sealed: `"abort"`: a compaction yields to a writer that sealed a token meanwhile, most likely a
-            commit, which does what a compaction does. `"keep"`: it leaves the new tokens in front of the result.
-        grace_seconds: how long `reclaim` leaves the entries of a dropped token; must exceed the longest read, so that
-            none has to start over for this.
-        owns_ranges: whether the ranges (all of the object store, or of the prefix in it) are this repository's alone:
-            only then does `reclaim` collect those that are not needed.
-        range_grace_seconds: how old a range is before it may be collected; must exceed the longest commit, compaction
-            and scan.
+        retries: number and waits of the tries of a put or delete whose staging token was replaced, of a read whose
+            layers were replaced, and of a change of a branch record.
+        max_scanned: staged and committed entries that a page of a listing or diff reads before it ends early.
+        on_new_sealed: `"abort"`: a compaction yields to a writer that has sealed a token, most likely a commit, which
+            replaces the tokens too. `"keep"`: the new tokens stay above the result.
+        grace_seconds: age of a dropped token before `reclaim` removes its entries; must exceed the longest read, which
+            would have to start over.
+        owns_ranges: whether this repository alone uses the ranges (of the object store, or of the prefix): only then
+            `reclaim` collects unneeded ranges.
+        range_grace_seconds: age of a range before it may be collected; must exceed the longest commit, compaction and
+            scan.
 
     Raises:
         InvalidInput: a number is out of its range.

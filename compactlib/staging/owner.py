@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may collect the ranges of an object store: the repository that they were made for, in the place of its catalogue.
+"""Who may collect the ranges of an object store: the repository that owns them, in the place of its catalogue.
 
-A collection deletes what the branch records do not name. So the records must be the right ones: not those of an empty
-catalogue, of another repository, or of a copy that does not know what was committed since. Therefore:
+A collection deletes the files that the branch records do not name. With the records of an empty catalogue, of another
+repository, or of a copy without the latest commits it would delete live ranges. Therefore:
 
-1. A repository has an id, drawn at random, in its catalogue. The prefix of the ranges has an owner: the id of a
-   repository, and the place of its catalogue as the key-value store says it. The catalogue has the id of that entry.
+1. A repository has an id, drawn at random, in its catalogue. The prefix of the ranges has an owner's entry: the id of a
+   repository, and the place of its catalogue as the key-value store reports it. The catalogue has the id of the entry.
 2. A collection is allowed if all three agree, and is refused otherwise.
-3. Ranges without an owner become a repository's by themselves only while there are none yet, and only if the catalogue
-   was never joined to others and its store says its place.
+3. A repository takes ranges without an owner only while there are no ranges, and only if its catalogue never owned
+   others and its store reports a place.
 4. In every other case an operator decides (`adopt`). The latest adoption counts.
-5. A collection asks at its start, and again before each batch of files that it deletes. What an earlier owner still
-   deletes after an adoption is one batch at most, of what that one did not need.
+5. A collection checks the owner at its start, and before each batch of deletes. After an adoption an earlier owner may
+   still delete one batch of files that it did not need.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from compactlib.staging.ranges.files import METARANGES, RANGES
 from compactlib.staging.stored import StoredForm
 
 _TRIES: Final = 5
-"""How often an adoption is tried against other processes of the same repository."""
+"""Tries of an adoption against other processes of the same repository."""
 
 
 @attrs.frozen(kw_only=True)
 class Identity:
-    """Which repository a catalogue is, and which ranges are its own.
+    """The identity of a catalogue's repository, and the ranges that it owns.
 
     Attributes:
         id: of the repository, 32 hexadecimal digits drawn at random.
-        ranges: the id of the owner's entry in the object store, 32 hexadecimal digits; `None` if there was none yet.
+        ranges: the id of the owner's entry in the object store, 32 hexadecimal digits; `None` before it owns ranges.
     """
 
     id: str
@@ -52,13 +52,13 @@ class Identity:
 
 @attrs.frozen(kw_only=True)
 class Owner:
-    """Whose the ranges of a prefix are.
+    """The owner of the ranges of a prefix.
 
     Attributes:
-        id: that of the repository.
+        id: of the repository.
         repository: its name, for people.
-        place: of its catalogue; `None` if the key-value store does not say it.
-        since_ms: when they became its own, in milliseconds since the epoch.
+        place: of its catalogue; `None` if the key-value store reports no place.
+        since_ms: start of the ownership, in milliseconds since the epoch.
     """
 
     id: str
@@ -73,7 +73,7 @@ OWNERS: Final = StoredForm(b"CLOWNER\0", Owner)
 
 @attrs.frozen
 class _Seen:
-    """What the two stores say; `place` is the catalogue's, now."""
+    """The entries in the two stores; `place` is the catalogue's present place."""
 
     identity: Identity | None
     predicate: Predicate | None
@@ -88,13 +88,13 @@ class _Seen:
 
     @property
     def objection(self) -> str | None:
-        """Why the ranges are not this repository's to collect; `None` if they are."""
+        """Why this repository may not collect the ranges; `None` if it may."""
         if self.version is None or self.owner is None:
             if self.place is None:
-                return "the key-value store does not say its place, by which its copies could be told from it"
-            return "nobody is known to own what is there"
+                return "the key-value store reports no place, which would distinguish it from its copies"
+            return "existing ranges have no owner"
         if self.identity is None or self.identity.id != self.owner.id:
-            return "they are another repository's"
+            return "another repository owns them"
         if self.owner.place != self.place:
             return "the catalogue has moved, or is a copy"
         if self.identity.ranges not in (None, self.version.id.hex()):
@@ -103,12 +103,12 @@ class _Seen:
 
 
 class RangeOwner:
-    """Asks and says whose the ranges are. Threads may share it.
+    """Checks and changes the owner of the ranges. Threads may share it.
 
-    Every method raises what the two stores raise, and `CorruptData` or `Unsupported` for what cannot be read.
+    Every method raises the errors of the two stores, and `CorruptData` or `Unsupported` for unreadable entries.
 
     Attributes:
-        refused: why the last question was answered with no, for people; empty if it was not.
+        refused: why the last check refused, for people; empty if it did not.
     """
 
     def __init__(self, store: KVStore, partition: bytes, repository: str, committed: CommittedRanges,
@@ -122,17 +122,17 @@ class RangeOwner:
         self._clock = clock
 
     def require(self) -> None:
-        """Return if this repository may collect the ranges. Takes a prefix that nobody has used yet.
+        """Check that this repository may collect the ranges. Takes ownership of an unused prefix.
 
         Two requests to each store, and a few more the first time.
 
         Raises:
-            RangesNotOwned: it may not.
+            RangesNotOwned: it may not collect them.
         """
         seen = self._read()
         if (seen.version is None and seen.place is not None and (seen.identity is None or seen.identity.ranges is None)
                 and not any(True for folder in (RANGES, METARANGES) for _ in self._files.list(folder))):
-            # Where another is faster, who that was is seen next.
+            # If another process is faster, the next read shows its entry.
             with contextlib.suppress(Stale, PredicateFailed):
                 self._take(None)
             seen = self._read()
@@ -140,12 +140,12 @@ class RangeOwner:
         if why is not None:
             refusal = RangesNotOwned(
                 why=why,
-                owner="nobody who is known" if owner is None else _shown(owner.repository, owner.id, owner.place),
+                owner="no known owner" if owner is None else _shown(owner.repository, owner.id, owner.place),
                 own=_shown(self._repository, "" if identity is None else identity.id, seen.place))
             self.refused = str(refusal)
             raise refusal
         if identity is not None and identity.ranges is None:
-            # Whoever took them was interrupted before the catalogue knew it, or is about to say it.
+            # The process that took them was interrupted before it wrote the catalogue, or is about to.
             try:
                 self._join(seen)
             except PredicateFailed:
@@ -153,10 +153,10 @@ class RangeOwner:
         self.refused = ""
 
     def adopt(self) -> None:
-        """Make the ranges this repository's, whosever they were.
+        """Make this repository the owner, whoever owned the ranges before.
 
         Raises:
-            Stale: another repository did the same at once; nothing tells which of them was meant.
+            Stale: another repository adopted them concurrently.
         """
         with contextlib.suppress(RangesNotOwned):
             self.require()
@@ -170,28 +170,28 @@ class RangeOwner:
                     self._take(seen.version)
                 self.refused = ""
                 return
-            # Another process was faster: perhaps for the same repository.
+            # Another process was faster, perhaps of the same repository.
             if not self._read().is_ours:
                 break
-        raise Stale("another repository adopted these ranges at the same moment; find out whose they are to be, and "
-                    "call adopt_ranges() there once more")
+        raise Stale("another repository adopted these ranges at the same moment; decide which one owns them, and call "
+                    "adopt_ranges() there")
 
     def _take(self, before: Version | None) -> None:
-        """Write who the owner is, in the place of what was seen; then that the catalogue has these ranges."""
+        """Write the owner's entry over the version read before; then note in the catalogue that it owns the ranges."""
         if self._read().identity is None:
-            # Before the ranges name it. Another process of the same repository may be faster.
+            # The identity precedes the owner's entry. Another process of the same repository may be faster.
             mine = Identity(id=f"{self._rng.getrandbits(128):032x}", ranges=None)
             with contextlib.suppress(PredicateFailed):
                 self._store.set_if(self._partition, IDENTITY, IDENTITIES.encode(mine), None)
         seen = self._read()
         if seen.identity is None:
-            raise Stale("the identity of the repository went as soon as it was there")
+            raise Stale("the identity of the repository was deleted right after its write; retry")
         owner = Owner(id=seen.identity.id, repository=self._repository, place=seen.place,
                       since_ms=round(self._clock.now() * 1000))
         self._join(attrs.evolve(seen, version=self._register().replace(OWNERS.encode(owner), before)))
 
     def _join(self, seen: _Seen) -> None:
-        """Note in the catalogue which ranges are its own."""
+        """Note in the catalogue which ranges it owns."""
         if seen.identity is not None and seen.version is not None:
             joined = attrs.evolve(seen.identity, ranges=seen.version.id.hex())
             self._store.set_if(self._partition, IDENTITY, IDENTITIES.encode(joined), seen.predicate)
@@ -212,4 +212,4 @@ class RangeOwner:
 
 def _shown(repository: str, id_: str, place: str | None) -> str:
     return (f"repository {repository!r} (id {id_ or 'none yet'}) in "
-            f"{'a place that its store does not say' if place is None else place}")
+            f"{'an unknown place' if place is None else place}")

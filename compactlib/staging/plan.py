@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compaction of a branch would do, and what it would gain: a dry run.
+"""The view and the plan of a compaction of a branch: a dry run.
 
-`look` (in `look.py`) reads the staged entries, up to a limit, into a `StagingView`; a policy chooses, and `plan_for`
-is a pure function of both. Nothing is written.
+`Compactor.view` reads the staged entries, up to a limit, into a `StagingView`; a policy chooses, and `plan_for` is a
+pure function of both.
 
-What is to be gained: a listing no longer passes over tombstones, and a read of a key that is not staged no longer asks
-every sealed token. What it costs: every range that a change falls into is written anew. So a thousand deletes side by
-side are worth a compaction, and a thousand deletes in a thousand ranges hardly ever.
+The gain: a listing no longer skips tombstones, and a read of a key that is not staged no longer reads sealed tokens.
+The cost: every range that a change falls into is rewritten. So a thousand deletes of neighbouring keys are worth a
+compaction, and a thousand deletes in a thousand ranges hardly ever.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from compactlib.staging.record import BranchRecord
 
 @attrs.frozen(kw_only=True, repr=False)
 class StagingView(Printed):
-    """What was seen of a branch.
+    """The state of a branch, for a policy.
 
     Attributes:
-        repository: whose branch.
-        branch: its name.
-        record: what it is made of.
+        repository: name of the repository.
+        branch: name of the branch.
+        record: the branch's record.
         puts: keys whose newest staged entry is a value.
         tombstones: keys whose newest staged entry is a tombstone.
-        longest_run: the most tombstones in a row, in order of the keys, with nothing alive in between.
+        longest_run: the most tombstones in a row, in order of the keys, without a live key between them.
         staged_bytes: logical size of the values.
-        all_seen: whether all staged entries were looked at; if not, the four numbers above are of the first ones.
+        all_seen: whether all staged entries were read; if not, the four numbers above count the first entries only.
         ranges: ranges of the base.
-        ranges_touched: those that a staged key falls into, or just before.
-        bytes_touched: their logical size.
-        bytes_available: room for more ranges; `None` where it is unknown.
+        ranges_touched: ranges that a staged key falls into, or directly precedes.
+        bytes_touched: logical size of the touched ranges.
+        bytes_available: room for new ranges; `None` if unknown.
     """
 
     repository: str
@@ -53,26 +53,26 @@ class StagingView(Printed):
 
     @property
     def sealed_tokens(self) -> int:
-        """Sealed tokens of its record; a read of a key that is not staged asks each."""
+        """Number of sealed tokens. A read of a key that is not staged reads each."""
         return len(self.record.sealed_tokens)
 
     @property
     def compaction_started_at(self) -> float | None:
-        """When the last compaction started, in seconds since the epoch."""
+        """Start of the last compaction, in seconds since the epoch."""
         return self.record.compaction_started_at
 
     @property
     def is_clean(self) -> bool:
-        """Whether there is nothing to compact: no staged entry, and no sealed token."""
+        """Whether the branch has no staged entry and no sealed token."""
         return not (self.puts or self.tombstones or self.sealed_tokens)
 
     @property
     def bytes_to_copy(self) -> int | None:
-        """About what a compaction would write; `None` if not all was seen."""
+        """Estimated bytes that a compaction would write; `None` if not all entries were read."""
         return self.bytes_touched + self.staged_bytes if self.all_seen else None
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: every number."""
+        """Return one row with every number."""
         record = self.record
         return [{"repository": self.repository, "branch": self.branch, "sealed_tokens": self.sealed_tokens,
                  "compacted_metarange_id": record.compacted_metarange_id,
@@ -90,13 +90,13 @@ _NUMBERS = ("puts", "tombstones", "longest_run", "staged_bytes", "all_seen", "ra
 
 @attrs.frozen
 class StagingChoice:
-    """What a policy decided.
+    """The choice of a policy.
 
     Attributes:
-        why: in one sentence; of an empty choice which gate is shut, its value, and the setting to change.
+        why: the reason, in one sentence; for an empty choice the closed gate, its value, and the setting to change.
         is_empty: whether nothing is to be compacted.
-        again_at: of an empty choice: when the gate opens by itself, in seconds since the epoch; `None` if only more
-            writes open it. A worker asks again then.
+        again_at: for an empty choice: when the gate opens without more writes, in seconds since the epoch; `None` if
+            it does not. A worker retries then.
     """
 
     why: str
@@ -106,16 +106,16 @@ class StagingChoice:
 
 @attrs.frozen(kw_only=True, repr=False)
 class StagingPlan(Printed):
-    """What a compaction would do, why, and what it would gain.
+    """A planned compaction, with its reason, gain and cost.
 
-    It holds as long as the branch's record names the same layers: what is staged meanwhile is compacted too.
+    Valid while the branch's record names the same layers. Entries staged after the plan are compacted too.
 
     Attributes:
-        view: what it was planned from; its `repository` and `branch` say which branch it is for.
-        policy: which policy chose.
-        why: one sentence: why it is done, or which gate is shut, its value, and the setting to change.
-        is_empty: whether there is nothing to do.
-        again_at: when there may be, without any further write, in seconds since the epoch; `None` if never.
+        view: the view behind the plan; its `repository` and `branch` identify the branch.
+        policy: the policy that chose.
+        why: the reason, in one sentence; for an empty plan the closed gate, its value, and the setting to change.
+        is_empty: whether the compaction would do nothing.
+        again_at: as in `StagingChoice`.
     """
 
     view: StagingView
@@ -126,41 +126,41 @@ class StagingPlan(Printed):
 
     @property
     def bytes_to_copy(self) -> int | None:
-        """About how many bytes of ranges are written anew; `None` if not all staged entries were looked at."""
+        """Estimated bytes of ranges to write; `None` if not all staged entries were read."""
         return 0 if self.is_empty else self.view.bytes_to_copy
 
     @property
     def bytes_freed(self) -> int | None:
-        """`None`: it is unknown what a key-value store frees for entries, and what else needs the old ranges."""
+        """`None`, as freed bytes of the key-value store and other users of old ranges are unknown; 0 if empty."""
         return 0 if self.is_empty else None
 
     @property
     def is_exact(self) -> bool:
-        """Only of an empty plan: where ranges are cut shows when they are written."""
+        """True for an empty plan only, because the cuts of ranges are known once they are written."""
         return self.is_empty
 
     @property
     def bytes_needed(self) -> int | None:
-        """As `bytes_to_copy`: the ranges that it replaces stay until they are collected."""
+        """Equal to `bytes_to_copy`, because replaced ranges stay until they are collected."""
         return self.bytes_to_copy
 
     @property
     def bytes_available(self) -> int | None:
-        """Room for more ranges when it was planned; `None` where it is unknown."""
+        """Room for new ranges at the time of the view; `None` if unknown."""
         return self.view.bytes_available
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row for each number: what, now, and after the compaction."""
+        """Return one row for each number: its name, its value now, and its value after the compaction."""
         view, after = self.view, self.view if self.is_empty else None
-        some = "" if view.all_seen else " (of the entries looked at)"
+        some = "" if view.all_seen else " (of the entries read)"
         rows = [(f"tombstones{some}", view.tombstones), (f"most tombstones in a row{some}", view.longest_run),
                 (f"staged values{some}", view.puts), ("sealed tokens", view.sealed_tokens)]
         return [*({"what": what, "now": now, "after": 0 if after is None else now} for what, now in rows),
                 {"what": "requests for a key that is not staged", "now": 1 + view.sealed_tokens,
                  "after": 1 if after is None else 1 + view.sealed_tokens},
-                {"what": "ranges written anew, of all", "now": view.ranges,
+                {"what": "ranges to rewrite, of all", "now": view.ranges,
                  "after": view.ranges_touched if after is None else 0},
-                {"what": "bytes written anew, about", "now": 0, "after": self.bytes_to_copy}]
+                {"what": "bytes to write, about", "now": 0, "after": self.bytes_to_copy}]
 
     def _summary(self) -> str:
         verdict = "would do nothing" if self.is_empty else "would run"
@@ -168,7 +168,7 @@ class StagingPlan(Printed):
 
 
 def plan_for(view: StagingView, choice: StagingChoice, policy: PolicyRecord) -> StagingPlan:
-    """The plan for what was seen and chosen. Pure."""
+    """Return the plan of a view and a choice. Pure. The plan of a clean view is empty."""
     if view.is_clean:
         choice = StagingChoice(CLEAN, is_empty=True)
     return StagingPlan(view=view, policy=policy, why=choice.why, is_empty=choice.is_empty,

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When is a branch worth a look, and is what lies on it worth a compaction? Policies are pure: a view in, a
-`StagingChoice` with its reason out; `docs/staging.md` compares them.
+"""The policies that decide when a branch is inspected, and whether it is compacted. Policies are pure: they return a
+`StagingChoice` for a view; `docs/staging.md` compares them.
 
-The sensor asks a *sense policy* with what it has counted in memory (`BranchPressure`), which costs nothing and says
-when to look; a repository asks its *policy* with what lies on the branch (`StagingView`), and that decides what is
-done.
+The sensor calls a *sense policy* with its counts in memory (`BranchPressure`), which costs no request. The repository
+calls its *policy* with the view of the branch (`StagingView`).
 """
 
 from __future__ import annotations
@@ -22,23 +21,25 @@ from compactlib.staging.plan import CLEAN, StagingChoice, StagingView
 __all__ = ["AlwaysPolicy", "PressurePolicy", "TombstoneCostPolicy"]
 
 StagingPolicy: TypeAlias = Policy[StagingView, StagingChoice]
-"""Decides, from what lies on a branch, whether it is compacted."""
+"""Decides, from the view of a branch, whether it is compacted."""
 
 DEFAULT_WINDOW_SECONDS: Final = 300.0
-"""At most one compaction per branch starts within this time."""
+"""At most one compaction of a branch starts within this time."""
 
 
 def window_gate(view: StagingView, now: float, window_seconds: float) -> StagingChoice | None:
-    """An empty choice while the window of the last compaction lasts; `None` when another one may start.
+    """Return an empty choice for a clean branch, or within the window of the last compaction; else `None`.
 
-    The window is measured by the start time in the branch's record, so that it counts for all processes. A start that
-    lies further in the future than the window is long is a clock gone wrong, and is ignored.
+    The window begins at the start time in the branch's record, so that it holds for all processes. A start further in
+    the future than the window was written under a wrong clock, and is ignored.
     """
+    if view.is_clean:
+        return StagingChoice(CLEAN, is_empty=True)
     started = view.compaction_started_at
     if started is None or not started - window_seconds <= now < started + window_seconds:
         return None
     ends = started + window_seconds
-    return StagingChoice(f"a compaction of the branch started at {started:.3f}, and another one may start "
+    return StagingChoice(f"a compaction of the branch started at {started:.3f}, and the next one may start "
                          f"{window_seconds} seconds later, at {ends:.3f}; wait, or give a policy with a smaller "
                          f"window_seconds", is_empty=True, again_at=ends)
 
@@ -50,32 +51,30 @@ def _not_negative(_: object, attribute: attrs.Attribute[Any], value: Any) -> Non
 
 @attrs.frozen(kw_only=True)
 class AlwaysPolicy:
-    """Compact whatever is staged, though not too often: a repository's policy, unless another one is given.
+    """Compact every branch with staged entries, at most once per window; the default of a repository.
 
     Attributes:
-        window_seconds: at most one compaction per branch starts within it; 0: no limit.
+        window_seconds: at most one compaction of a branch starts within it; 0: no limit.
     """
 
     name: ClassVar[str] = "always"
     window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
 
     def choose(self, view: StagingView, now: float) -> StagingChoice:
-        if view.is_clean:
-            return StagingChoice(CLEAN, is_empty=True)
         some = "" if view.all_seen else "at least "
         return window_gate(view, now, self.window_seconds) or StagingChoice(
             f"{some}{view.tombstones} tombstones, at most {view.longest_run} in a row, and {view.sealed_tokens} sealed "
-            f"tokens would go; {some}{view.ranges_touched} of {view.ranges} ranges would be written anew")
+            f"tokens would go; {some}{view.ranges_touched} of {view.ranges} ranges would be rewritten")
 
 
 @attrs.frozen(kw_only=True)
 class TombstoneCostPolicy:
-    """Compact where much is gained for little: runs of tombstones, many sealed tokens, or cheap ranges.
+    """Compact a branch with a long run of tombstones, many sealed tokens, or few bytes to write for each tombstone.
 
     Attributes:
-        long_run: so many tombstones in a row are worth any cost.
-        many_sealed: so many sealed tokens are worth any cost.
-        bytes_per_tombstone: else no more than this may be written for each tombstone that goes.
+        long_run: number of tombstones in a row that is worth any cost.
+        many_sealed: number of sealed tokens that is worth any cost.
+        bytes_per_tombstone: otherwise the most bytes to write for each removed tombstone.
         window_seconds: see `AlwaysPolicy`.
     """
 
@@ -86,11 +85,9 @@ class TombstoneCostPolicy:
     window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
 
     def choose(self, view: StagingView, now: float) -> StagingChoice:
-        if view.is_clean:
-            return StagingChoice(CLEAN, is_empty=True)
-        return window_gate(view, now, self.window_seconds) or self._weighed(view)
-
-    def _weighed(self, view: StagingView) -> StagingChoice:
+        gate = window_gate(view, now, self.window_seconds)
+        if gate is not None:
+            return gate
         if view.longest_run >= self.long_run:
             return StagingChoice(f"{view.longest_run} tombstones in a row")
         if view.sealed_tokens >= self.many_sealed:
@@ -106,12 +103,12 @@ class TombstoneCostPolicy:
 
 @attrs.frozen(kw_only=True)
 class BranchPressure(Printed):
-    """What this process has seen of one branch since its last compaction or commit: the view of a sense policy.
+    """Counts of this process for a branch since its last compaction or commit: the view of a sense policy.
 
     Attributes:
         deletes: tombstones written into tokens that the branch still names.
         sealed_tokens: sealed tokens of its record.
-        tombstones_listed: tombstones that listings had to pass over, each as often as it was met.
+        tombstones_listed: tombstones that listings skipped, each time they skipped them.
     """
 
     deletes: int = 0
@@ -120,22 +117,22 @@ class BranchPressure(Printed):
 
 
 SensePolicy: TypeAlias = Policy[BranchPressure, StagingChoice]
-"""Decides, from counts alone, whether a branch should be looked at."""
+"""Decides, from counts alone, whether a branch is inspected."""
 _COUNTED: Final = {"deletes": "deletes", "sealed_tokens": "sealed tokens",
-                   "tombstones_listed": "tombstones passed over by listings"}
+                   "tombstones_listed": "tombstones skipped by listings"}
 
 
 @attrs.frozen(kw_only=True)
 class PressurePolicy:
-    """Look at a branch once one of three counts has reached its threshold.
+    """Inspect a branch once one of three counts has reached its threshold.
 
-    The first is the rule of the published design. Each sealed token is a read more for every key that is not staged.
-    Tombstones that listings pass over are the cost that users feel, wherever the deletes lie.
+    `deletes` is the rule of the published design. Each sealed token costs a read of every key that is not staged. The
+    tombstones that listings skip are the cost that users notice.
 
     Attributes:
-        deletes: so many tombstones written.
-        sealed_tokens: so many sealed tokens.
-        tombstones_listed: so many tombstones passed over by listings.
+        deletes: number of tombstones written.
+        sealed_tokens: number of sealed tokens.
+        tombstones_listed: number of tombstones skipped by listings.
     """
 
     name: ClassVar[str] = "pressure"
@@ -147,7 +144,7 @@ class PressurePolicy:
         counts = [(name, words, getattr(view, name), getattr(self, name)) for name, words in _COUNTED.items()]
         for _, words, count, threshold in counts:
             if count >= threshold:
-                return StagingChoice(f"{count} {words}, of which {threshold} are enough")
+                return StagingChoice(f"{count} {words}, at or above {threshold}")
         return StagingChoice("; ".join(f"{count} {words}, below {name}={threshold}"
                                        for name, words, count, threshold in counts) + "; lower one, or wait",
                              is_empty=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the policies of a repository and of its sensor see and answer, and what helps to write one.
+"""The contract of policies: the views and choices of a repository's policy and of a sense policy, and helpers.
 
-A sense policy counts what this process has seen of a branch (`BranchPressure`) and says when to look at it; a
-repository's policy sees what lies on the branch (`StagingView`) and decides.
+A sense policy reads the counts of this process (`BranchPressure`) and decides whether to inspect a branch. A
+repository's policy reads the branch (`StagingView`) and decides whether to compact it.
 """
 
 from __future__ import annotations

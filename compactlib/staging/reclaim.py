@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Garbage collection of a repository: entries of dropped tokens, then ranges that nothing needs.
+"""Garbage collection of a repository: entries of dropped tokens, then unreachable ranges.
 
-*Tokens.* A step that takes tokens out of a branch record marks them in the same step (see `tokens`). A reclaim reads
-all marks, and removes the entries of the tokens whose mark is older than the grace period, then the mark. Readers that
-still scan such a token find less and less there, and notice: each read reads the branch record again afterwards. The
-grace period is there so that this costs them a retry as rarely as possible; so a mark that lies far in the future, by a
-clock gone wrong, counts as an old one. A mark of a token that a record may yet name is claimed first.
+*Tokens.* The step that removes tokens from a branch record marks them (see `tokens`). A reclaim reads all marks. For a
+mark older than the grace period it removes the entries of the tokens, then the mark. A reader that still scans such a
+token misses entries; it re-reads the branch record afterwards and retries. The grace period makes such retries rare, so
+a mark far in the future, written under a wrong clock, counts as old. A reclaim claims a prepared mark first.
 
-*Ranges.* Compactions that were superseded, lost their race or died leave files behind, and so do deleted branches. What
-is live is decided here, by the branch records; finding and deleting the files is `CommittedRanges.collect`'s.
+*Ranges.* Superseded, lost and interrupted compactions and deleted branches leave orphans. This module determines the
+live metaranges from the branch records; `CommittedRanges.collect` finds and deletes the files.
 
-Everything may be run twice, at once, by several processes, and may end half-way at any step.
+Every step is idempotent, may run concurrently in several processes, and may be interrupted.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -26,26 +26,28 @@ import attrs
 from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError
 from compactlib.report import Printed
+from compactlib.staging.commits import Commit
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import RangesNotOwned
 from compactlib.staging.names import CommitId
+from compactlib.staging.record import BranchRecord
 from compactlib.staging.tokens import DropMark
 from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
 from compactlib.store_numbers import notify_bytes, notify_levels
 
 _BATCH = 1000
 _MAX_SKEW_SECONDS = 3600.0
-"""Marks that lie further in the future were made by a clock gone wrong."""
+"""Marks dated further in the future were written under a wrong clock."""
 _ROUNDING_SECONDS = 0.001
-"""Marks keep their time to the millisecond; a fresh one may lie that far ahead."""
+"""Marks store milliseconds; the rounding may date a new mark ahead by this much."""
 
 
 @attrs.frozen(kw_only=True)
 class CleanupStats(Printed):
-    """What a reclaim did with dropped tokens.
+    """The counts of a cleanup of dropped tokens.
 
     Attributes:
-        tokens_removed: tokens whose entries are all gone now.
+        tokens_removed: tokens whose entries were all removed.
         entries_removed: entries removed.
         young: dropped tokens that wait for their grace period to end.
     """
@@ -57,12 +59,12 @@ class CleanupStats(Printed):
 
 @attrs.frozen(kw_only=True, repr=False)
 class StagingReclaimReport(Printed):
-    """What a reclaim did.
+    """The report of a reclaim.
 
     Attributes:
-        tokens: about the entries of dropped tokens.
-        ranges: about ranges and metaranges; `None` if they were not listed.
-        left: what was left, and why: one sentence each.
+        tokens: counts of dropped tokens.
+        ranges: counts of ranges and metaranges; `None` if they were not listed.
+        left: what was left and why, in a sentence each.
         is_partial: whether the budget ended it after something was freed.
     """
 
@@ -79,11 +81,11 @@ class StagingReclaimReport(Printed):
 
     @property
     def why(self) -> str:
-        """What was left, and why."""
+        """The sentences of `left`."""
         return "; ".join(self.left)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row for each number."""
+        """Return one row for each number."""
         numbers = [("tokens", self.tokens), ("ranges", self.ranges)]
         return [{"of": of, "what": name.replace("_", " "), "count": value}
                 for of, stats in numbers if stats is not None for name, value in attrs.asdict(stats).items()]
@@ -97,7 +99,7 @@ class StagingReclaimReport(Printed):
 
 
 def reclaim(context: StagingContext, budget: Budget) -> StagingReclaimReport:
-    """Free what can no longer be read; see `Repository.reclaim`."""
+    """Free dropped tokens and unreachable ranges; see `Repository.reclaim`."""
     counts, ranges, spent = Counter[str](), None, None
     left: list[str] = []
     try:
@@ -166,19 +168,26 @@ def _report_tokens(context: StagingContext, counts: Counter[str]) -> None:
 def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMetaRanges:
     """Return the metaranges that branches need (of HEADs and compactions), and those of HEADs' ancestors.
 
-    With `fenced`, updates in flight are invalidated: a commit that was suspended for longer than any grace period
-    cannot bring in a metarange that is not among these.
+    `fenced` invalidates updates in flight: a commit that was suspended for longer than the grace period cannot make
+    another metarange live.
     """
+    listed = context.branches.list()
+    return live_of(context.branches.fence(listed) if fenced else (record for _, record in listed),
+                   context.commits.reachable)
+
+
+def live_of(records: Iterable[BranchRecord],
+            reachable: Callable[[set[CommitId]], Iterable[tuple[CommitId, Commit]]]) -> LiveMetaRanges:
+    """Return the live metaranges of branch records; `reachable` yields the HEADs and their ancestors."""
     needed: set[MetaRangeId] = set()
     heads: set[CommitId] = set()
-    listed = context.branches.list()
-    for record in context.branches.fence(listed) if fenced else (record for _, record in listed):
+    for record in records:
         if record.compacted_metarange_id is not None:
             needed.add(record.compacted_metarange_id)
         if record.commit_id is not None:
             heads.add(record.commit_id)
     history: set[MetaRangeId] = set()
-    for commit_id, commit in context.commits.reachable(heads):
+    for commit_id, commit in reachable(heads):
         (needed if commit_id in heads else history).add(commit.metarange_id)
     return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
 
@@ -186,8 +195,8 @@ def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMet
 def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) -> Collected | None:
     """Delete the files that no branch needs and that are older than the grace period.
 
-    If there are any, each branch record is rewritten once: a commit or compaction that was suspended before its last
-    write, for however long, then has to check again what it has made.
+    If there are such files, it rewrites each branch record once: a commit or compaction that was suspended before its
+    last write must check its files again.
     """
     grace_seconds = context.options.range_grace_seconds
     if not context.options.owns_ranges:
@@ -196,8 +205,8 @@ def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) ->
         return None
     try:
         context.owner.require()
-        looks = itertools.count()  # the second one is before the deletes
-        collected = context.committed.collect(lambda: live_metaranges(context, fenced=next(looks) > 0),
+        calls = itertools.count()  # the second call precedes the deletes
+        collected = context.committed.collect(lambda: live_metaranges(context, fenced=next(calls) > 0),
                                               grace_seconds=grace_seconds, budget=budget,
                                               require_owner=context.owner.require)
     except RangesNotOwned as refusal:
@@ -217,9 +226,9 @@ def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) ->
 
 
 def _report_levels(context: StagingContext, collected: Collected) -> None:
-    """Live and dead are files of ranges and metaranges, as the collection has found them."""
+    """Report the bytes of live and dead files that the collection found."""
     notify_bytes(context.observer, "staging", context.repository, freed=collected.bytes_freed)
-    # A store that refuses this takes nothing back of what was done.
+    # A failure of the store here does not hide the completed collection.
     with contextlib.suppress(CompactlibError):
         room = context.committed.available_bytes()
         notify_levels(

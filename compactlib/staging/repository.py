@@ -30,7 +30,6 @@ from compactlib.staging.options import StagingOptions
 from compactlib.staging.plan import StagingPlan, StagingView
 from compactlib.staging.policies import StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges
-from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import RangeFormat
 from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.reclaim import StagingReclaimReport, reclaim
@@ -50,30 +49,30 @@ _ENTRIES_BETWEEN_CHECKS = 1000
 class Repository(Closing):
     """The branches of one repository, and their compaction. Threads share one.
 
-    It offers `contract.Compaction`, one branch at a time. The stores are shared: any number of these objects may be
-    open over them, in any processes, and any number may try to compact one branch: one commits, the others raise
-    `LostRace`. It keeps caches, and what it does at the moment; `close` ends that, and the stores stay open.
+    It offers `contract.Compaction` for each branch. Any number of `Repository` objects in any processes may share the
+    stores, and may compact the same branch: one commits, the others raise `LostRace`. An object holds caches and its
+    running operations; `close` ends these, and leaves the stores open.
 
-    With `owns_ranges` it asks at its beginning whose the ranges are, in a few requests, and makes them its own if there
-    are none yet; see `adopt_ranges`.
+    With `owns_ranges` the constructor checks in a few requests who owns the ranges, and takes ownership if there are no
+    ranges yet; see `adopt_ranges`.
 
     Args:
-        store: where branches, commits and staged entries are.
-        committed: where committed records are.
+        store: holds branches, commits and staged entries.
+        committed: holds committed records.
         name: distinguishes the repositories on one store.
-        policy: decides what a compaction is worth; default `AlwaysPolicy()`.
-        options: limits, numbers of tries, times of grace.
-        stores: how a rewrite comes by its stores, for executors that run it in another process.
+        policy: decides whether a branch is compacted; default `AlwaysPolicy()`.
+        options: limits, retries and grace periods.
+        stores: opens the stores of a rewrite that runs in another process.
         clock: dates commits and tokens, and waits between tries.
-        rng: draws tokens, nonces, write ids and waits. Two objects must never draw the same: the default asks the
-            operating system; give a seeded one in tests only.
-        sensor: counts what makes a branch worth compacting, for a worker.
-        observer: notified of what an operator may want to know.
-        create: whether it may be a new one. If not, one without a branch is `NotFound`.
+        rng: draws tokens, nonces, write ids and waits. Two objects must never draw the same value: the default is the
+            operating system's; use a seeded one in tests only.
+        sensor: counts the pressure on branches, for a worker.
+        observer: notified of events for operators.
+        create: whether a repository without a branch may be opened; otherwise it is `NotFound`.
 
     Raises:
-        NotFound: the store knows no branch of it, and `create` is not set.
-        InvalidInput: it is no name of a repository, or an argument is not what it should be.
+        NotFound: the repository has no branch, and `create` is not set.
+        InvalidInput: this is no name of a repository, or an argument is out of its range.
     """
 
     def __init__(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
@@ -85,33 +84,32 @@ class Repository(Closing):
             rng=rng or SystemRandom(), sensor=sensor, observer=Observers(observer))
         if not create and next(iter(self._context.branches.list()), None) is None:
             raise NotFound(f"there is no repository {name!r} in {store!r}: it has no branch; {_known(store)}check "
-                           f"which store and name are meant, or open it with create=True to begin one")
+                           f"the store and the name, or open it with create=True to make a new one")
         self._guard = Guard(f"the repository {name!r}")
         self._compactor = Compactor(self._context, self._guard, policy, stores)
         if self._context.options.owns_ranges:
-            # While there are no ranges yet, they become this repository's; whoever is refused can see it in the status.
-            # A store that is away for now is asked again by each collection.
+            # Takes ownership while there are no ranges. `status` shows a refusal; each collection checks again.
             with contextlib.suppress(CompactlibError):
                 self._context.owner.require()
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The repository's name."""
         return self._context.repository
 
     @property
     def context(self) -> StagingContext:
-        """The stores and tools that the parts of the machine work with."""
+        """The stores and tools that its operations share."""
         return self._context
 
     # --- compaction
 
     def view(self, *, branch: str | Branch = "main", budget: Budget | None = None) -> StagingView:
-        """Return a branch as a policy sees it now. Reads staged entries up to `max_scanned`, and ranges they touch.
+        """Return the policy's view of a branch. Reads staged entries up to `max_scanned`, and the ranges they touch.
 
         Raises:
             BranchNotFound: there is no such branch.
-            TooManyTries: its layers were replaced under every try.
+            TooManyTries: its layers were replaced during every try.
             BudgetSpent: the budget ran out.
             Closed: it was closed.
         """
@@ -121,8 +119,9 @@ class Repository(Closing):
 
     def tombstones(self, *, branch: str | Branch = "main", budget: Budget | None = None,
                    ) -> tuple[BranchRecord, dict[StagingToken, int]]:
-        """Return the branch's record, and how many tombstones each of its tokens holds. Reads up to `max_scanned`
-        staged entries, and no range: for `CompactionSensor.seed`.
+        """Return the branch's record, and the number of tombstones in each of its tokens; for `CompactionSensor.seed`.
+
+        Reads up to `max_scanned` staged entries, and no range.
 
         Raises:
             BranchNotFound: there is no such branch.
@@ -143,12 +142,12 @@ class Repository(Closing):
 
     def plan(self, policy: StagingPolicy | None = None, *, branch: str | Branch | None = None,
              view: StagingView | None = None) -> StagingPlan:
-        """Return what `compact` would do and gain: a dry run, pure if it is given a view.
+        """Return the plan of a compaction: a dry run, which reads nothing if a view is given.
 
         Args:
-            policy: default the repository's own.
-            branch: default that of the view, or `main`.
-            view: default one of now.
+            policy: default: the repository's.
+            branch: default: the view's, or `main`.
+            view: default: a new view.
 
         Raises:
             InvalidInput: the view is of another branch or repository.
@@ -166,30 +165,32 @@ class Repository(Closing):
                 policy: StagingPolicy | None = None, executor: Executor | None = None,
                 budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> StagingCompactionReport:
-        """Compact a branch: what is staged becomes ranges, and reads the same. O(staged entries + ranges they touch).
+        """Compact a branch: rewrite staged entries as ranges. Reads do not change.
+
+        O(staged entries + ranges they touch).
 
         Args:
-            plan: of this branch; default the one that `plan(policy)` makes now. Not together with `policy`.
-            branch: default that of the plan, or `main`.
-            policy: instead of the repository's own.
-            executor: who rewrites; default this thread.
-            budget: what the work may use up; cancel it to stop.
-            observer: notified, besides the repository's own.
+            plan: of this branch; default: `plan(policy)`. Not together with `policy`.
+            branch: default: the plan's, or `main`.
+            policy: instead of the repository's.
+            executor: runs the rewrite; default: this thread.
+            budget: limits of the work; cancel it to stop.
+            observer: notified in addition to the repository's.
             fence: entered around the commit, which is one compare-and-set.
 
         Returns:
-            The numbers; an empty report says why nothing was done: the plan is empty, or there is no room for it.
+            The report. An empty report gives the reason: an empty plan, or no room for new ranges.
 
         Raises:
             Busy: this object compacts the branch already.
             LostRace: another writer changed the branch, and the compaction yielded to it; a `Busy`.
-            OutdatedPlan: the branch has other layers than the plan says; a `Stale`.
+            OutdatedPlan: the branch's layers changed since the plan; a `Stale`.
             InvalidInput: the plan is of another branch or repository, or came with a policy.
             BranchNotFound: there is no such branch.
-            BudgetSpent: the budget ran out; the next call begins anew.
-            CompactionFailed: the fence refused after the commit, which stands.
+            BudgetSpent: the budget ran out; the next call starts over.
+            CompactionFailed: the fence refused after the commit, which remains in effect.
             Closed: it was closed.
-            CompactlibError: a store, the fence or the rewrite refused; everything reads as before.
+            CompactlibError: a store, the fence or the rewrite failed; reads do not change.
         """
         if branch is None:
             branch = "main" if plan is None else plan.view.branch
@@ -197,24 +198,25 @@ class Repository(Closing):
                                        observer=observer, fence=fence)
 
     def reclaim(self, *, budget: Budget | None = None) -> StagingReclaimReport:
-        """Free what can no longer be read: entries of tokens that were dropped, and ranges.
+        """Free the entries of dropped tokens, and unreachable ranges.
 
-        A compaction only marks the tokens it has replaced: reads that began before may still scan them, so their
-        entries go once they were dropped `grace_seconds` ago. Ranges that are not needed are collected if the options
-        say `owns_ranges`, and they are this repository's (`adopt_ranges`); if not, the report says so. May be run
-        again, at once, by several processes, and may be killed anywhere.
+        A compaction only marks the tokens that it replaces, because earlier reads may still scan them. A reclaim
+        removes their entries `grace_seconds` later. It collects ranges if the options set `owns_ranges` and this
+        repository owns them (`adopt_ranges`); otherwise the report gives the reason. Several processes may reclaim
+        concurrently, and may be killed at any step.
 
         Args:
-            budget: asked before every 1,000 entries and every 1,000 files.
+            budget: checked before every 1,000 entries and every 1,000 files.
 
         Returns:
-            What was freed, what was left, and why; a partial report if the budget ended it after something was freed.
+            The report: numbers freed, and leftovers with the reason. It is partial if the budget ran out after
+            something was freed.
 
         Raises:
             Busy: a reclaim of this object is under way.
             BudgetSpent: the budget ran out before anything was freed.
             Closed: it was closed.
-            CompactlibError: a store refused; what was freed before stays so.
+            CompactlibError: a store failed; earlier deletes remain in effect.
         """
         run = Run(self._guard, budget)
         with run.held:
@@ -222,22 +224,22 @@ class Repository(Closing):
             return reclaim(self._context, run.budget)
 
     def adopt_ranges(self) -> None:
-        """Make the ranges of this object store or prefix this repository's, for `reclaim` to collect. For operators.
+        """Make this repository the owner of the ranges, so that `reclaim` collects them. For operators.
 
-        Needed once where `reclaim` says so: the ranges are older than their owner's entry, or another's, the catalogue
-        was copied or restored, or its store does not say its place. Call it only where no other catalogue needs these
-        ranges any more: what this one does not name is deleted. Collections of the earlier owner are refused from now
-        on; one that is under way may still delete one batch of files.
+        Call it once where `reclaim` reports that ranges are not owned: they have no owner's entry or another owner,
+        the catalogue was copied or restored, or its store has no place. Call it only if no other catalogue needs these
+        ranges: a collection deletes all that this catalogue does not name. Collections of the earlier owner are
+        refused from now on; a running one may still delete one batch of files.
 
         Raises:
-            Stale: another repository did the same at the same moment.
+            Stale: another repository adopted them at the same moment.
             Closed: it was closed.
         """
         self._guard.require_open()
         self._context.owner.adopt()
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
-        """Read every record, staged entry and range, and list what is damaged or missing. O(everything).
+        """Read every record, staged entry and range, and list damaged and missing ones. O(repository).
 
         Raises:
             BudgetSpent: the budget ran out.
@@ -248,7 +250,7 @@ class Repository(Closing):
             return verify(self._context, budget or Budget())
 
     def status(self) -> RepositoryStatus:
-        """Return what this object is at, from memory; `survey` reads about all branches.
+        """Return the running operations and counts of this object, from memory. `survey` reads all branches.
 
         Raises:
             Closed: it was closed.
@@ -262,10 +264,10 @@ class Repository(Closing):
             failures=compactor.failures, ranges_refused=self._context.owner.refused)
 
     def audit(self) -> None:
-        """Check what the repository's records promise each other. Reads all records and commits, not the entries.
+        """Check the repository's records for contradictions. Reads all records and commits, no staged entries.
 
         Raises:
-            AuditFailed: they contradict each other; the message has the numbers.
+            AuditFailed: records contradict each other; the message names them.
             CorruptData: a record is damaged.
             Closed: it was closed.
         """
@@ -273,14 +275,13 @@ class Repository(Closing):
         audit(self._context)
 
     def close(self) -> None:
-        """Cancel this object's compactions and its reclaim, and wait for their end and that of views; may be called
-        again.
+        """Cancel this object's compactions and reclaim, and wait for them and for views. Idempotent.
 
-        It owns nothing else: the stores stay open, and so do branches, for reads and writes.
+        The stores stay open, and branches stay usable.
 
         Raises:
-            Busy: called from within its own work (by a policy, a fence, an executor, a task or an observer), or
-                something has not ended in 30 seconds.
+            Busy: called by a policy, a fence, an executor, a task or an observer of this object, or an operation has
+                not ended within 30 seconds.
         """
         self._guard.require_outside()
         self._guard.release()
@@ -288,25 +289,25 @@ class Repository(Closing):
     # --- branches
 
     def branch(self, name: str) -> Branch:
-        """A branch by its name. No request: whether it exists is found out by its methods.
+        """Return a branch by its name. No request: the branch's methods raise if it does not exist.
 
         Raises:
-            InvalidInput: it is no name of a branch.
+            InvalidInput: this is no name of a branch.
         """
         return Branch(self._context, name)
 
     def create_branch(self, name: str, source: str | None = None) -> Branch:
-        """Make a branch at the HEAD of another one, or at a commit; without a source it is empty.
+        """Create a branch at the HEAD of another branch, or at a commit; without a source it is empty.
 
-        What is uncommitted on the source stays there. Costs two reads, a write, and six requests to the object store,
-        whatever the size.
+        Uncommitted changes of the source are not included. Costs two reads, a write, and six requests to the object
+        store, independent of its size.
 
         Raises:
             BranchExists: there is a branch of this name.
             BranchNotFound, CommitNotFound: there is no such source.
-            MetaRangeNotFound: no branch has reached the commit for long, and its records were collected.
-            BeingCollected: they are being collected at this moment.
-            InvalidInput: it is no name of a branch.
+            MetaRangeNotFound: the commit was unreachable for the grace period, and its records were collected.
+            BeingCollected: a collection deletes them now.
+            InvalidInput: this is no name of a branch.
         """
         branch, context = self.branch(name), self._context
         commit_id = None if source is None else context.resolve_present(source)
@@ -314,7 +315,7 @@ class Repository(Closing):
         context.branches.create(name, record)
         metarange_id = context.commits.metarange_of(commit_id)
         if metarange_id is not None:
-            # The call may have stood still for longer than any grace period before the branch named the commit.
+            # The call may have been suspended for longer than the grace period before the branch named the commit.
             try:
                 context.committed.claim(metarange_id)
             except (MetaRangeNotFound, BeingCollected):
@@ -323,69 +324,59 @@ class Repository(Closing):
         return branch
 
     def delete_branch(self, name: str, *, expected: BranchRecord | None = None) -> None:
-        """Delete a branch and everything uncommitted on it. Its commits stay.
+        """Delete a branch with its uncommitted changes. Its commits stay.
 
         Args:
-            name: which branch.
-            expected: the record that the branch must have.
+            name: the branch.
+            expected: the record that the branch must have; `None`: any.
 
         Raises:
             BranchNotFound: there is no such branch.
             PreconditionFailed: the branch has another record; nothing was deleted.
-            TooManyTries: others changed the branch under every try.
+            TooManyTries: others changed the branch during every try.
         """
         self._context.branches.delete(name, _expecting(name, expected))
 
     def branches(self, prefix: str = "") -> Iterator[Branch]:
-        """Every branch whose name begins so, in order of the names' bytes."""
+        """Yield every branch whose name has a prefix, in order of the names' bytes."""
         for name, _ in self._context.branches.list(prefix):
             yield self.branch(name)
 
     def at(self, ref: str) -> CommittedView:
-        """The records of a commit, or of a branch's HEAD as it is now.
+        """Return a view of a commit, or of a branch's present HEAD.
 
         Raises:
-            BranchNotFound, CommitNotFound: there is no such thing.
+            BranchNotFound, CommitNotFound: there is no such branch or commit.
         """
         return CommittedView.of(self._context, ref)
 
     def commit(self, commit_id: CommitId) -> Commit:
-        """A commit by its id.
+        """Return a commit by its id.
 
         Raises:
-            CommitNotFound: there is none.
+            CommitNotFound: there is no commit of this id.
         """
         return copied(self._context.commits.get(commit_id))
 
-    def rule_of_ranges(self) -> SplitRule:
-        """The rule by which the ranges of a branch were cut; the default if nothing was ever committed.
+    def form_of_ranges(self) -> tuple[SplitRule, RangeFormat | None]:
+        """Return the rule that cut the ranges of one branch, and the format of its first range.
 
-        A repository that is opened with another rule cuts its ranges anew.
-
-        Raises:
-            MetaRangeNotFound, DamagedRange, NewerFormat: the branch's metarange cannot be read.
-        """
-        return self._a_metarange().rule
-
-    def format_of_ranges(self) -> RangeFormat | None:
-        """The format in which a range of a branch was written; `None` if nothing was ever committed.
+        Without a commit they are the default rule and `None`. A repository that is opened with another rule rewrites
+        its ranges. Reads one metarange and one range.
 
         Raises:
-            MetaRangeNotFound, RangeNotFound, DamagedRange, NewerFormat: it cannot be read.
+            MetaRangeNotFound, RangeNotFound, DamagedRange, NewerFormat: one of the two cannot be read.
         """
-        entries = self._a_metarange().entries
-        return self.context.committed.files.format_of(entries[0]) if entries else None
-
-    def _a_metarange(self) -> MetaRange:
-        context = self.context
+        context, files = self._context, self._context.committed.files
         for _, record in context.branches.list():
             base = record.base(context.commits.metarange_of(record.commit_id))
             if base is not None:
-                return context.committed.files.read_metarange(base, SplitRule())
-        return MetaRange(SplitRule(), ())
+                metarange = files.read_metarange(base, SplitRule())
+                return metarange.rule, files.format_of(metarange.entries[0]) if metarange.entries else None
+        return SplitRule(), None
 
     def survey(self) -> RepositorySurvey:
-        """All branches and the staging tokens in numbers. Reads every branch record and every mark of a token."""
+        """Return the status of all branches, and the number of dropped tokens. Reads every branch record and mark."""
         context = self._context
         return RepositorySurvey(
             repository=context.repository,
@@ -393,7 +384,7 @@ class Repository(Closing):
             dropped_tokens=sum(len(mark.tokens) for mark in context.tokens.marks()))
 
     def _name_of(self, branch: str | Branch) -> str:
-        """The name of a branch that was given by name or by handle."""
+        """Return the name of a branch given by name or by handle."""
         if isinstance(branch, Branch):
             if branch.repository != self.name:
                 raise InvalidInput(f"{branch!r} is no branch of the repository {self.name!r}; give one of its own")
@@ -414,7 +405,7 @@ def _expecting(name: str, expected: BranchRecord | None) -> Callable[[BranchReco
 
 
 def _known(store: KVStore) -> str:
-    """Say which repositories a store has, if it can list its partitions."""
+    """Return which repositories a store has, for an error, if it can list its partitions."""
     partitions = getattr(store, "partitions", None)
     if partitions is None:
         return ""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reports of commits, moves of HEAD, compactions and resets, and the status of a branch and of a repository.
 
-An empty report says why nothing was done.
+An empty report gives the reason.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from compactlib.staging.names import CommitId
 from compactlib.staging.values import Applied, MetaRangeId
 
 CommitOutcome: TypeAlias = Literal["committed", "no_changes", "already_committed"]
-"""How a commit or a move of HEAD ended."""
+"""The outcome of a commit or a move of HEAD."""
 
 
 @attrs.frozen(kw_only=True)
 class CommitReport(Printed):
-    """A commit that was made, a HEAD that was moved or cleared of what was uncommitted, or why nothing was done.
+    """The report of a commit or a move of HEAD.
 
     Attributes:
-        outcome: `"committed"`; `"no_changes"`: the content is that of HEAD; or `"already_committed"`: another writer
-            committed meanwhile all that this commit would have held, unless a reset took it away.
-        commit_id: HEAD: the commit that was made, or that HEAD was moved to, or that stays; `None` if there is none.
-        why: why nothing was done, in one sentence; empty if something was.
-        added, changed, removed: how many keys differ from what HEAD was before.
-        ranges_written: ranges that had to be written.
-        ranges_reused: ranges taken over unread.
-        rebuilds: how often the metarange was built again, because the branch changed meanwhile.
+        outcome: `"committed"`; `"no_changes"`: the content is that of HEAD; or `"already_committed"`: a concurrent
+            commit holds all changes of this commit, unless a reset dropped them.
+        commit_id: HEAD afterwards; `None` without a commit.
+        why: the reason of an empty report, in one sentence.
+        added, changed, removed: number of keys that differ from the HEAD before.
+        ranges_written: ranges written.
+        ranges_reused: ranges reused unread.
+        rebuilds: how often concurrent changes of the branch forced the commit to build its metarange again.
     """
 
     outcome: CommitOutcome = "committed"
@@ -50,23 +50,23 @@ class CommitReport(Printed):
 
     @classmethod
     def no_changes(cls, why: str, commit_id: CommitId | None) -> CommitReport:
-        """Return the report of a commit or a move that left HEAD where it is."""
+        """Return the report of a commit or a move without changes."""
         return cls(outcome="no_changes", commit_id=commit_id, why=why)
 
 
 @attrs.frozen(kw_only=True)
 class StagingCompactionReport(Printed):
-    """A compaction that took effect, or why there was nothing to do.
+    """The report of a compaction.
 
     Attributes:
-        branch: which branch.
-        why: why nothing was done, in one sentence; empty if something was.
-        again_at: of an empty report: when the gate opens by itself (the window of the last compaction, a store without
-            room), in seconds since the epoch by the repository's clock; `None` if only more writes open it.
-        metarange_id: the new compacted metarange; `None` if the result equals HEAD, so that none is needed.
-        sealed_before: sealed tokens when it started, the one it sealed itself included.
-        sealed_after: sealed tokens it left, sealed by others meanwhile.
-        applied: what the merge did, against the base it was made on; `None` if nothing was done.
+        branch: name of the branch.
+        why: the reason of an empty report, in one sentence.
+        again_at: for an empty report: when the gate opens without more writes (the window of the last compaction, a
+            store without room), in seconds since the epoch by the repository's clock; `None` if it does not.
+        metarange_id: the new compacted metarange; `None` if the result equals HEAD.
+        sealed_before: sealed tokens at the start, including the token that the compaction sealed.
+        sealed_after: sealed tokens afterwards, which others sealed during the compaction.
+        applied: counts of the rewrite, against its base; `None` if nothing was done.
         seconds: from the first read to the last write.
     """
 
@@ -90,7 +90,7 @@ class StagingCompactionReport(Printed):
         return False
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row: these numbers and those of the merge."""
+        """Return one row with these numbers and those of the rewrite."""
         if self.applied is None:
             return [{"branch": self.branch, "why": self.why, "again_at": self.again_at}]
         applied = {name: value for name, value in attrs.asdict(self.applied).items() if name != "metarange_id"}
@@ -100,13 +100,13 @@ class StagingCompactionReport(Printed):
 
 @attrs.frozen(kw_only=True)
 class ResetReport(Printed):
-    """A reset that was carried out, or why there was nothing to do.
+    """The report of a reset.
 
     Attributes:
-        why: why nothing was done, in one sentence; empty if something was.
+        why: the reason of an empty report, in one sentence.
         tokens_dropped: staging tokens that the branch dropped.
-        records_restored: records of HEAD written over uncommitted ones.
-        tombstones: keys hidden again that HEAD does not have.
+        records_restored: records of HEAD written over uncommitted changes.
+        tombstones: tombstones written over keys that HEAD does not have.
     """
 
     why: str = ""
@@ -122,16 +122,16 @@ class ResetReport(Printed):
 
 @attrs.frozen(kw_only=True)
 class BranchStatus(Printed):
-    """A branch in one line.
+    """The status of a branch.
 
     Attributes:
         branch: its name.
-        version: how often its record was written.
-        commit_id: HEAD; `None` if nothing was ever committed.
-        generation: that of HEAD; 0 without one.
-        sealed_tokens: how many; each costs every read of an unstaged key one request.
-        compacted_metarange_id: the base, if a compaction made one.
-        compaction_started_at: when the last compaction started, in seconds since the epoch.
+        version: number of writes of its record.
+        commit_id: HEAD; `None` without a commit.
+        generation: of HEAD; 0 without a commit.
+        sealed_tokens: number of sealed tokens, each of which every read of an unstaged key reads.
+        compacted_metarange_id: the base, if a compaction made it.
+        compaction_started_at: start of the last compaction, in seconds since the epoch.
     """
 
     branch: str
@@ -145,17 +145,16 @@ class BranchStatus(Printed):
 
 @attrs.frozen(kw_only=True, repr=False)
 class RepositoryStatus(Printed):
-    """What a `Repository` object is at, from memory.
+    """The running operations and counts of a `Repository` object, from memory.
 
     Attributes:
         repository: its name.
         compacting: the branches that it compacts now.
-        is_reclaiming: whether a reclaim is under way.
-        outcomes: how often a compaction by this object ended in what: `compacted`, `skipped`, `lost_race`, `error`.
-        last_error: the last unexpected exception, of a policy, a fence or a listener of the host's, as
-            `Kind: message`; empty if nothing was.
-        failures: how often that was.
-        ranges_refused: why its ranges were not collected when it last asked whose they are; empty if they were its own.
+        is_reclaiming: whether a reclaim runs.
+        outcomes: number of its compactions by outcome: `compacted`, `skipped`, `lost_race`, `error`.
+        last_error: the last exception of a host's policy or fence, as `Kind: message`; empty without a failure.
+        failures: number of these exceptions.
+        ranges_refused: why the last check of the owner refused to collect ranges; empty if it did not.
     """
 
     repository: str
@@ -168,11 +167,11 @@ class RepositoryStatus(Printed):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a compaction or a reclaim is under way."""
+        """Whether a compaction or a reclaim runs."""
         return self.is_reclaiming or bool(self.compacting)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row."""
+        """Return one row."""
         return [{"repository": self.repository, "compacting": ", ".join(self.compacting),
                  "is_reclaiming": self.is_reclaiming, **dict(self.outcomes), "last_error": self.last_error,
                  "failures": self.failures, "ranges_refused": self.ranges_refused}]
@@ -186,12 +185,12 @@ class RepositoryStatus(Printed):
 
 @attrs.frozen(kw_only=True, repr=False)
 class RepositorySurvey(Printed):
-    """All branches of a repository and its staging tokens, in numbers.
+    """The status of all branches of a repository, and its number of dropped tokens.
 
     Attributes:
         repository: its name.
         branches: its branches.
-        dropped_tokens: those that wait for cleanup.
+        dropped_tokens: number of tokens that wait for cleanup.
     """
 
     repository: str
@@ -199,7 +198,7 @@ class RepositorySurvey(Printed):
     dropped_tokens: int
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row for each branch."""
+        """Return one row for each branch."""
         return [row for branch in self.branches for row in branch.to_dicts()]
 
     def _summary(self) -> str:

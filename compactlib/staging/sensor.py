@@ -1,27 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`CompactionSensor`: counts, in memory, what makes a branch worth compacting: the set of branches to look at.
+"""`CompactionSensor`: counts, in memory, the pressure on branches; its set holds the branches to inspect.
 
-It is one per process and serves any number of repositories. Counting never blocks, never reads and asks no policy. A
-branch is in the set as long as the policy wants it looked at; it leaves when a compaction or a commit, of whichever
-process, has taken its tombstones away, or when it is deleted. What the sensor forgets (when the process ends, or when
-there are more branches than it keeps) costs a compaction, never data.
+A process has one sensor for any number of repositories. Counting never blocks, sends no request and calls no policy. A
+branch stays in the set until a compaction or a commit of any process has removed its tombstones, until the policy no
+longer wants it inspected, or until it is deleted. Counts that the sensor loses (at the end of the process, or above
+10,000 branches) cost a compaction, never data.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import InvalidInput
 from compactlib.lru import Lru
 from compactlib.report import Printed
 from compactlib.staging.names import StagingToken
 from compactlib.staging.policies import BranchPressure, PressurePolicy, SensePolicy
 from compactlib.staging.record import BranchRecord
+
+_MAX_BRANCHES: Final = 10_000
+"""Branches that are counted at most; the least recently used are dropped."""
 
 
 @attrs.frozen
@@ -29,10 +31,10 @@ class CompactionTrigger:
     """A branch that should be compacted.
 
     Attributes:
-        repository: whose branch.
-        branch: which branch.
+        repository: name of the repository.
+        branch: name of the branch.
         why: the policy's reason.
-        pressure: what is counted.
+        pressure: the counts.
     """
 
     repository: str
@@ -42,22 +44,22 @@ class CompactionTrigger:
 
 
 class _Counts:
-    """What was counted for one branch, by the newest of its records that was seen.
+    """The counts of a branch, under the newest record that was read.
 
-    Deletes are counted by the token that they went into: a seal keeps them, and they go with their token, by
-    whichever commit, compaction or reset. What a listing meets is counted as long as no token goes.
+    Deletes are counted by token: a seal keeps them, and a commit, compaction or reset that drops the token drops them.
+    Tombstones met by listings are counted until a token is dropped.
     """
 
     def __init__(self, record: BranchRecord) -> None:
         self.record = record
         self.deletes: dict[StagingToken, int] = {}
         self.listed = 0
-        self.is_changed = True  # since the policy was asked
-        self.why: str | None = None  # the policy wants it; its reason
+        self.is_changed = True  # since the last call of the policy
+        self.why: str | None = None  # the policy's reason to inspect the branch
         self.not_before = float("-inf")  # by the steady clock
 
     def see(self, record: BranchRecord) -> None:
-        """Forget what is gone, if this record is newer than the one before."""
+        """Take a record, unless it is outdated, and drop the counts of dropped tokens."""
         before = self.record
         if record.is_outdated_by(before):
             return
@@ -69,42 +71,35 @@ class _Counts:
 
     @property
     def pressure(self) -> BranchPressure:
-        """All that is counted."""
+        """The counts."""
         return BranchPressure(deletes=sum(self.deletes.get(token, 0) for token in self.record.tokens),
                               tombstones_listed=self.listed, sealed_tokens=len(self.record.sealed_tokens))
 
 
 class CompactionSensor(Printed):
-    """Counts what operations come across. Any thread may call any method.
+    """Counts the tombstones and sealed tokens that operations meet. Any thread may call any method.
 
-    What is counted of a token goes when the branch names the token no longer: after a commit, a reset, a compaction,
-    whichever process did it.
+    The counts of a token are dropped once the branch no longer names it, after a commit, a reset or a compaction of any
+    process.
 
     Args:
-        policy: decides which branches are in the set; default `PressurePolicy()`. Asked by `take` alone.
-        clock: what "now" is to the policy, and measures delays.
-        max_branches: how many branches are counted, at most; those that nothing happened on for longest are forgotten.
-
-    Raises:
-        InvalidInput: `max_branches` is less than 1.
+        policy: decides which branches are in the set; default `PressurePolicy()`. Only `take` calls it.
+        clock: "now" of the policy, and measures delays.
     """
 
-    def __init__(self, policy: SensePolicy | None = None, *, clock: Clock | None = None,
-                 max_branches: int = 10_000) -> None:
-        if max_branches < 1:
-            raise InvalidInput(f"max_branches is {max_branches}; give at least 1")
+    def __init__(self, policy: SensePolicy | None = None, *, clock: Clock | None = None) -> None:
         self._policy: SensePolicy = PressurePolicy() if policy is None else policy
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._branches: Lru[tuple[str, str], _Counts] = Lru(max_entries=max_branches)
+        self._branches: Lru[tuple[str, str], _Counts] = Lru(max_entries=_MAX_BRANCHES)
         self._lock = threading.Lock()
 
     # --- the set
 
     def take(self) -> tuple[CompactionTrigger, ...]:
-        """Return the branches to look at now; they stay in the set. Asks the policy about each that has changed.
+        """Return the branches to inspect now; they stay in the set. Calls the policy for each changed branch.
 
         Raises:
-            Exception: what the policy raises; it is asked again the next time.
+            Exception: of the policy; the next call retries it.
         """
         now, steady = self._clock.now(), self._clock.monotonic()
         with self._lock:
@@ -126,27 +121,27 @@ class CompactionSensor(Printed):
         return tuple(found)
 
     def put_off(self, repository: str, branch: str, seconds: float) -> None:
-        """Leave a branch out of `take` for so long: a refused attempt stays in the set, with a delay."""
+        """Skip a branch in `take` for some seconds: after a refused attempt it stays in the set, with a delay."""
         with self._lock:
             counts = self._branches.get((repository, branch))
             if counts is not None:
                 counts.not_before = self._clock.monotonic() + seconds
 
     def pressure(self, repository: str, branch: str) -> BranchPressure:
-        """Return what is counted for a branch now."""
+        """Return the present counts of a branch."""
         with self._lock:
             counts = self._branches.get((repository, branch))
             return BranchPressure() if counts is None else counts.pressure
 
     def seed(self, repository: str, branch: str, record: BranchRecord, *,
              tombstones: Mapping[StagingToken, int]) -> None:
-        """Count what lies on a branch, so that a start does not begin from nothing.
+        """Count the tombstones that earlier processes left on a branch, at a start.
 
         Args:
-            repository: whose branch.
-            branch: which branch.
+            repository: name of the repository.
+            branch: name of the branch.
             record: its record.
-            tombstones: how many each of its tokens holds; what was counted here meanwhile is among them.
+            tombstones: number in each of its tokens, including those that this sensor has counted.
         """
         with self._lock:
             counts = self._counts_of(repository, branch, record)
@@ -154,11 +149,11 @@ class CompactionSensor(Printed):
                 if token in counts.record.tokens:
                     counts.deletes[token] = max(number, counts.deletes.get(token, 0))
 
-    # --- what operations come across
+    # --- observations of operations
 
     def saw(self, repository: str, branch: str, record: BranchRecord) -> None:
-        """Note a state of a branch that an operation has read or written."""
-        # Called with every read: what changes nothing must cost nothing. A race here is put right by the next call.
+        """Note a record that an operation has read or written."""
+        # Called with every read, so an unchanged record takes no lock. The next call corrects a race here.
         counts = self._branches.get((repository, branch))
         if not record.sealed_tokens if counts is None else counts.record == record:
             return
@@ -173,19 +168,19 @@ class CompactionSensor(Printed):
                 counts.deletes[record.staging_token] = counts.deletes.get(record.staging_token, 0) + number
 
     def listed_tombstones(self, repository: str, branch: str, record: BranchRecord, number: int) -> None:
-        """Count tombstones that a page of a listing had to pass over."""
+        """Count tombstones that a page of a listing skipped."""
         with self._lock:
             counts = self._counts_of(repository, branch, record)
             if set(record.tokens) <= set(counts.record.tokens):
                 counts.listed += number
 
     def forget(self, repository: str, branch: str) -> None:
-        """Forget a branch that is gone."""
+        """Drop the counts of a deleted branch."""
         with self._lock:
             self._branches.drop((repository, branch))
 
     def _counts_of(self, repository: str, branch: str, record: BranchRecord) -> _Counts:
-        """Return what is counted of the branch, which has this record, or had it; it counts as changed."""
+        """Return the counts of a branch, updated with a record that may be outdated, and mark them as changed."""
         key = repository, branch
         counts = self._branches.get(key)
         if counts is None:
@@ -196,7 +191,7 @@ class CompactionSensor(Printed):
         return counts
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row for each branch that is counted."""
+        """Return one row for each counted branch."""
         with self._lock:
             return [{"repository": repository, "branch": branch, **attrs.asdict(counts.pressure)}
                     for (repository, branch), counts in self._branches.items()]
@@ -204,4 +199,4 @@ class CompactionSensor(Printed):
     def _summary(self) -> str:
         with self._lock:
             wanted = sum(counts.why is not None for _, counts in self._branches.items())
-        return f"{len(self._branches)} branches counted, {wanted} to be compacted"
+        return f"{len(self._branches)} branches counted, {wanted} to inspect"

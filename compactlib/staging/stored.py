@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stored form of branch records, commits, marks and owners: magic, version, length, JSON, checksum.
 
-`docs/formats/staging-records.md` says it to the byte.
+`docs/formats/staging-records.md` describes each byte.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StoredForm(Generic[T]):
         self._codec: JsonCodec[T] = JsonCodec(kind)
 
     def encode(self, value: T) -> bytes:
-        """The stored form of a value. O(size).
+        """Return the stored form of a value. O(size).
 
         Raises:
             InvalidInput: a field does not fit its type.
@@ -41,7 +41,7 @@ class StoredForm(Generic[T]):
         return self._frame.encode(len(body), body=body)
 
     def decode(self, data: bytes, place: str) -> T:
-        """The value of a stored form; `place` is where it was read, for errors. O(size).
+        """Return the value of a stored form; `place` names its cell in errors. O(size).
 
         Raises:
             CorruptData: the bytes are not those of such a form.
@@ -59,5 +59,5 @@ class StoredForm(Generic[T]):
 
 
 def damaged(place: str, expected: str, found: Any) -> CorruptData:
-    """Return the error of a stored form that is whole and says what cannot be."""
+    """Return the error of a whole stored form with an impossible value."""
     return CorruptData(path=place, offset=_BODY_OFFSET, expected=expected, found=str(found))

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`StagingTokens`: the staged entries of tokens, each token a partition of the key-value store; and the drop marks.
 
-A token is drawn at random, named by one branch record, and dropped; it never comes back. The step that takes tokens out
-of a record writes one *drop mark* with their names, so that there is no moment in which a token is in neither. The
-cleanup removes their entries after a grace period, and then the mark.
+A token is drawn at random, named by one branch record, and dropped; it is never reused. The step that removes tokens
+from a record writes a *drop mark* with their names, so that a token is always in a record or in a mark. The cleanup
+removes the entries after a grace period, and then the mark.
 
-A reset of a prefix fills a token before a record names it. It first writes a mark that says so (`is_prepared`), and the
-step that names the token deletes the mark, on the condition that it is unchanged. The cleanup *claims* such a mark
-before it empties the token: it rewrites it as that of a dropped one, and then no record can name the token any more.
+A reset of a prefix fills a token before a record names it. It first writes a mark with `is_prepared`. The step that
+names the token deletes the mark, on the condition that the mark is unchanged. The cleanup *claims* such a mark before
+it empties the token: it rewrites the mark as that of a dropped token. After that no record can name the token.
 
-1. A token that a record names has no mark, but for a late write (`mark_late`) to a token that was dropped meanwhile.
-2. A token that no record names has a mark, or holds nothing.
+1. A token that a record names has no mark, except one of a late write (`mark_late`) to an already dropped token.
+2. A token that no record names has a mark, or is empty.
 
 `docs/formats/staging-records.md` has the stored forms.
 """
@@ -49,9 +49,9 @@ class Staged:
     """One staged entry.
 
     Attributes:
-        record: the record put; `None` for a tombstone.
-        write_id: drawn by the operation that wrote it, so that a conditional put knows its own write again; zeros if
-            it will not be read.
+        record: the record; `None` for a tombstone.
+        write_id: drawn by the writing operation, so that a conditional put recognizes its own write; zeros if no
+            operation reads it.
     """
 
     record: Change
@@ -59,12 +59,12 @@ class Staged:
 
     @property
     def is_tombstone(self) -> bool:
-        """Whether it hides the key."""
+        """Whether this is a tombstone."""
         return self.record is None
 
 
 def encode_staged(staged: Staged) -> bytes:
-    """The stored form of a staged entry."""
+    """Return the stored form of a staged entry."""
     record = staged.record
     if record is None:
         return _ENTRY.encode(_TOMBSTONE, staged.write_id, 0)
@@ -72,7 +72,7 @@ def encode_staged(staged: Staged) -> bytes:
 
 
 def decode_staged(data: bytes, place: str) -> Staged:
-    """The entry of a stored form; `place` is where it was read, for errors."""
+    """Return the entry of a stored form; `place` names its cell in errors."""
     kind, write_id, identity_bytes, body = _ENTRY.decode(data, place)
     if kind == _TOMBSTONE and identity_bytes == len(body) == 0:
         return Staged(None, write_id)
@@ -100,10 +100,10 @@ class DropMark:
 
     Attributes:
         key: of the mark's cell.
-        branch: whose they were.
+        branch: the branch of the tokens.
         tokens: their names.
-        at: when the mark was written, in seconds since the epoch, by the clock of the process that did it.
-        is_prepared: whether a record may yet name the one token.
+        at: time of the write, in seconds since the epoch, by the writer's clock.
+        is_prepared: whether a record may still name the token.
         predicate: of the mark's cell.
     """
 
@@ -118,8 +118,8 @@ class DropMark:
 class StagingTokens:
     """Staged entries of tokens, and drop marks. Threads may share it.
 
-    Every method raises what the key-value store raises, and `CorruptData` or `Unsupported` for what cannot be read.
-    `random` must not repeat in any process (`random.SystemRandom()`).
+    Every method raises the errors of the key-value store, and `CorruptData` or `Unsupported` for unreadable entries.
+    `random` must not repeat values in any process (`random.SystemRandom()`).
     """
 
     def __init__(self, store: KVStore, partition: bytes, random: random.Random, clock: Clock) -> None:
@@ -129,7 +129,7 @@ class StagingTokens:
         self._clock = clock
 
     def draw(self) -> StagingToken:
-        """Return a token that was never used. No request."""
+        """Return a new token. No request."""
         return StagingToken(f"stg-{self._random.getrandbits(128):032x}")
 
     def draw_write_id(self) -> bytes:
@@ -143,9 +143,9 @@ class StagingTokens:
         return self._mark(DROPPED + b"%016x" % self._random.getrandbits(64), branch, tokens, is_prepared=is_prepared)
 
     def mark_prepared(self, branch: str, token: StagingToken) -> DropMark | None:
-        """Write the mark of a token that is filled before a record names it; `None` if it was claimed at once.
+        """Write the mark of a token that is filled before a record names it. Two requests.
 
-        Two requests.
+        Returns `None` if a cleanup has already claimed the mark.
         """
         put = self.mark(branch, [token], is_prepared=True)
         self.store.set(put.partition, put.key, put.value)
@@ -157,18 +157,18 @@ class StagingTokens:
         return mark if mark.is_prepared else None
 
     def mark_late(self, branch: str, token: StagingToken) -> None:
-        """Mark a dropped token into which an entry was written late: the cleanup may be over. One write."""
+        """Mark a dropped token after a late write to it, as the cleanup may have ended before. One write."""
         put = self.mark(branch, [token])
         self.store.set(put.partition, put.key, put.value)
 
     def marks(self) -> Iterator[DropMark]:
-        """Return every mark."""
+        """Yield every mark."""
         with self.store.scan(self._partition, prefix=DROPPED) as entries:
             for entry in entries:
                 yield self._decoded(entry.key, entry.value, entry.predicate)
 
     def claim(self, mark: DropMark) -> bool:
-        """Rewrite a prepared mark as that of a dropped token; returns whether it was still there. One write."""
+        """Rewrite a prepared mark as that of a dropped token. Return whether it was unchanged. One write."""
         put = self._mark(mark.key, mark.branch, mark.tokens, is_prepared=False)
         try:
             self.store.set_if(put.partition, put.key, put.value, mark.predicate)
@@ -177,7 +177,7 @@ class StagingTokens:
         return True
 
     def forget(self, marks: Iterable[DropMark]) -> None:
-        """Remove marks whose tokens are empty. One write for all, where the store takes so many."""
+        """Remove marks of empty tokens. One write, where the store takes as many keys."""
         change_many(self.store, self._partition, dict.fromkeys(mark.key for mark in marks))
 
     def _mark(self, key: bytes, branch: str, tokens: Iterable[StagingToken], *, is_prepared: bool) -> Put:
@@ -192,25 +192,26 @@ class StagingTokens:
 
     def get_many(self, tokens: Sequence[StagingToken], keys: Sequence[bytes],
                  ) -> dict[tuple[StagingToken, bytes], Staged]:
-        """Return the entries of keys in any of these tokens, tombstones included. One read for as many as it takes."""
+        """Return the entries of keys in tokens, tombstones included. One read for as many keys as the store takes."""
         cells = {(token_partition(token), key): (token, key) for token in tokens for key in keys}
         return {cells[cell]: decode_staged(found.value, _place(*cells[cell]))
                 for cell, found in get_many(self.store, cells).items()}
 
     def set_many(self, token: StagingToken, entries: Mapping[bytes, Staged]) -> None:
-        """Write entries, whatever was there. One write for as many as it takes; `OutcomeUnknown` if it ended after the
-        first of several.
+        """Write or overwrite entries. One write for as many keys as the store takes.
+
+        Raises `OutcomeUnknown` if a later of several writes fails.
         """
         change_many(self.store, token_partition(token),
                     {key: encode_staged(staged) for key, staged in entries.items()})
 
     def is_empty(self, token: StagingToken) -> bool:
-        """Whether the token holds no entry at all. One read."""
+        """Return whether the token has no entry. One read."""
         with self.store.scan(token_partition(token), page_size=1, keys_only=True) as entries:
             return next(entries, None) is None
 
     def remove_some(self, token: StagingToken, limit: int) -> int:
-        """Remove the first entries, at most `limit`; returns how many there were. For the cleanup of dropped tokens."""
+        """Remove at most `limit` entries of a dropped token, and return their number."""
         partition = token_partition(token)
         with self.store.scan(partition, keys_only=True) as entries:
             keys = [entry.key for entry in islice(entries, limit)]
@@ -219,21 +220,20 @@ class StagingTokens:
 
 
 class MergedTokens:
-    """The newest record or tombstone of every key of some tokens, in order of the keys; can seek. For one thread.
+    """Iterates over the newest record or tombstone of each key of tokens, in order of the keys. For one thread.
 
-    O(log tokens) for an entry. What a store raises goes through, and never ends the stream early: the next call goes on
-    with the same entry.
+    O(log tokens) for an entry. After an error of the store, the next call continues with the same entry.
 
     Args:
-        tokens: where the entries are.
-        newest_first: which tokens.
+        tokens: holds the entries.
+        newest_first: the tokens to merge.
         start: begin at the first key >= `start`.
-        prefix: only staged keys that begin so.
-        page_size: how many entries to ask each token for at first.
-        base: the oldest layer, already at `start`; it goes on behind the prefix.
+        prefix: only staged keys with this prefix.
+        page_size: size of the first page read of each token.
+        base: the oldest layer, already at `start`; it is not limited to the prefix.
 
     Attributes:
-        scanned: how many entries were read so far, those that a newer one hides included.
+        scanned: number of entries read, including hidden ones.
     """
 
     def __init__(self, tokens: StagingTokens, newest_first: Sequence[StagingToken], start: bytes = b"", *,
@@ -244,8 +244,8 @@ class MergedTokens:
                         for token in newest_first]
         self._base = base
         self._heap: list[tuple[bytes, int, Change]] = []
-        self._filled = 0  # how many layers are in the heap, if they hold anything more
-        self._given: bytes | None = None  # the last key: its entries are passed over first
+        self._filled = 0  # number of layers whose next entry, if any, is in the heap
+        self._given: bytes | None = None  # the last key: its older entries are skipped first
 
     def __iter__(self) -> Self:
         return self
@@ -269,7 +269,7 @@ class MergedTokens:
         return self._given, record
 
     def seek(self, key: bytes) -> None:
-        """Go on with the first key >= `key`."""
+        """Continue with the first key >= `key`."""
         for scan in self._staged:
             scan.seek(key)
         if self._base is not None:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frozen values of the committed layer: records, changes, ranges, differences, and what an apply did.
-"""
+"""The values of the committed layer: records, changes, ranges, differences, and the counts of an apply."""
 
 from __future__ import annotations
 
@@ -27,11 +26,11 @@ MAX_PART_BYTES: Final = 40 << 20
 
 @attrs.frozen
 class Record:
-    """What a key holds.
+    """The value of a key.
 
     Attributes:
-        identity: distinguishes two values of one key: equal identities mean "nothing changed", whatever the data. May
-            be empty.
+        identity: identifies the value: a write with an equal identity changes nothing, even with other data. May be
+            empty.
         data: the value itself; may be empty.
     """
 
@@ -40,7 +39,7 @@ class Record:
 
     @classmethod
     def of(cls, data: bytes) -> Record:
-        """A record whose identity is the digest of its data, so that every change of data is seen as one."""
+        """Return a record whose identity is the digest of its data, so that every change of data counts."""
         return cls(Digest.of(data).value, data)
 
 
@@ -48,20 +47,20 @@ TOMBSTONE: Final = None
 """The change that removes a key."""
 
 Change: TypeAlias = Record | None
-"""What an apply does to one key: put this record, or remove it (`TOMBSTONE`)."""
+"""A change of one key: put this record, or remove the key (`TOMBSTONE`)."""
 
 Changes: TypeAlias = Iterable[tuple[bytes, Change]]
 """Changes in strictly ascending order of their keys."""
 
 MergeStrategy: TypeAlias = Literal["fail", "source_wins", "destination_wins"]
-"""What a merge does about a key that both sides changed differently."""
+"""How a merge resolves a key that both sides changed in different ways."""
 
 Kind: TypeAlias = Literal["added", "changed", "removed"]
-"""What happened to a key from the left to the right side of a diff."""
+"""The kind of a difference from the left to the right side."""
 
 
 def are_same(one: Record | None, other: Record | None) -> bool:
-    """Whether two states of one key are one: both absent, or of one identity."""
+    """Return whether two states of a key are equal: both absent, or of the same identity."""
     if one is None or other is None:
         return one is other
     return one.identity == other.identity
@@ -69,7 +68,7 @@ def are_same(one: Record | None, other: Record | None) -> bool:
 
 @attrs.frozen
 class Difference:
-    """One key that is not the same on both sides. The same shape whatever found it.
+    """A key whose states differ on the two sides.
 
     Attributes:
         kind: `"added"` (only on the right), `"removed"` (only on the left), `"changed"` (two identities).
@@ -85,7 +84,7 @@ class Difference:
 
     @classmethod
     def between(cls, key: bytes, left: Record | None, right: Record | None) -> Difference | None:
-        """The difference between two states of one key; `None` if there is none: both absent, or of one identity."""
+        """Return the difference between two states of a key; `None` if they are equal (`are_same`)."""
         if left is None:
             return None if right is None else cls("added", key, None, right)
         if right is None:
@@ -95,14 +94,14 @@ class Difference:
 
 @attrs.frozen
 class RangeEntry:
-    """One range as its metarange knows it, without opening it.
+    """The entry of a range in its metarange.
 
     Attributes:
         range_id: names the content.
         min_key: its first key.
         max_key: its last key.
-        count: how many records.
-        size_bytes: their logical size: see `compactlib.staging.ranges.split.record_bytes`.
+        count: number of records.
+        size_bytes: their logical size, as of `compactlib.staging.ranges.split.record_bytes`.
     """
 
     range_id: RangeId
@@ -117,8 +116,8 @@ class RangeFile:
     """The file of one committed range, for readers of its format. See `CommittedView.files`.
 
     Attributes:
-        path: its key in the object store: what stands behind the folder of `LocalObjects`, or behind `s3://bucket/`.
-        rows: how many records it holds.
+        path: its key in the object store: the path below the folder of `LocalObjects` or `s3://bucket/`.
+        rows: number of records.
         size_bytes: the logical size of its records: keys, identities and data before compression.
         first_key: its first key.
         last_key: its last key.
@@ -133,12 +132,12 @@ class RangeFile:
 
 @attrs.frozen
 class StoredFile:
-    """A range or metarange file, as a listing of the object store shows it.
+    """A file of the committed layer, as listed by the object store.
 
     Attributes:
-        id: the `RangeId` or `MetaRangeId` it is stored under.
+        id: its `RangeId` or `MetaRangeId`; the name of a mark.
         size_bytes: length of the file.
-        modified_at: when it was written, in seconds since the epoch by the store's clock.
+        modified_at: time of the write, in seconds since the epoch by the store's clock.
     """
 
     id: str
@@ -148,13 +147,13 @@ class StoredFile:
 
 @attrs.frozen(kw_only=True)
 class Applied(Printed):
-    """What an apply (or a merge) made, and what it cost. Counts are against the base it was applied to.
+    """The result and the counts of an apply or a merge, against its base.
 
     Attributes:
-        metarange_id: the result; the base's own id if nothing changed.
-        added: keys that the base did not have.
+        metarange_id: the result; the base's id without changes.
+        added: keys that the base does not have.
         changed: keys whose identity changed.
-        removed: keys that the base had.
+        removed: keys that only the base has.
         ranges_reused: ranges of the base taken over unread.
         ranges_read: ranges of the base that were opened.
         ranges_written: ranges of the result that the base did not have.
@@ -174,18 +173,18 @@ class Applied(Printed):
 
     @property
     def changes(self) -> int:
-        """How many keys are not what they were; 0 means the result is the base in content."""
+        """Number of changed keys; 0: the result has the content of the base."""
         return self.added + self.changed + self.removed
 
 
 @attrs.frozen(kw_only=True)
 class LiveMetaRanges:
-    """What a garbage collection has to keep.
+    """The metaranges that a garbage collection keeps.
 
     Attributes:
-        needed: metaranges that branches stand on: if one of them cannot be read, nothing may be deleted.
-        history: those of the commits before; kept as far as they are there. A commit that was brought back may have
-            lost some of its ancestors' to an earlier collection.
+        needed: metaranges of HEADs and compactions. If one cannot be read, nothing is deleted.
+        history: metaranges of the earlier commits, as far as they exist: an earlier collection may have deleted some
+            of the ancestors of a commit that became reachable again.
     """
 
     needed: frozenset[MetaRangeId] = frozenset()
@@ -194,7 +193,7 @@ class LiveMetaRanges:
 
 @attrs.frozen(kw_only=True)
 class Collected(Printed):
-    """What a garbage collection of ranges and metaranges did.
+    """The counts of a garbage collection of ranges and metaranges.
 
     Attributes:
         metaranges_deleted: metarange files deleted.
@@ -202,9 +201,9 @@ class Collected(Printed):
         bytes_freed: the lengths of those files.
         live: files that a live metarange needs.
         live_bytes: the lengths of those files.
-        young: unreachable files younger than the grace period, used again within it, or another collection's.
+        young: unreachable files that are younger than the grace period, reused within it, or another collection's.
         young_bytes: the lengths of those files.
-        gone: metaranges of the history that are not there any more.
+        gone: missing metaranges of the history.
     """
 
     metaranges_deleted: int = 0
@@ -218,10 +217,10 @@ class Collected(Printed):
 
 
 def check_key(key: bytes) -> None:
-    """Pass the key of a record: 1 to `MAX_KEY_BYTES` bytes, any bytes.
+    """Validate the key of a record: 1 to `MAX_KEY_BYTES` bytes, any bytes.
 
     Raises:
-        InvalidInput: it is empty, too long, or not `bytes`.
+        InvalidInput: the key is empty, too long, or not `bytes`.
     """
     if not isinstance(key, bytes):
         raise InvalidInput(f"a key is bytes, found {type(key).__name__}")

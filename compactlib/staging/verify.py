@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`verify` reads all of a repository and lists what is damaged or missing; `audit` checks for contradictions alone."""
+"""`verify` reads a whole repository and lists damaged and missing parts; `audit` checks for contradictions only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compactlib.budget import Budget
 from compactlib.errors import AuditFailed, CorruptData, Unsupported
 from compactlib.kv import KVEntry
 from compactlib.report import Finding, VerifyReport
-from compactlib.staging.commits import Commit
+from compactlib.staging.commits import Commit, walk
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BranchNotFound, CommitNotFound, MetaRangeNotFound
 from compactlib.staging.names import (
@@ -23,14 +23,15 @@ from compactlib.staging.names import (
     repository_partition,
     token_partition,
 )
+from compactlib.staging.reclaim import live_of
 from compactlib.staging.record import BranchRecord, decode_branch_record
 from compactlib.staging.tokens import decode_mark, decode_staged
-from compactlib.staging.values import LiveMetaRanges, MetaRangeId
+from compactlib.staging.values import LiveMetaRanges
 
 T = TypeVar("T")
 
-_LOOKS: Final = 3
-"""How often what was not found is looked for again, because a branch moved on meanwhile."""
+_RETRIES: Final = 3
+"""Retries after a missing file, as a branch may have changed during the check."""
 
 
 def verify(context: StagingContext, budget: Budget) -> VerifyReport:
@@ -43,15 +44,15 @@ def verify(context: StagingContext, budget: Budget) -> VerifyReport:
             records.check(token_partition(token), b"", decode_staged)
     findings = records.findings
     if not findings:
-        # A metarange that cannot be read is among the findings of the ranges.
+        # The check of the ranges finds unreadable metaranges.
         with contextlib.suppress(CorruptData, Unsupported):
             findings += [Finding("contradiction", place, what) for place, what in _contradictions(context)]
     live = _live(branches, commits, findings)
     ranges = context.committed.verify(live, budget=budget)
-    for _ in range(_LOOKS):
+    for _ in range(_RETRIES):
         if ranges.is_sound:
             break
-        # Collected, because a branch names it no longer since it was read?
+        # A collection may have deleted it, if a branch no longer names it.
         again = _Records(context, budget)
         before, live = live, _live(again.branches(), again.commits(), [])
         if live == before:
@@ -68,7 +69,7 @@ def audit(context: StagingContext) -> None:
 
 
 class _Records:
-    """What the key-value store holds of a repository, read entry by entry; what cannot be read is a finding."""
+    """Reads a repository's entries in the key-value store; an unreadable entry is a finding."""
 
     def __init__(self, context: StagingContext, budget: Budget) -> None:
         self.findings: list[Finding] = []
@@ -113,37 +114,27 @@ class _Records:
 
 def _live(branches: dict[str, BranchRecord], commits: dict[CommitId, Commit], findings: list[Finding],
           ) -> LiveMetaRanges:
-    """What the branches need, and their history; a commit that is not there is a finding."""
-    heads = {record.commit_id for record in branches.values() if record.commit_id is not None}
-    needed = {record.compacted_metarange_id for record in branches.values()
-              if record.compacted_metarange_id is not None}
-    history: set[MetaRangeId] = set()
-    waiting, seen = list(heads), set(heads)
-    while waiting:
-        commit_id = waiting.pop()
-        commit = commits.get(commit_id)
-        if commit is None:
+    """Return the metaranges of the branches and of their history; a missing commit is a finding."""
+    def get(commit_id: CommitId) -> Commit | None:
+        if commit_id not in commits:
             findings.append(Finding("missing", f"commit {commit_id}", "a branch or a commit names it"))
-            continue
-        (needed if commit_id in heads else history).add(commit.metarange_id)
-        fresh = set(commit.parents) - seen
-        seen |= fresh
-        waiting += fresh
-    return LiveMetaRanges(needed=frozenset(needed), history=frozenset(history - needed))
+        return commits.get(commit_id)
+
+    return live_of(branches.values(), lambda heads: walk(heads, get))
 
 
 def _contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
-    """Where a record says what is not so, and what. Branches that move meanwhile are looked at again.
+    """Yield the place and the description of each contradiction. Re-reads a branch that changes during the check.
 
-    A branch names a commit, metarange or token that is not there, a token that was dropped or that another branch
-    names; or a commit's generation is not one more than its parents'.
+    A branch names a missing commit or metarange, a dropped token, or a token of another branch; or a commit's
+    generation is not 1 + the highest of its parents.
     """
     owners: dict[StagingToken, str] = {}
     marked = _marked(context)
     for branch, found in context.branches.list():
         record: BranchRecord | None = found
         while record is not None and _problem(context, marked, record) is not None:
-            marked = _marked(context)  # perhaps only because it moved since they were read
+            marked = _marked(context)  # the branch may have changed after the first read
             problem = _problem(context, marked, record)
             if problem is None:
                 break

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`BranchView`: one state of a branch, seen through its layers; `consistently`, which reads until a view held; and
-`CommittedView`: a commit, which never changes.
+"""`BranchView`: one state of a branch, read through its layers. `CommittedView`: an immutable commit. `consistently`:
+repeats a read until its view was valid.
 
-A view is only a list of places: the tokens of a record, and the metarange under them. While a view is read, a commit or
-a compaction may move the contents of those places elsewhere, and a cleanup may empty them. A read through a view is
-therefore worth something only if the branch's record still names all its layers afterwards. One place needs no second
-look: what lies in the staging token is newer than everything else, and a write that is newer still was not acknowledged
-before the read began.
+A view is a list of layers: the tokens of a record, and the metarange under them. During a read, a commit or a
+compaction may move the entries of these layers, and a cleanup may remove them. So a read is valid only if the branch's
+record still names all its layers afterwards. A key found in the staging token needs no second check: the staging token
+is the newest layer, and a newer write was not acknowledged before the read began.
 
-What is uncommitted is defined by result: a key is uncommitted if the branch gives another answer for it than HEAD. A
-staged entry therefore always decides alone, also when it restores what HEAD has: then a difference that a compaction
-made of the same key is no longer one.
+A key is uncommitted if the branch and HEAD read it differently. So a staged entry alone decides about its key. If it
+restores the record of HEAD, the key is not uncommitted, even if the compacted metarange differs.
 """
 
 from __future__ import annotations
@@ -33,17 +31,17 @@ from compactlib.staging.values import Difference, MetaRangeId, RangeFile, Record
 T = TypeVar("T")
 
 _MAX_CELLS: Final = 10_000
-"""Entries asked for in one call: as many sealed tokens are read at once."""
+"""Entries read in one request; bounds how many sealed tokens are read together."""
 
 
 @attrs.frozen
 class Found:
-    """Where a key was found.
+    """The layer and the record of a key.
 
     Attributes:
-        layer: 0 for the staging token, 1 and up for the sealed ones, newest first; one more for the base; `None` if no
-            layer holds anything of the key.
-        record: its value; `None` if it has none: no record anywhere, or a tombstone on top.
+        layer: 0 for the staging token, then the sealed tokens, newest first, then the base; `None` if no layer holds
+            the key.
+        record: the newest record; `None` for a tombstone, or if no layer holds the key.
     """
 
     layer: int | None = None
@@ -51,7 +49,7 @@ class Found:
 
     @property
     def in_staging_token(self) -> bool:
-        """Whether it was found where writes go."""
+        """Whether the staging token holds the key."""
         return self.layer == 0
 
 
@@ -62,7 +60,7 @@ class BranchView:
     Attributes:
         context: the stores.
         record: the branch's record.
-        head: the metarange of HEAD; `None` if nothing was ever committed.
+        head: the metarange of HEAD; `None` without a commit.
     """
 
     context: StagingContext
@@ -71,7 +69,7 @@ class BranchView:
 
     @classmethod
     def of(cls, context: StagingContext, branch: str, record: BranchRecord) -> BranchView:
-        """Return the view of a record. Reads the HEAD commit, if it is not in memory."""
+        """Return the view of a record. Reads the HEAD commit, unless cached."""
         context.activity.read(branch, record)
         return cls(context, record, context.commits.metarange_of(record.commit_id))
 
@@ -83,7 +81,7 @@ class BranchView:
     # --- keys
 
     def find_many(self, keys: Sequence[bytes], *, first_layer: int = 0) -> dict[bytes, Found]:
-        """Return where the newest record or tombstone of each key is: two requests, and each range of the base once."""
+        """Return the newest record or tombstone of each key. Two requests, and each range of the base once."""
         found = self.find_staged(keys, first_layer=first_layer)
         missing = [key for key, place in found.items() if place.layer is None]
         if missing:
@@ -93,7 +91,7 @@ class BranchView:
         return found
 
     def find_staged(self, keys: Sequence[bytes], *, first_layer: int = 0) -> dict[bytes, Found]:
-        """The same in the tokens alone: one request for the staging token, one for all sealed ones."""
+        """As `find_many`, in the tokens only. A request for the staging token, and one for all sealed tokens."""
         found = dict.fromkeys(keys, Found())
         tokens, missing = self.record.tokens, list(keys)
         step = max(1, _MAX_CELLS // max(1, len(keys)))
@@ -117,10 +115,10 @@ class BranchView:
                                     page_size=request.limit + 1, base=self.context.committed.scan(self.base, start)),
                        request)
 
-    # --- what is uncommitted
+    # --- uncommitted changes
 
     def diff_page(self, request: ListRequest) -> DiffPage:
-        """Return one page of what differs from HEAD."""
+        """Return one page of the differences from HEAD."""
         differences: list[Difference] = []
         last: bytes | None = None
         scanned = 0
@@ -135,19 +133,19 @@ class BranchView:
         return DiffPage(differences=tuple(differences), next_after=None, scanned=scanned)
 
     def first_uncommitted(self, *, include_staging: bool = True) -> Difference | None:
-        """The first difference from HEAD; `None` if there is none. May read all staged entries."""
+        """Return the first difference from HEAD, or `None`. May read all staged entries."""
         found = self.uncommitted(page_size=1, include_staging=include_staging)
         return next((difference for _, difference in found if difference is not None), None)
 
     def uncommitted(self, start: bytes = b"", *, prefix: bytes = b"", page_size: int | None = None,
                     include_staging: bool = True) -> Iterator[tuple[bytes, Difference | None]]:
-        """Every key that might differ from HEAD, in order, with its difference or `None`.
+        """Yield every key that a token or a compaction changed, in order, with its difference from HEAD or `None`.
 
         Args:
             start: begin at the first key >= `start`.
-            prefix: only keys that begin so.
-            page_size: how many entries to ask each token for at first.
-            include_staging: `False` leaves the staging token out, as if nothing had been written to it.
+            prefix: only keys with this prefix.
+            page_size: size of the first page read of each token.
+            include_staging: `False` skips the staging token.
         """
         start = max(start, prefix)
         committed, end = self.context.committed, upper_bound(prefix)
@@ -174,18 +172,17 @@ class BranchView:
 
 def consistently(context: StagingContext, branch: str, read: Callable[[BranchView], T], *,
                  holds: Callable[[T], bool] = lambda _: False) -> T:
-    """Read through views of a branch until one held.
+    """Read through views of a branch until a view is still valid after the read.
 
     Args:
         context: the stores.
         branch: the branch's name.
-        read: reads through a view. What it raises goes through, but not the absence of a file that the branch names no
-            longer.
-        holds: whether a result holds without a second look.
+        read: reads through a view. Its errors pass through, except that of a file that the branch no longer names.
+        holds: whether a result is valid without re-reading the record.
 
     Raises:
         BranchNotFound: there is no such branch.
-        TooManyTries: the layers were replaced under every try.
+        TooManyTries: the layers were replaced during every try.
     """
     record = context.branches.read(branch)
     for _ in context.branches.tries():
@@ -206,7 +203,7 @@ def consistently(context: StagingContext, branch: str, read: Callable[[BranchVie
 
 
 def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
-    """The keys of one call, each once.
+    """Return the distinct keys of one call.
 
     Raises:
         TooManyKeys: more than `MAX_BATCH_KEYS`.
@@ -222,12 +219,12 @@ def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
 
 @attrs.frozen
 class CommittedView:
-    """The records of one commit: they never change, and staged or compacted ones are never among them (G6).
+    """The records of one commit. They are immutable, and never staged or compacted records (G6).
 
     Attributes:
         context: the stores.
-        ref: what was asked for, for the errors.
-        commit_id: the commit; `None` for a branch without one, which is empty.
+        ref: the commit id or branch's name of the call, for errors.
+        commit_id: the commit; `None` for a branch without a commit, which is empty.
         metarange_id: its records.
     """
 
@@ -238,15 +235,15 @@ class CommittedView:
 
     @classmethod
     def of(cls, context: StagingContext, ref: str) -> CommittedView:
-        """The records that a branch's HEAD, or a commit, has now."""
+        """Return the view of a commit, or of a branch's present HEAD."""
         commit_id = context.resolve(ref)
         return cls(context, ref, commit_id, context.commits.metarange_of(commit_id))
 
     def get(self, key: bytes) -> Record:
-        """The record of a key.
+        """Return the record of a key.
 
         Raises:
-            RecordNotFound: the commit has none.
+            RecordNotFound: the commit has no record of the key.
         """
         check_key(key)
         record = self.context.committed.get(self.metarange_id, key)
@@ -255,7 +252,7 @@ class CommittedView:
         return record
 
     def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
-        """The records of those keys that have one.
+        """Return the records of the keys that exist.
 
         Raises:
             TooManyKeys: more than 1000 were given.
@@ -264,25 +261,25 @@ class CommittedView:
 
     def list(self, *, prefix: bytes = b"", delimiter: bytes = b"", after: bytes | None = None, limit: int = 1000,
              ) -> ListPage:
-        """One page of a listing; see `Branch.list`."""
+        """Return one page of a listing; see `Branch.list`."""
         request = ListRequest(prefix=prefix, delimiter=delimiter, after=after, limit=limit,
                               max_scanned=self.context.options.max_scanned)
         start = request.start()
         return ListPage() if start is None else page_of(self.context.committed.scan(self.metarange_id, start), request)
 
     def records(self, prefix: bytes = b"") -> Iterator[tuple[bytes, Record]]:
-        """Every record whose key begins so, in order."""
+        """Yield every record whose key has a prefix, in order."""
         for key, record in self.context.committed.scan(self.metarange_id, prefix):
             if not key.startswith(prefix):
                 return
             yield key, record
 
     def files(self) -> tuple[RangeFile, ...]:
-        """Return the files that hold these records, one for each range, in the order of their keys.
+        """Return the files of these records, one for each range, in order of their keys.
 
-        With `ParquetFormat` they are Parquet files that other tools open. Uncommitted changes are not in them. A file
-        stays as long as a branch reaches the commit, and after that for the `range_grace_seconds` of the repository.
-        Reads the metarange and opens no range.
+        With `ParquetFormat` they are Parquet files for other tools. They hold no uncommitted changes. A file stays
+        while a branch reaches the commit, and then for the repository's `range_grace_seconds`. Reads the metarange,
+        and no range.
 
         Raises:
             MetaRangeNotFound: the metarange was collected.

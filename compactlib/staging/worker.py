@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StagingWorker`: compacts the branches in the sensor's set, and reclaims now and then; one `PeriodicService`.
+"""`StagingWorker`: compacts the branches that the sensor triggers, and reclaims periodically; one `PeriodicService`.
 
-Each turn surveys repositories that were added, compacts the branches that the sensor gives, and reclaims what is due.
-What fails, and what a policy does not want now, is put off with a growing delay; it keeps nothing else back.
+Each turn surveys new repositories, compacts the triggered branches, and reclaims where that is due. A failed operation,
+and a branch that a policy does not want compacted, is retried after a growing delay, and delays nothing else.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _FIRST_DELAY_SECONDS: Final = 1.0
 _SHORTEST_DELAY_SECONDS: Final = 0.1
 _LONGEST_DELAY_SECONDS: Final = 3600.0
 _UNWANTED_SECONDS: Final = 300.0
-"""When a branch is asked about again that the repository's policy did not want compacted."""
+"""Delay of a branch after an empty plan without an `again_at`."""
 
 
 @attrs.define
 class _Upkeep:
-    """A repository that the worker looks after; when its survey and its reclaim are due, by the steady clock."""
+    """A repository of the worker; when its survey and its reclaim are due, by the steady clock."""
 
     repository: Repository
     survey_at: float | None
@@ -54,44 +54,42 @@ class _Upkeep:
 
 
 class StagingWorker:
-    """Compacts the branches that a sensor gives, and reclaims. It owns neither the sensor nor the repositories.
+    """Compacts the branches that a sensor triggers, and reclaims. It owns neither the sensor nor the repositories.
 
-    `open` makes a repository that is joined to the worker's sensor and observer, and takes it in; one that was made
-    elsewhere (with `sensor=worker.sensor`) is given to `add`. Both may be called at any time.
+    `open` makes a repository with the worker's sensor and observer, and adds it. `add` takes a repository made with
+    `sensor=worker.sensor`. Both may be called at any time. Adding a repository surveys it: the worker counts the staged
+    tombstones of each branch, up to `max_scanned`, for the sensor.
 
-    Without `start`, `run_pending` does in the caller's thread what is due. The work of a worker is done one after the
-    other, in one thread.
+    Without `start`, `run_pending` runs the due operations in the caller's thread. A worker runs its operations one
+    after another, in one thread.
 
     Args:
-        sensor: gives the branches; default one of the worker's own, with the default policy.
-        repositories: whose branches; those of other repositories are left to other workers.
-        policy: decides what is carried out, instead of each repository's own.
-        executor: who rewrites.
-        reclaim_seconds: how often to reclaim, at first when it starts; `None`: never.
-        surveys: whether it begins by showing the sensor what earlier processes left on each branch. Reads the staged
-            entries of each, up to `max_scanned`.
-        clock: for what is due when.
-        budget: what the work may use up together; cancel it to stop.
-        observer: notified of branches that are taken up and of work that failed; the repositories' own are notified of
-            compactions. Those that `open` makes have this one.
+        sensor: triggers branches; default: a new sensor with the default policy.
+        repositories: to add; triggers of other repositories are left to other workers.
+        policy: instead of each repository's.
+        executor: runs the rewrites.
+        reclaim_seconds: period of reclaims, the first of which runs at the start; `None`: never.
+        clock: for due times.
+        budget: limits of all operations together; cancel it to stop.
+        observer: notified of triggers and failures; the observers of the repositories are notified of compactions.
+            Repositories made by `open` have this observer.
 
     Raises:
-        InvalidInput: two repositories have one name, or `reclaim_seconds` is not positive.
+        InvalidInput: two repositories have the same name, or `reclaim_seconds` is not positive.
     """
 
     def __init__(self, sensor: CompactionSensor | None = None, repositories: Iterable[Repository] = (), *,
                  policy: StagingPolicy | None = None, executor: Executor | None = None,
-                 reclaim_seconds: float | None = DEFAULT_RECLAIM_SECONDS, surveys: bool = True,
-                 clock: Clock | None = None, budget: Budget | None = None, observer: Observer | None = None) -> None:
+                 reclaim_seconds: float | None = DEFAULT_RECLAIM_SECONDS, clock: Clock | None = None,
+                 budget: Budget | None = None, observer: Observer | None = None) -> None:
         if reclaim_seconds is not None and not reclaim_seconds > 0:
             raise InvalidInput(f"reclaim_seconds is {reclaim_seconds}; give more than 0, or None")
         self.sensor: CompactionSensor = CompactionSensor(clock=clock) if sensor is None else sensor
-        """What gives the branches: `sensor=worker.sensor` joins a repository to it."""
+        """Triggers branches. Give it to repositories as `sensor=worker.sensor`."""
         self._clock: Clock = SystemClock() if clock is None else clock
         self._policy = policy
         self._executor = executor
         self._reclaim_seconds = reclaim_seconds
-        self._surveys = surveys
         self._budget = budget
         self._observer = Observers(observer)
         self._upkeep: dict[str, _Upkeep] = {}
@@ -107,23 +105,23 @@ class StagingWorker:
 
     @property
     def failures(self) -> int:
-        """How often a piece of work failed."""
+        """Number of failed operations."""
         return self._failures + self._service.failures
 
     @property
     def last_error(self) -> BaseException | None:
-        """What it failed with last."""
+        """The last failure."""
         return self._last_error or self._service.last_error
 
     def open(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
              policy: StagingPolicy | None = None, options: StagingOptions | None = None,
              stores: OpenStores | None = None, rng: Random | None = None) -> Repository:
-        """Make a repository whose branches the sensor counts, and that this worker compacts. Close it yourself.
+        """Make a repository with the worker's sensor, clock and observer, and add it. The caller closes it.
 
-        Arguments and errors are those of `Repository`; its clock and observer are the worker's.
+        Arguments and errors as for `Repository`.
 
         Raises:
-            InvalidInput: there is a repository of this name.
+            InvalidInput: the worker has a repository of this name.
         """
         repository = Repository(store, committed, name=name, policy=policy, options=options, stores=stores,
                                 clock=self._clock, rng=rng, sensor=self.sensor, observer=self._observer)
@@ -131,45 +129,45 @@ class StagingWorker:
         return repository
 
     def add(self, repository: Repository) -> None:
-        """Look after a repository from now on: survey it, reclaim, and compact. Adding it again does nothing.
+        """Survey, compact and reclaim a repository from now on. Idempotent.
 
         Raises:
-            InvalidInput: there is another one of this name.
+            InvalidInput: the worker has another repository of this name.
         """
         now = self._clock.monotonic()
         known = self._upkeep.setdefault(repository.name, _Upkeep(
-            repository, now if self._surveys else None, None if self._reclaim_seconds is None else now))
+            repository, now, None if self._reclaim_seconds is None else now))
         if known.repository is not repository:
-            raise InvalidInput(f"two repositories are named {repository.name!r}; give one of each name, or remove one "
+            raise InvalidInput(f"two repositories are named {repository.name!r}; give each its own name, or remove the "
                                f"first")
         self._service.wake()
 
     def remove(self, name: str) -> None:
-        """Look after a repository no more. What is done with it now is its last; closing the repository cancels it.
+        """Remove a repository. A running operation continues; closing the repository cancels it.
 
         Raises:
-            NotFound: there is no repository of this name.
+            NotFound: the worker has no repository of this name.
         """
         if self._upkeep.pop(name, None) is None:
             known = ", ".join(map(repr, self._upkeep)) or "none"
-            raise NotFound(f"there is no repository {name!r}; known is {known}")
+            raise NotFound(f"there is no repository {name!r}; the worker has {known}")
 
     def start(self) -> None:
-        """Begin, in one thread of its own; starting again does nothing. After `stop` it begins anew."""
+        """Start the worker's thread. Idempotent; also after `stop`."""
         self._service.start()
 
     def run_pending(self) -> int:
-        """Do in the caller's thread what is due; for hosts without threads. Returns how many pieces of work it did."""
+        """Run the due operations in the caller's thread, for hosts without threads, and return their number."""
         before = self._done
         self._service.wake()
         self._service.run_pending()
         return self._done - before
 
     def stop(self, *, wait_seconds: float = 30.0) -> None:
-        """Begin nothing more, cancel what runs, and wait for its end. What was cancelled has changed nothing.
+        """Cancel the running operation, start no other, and wait. A cancelled operation changes nothing.
 
         Raises:
-            Busy: it has not ended in time, or called from within its own work; it ends all the same.
+            Busy: the operation has not ended in time, or is the caller; the worker stops after it.
         """
         self._service.cancel()
         if self._lent is not None:
@@ -177,7 +175,7 @@ class StagingWorker:
         self._service.stop(wait_seconds=wait_seconds)
 
     def status(self) -> Table:
-        """Return a table with a row for each branch to be compacted, and one for each repository."""
+        """Return a table with a row for each triggered branch and each repository."""
         now = self._clock.monotonic()
         rows: list[dict[str, Any]] = [
             {"repository": each.repository, "branch": each.branch, "why": each.why, "reclaim_in_seconds": None}
@@ -197,12 +195,12 @@ class StagingWorker:
     # --- a turn
 
     def _turn(self, budget: Budget) -> None:
-        """Do all that is due, one after the other."""
+        """Run all due operations, one after another."""
         for work in self._due():
             budget.check()
             self._lent = lent = (budget if self._budget is None else self._budget).child()
             if budget.cancelled:
-                return  # stopped just now, before the budget was known
+                return  # `stop` was called before it could see this budget
             work(lent)
             if lent.cancelled:
                 return
@@ -229,7 +227,7 @@ class StagingWorker:
         wait: float | None = None
         upkeep = self._upkeep.get(trigger.repository)
         if upkeep is None:
-            return  # removed meanwhile
+            return  # removed since the trigger
         repository = upkeep.repository
         self._observer.event("staging_compaction_triggered", repository=key[0], branch=key[1], why=trigger.why)
 
@@ -280,9 +278,7 @@ class StagingWorker:
             upkeep.survey_at = self._clock.monotonic() + _growing(upkeep.failures)
 
     def _attempt(self, what: str, work: Callable[[], object]) -> bool:
-        """Do a piece of work; returns whether it succeeded. That others are at it, or that a budget ran out, is no
-        failure (both are `Busy`).
-        """
+        """Run an operation and return whether it succeeded. `Busy`, as of a spent budget, is no failure."""
         try:
             work()
         except Busy:
@@ -290,7 +286,7 @@ class StagingWorker:
         except Exception as error:
             self._last_error = error
             self._failures += 1
-            _LOGGER.warning("%s failed, and is tried again", what, exc_info=error)
+            _LOGGER.warning("%s failed, and is retried", what, exc_info=error)
             self._observer.event("staging_worker_failed", work=what, error=type(error).__name__, message=str(error),
                                  failures=self.failures)
             return False

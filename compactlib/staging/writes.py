@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes of keys: written to the staging token, acknowledged only if it still is the staging token afterwards.
+"""Writes of keys: a write to the staging token is acknowledged only if the token is still the staging token afterwards.
 
-A commit or a compaction seals the token before it reads it. So a write that finds its token still in place was made
-before any seal, and is in whatever comes of it; one that does not may have come too late, and is made again in the new
+A commit or a compaction seals the token before it reads it. So a write whose token is still in place was made before
+any seal, and is in the result of the next seal. Any other write may have been too late, and is repeated in the new
 token.
 
-A delete of a key that no layer holds anything of writes nothing. But "nothing" must be true of the whole branch at one
-moment, so that it counts only if the record is the same afterwards. And a tombstone in a sealed token is something: it
-may be one that this very delete left there after the token was read by a commit. A reset of a key is a put of what HEAD
-has, under the same rules.
+A delete of a key that no layer holds writes nothing. "No layer" must hold for the whole branch at one moment, so the
+delete counts only if the record is unchanged afterwards. A tombstone in a sealed token counts as held: this same delete
+may have written it after a commit had read the token. A reset of a key is a put of its state in HEAD, under the same
+rules.
 
-A write under a condition is one `transact`: the branch record is unchanged, the cell in the staging token is unchanged,
-the entry is put. Nothing can come in between, and of several writers one wins. An entry carries the id of its write, so
-that a call whose `transact` got no answer finds its own entry.
+A conditional write is one `transact`: if the branch record and the cell in the staging token are unchanged, it writes
+the entry. So of several writers one wins. An entry has the id of its write, so that a call whose `transact` got no
+answer recognizes its own entry.
 """
 
 from __future__ import annotations
@@ -33,11 +33,9 @@ from compactlib.staging.errors import (
     MetaRangeNotFound,
     PreconditionFailed,
     RangeNotFound,
-    TooManyKeys,
     TooManyTries,
 )
 from compactlib.staging.names import token_partition
-from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import ResetReport
 from compactlib.staging.tokens import Staged, decode_staged, encode_staged
@@ -45,25 +43,25 @@ from compactlib.staging.values import MAX_PART_BYTES, Record, are_same, check_ke
 from compactlib.staging.view import BranchView, checked_keys
 
 Expected: TypeAlias = Record | Exists | None
-"""The state that a conditional write demands: this record (by identity), any record (`EXISTS`), or none (`None`)."""
+"""The expected state of a key: this record (by identity), any record (`EXISTS`), or no record (`None`)."""
 
 Decide: TypeAlias = Callable[[Record | None], Staged | None]
-"""Given the record of a key, what to write; `None` to leave it. What it raises ends the call; may be called again."""
+"""Returns the entry to write for the record of a key, or `None` to write nothing. May be called several times."""
 
 
 @attrs.frozen
 class _Batch:
-    """What to write into a staging token.
+    """Entries for a staging token.
 
     Attributes:
-        entries: of these keys.
-        stands_on: what of the record must be the same afterwards.
-        fresh: how many tombstones are among them that were not there.
+        entries: by key.
+        condition: the part of the record that must be unchanged afterwards.
+        fresh: number of tombstones that the token did not have.
         result: of the call.
     """
 
     entries: Mapping[bytes, Staged]
-    stands_on: Callable[[BranchRecord], object]
+    condition: Callable[[BranchRecord], object]
     fresh: int = 0
     result: Any = None
 
@@ -82,18 +80,13 @@ def _all_of_it(record: BranchRecord) -> object:
 
 def _write_until_held(context: StagingContext, branch: str, operation: str,
                       make: Callable[[BranchView], _Batch]) -> Any:
-    """Write a batch; again, with waits, until what it stands on was still so afterwards. Returns its result.
+    """Write a batch until its condition holds afterwards, with waits between the tries. Return its result.
 
     Args:
         context: the stores.
         branch: the branch's name.
         operation: for errors and events.
-        make: makes the batch of the branch as it was read last.
-
-    Raises:
-        TooManyTries: the branch changed under every try.
-        OutcomeUnknown: a token took the batch, and what has become of the branch since could not be seen.
-        BranchNotFound: there is no such branch any more.
+        make: returns the batch for the branch as read last.
     """
     was_taken = False
     refused: CompactlibError | None = None
@@ -116,7 +109,7 @@ def _write_until_held(context: StagingContext, branch: str, operation: str,
             except (SlowDown, OutcomeUnknown) as error:
                 if not isinstance(error, SlowDown) and not isinstance(error.__cause__, SlowDown):
                     raise
-                was_taken = was_taken or isinstance(error, OutcomeUnknown)  # some of it
+                was_taken = was_taken or isinstance(error, OutcomeUnknown)  # a part
                 refused = error
                 continue
             if batch.entries:
@@ -124,7 +117,7 @@ def _write_until_held(context: StagingContext, branch: str, operation: str,
                 now = _seen_after_write(context, branch, operation, record)
             else:
                 now = context.branches.read(branch)
-            if batch.stands_on(now) == batch.stands_on(record):
+            if batch.condition(now) == batch.condition(record):
                 if batch.fresh:
                     context.activity.wrote_tombstones(branch, now, batch.fresh)
                 return batch.result
@@ -133,24 +126,24 @@ def _write_until_held(context: StagingContext, branch: str, operation: str,
         raise
     except CompactlibError as error:
         if was_taken:
-            raise _unknown(operation, branch, f"a token took what was written, was replaced, and the next try ended in "
+            raise _unknown(operation, branch, f"a token took the write and was replaced, and the next try raised "
                                               f"{error}") from error
         raise
 
 
 def _seen_after_write(context: StagingContext, branch: str, operation: str, before: BranchRecord) -> BranchRecord:
-    """Return the branch as it is now, after something was written to its token; read again and again."""
-    def look() -> BranchRecord | None:
+    """Return the present record after a write to its token; re-read until the store answers."""
+    def read() -> BranchRecord | None:
         try:
             return context.branches.read(branch)
         except BranchNotFound:
             return None
 
-    now = resolve_unknown(look, _unknown(
-        operation, branch, "what was written was taken, and whether the branch still names the token that took it "
-        "cannot be seen"), clock=context.clock, rng=context.rng)
+    now = resolve_unknown(read, _unknown(
+        operation, branch, "a token took the write, and whether the branch still names the token cannot be read"),
+        clock=context.clock, rng=context.rng)
     if now is None or before.staging_token not in now.tokens:
-        # The token may have been emptied before this was written.
+        # The cleanup may have emptied the token before this write.
         with contextlib.suppress(CompactlibError):
             context.tokens.mark_late(branch, before.staging_token)
     if now is None:
@@ -164,20 +157,17 @@ def _unknown(operation: str, branch: str, detail: str) -> OutcomeUnknown:
 
 def put_many(context: StagingContext, branch: str, items: Mapping[bytes, bytes]) -> None:
     """Write records; see `Branch.put_many`."""
-    if len(items) > MAX_BATCH_KEYS:
-        raise TooManyKeys(count=len(items), limit=MAX_BATCH_KEYS)
-    for key in items:
-        check_key(key)
+    checked_keys(items)
     batch = _Batch({key: Staged(_record_of(data)) for key, data in items.items()}, _token)
     _write_until_held(context, branch, "put", lambda view: batch)
 
 
 def _record_of(data: bytes) -> Record:
-    """Return the record of some data; a buffer is copied."""
+    """Return the record of data; copies a buffer."""
     held = b"".join((data,))  # `bytes` would make zeros of a number
     if len(held) > MAX_PART_BYTES:
-        raise InvalidInput(f"a record of {len(held)} bytes was given, one holds at most {MAX_PART_BYTES}; split it, or "
-                           f"keep the data elsewhere and a reference to it here")
+        raise InvalidInput(f"a record of {len(held)} bytes was given; the limit is {MAX_PART_BYTES}; split it, or "
+                           f"store the data elsewhere and a reference to it here")
     return Record.of(held)
 
 
@@ -196,14 +186,14 @@ def delete_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> 
 
 
 def reset_key(context: StagingContext, branch: str, key: bytes) -> ResetReport:
-    """Make one key what it is in HEAD; see `Branch.reset_key`."""
+    """Restore a key to its state in HEAD; see `Branch.reset_key`."""
     check_key(key)
 
     def make(view: BranchView) -> _Batch:
         place, committed = view.find_staged((key,))[key], context.committed
         head = committed.get(view.head, key)
         if place.layer is None and (view.base == view.head or committed.get(view.base, key) == head):
-            return _Batch({}, _all_of_it, result=ResetReport(why="the key is what it is in HEAD"))
+            return _Batch({}, _all_of_it, result=ResetReport(why="the key is as in HEAD"))
         is_fresh = head is None and not (place.in_staging_token and place.record is None)
         return _Batch({key: Staged(head)}, _token_and_head, int(is_fresh),
                       ResetReport(records_restored=int(head is not None), tombstones=int(head is None)))
@@ -212,7 +202,7 @@ def reset_key(context: StagingContext, branch: str, key: bytes) -> ResetReport:
     return report
 
 
-# ----------------------------------------------------------------------------------------- writes under a condition
+# ---------------------------------------------------------------------------------------------- conditional writes
 
 
 def put_if(context: StagingContext, branch: str, key: bytes, data: bytes, expected: Expected) -> None:
@@ -228,7 +218,7 @@ def delete_if(context: StagingContext, branch: str, key: bytes, expected: Expect
 
 
 def update(context: StagingContext, branch: str, key: bytes, change: Callable[[Record | None], bytes | None]) -> None:
-    """Make the new data of a key of its record; see `Branch.update`."""
+    """Replace a key's data by a function of its record; see `Branch.update`."""
     def decide(record: Record | None) -> Staged | None:
         data = change(record)
         return None if data is None else Staged(_record_of(data))
@@ -247,7 +237,7 @@ def _expecting(branch: str, key: bytes, expected: Expected, staged: Staged) -> D
 
 def _write_conditionally(context: StagingContext, branch: str, key: bytes, decide: Decide, operation: str,
                          ) -> BranchRecord:
-    """Write in one step what `decide` makes of the record; returns the branch's record before."""
+    """Write the entry that `decide` returns, in one step. Return the branch's record before."""
     check_key(key)
     for number in context.branches.tries():
         if number > 1:
@@ -255,7 +245,7 @@ def _write_conditionally(context: StagingContext, branch: str, key: bytes, decid
         try:
             return _try_conditionally(context, branch, key, decide, operation)
         except PredicateFailed:
-            continue  # the branch has another staging token by now
+            continue  # the branch has another staging token
     raise TooManyTries(operation=operation, branch=branch, tries=context.options.retries.tries)
 
 
@@ -284,8 +274,8 @@ def _try_conditionally(context: StagingContext, branch: str, key: bytes, decide:
             return Fate.UNKNOWN
         if cells[home] == attempt.found[home]:
             return Fate.PENDING
-        # The branch has moved on, so that the write's condition never holds again. A token that is not named any more
-        # may have been emptied, and then its cell says nothing.
+        # The branch record has changed, so the write cannot take effect later. If the record does not name the token,
+        # the cleanup may have emptied the token, and the cell proves nothing.
         return Fate.LOST if token in context.branches.record_in(cells, branch).tokens else Fate.UNKNOWN
 
     return context.branches.swap(branch, swapped, operation=operation, also_read=[cell], judge=judge)

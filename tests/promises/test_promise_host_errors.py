@@ -300,7 +300,7 @@ def repository(**how: Any) -> Repository:
 
 def staging_worker(host: Host, **how: Any) -> Seen:
     sensor = CompactionSensor(PressurePolicy(deletes=1))
-    with StagingWorker(sensor, reclaim_seconds=None, surveys=False, **how) as worker:
+    with StagingWorker(sensor, reclaim_seconds=None, **how) as worker:
         made = worker.open(MemoryStore(), CommittedRanges(MemoryObjects(), range_format=PlainFormat()))
         main = made.create_branch("main")
         main.put_many({b"%d" % number: b"noon" for number in range(10)})
@@ -328,7 +328,7 @@ def staging_worker_observer(host: Host) -> Seen:
 
 
 def staging_sensor_policy(host: Host) -> Seen:
-    with StagingWorker(CompactionSensor(MistakenPolicy(host)), reclaim_seconds=None, surveys=False) as worker:
+    with StagingWorker(CompactionSensor(MistakenPolicy(host)), reclaim_seconds=None) as worker:
         with worker.open(MemoryStore(), CommittedRanges(MemoryObjects(), range_format=PlainFormat())) as made:
             main = made.create_branch("main")
             main.put(b"a", b"noon")

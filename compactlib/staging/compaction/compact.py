@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Compactor`: replaces the tokens of a branch by a metarange that says the same, with two compare-and-sets.
+"""`Compactor`: replaces the tokens of a branch by an equivalent metarange, with two compare-and-sets.
 
-1. *Seal.* The staging token becomes the newest sealed one, a fresh token takes the writes, the start time is noted.
+1. *Seal.* The staging token becomes the newest sealed token, a new token takes the writes, and the record notes the
+   start time.
 2. *Rewrite.* All sealed tokens are applied to the base: the compacted metarange if there is one, else HEAD's.
-3. *Swap.* If HEAD, the compacted metarange and the sealed tokens are still those of step 1, the record names the result
-   instead, and the tokens are marked as dropped, in one step. If the result equals HEAD, the record names none.
+3. *Swap.* If HEAD, the compacted metarange and the sealed tokens are those of step 1, the record names the result
+   instead, and the tokens are marked as dropped, in one step. If the result equals HEAD, the record names no compacted
+   metarange.
 4. *Reclaim.* `Repository.reclaim` removes the entries of dropped tokens after a grace period.
 
-Readers see the same before and after each step (G3). A write is acknowledged only if the token it went into was still
-the staging token afterwards; so whatever is acknowledged was in a sealed token before step 2 began, or went into a
-newer one. A crash after step 1 costs one sealed token more, after step 2 a metarange without a reference. The
-compaction yields to every other change: a commit, a reset, a move of HEAD or another compaction in between makes it
-lose (`LostRace`); it costs other writers at most one more try.
+No step changes reads (G3). A write is acknowledged only if its token is still the staging token afterwards. So every
+acknowledged write was in a sealed token before step 2 began, or is in a newer token. A crash after step 1 leaves one
+more sealed token; a crash after step 2 leaves an unreachable metarange. The compaction yields to every other change: a
+commit, a reset, a move of HEAD or another compaction makes it raise `LostRace`. Another writer retries at most once
+because of it.
 
-Comparing the sealed tokens alone in step 3 is not enough, although the published design asks for no more: a hard reset
-may move HEAD and leave them as they were.
+The published design compares the sealed tokens alone in step 3. That is not enough: a hard reset may move HEAD and keep
+the sealed tokens.
 """
 
 from __future__ import annotations
@@ -56,21 +58,21 @@ from compactlib.staging.values import Applied, MetaRangeId
 from compactlib.staging.view import BranchView, consistently
 
 COMPACTS: Final = "compaction of branch "
-"""The kind of a run, with the branch's name."""
+"""Prefix of the kind of a run; the branch's name follows."""
 _ENTRIES_BETWEEN_CHECKS: Final = 1000
 _NO_ROOM_SECONDS: Final = 60.0
-"""When to ask for room again."""
+"""Delay of a retry after the object store had no room."""
 
 
 class Compactor:
-    """View, plan and compact the branches of one repository, at most one compaction of a branch at a time.
+    """Views, plans and compacts the branches of one repository, at most one compaction of a branch at a time.
 
-    Between processes the compare-and-sets of the branch's record decide; the guard only saves work that would be lost.
+    The compare-and-sets of the branch's record decide between processes; the guard only saves work that would be lost.
 
     Attributes:
-        outcomes: how often a compaction ended in what: `compacted`, `skipped`, `lost_race`, `error`.
+        outcomes: number of compactions by outcome: `compacted`, `skipped`, `lost_race`, `error`.
         last_error: the last exception of a host's policy or fence.
-        failures: how often that was.
+        failures: number of these exceptions.
     """
 
     def __init__(self, context: StagingContext, guard: Guard, policy: StagingPolicy | None = None,
@@ -87,7 +89,7 @@ class Compactor:
     # --- sense and plan
 
     def view(self, branch: str, budget: Budget) -> StagingView:
-        """Return what lies on a branch at one moment; see `Repository.view`."""
+        """Return the view of a branch at one moment; see `Repository.view`."""
         return consistently(self._context, branch, lambda view: self._seen(branch, view, budget))
 
     def _seen(self, branch: str, view: BranchView, budget: Budget) -> StagingView:
@@ -97,7 +99,7 @@ class Compactor:
         touched: set[int] = set()
         puts = tombstones = staged_bytes = run = longest_run = 0
         last = b""  # the last tombstone
-        following: bytes | None = b""  # a key of the base; the first behind `last`, if it lies behind it
+        following: bytes | None = b""  # a key of the base: if above `last`, the first such key
         for number, (key, record) in enumerate(islice(MergedTokens(context.tokens, view.record.tokens), limit)):
             if number % _ENTRIES_BETWEEN_CHECKS == 0:
                 budget.check()
@@ -115,7 +117,7 @@ class Compactor:
                         base.seek(last + b"\0")
                     following = next((found for found, _ in base), None)
                 if following is not None and following < key:
-                    run = 0  # it is alive
+                    run = 0  # a live key lies between
             run, last = run + 1, key
             longest_run = max(longest_run, run)
         return StagingView(
@@ -125,15 +127,15 @@ class Compactor:
             bytes_available=committed.available_bytes())
 
     def plan(self, policy: StagingPolicy | None, view: StagingView) -> StagingPlan:
-        """Return what the policy makes of a view. No request."""
+        """Return the policy's plan for a view. No request."""
         if view.repository != self._context.repository:
-            raise InvalidInput(f"the view is one of repository {view.repository!r}, and this one is "
-                               f"{self._context.repository!r}; take one with view()")
+            raise InvalidInput(f"the view is of repository {view.repository!r}, expected {self._context.repository!r}; "
+                               f"make one with view()")
         chosen = self._policy if policy is None else policy
         choice = chosen.choose(view, self._context.clock.now())
         if not isinstance(choice, StagingChoice):
-            raise InvalidInput(f"the policy {chosen.name!r} answered {choice!r}; choose() answers a StagingChoice, "
-                               f"also to say that nothing is to be done")
+            raise InvalidInput(f"the policy {chosen.name!r} returned {choice!r}; choose() returns a StagingChoice, "
+                               f"an empty one to do nothing")
         return plan_for(view, choice, PolicyRecord.of(chosen))
 
     # --- compact
@@ -192,17 +194,17 @@ class Compactor:
                                              sealed_before=len(sealed.sealed_tokens))
             return self._committed(report, sealed, fence)
         except BranchNotFound:
-            raise _lost(branch, "the branch was deleted meanwhile") from None
+            raise _lost(branch, "another caller deleted the branch") from None
         except BudgetSpent as error:
             if error.reason != "bytes" or left is None:
                 raise
             needed = max(plan.bytes_to_copy or 0, left + 1)
-            raise BudgetSpent(f"branch {branch!r} is committed all at once, and begins anew each time: the budget had "
+            raise BudgetSpent(f"branch {branch!r} is compacted as a whole, from the start each time: the budget had "
                               f"{left} bytes left ({error.spent_bytes} bytes spent in all); give at least {needed}",
                               reason=error.reason, spent_bytes=error.spent_bytes, needed_bytes=needed) from error
 
     def _seal(self, view: StagingView, *, was_given: bool) -> BranchRecord:
-        """Step 1, if the branch has the layers of the view; returns the record, with what is to be compacted sealed."""
+        """Step 1, if the branch has the layers of the view. Returns the record after the seal."""
         context, changed = self._context, list[str]()
 
         def change(record: BranchRecord) -> BranchRecord | None:
@@ -211,8 +213,8 @@ class Compactor:
                 return None
             if len(record.sealed_tokens) < MAX_SEALED_TOKENS and not context.tokens.is_empty(record.staging_token):
                 record = record.sealed_with(context.tokens.draw())
-            # Else there is no room for one more, which this compaction makes; or nothing in the staging token, so that
-            # sealing it would make every writer try again for nothing.
+            # Else the record has no room for another token, until this compaction; or the staging token is empty, and
+            # a seal would make every writer retry for nothing.
             return attrs.evolve(record, compaction_started_at=context.clock.now())
 
         try:
@@ -222,17 +224,17 @@ class Compactor:
         if not changed:
             return sealed
         if was_given:
-            raise OutdatedPlan(branch=view.branch, detail=f"{', '.join(changed)} changed meanwhile")
+            raise OutdatedPlan(branch=view.branch, detail=f"{', '.join(changed)} changed since")
         raise _lost(view.branch, "another writer changed the branch before its token was sealed", step="seal")
 
     def _rewrite(self, task: CompactTokens, branch: str, sealed: BranchRecord, executor: Executor | None,
                  budget: Budget, observer: Observer) -> Applied:
-        """Step 2; returns what was made, once it has been read."""
+        """Step 2. Returns the result after reading it back."""
         runs: Executor = LocalExecutor(clock=self._context.clock) if executor is None else executor
         try:
             try:
                 [outcome] = answers_of(runs, [task], budget=budget, observer=observer)
-            except Exception as error:  # whatever a host's executor raises
+            except Exception as error:  # of a host's executor
                 raise own_error(task.name, error) from error
             if isinstance(outcome, RewriteFailure):
                 raise outcome.error
@@ -242,15 +244,15 @@ class Compactor:
                                    f"its own base and tokens")
             self._context.committed.check(outcome.applied.metarange_id, task.base)
         except (MetaRangeNotFound, RangeNotFound):
-            # Collected because the branch no longer names it? Then another writer has won.
+            # If it was collected because the branch no longer names it, another writer has won.
             if self._context.branches.read(branch).seals_since(sealed) is None:
-                raise _lost(branch, "the branch left the base of the compaction meanwhile") from None
+                raise _lost(branch, "another writer replaced the base of the compaction") from None
             raise
         return outcome.applied
 
     def _committed(self, report: StagingCompactionReport, sealed: BranchRecord, fence: CommitFence | None,
                    ) -> StagingCompactionReport:
-        """Carry out the swap inside the fence. If the fence refuses after it, it stands, and the error says so."""
+        """Swap inside the fence. If the fence refuses after the swap, raise `CompactionFailed` with the report."""
         is_swapped = False
         try:
             with contextlib.nullcontext() if fence is None else fence.guard():
@@ -264,7 +266,7 @@ class Compactor:
         return report
 
     def _swap(self, branch: str, sealed: BranchRecord, result: MetaRangeId | None) -> BranchRecord:
-        """Step 3. It yields at once to a collection: trying again within milliseconds would meet it again."""
+        """Step 3. Yields to a collection without a retry, which would meet the same collection."""
         collected = False
 
         def change(record: BranchRecord) -> BranchRecord | None:
@@ -273,7 +275,7 @@ class Compactor:
             if newer is None or (newer and self._context.options.on_new_sealed == "abort"):
                 return None
             if result is not None:
-                # The record was read after the files were made: they may have been collected before.
+                # The record was read after the files were written: they may have been collected in between.
                 try:
                     self._context.committed.claim(result)
                 except (BeingCollected, MetaRangeNotFound):
@@ -286,7 +288,7 @@ class Compactor:
             return update.after
         if collected and result is not None:
             raise BeingCollected(id=result)
-        raise _lost(branch, "a commit, reset, move of HEAD or other compaction changed the branch meanwhile")
+        raise _lost(branch, "a commit, reset, move of HEAD or other compaction changed the branch")
 
     # --- checks
 
@@ -298,12 +300,12 @@ class Compactor:
         about = "about" if view.all_seen else "more than"
         return StagingCompactionReport(
             branch=view.branch, again_at=self._context.clock.now() + _NO_ROOM_SECONDS,
-            why=f"{about} {needed:,} bytes of ranges would be written, and there is room for {available:,}; make room, "
+            why=f"{about} {needed:,} bytes of ranges would be written, with room for {available:,}; make room, "
                 f"or have reclaim() collect ranges that are not needed")
 
     def _require_mine(self, plan: StagingPlan, branch: str, policy: StagingPolicy | None) -> None:
         if policy is not None:
-            raise InvalidInput("a plan and a policy were given; give one of them: the plan has been chosen already")
+            raise InvalidInput("a plan and a policy were given; give one of them: a policy has chosen the plan already")
         view = plan.view
         if (view.repository, view.branch) != (self._context.repository, branch):
             raise InvalidInput(f"the plan is for branch {view.branch!r} of repository {view.repository!r}, and not for "

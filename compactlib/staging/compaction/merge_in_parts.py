@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MergeInParts`: the rewrite of a staging compaction as parts that run anywhere at once, for large branches.
+"""`MergeInParts`: the rewrite of a staging compaction in parallel parts, in any processes, for large branches.
 
-Changes are put as objects, in order. The keys are divided into parts; where a part runs, its changes are read and
-applied to the ranges of the base among its keys. This process cuts anew what the borders between parts ask for, and
-publishes the metarange. The ids are those of a merge in one part.
+This process writes the changes as objects, in order, and divides the keys into parts. A part reads its changes and
+applies them to the base's ranges of its keys. This process cuts the ranges at the borders of parts again, and publishes
+the metarange. The ids are those of a merge in one part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import attrs
 
 from compactlib._arguments import require_whole
 from compactlib.budget import Budget
-from compactlib.clock import Clock
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors import LocalExecutor
 from compactlib.objects import ObjectRef, ObjectStore, read_checked
@@ -41,9 +40,9 @@ _MOST_SAMPLES: Final = 10_000
 _PieceT = TypeVar("_PieceT", "_ChangesFile", RangeEntry)
 
 RunParts: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
-"""Calls a function with each part, in any processes, and gives the results in the order of the parts.
+"""Calls a function with each part, in any processes, and yields the results in the order of the parts.
 
-Function, parts and results are picklable. What a call raises, it raises; a call may be repeated.
+Function, parts and results are picklable. It raises the errors of the calls; a call may be repeated.
 """
 
 
@@ -52,50 +51,47 @@ class MergeInParts:
 
     Args:
         committed: the layer to change.
-        open_objects: opens the object store of `committed` where a part runs; picklable.
+        open_objects: opens the object store of `committed` in the process of a part; picklable.
         run_parts: runs the parts.
-        partitions: into how many parts the keys are divided, >= 1.
-        clock: for the seconds in the results.
+        partitions: number of parts, >= 1.
     """
 
     def __init__(self, committed: CommittedRanges, open_objects: Callable[[], ObjectStore], run_parts: RunParts, *,
-                 partitions: int = 8, clock: Clock | None = None) -> None:
+                 partitions: int = 8) -> None:
         require_whole("partitions", partitions, 1)
         self._committed: CommittedRanges = committed
         self._open_objects: Callable[[], ObjectStore] = open_objects
         self._run_parts: RunParts = run_parts
         self._partitions: int = partitions
-        self._clock: Clock | None = clock
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
-        """Run one task after the other, see `Executor.run`.
+        """Run the tasks one after another; see `Executor.run`.
 
-        The budget is asked before the parts of a task begin, and charged with what they wrote; they do not see it.
+        The budget is checked before the parts of a task begin, and charged with their bytes after them.
 
         Raises:
-            InvalidInput: a task is not one of a staging compaction.
+            InvalidInput: a task is not of a staging compaction.
         """
         listed: list[RewriteTask] = []
         for task in tasks:
             if not isinstance(task, CompactTokens):
                 raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; this runs CompactTokens only")
             listed.append(attrs.evolve(task, stores=_InParts(task.stores, self)))
-        return LocalExecutor(clock=self._clock).run(listed, budget=budget, observer=observer)
+        return LocalExecutor().run(listed, budget=budget, observer=observer)
 
     def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
               observer: Observer | None = None) -> Applied:
-        """The same as `CommittedRanges.apply`; the observer is told nothing.
+        """Apply changes as `CommittedRanges.apply` does, without events.
 
-        Changes go through this process and the object store to the parts; base ranges are read by the parts, and
-        those without changes are not read.
+        Changes pass through this process and the object store to the parts. The parts read the base's ranges that have
+        changes.
 
         Raises:
-            UnsortedKeys, NilValue: as for `CommittedRanges.apply`.
-            BeingCollected: likewise.
-            BudgetSpent: nothing more may be done; asked before the parts begin.
-            RangeNotFound, DamagedRange: as a part found it.
-            Exception: whatever running the parts raised.
+            UnsortedKeys, NilValue, BeingCollected: as for `CommittedRanges.apply`.
+            BudgetSpent: the budget ran out before the parts began.
+            RangeNotFound, DamagedRange: raised by a part.
+            Exception: of `run_parts`.
         """
         given = Budget() if budget is None else budget
         given.check()
@@ -112,7 +108,7 @@ class MergeInParts:
             merge = _MergePart(self._open_objects, files.prefix, rule, metarange.rule, files.range_format)
             merged = list(self._run_parts(merge, parts))
         finally:
-            # Those that are left, as by a process that died, are removed by a garbage collection.
+            # A garbage collection removes leftovers, as of a process that died.
             with suppress(CompactlibError):
                 files.objects.delete([each.ref.key for each in staged])
         made: list[ClosedRange] = []
@@ -130,7 +126,7 @@ class MergeInParts:
 
 @attrs.frozen
 class _InParts:
-    """The stores of a task, in whose committed layer changes are applied in parts."""
+    """Opens the stores of a task, with a committed layer that applies changes in parts."""
 
     stores: OpenStores
     committed: Any
@@ -152,7 +148,7 @@ class _ChangesFile:
 
 @attrs.frozen
 class _Part:
-    """The keys above `above`, up to `last` unless that is `None`: the changes and ranges among which theirs are."""
+    """The keys above `above` and up to `last` (`None`: all), with the changes and ranges that may hold them."""
 
     above: bytes
     last: bytes | None
@@ -161,7 +157,7 @@ class _Part:
 
 
 def _put(files: RangeFiles, changes: Changes, staged: list[_ChangesFile]) -> list[bytes]:
-    """Put the changes where the parts can read them, a bounded batch at a time; some of their keys, evenly chosen."""
+    """Write the changes as objects, in bounded batches. Return an even sample of their keys."""
     samples: list[bytes] = []
     every = 1
     for batch in batches_of(changes):
@@ -174,12 +170,14 @@ def _put(files: RangeFiles, changes: Changes, staged: list[_ChangesFile]) -> lis
 
 
 def _bounds(base: MetaRange, rule: SplitRule, samples: Sequence[bytes], count: int) -> list[bytes]:
-    """The last keys of all parts but the last, which have about as many changes and ranges to read. They are those of
-    ranges, but where several parts share one range, or lie behind the last."""
+    """Return the last keys of all parts except the last, so that parts have about equal changes and ranges to read.
+
+    A bound is the last key of a range, unless several parts share a range, or follow the last range.
+    """
     ends = [entry.max_key for entry in base.entries]
-    # Under another rule, every range is cut anew.
+    # Under another rule, every range is rewritten.
     read = {base.find(key) for key in samples} - {len(ends)} if base.rule == rule else range(len(ends))
-    # All changes together weigh as much as all ranges that are read.
+    # All changes together weigh as much as all ranges read.
     weighed = sorted([*samples, *(ends[place] for place in read for _ in range(-(-len(samples) // len(read))))])
     bounds = set[bytes]()
     for place, keys in groupby((weighed[len(weighed) * number // count] for number in range(1, count)), base.find):
@@ -190,7 +188,7 @@ def _bounds(base: MetaRange, rule: SplitRule, samples: Sequence[bytes], count: i
 
 
 def _between(pieces: Sequence[_PieceT], above: bytes, last: bytes | None) -> Sequence[_PieceT]:
-    """Those that may have keys above the one and up to the other, of pieces in order."""
+    """Return the pieces, given in order, that may have keys above `above` and up to `last`."""
     start = bisect_right(pieces, above, key=lambda each: each.max_key)
     stop = len(pieces) if last is None else bisect_right(pieces, last, key=lambda each: each.min_key)
     return pieces[start:stop]
@@ -205,7 +203,7 @@ class _MergePart:
     range_format: RangeFormat
 
     def __call__(self, part: _Part) -> tuple[list[ClosedRange], Counter[str]]:
-        """The ranges that come out, the first and last of which may be cut anew, and the counts of `Apply`."""
+        """Return the ranges of a part, of which the caller may cut the first and last again, and the counts."""
         with self.open_objects() as objects:
             files = RangeFiles(objects, prefix=self.prefix, range_format=self.range_format, cache_bytes=0)
             apply = Apply(files, self.rule, MetaRange(self.base_rule, part.ranges),
@@ -223,22 +221,21 @@ def _changes(objects: ObjectStore, part: _Part) -> Iterator[ChangeBatch]:
 
 def stitch(files: RangeFiles, rule: SplitRule, base: MetaRange, base_id: MetaRangeId | None,
            made: Iterable[ClosedRange], budget: Budget) -> Applied:
-    """Join ranges that several writers made side by side into the metarange that one writer would have made.
+    """Join ranges of parallel writers into the metarange of a single writer.
 
-    Each writer began where perhaps no range begins, and stopped where perhaps none ends. So wherever a range is not
-    closed by the rule, or does not begin at a cut, it is read and cut anew together with what follows, until the cuts
-    meet: a range or two at each border between two writers.
+    A writer's first range may not begin at a cut, and its last range may not end at one. Such a range is read and cut
+    again together with the following ranges, until the cuts meet: a range or two at each border of two writers.
 
     Args:
-        files: where ranges are read and written.
-        rule: where they are cut.
-        base: ranges that need not be written again.
-        base_id: its id, which needs not be published.
-        made: ranges of the base and new ones, in any order; they must not overlap.
-        budget: asked before each range is written.
+        files: reads and writes ranges.
+        rule: cuts ranges.
+        base: its ranges are not written again.
+        base_id: its id, which is not published again.
+        made: ranges of the base and new ranges, in any order, without overlaps.
+        budget: charged before each write of a range.
 
     Returns:
-        What was read and written here, and how many ranges are the base's; the keys are not counted.
+        The counts of ranges read, written and reused here; keys are not counted.
     """
     writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget)
     ordered = sorted(made, key=lambda closed: closed.entry.min_key)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rewrite of a compaction as a task that any executor can run: tokens and a base in, a metarange out.
+"""The rewrite of a compaction as a task for any executor: from tokens and a base to a metarange.
 
-It changes nothing that is read: ranges and metaranges are immutable and named after their content. So it may run
-twice, at once, or die half-way; garbage collection removes what was made in vain.
+Ranges and metaranges are immutable and named by their content, so a task is idempotent: it may run twice, concurrently,
+or die at any step. Garbage collection removes its orphans.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from compactlib.staging.tokens import MergedTokens, StagingTokens
 from compactlib.staging.values import Applied, MetaRangeId
 
 OpenStores: TypeAlias = Callable[[], AbstractContextManager[tuple[StagingTokens, CommittedRanges]]]
-"""Opens the tokens to read and the committed layer to read and write, where a task runs, and closes them behind it.
+"""Opens the tokens and the committed layer in the process of a task, and closes them after it.
 
-An executor that runs tasks in another process needs a picklable one, which opens its own connections there.
+Must be picklable for executors with other processes, and opens its own connections there.
 """
 
 
 @attrs.frozen
 class StoresForWorkers:
-    """Stores that are opened where a rewrite runs, and closed behind it; picklable if its functions are.
+    """Opens stores in the process of a rewrite, and closes them after it; picklable if its functions are.
 
     Attributes:
         open_store: opens the key-value store of the repository.
@@ -52,12 +52,12 @@ class StoresForWorkers:
 
 @attrs.frozen(kw_only=True)
 class CompactedTokens(RewriteResult):
-    """What `CompactTokens` made.
+    """The result of `CompactTokens`.
 
     Attributes:
-        base: as the task has it.
-        newest_first: likewise.
-        applied: the merge and its numbers.
+        base: of the task.
+        newest_first: of the task.
+        applied: the metarange and the counts.
     """
 
     base: MetaRangeId | None
@@ -70,9 +70,9 @@ class CompactTokens:
     """Apply sealed tokens to a base. O(staged entries + ranges they touch); memory for one range at a time.
 
     Attributes:
-        name: unique within one call of an executor.
-        stores: where it reads and writes.
-        base: the metarange to apply them to; `None` if nothing was ever committed.
+        name: unique within a call of an executor.
+        stores: opens the stores.
+        base: the metarange to apply the tokens to; `None` without a commit.
         newest_first: the tokens; of each key the newest entry counts.
     """
 
@@ -82,7 +82,7 @@ class CompactTokens:
     newest_first: tuple[StagingToken, ...]
 
     def run(self, attempt: Attempt) -> CompactedTokens:
-        """Run; a token or a range that cannot be read is never left out."""
+        """Apply the tokens. An unreadable token or range is an error."""
         began = attempt.clock.monotonic()
         with self.stores() as (tokens, committed):
             applied = committed.apply(self.base, MergedTokens(tokens, self.newest_first), budget=attempt.budget,

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apply: make changes to a metarange, and touch no range that they do not touch.
+"""Apply: make changes to a metarange, and read only the ranges that they touch.
 
-The base's ranges and the changes are walked together. A range without changes is taken over unread, if the result has
-just come to a cut, which is where the base has one too. A change makes its range be read, and cut anew from the range's
-start on. If the new cut falls where the old one was, the next range can be taken over again; if not (the last key of
-the range was removed, say) the following range is read too, until the cuts meet. So the result is cut exactly as if
-it had been written from scratch, and its ids are the same.
+The apply walks the base's ranges and the changes together. It reuses a range without changes unread, if the result is
+at a cut, which is where the base has a cut too. A range with a change is read, and cut again from its start. If the new
+cut equals the old one, the next range can be reused. If not (the last key of the range was removed, say) the following
+range is read too, until the cuts meet. So the result has the cuts and the ids of a metarange written from scratch.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 MAX_BATCH: Final = 32_768
 """Changes held in memory at once."""
 MAX_BATCH_BYTES: Final = 8 << 20
-"""No more changes are read on top of so many bytes of them."""
+"""A batch ends once it has this many bytes."""
 
 _NONE: Final = ChangeBatch([], [], [])
 
@@ -45,7 +44,7 @@ def batches_of(changes: Changes) -> Iterator[ChangeBatch]:
 
 
 class _Changes:
-    """Looks one change ahead, and hands out batches that end where a range does. For one thread."""
+    """Peeks at the next change, and splits batches at the ends of ranges. For one thread."""
 
     def __init__(self, batches: Iterator[ChangeBatch]) -> None:
         self._batches = batches
@@ -53,13 +52,13 @@ class _Changes:
         self._at = 0
 
     def peek(self) -> bytes | None:
-        """The next change's key; `None` when there is none left."""
+        """Return the next change's key; `None` at the end."""
         if self._at == len(self._batch):
             self._batch, self._at = next(self._batches, _NONE), 0
         return self._batch.keys[self._at] if self._batch.keys else None
 
     def take(self, up_to: bytes | None) -> ChangeBatch:
-        """The next changes whose keys are <= `up_to` (`None`: any), as many as are in memory; may be none."""
+        """Return the next changes with keys <= `up_to` (`None`: any) that are in memory; may be empty."""
         if self.peek() is None:
             return _NONE
         keys = self._batch.keys
@@ -69,9 +68,9 @@ class _Changes:
         return taken
 
     def laid_over(self, rows: Rows, up_to: bytes) -> Iterator[tuple[Rows, ChangeBatch]]:
-        """A range's rows and the next changes up to a key, some at a time: in each pair are those that meet.
+        """Yield parts of a range's rows, each with the changes that fall into it, up to a key.
 
-        What lies behind the last change comes at the end, with none.
+        The last pair has the rows after the last change, and an empty batch.
         """
         at = 0
         while batch := self.take(up_to):
@@ -83,23 +82,23 @@ class _Changes:
 
 
 class Apply:
-    """One apply under way.
+    """A running apply.
 
     Args:
-        files: where ranges are read and written.
-        rule: where they are cut.
-        base: what the changes are made to.
-        batches: what to change, in order; none of them empty.
-        budget: asked before each range is written.
-        elsewhere: ranges of other metaranges, which are not written again if they come out.
-        background: writes the last ranges besides the caller's thread.
-        observer: notified of progress, in ranges of the base; changes after the last range count as one more.
-        above: of the base, only keys above this one count.
-        last: and up to this one, if there is one.
+        files: reads and writes ranges.
+        rule: cuts ranges.
+        base: the metarange to change.
+        batches: the changes, in order; no batch is empty.
+        budget: charged before each write of a range.
+        elsewhere: ranges of other metaranges, which are not written again if the result has them.
+        background: threads that write ranges in parallel with the caller's.
+        observer: notified of progress, in ranges of the base; changes after the last range count as another range.
+        above: only keys of the base above this key.
+        last: only keys of the base up to this key; `None`: all.
 
     Attributes:
-        counts: how many keys were `added`, `changed` and `removed`, and of the base's ranges, how many were read
-            (`ranges_read`, `bytes_read`) and how many taken over (`ranges_reused`).
+        counts: numbers of keys `added`, `changed` and `removed`, and of the base's ranges read (`ranges_read`,
+            `bytes_read`) and reused (`ranges_reused`).
     """
 
     def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, batches: Iterator[ChangeBatch],
@@ -118,12 +117,12 @@ class Apply:
                                    elsewhere={entry.range_id for entry in elsewhere})
 
     def run(self, base_id: MetaRangeId | None) -> Applied:
-        """Make all the changes, and publish the result. See `CommittedRanges.apply`.
+        """Apply all changes, and publish the result; see `CommittedRanges.apply`.
 
-        O(ranges + records of the ranges touched). In memory are a few ranges and a batch of changes.
+        O(ranges + records of the ranges touched). Memory for a few ranges and a batch of changes.
 
         Args:
-            base_id: the base's own id, which needs not be published if it is the result's.
+            base_id: the base's id, which is not published again.
         """
         self._work = f"apply to {'nothing' if base_id is None else base_id[:12]}"
         writer = self._writer
@@ -137,7 +136,7 @@ class Apply:
                        bytes_written=writer.bytes_written, **self.counts)
 
     def ranges(self) -> list[ClosedRange]:
-        """Make all the changes; the ranges that come out, durable but not published: a part of a larger result."""
+        """Apply all changes and return the ranges, durable but not published: a part of a larger result."""
         try:
             self._walk()
             return self._writer.end()
@@ -166,7 +165,7 @@ class Apply:
             return True
         if change <= entry.max_key:
             return False
-        # The last range may be one that only the end has closed: what comes after it belongs to it.
+        # If only the end has closed the last range, the following changes belong to it.
         return not is_last or self._rule.closes(entry.max_key, entry.size_bytes)
 
     def _is_whole(self, entry: RangeEntry) -> bool:
@@ -186,7 +185,7 @@ class Apply:
                 self._writer.add(part, cut_keys)
 
     def _cut_keys(self, rows: Rows) -> list[bytes]:
-        """The keys of a range of the base that are cuts. The rule has left few to be looked at."""
+        """Return the cut keys of a range of the base. Its rule leaves few candidates."""
         rule = self._rule
         if self._base.rule != rule or not len(rows):
             return rows.cut_keys(rule.raggedness)

@@ -1,43 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Garbage collection of range and metarange files, and what keeps it and the writers apart: both halves.
+"""Garbage collection of range and metarange files, and the protocol that separates collections from writers.
 
-    (absent) --written--> young --grace period--> old --no live metarange needs it--> doomed --deleted--> (absent)
-                            ^                      ^                                     |
-                            |                      +---- spared: used or needed again ---+
-                            +---- an old or doomed file that is used again counts as young: its mark does
+    (absent) --written--> young --grace period--> old --unreachable--> doomed --deleted--> (absent)
+                            ^                      ^                     |
+                            |                      +------ spared -------+
+                            +---- reused: the mark of reuse makes an old or doomed file young
 
-A file is kept if a live metarange needs it, if it is younger than the grace period, or if a metarange younger than that
-needs it. Files are never rewritten, so the age of one that is used AGAIN does not show it. Therefore:
+The collection keeps a file that a live metarange needs, a file younger than the grace period, and a file that a
+metarange younger than that needs. Files are never rewritten, so the age of a reused file does not show the reuse.
+Therefore:
 
-- *The collection* first writes a doom mark for each file it wants to delete; then lists the writers' marks of reuse,
-  and looks once more what is live and how old each file is; and only then deletes what is still unneeded; last it takes
-  the doom marks away.
-- *A writer* (`RangeFiles.mark_reuse`, `confirm`) leaves a mark of reuse for each file that it found there; and when all
-  its files are there, lists the doom marks, and last looks whether all its files still are there.
-- *A caller that uses a metarange again* that nothing names any more does the same with it alone (`claim`): a mark of
-  reuse of a metarange stands for its ranges too, and a collection deletes metaranges before ranges.
+- *The collection* writes a doom mark for each victim. Then it lists the writers' marks of reuse, re-reads the live
+  metaranges and lists all files again. Then it deletes the victims that are still unneeded, and removes its doom marks.
+- *A writer* (`RangeFiles.mark_reuse`, `confirm`) writes a mark of reuse for each file that it found. Once all its files
+  exist, it lists the doom marks, and then checks that all its files still exist.
+- *A caller that reuses an unreachable metarange* does the same with the metarange alone (`claim`). A mark of reuse of
+  a metarange covers its ranges, and a collection deletes metaranges before ranges.
 
-If the writer's mark came before the collection's listing, that sees it. If it came later, the writer sees the doom
-mark, and gives way with `BeingCollected`; or, if the doom mark is gone already, sees that the file is gone. The same
-holds for a file that one collection deleted, a writer wrote anew, and another collection had seen in its old age:
-either that sees its youth, or the writer sees the doom. Marks have names of their own, so collections may run at once;
-but the other one may have deleted the new file, and taken its mark away, before the writer looks. So after dooming a
-collection lists the doom marks, too: what another one dooms it leaves alone, as if it was marked as reused, and it
-deletes nothing that is not there when it looks again.
-A collection that died leaves doom marks, which turn writers away until they are older than the grace period; so a
-collection must end within it.
+If the writer's mark precedes the collection's listing, the collection sees the mark. Otherwise the writer sees the doom
+mark and raises `BeingCollected`; or, if the doom mark was removed already, it sees that the file is missing. The same
+holds for a file that one collection deleted and a writer wrote again, while a second collection knows the old file:
+either the second collection sees a young file, or the writer sees the doom mark. Names of marks are unique, so that
+collections may run concurrently. But the first collection may have deleted the new file and removed its mark before the
+writer's check. So a collection also lists the doom marks of others: it treats their files as reused, and deletes no
+file that its second listing does not show.
+Doom marks of a collection that died refuse writers until the marks are older than the grace period. So a collection
+must end within the grace period.
 
-Ages alone do not protect a writer that stands still for longer than the grace period (a suspended machine), nor one
-whose files a clock that went wrong makes old:
+Ages alone do not protect a writer that is suspended for longer than the grace period, nor files that a wrong clock has
+dated. Therefore:
 
-- a writer looks last whether its files are there, those that it has written itself too;
-- a metarange that appears between the two looks of a collection is needed, whatever its age;
-- `live` is asked for the second time once the files are doomed. It then makes sure that no branch record can be
-  changed by a caller that read it before (see `BranchStore.fence`), so that it reads again, and looks again at what it
-  has made;
-- "now" is the earlier one of the caller's clock and of that of the object store, which dates the files;
-- a doom mark that lies far in the future (the object store's clock went wrong, and the collection died) gets a second
-  mark beside it, and both go once that one is old.
+- a writer checks last that its files exist, including its own;
+- a metarange that appears between the two listings of a collection is needed at any age;
+- the second call of `live`, after the doom marks are written, invalidates updates in flight (`BranchStore.fence`), so
+  that their callers re-read the branch and check their files again;
+- "now" is the earlier of the caller's clock and the clock of the object store, which dates the files;
+- a doom mark far in the future (the object store's clock was wrong, and the collection died) gets a second mark, and
+  both are removed once the second is old.
 """
 
 from __future__ import annotations
@@ -59,27 +58,27 @@ from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId, St
 _FOLDERS: Final = (METARANGES, RANGES)
 """In the order of deletion: never a metarange without its ranges."""
 _SEEN: Final = ".seen"
-"""Behind the name of a doom mark that lies in the future: the mark of when it was seen first."""
+"""Suffix of the second mark of a doom mark that is dated in the future: when a collection first saw it."""
 _NOW: Final = "now"
-"""In place of an id in the name of a doom mark: written to see what the time is."""
+"""In place of an id in the name of a doom mark: a mark that is written to read the store's clock."""
 _FILES_AT_ONCE: Final = 1000
 _MAX_SKEW_SECONDS: Final = 3600.0
-"""Marks that lie further in the future were made by a clock gone wrong."""
+"""Marks dated further in the future were written under a wrong clock."""
 
 _Files: TypeAlias = list[tuple[str, StoredFile]]
-"""With the folder of each."""
+"""Pairs of folder and file."""
 
 
 # -------------------------------------------------------------------------------------------------- the writers' half
 
 
 def confirm(files: RangeFiles, written: Iterable[str]) -> None:
-    """Make sure that no collection takes away what was written or used again, once all of it is; given their keys.
+    """Check that no collection deletes these files, after all of them were written or marked as reused.
 
     One listing, and one request for each file.
 
     Raises:
-        BeingCollected: one of them is about to be deleted, or has just been.
+        BeingCollected: a collection deletes one of them, or has deleted it.
     """
     doomed = _doomed(files)
     for path in written:
@@ -89,14 +88,14 @@ def confirm(files: RangeFiles, written: Iterable[str]) -> None:
 
 
 def claim(files: RangeFiles, metarange_id: MetaRangeId) -> None:
-    """Keep a metarange and its ranges from collections for their grace period. Three requests.
+    """Protect a metarange and its ranges from collections for their grace period. Three requests.
 
-    One mark stands for all of it: a collection that finds it spares the ranges too. The metarange is what a collection
-    dooms and deletes first, so if it is neither doomed nor gone, its ranges are not.
+    One mark covers both: a collection that finds it spares the ranges too. A collection dooms and deletes metaranges
+    first. So if the metarange is neither doomed nor missing, its ranges are neither.
 
     Raises:
         MetaRangeNotFound: its file is missing.
-        BeingCollected: it is about to be deleted, or has just been.
+        BeingCollected: a collection deletes it, or has deleted it.
         InvalidInput: this is no id.
     """
     check_id(metarange_id)
@@ -109,7 +108,7 @@ def claim(files: RangeFiles, metarange_id: MetaRangeId) -> None:
 
 
 def _doomed(files: RangeFiles, besides: Collection[str] = ()) -> set[str]:
-    """The ids of files that have doom marks, but for those with these keys."""
+    """Return the ids of files that have doom marks, except the marks with these keys."""
     return {mark.id.partition(".")[0] for mark in files.list(DOOMED) if files.prefix + DOOMED + mark.id not in besides}
 
 
@@ -117,8 +116,10 @@ def _doomed(files: RangeFiles, besides: Collection[str] = ()) -> set[str]:
 
 
 class RangeCollector:
-    """One collection; its arguments are those of `CommittedRanges.collect`. The clock must agree with the object
-    store's well within the grace period, which is > 0 while there are writers.
+    """One collection; arguments as for `CommittedRanges.collect`.
+
+    The difference between the clock and the object store's must be much less than the grace period, which is > 0 while
+    there are writers.
     """
 
     def __init__(self, files: RangeFiles, clock: Clock, live: Callable[[], LiveMetaRanges], grace_seconds: float,
@@ -134,19 +135,18 @@ class RangeCollector:
         self._now = self._stored_now = 0.0
 
     def run(self) -> Collected:
-        """Delete files that are not needed. Two listings of everything, and one request for each live metarange not
-        cached.
+        """Delete unneeded files. Two listings of all files, and one request for each live metarange not cached.
 
         Raises:
             MetaRangeNotFound, DamagedRange: a live metarange cannot be read; nothing is deleted.
-            ObjectStoreFailed, StorageError: the store denies deletes, say; then no mark is left either.
+            ObjectStoreFailed, StorageError: the store failed; one that denies deletes is left without a mark.
         """
-        self._see_the_time()
+        self._read_clocks()
         for folder in (INCOMING, REUSED):
             self._files.objects.delete([self._files.prefix + folder + mark.id for mark in self._files.list(folder)
                                         if not self._is_young(mark)])
         self._remove_old_dooms()
-        needed, files, gone = self._look()
+        needed, files, gone = self._sense()
         unneeded = [(folder, file) for folder, file in files if file.id not in needed]
         doomed = {file.id for _, file in unneeded if not self._is_young(file)}
         marks = [self._files.path_of_doom(id_, self._files.new_name()) for id_ in doomed]
@@ -155,7 +155,7 @@ class RangeCollector:
                 self._files.objects.create(mark, b"")
             deleted = self._delete(doomed, {file.id for _, file in files}, marks) if doomed else []
         finally:
-            self._take_away(marks)
+            self._remove(marks)
         freed = _bytes_of(deleted)
         return Collected(
             metaranges_deleted=sum(folder == METARANGES for folder, _ in deleted),
@@ -163,23 +163,23 @@ class RangeCollector:
             bytes_freed=freed, live=len(files) - len(unneeded), live_bytes=_bytes_of(files) - _bytes_of(unneeded),
             young=len(unneeded) - len(deleted), young_bytes=_bytes_of(unneeded) - freed, gone=gone)
 
-    def _see_the_time(self) -> None:
-        """See what the time is where files are dated, from a mark that is dated now."""
+    def _read_clocks(self) -> None:
+        """Read the object store's clock from the date of a new mark."""
         mark = self._files.path_of_doom(_NOW, self._files.new_name())
-        # Marks that could not be taken away again would turn writers away: so a delete comes first, of nothing.
+        # Marks that cannot be deleted would refuse writers: check on a missing file that deletes are allowed.
         self._files.objects.delete([mark])
         self._files.objects.create(mark, b"")
         try:
             self._stored_now = self._files.objects.info(mark).modified_at
         except ObjectNotFound:
-            # It stood still until another collection took the mark for an old one.
-            self._see_the_time()
+            # This process was suspended until another collection removed the mark as an old one.
+            self._read_clocks()
             return
         self._files.objects.delete([mark])
         self._now = min(self._clock.now(), self._stored_now)
 
-    def _take_away(self, marks: list[str]) -> None:
-        """Remove the doom marks. Each one that stays turns writers away, so one that cannot be removed stops none."""
+    def _remove(self, marks: list[str]) -> None:
+        """Remove the doom marks. Each that stays refuses writers, so a failure does not keep the other marks."""
         failed: CompactlibError | None = None
         with contextlib.suppress(CompactlibError):
             self._files.objects.delete(marks)
@@ -194,14 +194,14 @@ class RangeCollector:
 
     def _delete(self, doomed: set[str], known: set[str], marks: list[str]) -> _Files:
         used = self._reused() | _doomed(self._files, set(marks))
-        again, files, _ = self._look()
+        again, files, _ = self._sense()
         metaranges = {file.id for folder, file in files if folder == METARANGES}
         needed = used | again | {file.id for _, file in files if self._is_young(file)}
         needed.update(self._parts_if_there((metaranges & used) | (metaranges - known)))
-        # Of those that are there now: what another collection has taken may be written anew at any moment.
+        # Only existing files: one that another collection has deleted may be written again at any moment.
         deleted = [(folder, file) for folder, file in files if file.id in doomed and file.id not in needed]
         for folder in _FOLDERS:
-            # No request for files of both: it may fail for some of its files, or be lost for them in a crash.
+            # No request for both folders: a request may fail, or crash, after some of its files.
             part = [file.id for each, file in deleted if each == folder]
             for at in range(0, len(part), _FILES_AT_ONCE):
                 self._budget.check()
@@ -214,9 +214,9 @@ class RangeCollector:
                         self._files.forget(id_)
         return deleted
 
-    def _look(self) -> tuple[set[str], _Files, int]:
-        """What is needed, what is there, and how many metaranges of the history are not."""
-        # Listed first: what is published after the listing is none of the files that may be deleted.
+    def _sense(self) -> tuple[set[str], _Files, int]:
+        """Return the needed ids, the existing files, and the number of missing metaranges of the history."""
+        # Listed first: a file that is published after the listing cannot be a victim.
         files = [(folder, file) for folder in _FOLDERS for file in self._files.list(folder)]
         live = self._live()
         young = {MetaRangeId(file.id) for folder, file in files if folder == METARANGES and self._is_young(file)}
@@ -227,7 +227,7 @@ class RangeCollector:
                 needed.update(self._parts_of(root))
             except MetaRangeNotFound as error:
                 missing.append(error)
-        # Another collection may have taken what was needed when it was looked up, and no longer is.
+        # Another collection may have deleted a metarange that branches needed at the first call and no longer need.
         again = self._live().needed if missing else frozenset()
         for lost in missing:
             if lost.metarange_id in again:
@@ -247,7 +247,7 @@ class RangeCollector:
 
     def _parts_if_there(self, metaranges: Iterable[str]) -> Iterator[str]:
         for metarange_id in metaranges:
-            # Another collection may have deleted it by now; then the caller that claims it finds that out.
+            # Another collection may have deleted it; then the caller that claims it raises.
             with contextlib.suppress(MetaRangeNotFound):
                 yield from self._parts_of(MetaRangeId(metarange_id))
 
@@ -262,7 +262,7 @@ class RangeCollector:
         marks = list(self._files.list(DOOMED))
         there, old = {mark.id for mark in marks}, {mark.id for mark in marks if not self._is_young(mark)}
         for mark in marks:
-            # Writers give way to it until then, so that it may not go before it is old for certain.
+            # The mark refuses writers until it is removed, so it stays until it is certainly old.
             if mark.modified_at > self._stored_now + _MAX_SKEW_SECONDS:
                 seen = mark.id + _SEEN
                 if seen in old:

@@ -41,25 +41,24 @@ if TYPE_CHECKING:
 class CommittedRanges:
     """Immutable metaranges: apply changes, read, compare, merge, collect. Threads and processes may share one store.
 
-    A metarange is an immutable sorted set of records, named by its content. Where a metarange may be `None`, that means
-    "nothing was ever committed" and reads as an empty one; an EMPTY metarange has an id like any other. Equal content
-    has equal ids under one split rule, whatever its history, format and release.
+    A metarange is an immutable sorted set of records, named by its content. The metarange `None` means "without a
+    commit" and reads as empty; an empty metarange has an id like any other. Under the same split rule equal content
+    has equal ids, independent of history, format and release.
 
-    Every method that reads raises `MetaRangeNotFound`, `RangeNotFound`, `DamagedRange` or `NewerFormat` when a file is
-    not what it should be, and what the object store raises (`ObjectStoreFailed`, `StorageError`): never a
-    shorter answer.
+    Every method that reads raises `MetaRangeNotFound`, `RangeNotFound`, `DamagedRange` or `NewerFormat` for a missing
+    or wrong file, and the errors of the object store (`ObjectStoreFailed`, `StorageError`). It never returns a part.
 
     Args:
-        objects: where the files lie.
-        range_format: how ranges are written: `PlainFormat()` needs nothing, `parquet.ParquetFormat()` is for large
-            ranges and for other tools. Either reads what the other wrote.
-        rule: where ranges are cut. A base that was cut by another rule is read and cut anew as a whole.
-        cache_bytes: logical bytes of ranges, and of metaranges, to keep in memory.
-        prefix: what the keys of the files begin with: `""`, or something that ends with a slash.
-        background: lends threads to applies and merges, which then read, hash, encode and write ranges beside the
-            caller's thread; the result is the same. The host starts it and shuts it down.
+        objects: stores the files.
+        range_format: for new ranges: `PlainFormat()` has no dependency, `ParquetFormat()` is for large ranges and for
+            other tools. Either reads both.
+        rule: cuts ranges. A base that was cut by another rule is rewritten as a whole.
+        cache_bytes: logical bytes of ranges, and of metaranges, to cache in memory.
+        prefix: of the keys of the files: empty, or ends with a slash.
+        background: threads in which applies and merges hash, encode and write ranges in parallel with the caller's;
+            the result is the same. The host starts it and shuts it down.
         clock: for the ages of files in `collect`.
-        new_name: names the marks that keep writers and `collect` apart; for tests that need names to repeat.
+        new_name: names the marks of writers and `collect`; for tests with repeatable names.
     """
 
     def __init__(self, objects: ObjectStore, *, range_format: RangeFormat | None = None, rule: SplitRule | None = None,
@@ -74,30 +73,30 @@ class CommittedRanges:
 
     @property
     def rule(self) -> SplitRule:
-        """Where ranges are cut."""
+        """The split rule of new ranges."""
         return self._rule
 
     @property
     def empty_id(self) -> MetaRangeId:
-        """The id of the empty set."""
+        """The id of the empty metarange."""
         return MetaRange(self._rule, ()).encode()[0]
 
     @property
     def files(self) -> RangeFiles:
-        """Where ranges are read and written; for those who make ranges elsewhere, on a cluster say."""
+        """Reads and writes the files; for callers that write ranges themselves, as on a cluster."""
         return self._files
 
     def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
               observer: Observer | None = None) -> Applied:
-        """The metarange that has `base`'s records with `changes` made to them; durable when this returns.
+        """Apply changes to a metarange and return the new one, durable.
 
-        A tombstone of an unknown key changes nothing. A record of the same identity as the base's changes nothing: the
-        base's data stays. The result's id depends on the resulting records alone, so it is `base` if nothing changed.
-        The observer is notified how many of the base's ranges are done. A base that nothing names any more, and that is
-        not young, is to be claimed first. O(ranges + records of the ranges touched).
+        A tombstone of an unknown key changes nothing. A record with the base's identity changes nothing and keeps the
+        base's data. The result's id depends on the resulting records alone: without a change it is `base`. The observer
+        gets progress in ranges of the base. Claim an unreachable base first (`claim`), unless it is young. O(ranges +
+        records of the ranges touched).
 
         Raises:
-            UnsortedKeys: the keys do not ascend strictly. Nothing is published.
+            UnsortedKeys: the keys do not ascend strictly; nothing is published.
             NilValue: a change is neither a `Record` nor `TOMBSTONE`.
             BudgetSpent: the budget ran out; nothing is published.
         """
@@ -105,69 +104,67 @@ class CommittedRanges:
                      background=self._background, observer=observer).run(base)
 
     def get(self, metarange_id: MetaRangeId | None, key: bytes) -> Record | None:
-        """The record of a key, or `None` if there is none. Opens at most one range.
+        """Return the record of a key, or `None`. Reads at most one range, unless cached.
 
-        O(log ranges + log records) once the range is cached, else a read of it.
+        O(log ranges + log records).
         """
         return RangeLookup(self._files, self._metarange(metarange_id)).get(key)
 
     def get_many(self, metarange_id: MetaRangeId | None, keys: Iterable[bytes]) -> dict[bytes, Record]:
-        """The records of those keys that have one. Opens each range at most once."""
+        """Return the records of the keys that exist. Opens each range at most once."""
         lookup = RangeLookup(self._files, self._metarange(metarange_id))
         found = {key: lookup.get(key) for key in sorted(set(keys))}
         return {key: record for key, record in found.items() if record is not None}
 
     def scan(self, metarange_id: MetaRangeId | None, start: bytes = b"") -> RangeScan:
-        """All records from the first key >= `start` on. Opens each range as it gets there."""
+        """Return a scan of all records from the first key >= `start`. Opens each range when it reaches it."""
         return RangeScan(self._files, self._metarange(metarange_id), start)
 
     def diff(self, left: MetaRangeId | None, right: MetaRangeId | None, start: bytes = b"",
              end: bytes | None = None) -> RangeDiff:
-        """What changed from `left` to `right`, from the first key >= `start` on, and below `end`. Equal ranges are not
-        opened, nor those outside of these keys.
+        """Return the differences from `left` to `right` for the keys >= `start` and < `end`. Skips common ranges.
 
-        O(ranges + records of the ranges that are not in both).
+        O(ranges + records of the ranges that only one side has).
         """
         return RangeDiff(self._files, self._metarange(left), self._metarange(right), start, end)
 
     def merge(self, base: MergeBase, source: MetaRangeId | None, destination: MetaRangeId | None,
               strategy: MergeStrategy = "fail", *, budget: Budget | None = None) -> Applied:
-        """`destination` with what changed from `base` to `source`; counts are against `destination`.
+        """Apply the changes from `base` to `source` to `destination`; counts are against `destination`.
 
         A base of several common ancestors is a `CrossedBase` (`compactlib.staging.ranges.merge`).
 
         Raises:
-            MergeConflict: keys were changed differently on both sides, and the strategy is `"fail"`.
+            MergeConflict: both sides changed a key in different ways, and the strategy is `"fail"`.
             BudgetSpent: as for `apply`.
         """
         return merge_metaranges(self._files, self._rule, base, source, destination, strategy,
                                 budget or Budget(), self._background)
 
     def ranges_of(self, metarange_id: MetaRangeId | None) -> Sequence[RangeEntry]:
-        """The ranges of a metarange, in order of their keys. Opens none of them."""
+        """Return the ranges of a metarange, in order of their keys. Opens no range."""
         return self._metarange(metarange_id).entries
 
     def claim(self, metarange_id: MetaRangeId) -> None:
-        """Keep a metarange that perhaps nothing names from `collect`, until what names it is written.
+        """Protect a metarange from collections for their grace period, until a record names it.
 
-        For a caller that uses an old one again: the claim counts for the collections' grace period. Three requests,
-        whatever its size.
+        For a caller that reuses an unreachable metarange. Three requests, independent of its size.
 
         Raises:
             MetaRangeNotFound: it was collected.
-            BeingCollected: it is being collected at this moment.
+            BeingCollected: a collection deletes it now.
         """
         claim(self._files, metarange_id)
 
     def check(self, metarange_id: MetaRangeId, base: MetaRangeId | None) -> None:
-        """Read a metarange that was made of `base`, and its ranges that are not `base`'s, from the store itself.
+        """Read a result and its ranges that `base` does not have, from the store, past the caches.
 
-        Before what it was made of goes: what an executor reports may have come from another process, and what it
-        wrote may have changed since. One request for each file.
+        Called before the sources are dropped: an executor's result may come from another process, and its files may
+        have changed since. One request for each file.
 
         Raises:
-            DamagedRange: a file is not what its name says.
-            BeingCollected: one is not there any more.
+            DamagedRange: the content of a file does not match its name.
+            BeingCollected: a file is missing.
         """
         if metarange_id == base:
             return
@@ -182,36 +179,35 @@ class CommittedRanges:
             raise BeingCollected(id=metarange_id) from error
 
     def available_bytes(self) -> int | None:
-        """How much room there is for more ranges now; `None` where it is unknown."""
+        """Return the free bytes of the object store; `None` if unknown."""
         return self._files.objects.available_bytes()
 
     def collect(self, live: Callable[[], LiveMetaRanges], *, grace_seconds: float, budget: Budget | None = None,
                 require_owner: Callable[[], object] = lambda: None) -> Collected:
-        """Delete the files that no live metarange needs and that are older than the grace period. See `Collected`.
+        """Delete the files that no live metarange needs and that are older than the grace period.
 
-        The protocol against racing writers is in `collect`.
+        The module `collect` has the protocol with concurrent writers.
 
         Args:
-            live: gives every metarange that a commit or a branch record names, as it is at the time of the call. It
-                is called a second time before anything is deleted, because branches may move between looking and
-                deleting; that call should also keep those from writing who have read a branch before.
-            grace_seconds: files younger than this stay; must exceed the longest operation and the longest scan.
-            budget: asked before each metarange is read, and before every 1,000 files are deleted.
-            require_owner: called before every 1,000 files are deleted; raises if the files are another's by now.
+            live: returns every metarange that a commit or a branch record names now. Called again before the deletes,
+                because branches may have moved; this call must also invalidate updates in flight.
+            grace_seconds: younger files stay; must exceed the longest operation and the longest scan.
+            budget: checked before each read of a metarange, and before every 1,000 deletes.
+            require_owner: called before every 1,000 deletes; raises if another repository owns the files now.
 
         Raises:
-            BudgetSpent: the budget ran out; what was deleted before it was garbage.
+            BudgetSpent: the budget ran out; the files deleted before were unneeded.
         """
         return RangeCollector(self._files, self._clock, live, grace_seconds, budget or Budget(), require_owner).run()
 
     def verify(self, live: LiveMetaRanges, *, budget: Budget | None = None) -> VerifyReport:
-        """Read all ranges of these metaranges, check them more deeply than a read does, and list what is wrong.
+        """Read and check all ranges of metaranges, deeper than an ordinary read, and list the findings.
 
         O(records of all ranges).
 
         Args:
-            live: which metaranges; one of the history that is not there is an `orphan`, which is harmless.
-            budget: asked before each file.
+            live: the metaranges; a missing one of the history is an `orphan`, which is harmless.
+            budget: checked before each file.
 
         Raises:
             BudgetSpent: the budget ran out.

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads of metaranges: a scan, a lookup of keys, and the difference of two, for which ranges that both have are not
-opened.
-"""
+"""Reads of metaranges: a scan, a lookup of keys, and a diff of two, which skips common ranges unread."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from compactlib.staging.values import Difference, RangeEntry, Record
 
 
 class RangeLookup:
-    """Looks up keys, and remembers the last range, so that ascending keys open each range once. For one thread."""
+    """Reads keys, and keeps the last range, so that ascending keys open each range once. For one thread."""
 
     def __init__(self, files: RangeFiles, metarange: MetaRange) -> None:
         self._files = files
@@ -23,7 +21,7 @@ class RangeLookup:
         self._opened: tuple[RangeEntry, Rows] | None = None
 
     def get(self, key: bytes) -> Record | None:
-        """The record of a key; `None` if there is none. No range is opened for a key between two of them."""
+        """Return the record of a key, or `None`. Opens no range for a key between two ranges."""
         entries = self._metarange.entries
         place = self._metarange.find(key)
         if place == len(entries) or key < entries[place].min_key:
@@ -33,19 +31,19 @@ class RangeLookup:
         return rows.record(index) if rows.key(index) == key else None
 
     def rows_of(self, entry: RangeEntry) -> Rows:
-        """The records of a range, read unless it is the last one that was."""
+        """Return the records of a range. Reads it, unless it was the last."""
         if self._opened is None or self._opened[0] is not entry:
             self._opened = entry, self._files.read_range(entry)
         return self._opened[1]
 
 
 class RangeCursor:
-    """Stands before a range that is not opened, or on a record of one that is, or at the end. For one thread.
+    """A position before an unopened range, on a record of an opened range, or at the end. For one thread.
 
     Args:
-        files: where ranges are read.
-        metarange: what to walk over.
-        start: the first key of interest.
+        files: reads ranges.
+        metarange: to iterate over.
+        start: the lower bound of the keys.
     """
 
     def __init__(self, files: RangeFiles, metarange: MetaRange, start: bytes) -> None:
@@ -56,49 +54,49 @@ class RangeCursor:
         self.seek(start)
 
     def seek(self, key: bytes) -> None:
-        """Stand before the range in which the first key >= `key` is, unopened."""
+        """Move before the unopened range of the first key >= `key`."""
         self._lowest: bytes = key
         self._place: int = self._metarange.find(key)
         self._pairs = self.current = None
 
     @property
     def entry(self) -> RangeEntry | None:
-        """The range it stands before or in; `None` at the end."""
+        """The range at the position; `None` at the end."""
         entries = self._metarange.entries
         return entries[self._place] if self._place < len(entries) else None
 
     @property
     def lowest(self) -> bytes:
-        """No key from here on lies below it; not to be asked at the end."""
+        """A lower bound of the remaining keys; invalid at the end."""
         if self.current is not None:
             return self.current[0]
         return max(self._metarange.entries[self._place].min_key, self._lowest)
 
     def open(self) -> None:
-        """Read the range it stands before, and stand on its first record of interest."""
+        """Open the range at the position, and move to its first record within the bound."""
         entry = self._metarange.entries[self._place]
         rows = self._lookup.rows_of(entry)
         self._pairs = rows.pairs(rows.find(self._lowest) if self._lowest > entry.min_key else 0)
         self.advance()
 
     def advance(self) -> None:
-        """Leave the record it stands on for the next one, or for the place before the next range."""
+        """Move to the next record, or before the next range."""
         assert self._pairs is not None
         self.current = next(self._pairs, None)
         if self.current is None:
             self.skip()
 
     def skip(self) -> None:
-        """Leave the range it stands before."""
+        """Move past the range at the position."""
         self._pairs = None
         self._place += 1
 
 
 class RangeScan:
-    """Records of a metarange in ascending order of their keys, from a position that can be moved. For one thread.
+    """Iterates over the records of a metarange in order of their keys; can seek. For one thread.
 
     Attributes:
-        scanned: how many records were read so far.
+        scanned: number of records read.
     """
 
     def __init__(self, files: RangeFiles, metarange: MetaRange, start: bytes) -> None:
@@ -120,19 +118,19 @@ class RangeScan:
         return found
 
     def seek(self, key: bytes) -> None:
-        """Go on with the first key >= `key`, forwards or backwards, also after the end. Opens a range only at need."""
+        """Continue with the first key >= `key`, forwards or backwards, also after the end. Opens no range."""
         self._cursor.seek(key)
 
 
 class RangeDiff:
-    """Differences of two metaranges in ascending order of their keys, for one thread.
+    """Iterates over the differences of two metaranges in order of their keys. For one thread.
 
     Args:
-        files: where ranges are read.
+        files: reads ranges.
         left: before.
         right: after.
-        start: the first key of interest.
-        end: the first key that is of none; `None`: there is none. Ranges from there on are not opened.
+        start: keys >= `start` only.
+        end: keys < `end` only; `None`: all. Opens no range above it.
     """
 
     def __init__(self, files: RangeFiles, left: MetaRange, right: MetaRange, start: bytes,
@@ -155,7 +153,7 @@ class RangeDiff:
                 return found
 
     def _step(self) -> Difference | None:
-        """Compare what the lower of the two stands on; the other, if unopened, begins above it."""
+        """Compare the lower of the two records; the other side, if unopened, begins above it."""
         left, right = self._left.current, self._right.current
         if left is not None and (self._right.entry is None or left[0] < self._right.lowest):
             self._left.advance()
@@ -170,7 +168,7 @@ class RangeDiff:
         return Difference.between(left[0], left[1], right[1])
 
     def _skip_and_open(self) -> None:
-        """Pass ranges that both have, then open those in which the next difference may be."""
+        """Skip the ranges that both sides have, then open those that may hold the next difference."""
         left, right = self._left, self._right
         while (left.current is None and right.current is None and left.entry is not None and right.entry is not None
                and left.entry.range_id == right.entry.range_id):
@@ -181,12 +179,12 @@ class RangeDiff:
                 one.open()
 
     def _is_before_end(self, one: RangeCursor) -> bool:
-        """Whether it may come to a key of interest."""
+        """Return whether the cursor may have a key below the end."""
         return one.entry is not None and (self._end is None or one.lowest < self._end)
 
 
 def _reaches(one: RangeCursor, other: RangeCursor) -> bool:
-    """Whether this unopened range may hold the next key: unless the other side has lower ones before it."""
+    """Return whether this unopened range may hold the next key: the other side has no lower key."""
     if other.entry is None:
         return True
     last = other.entry.max_key if other.current is None else other.current[0]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges and metaranges in an object store: written once, checked whenever they are read.
+"""Ranges and metaranges in an object store: written once, checked by every read.
 
-Under the prefix: `ranges/<id>`, `metaranges/<id>`; the garbage collection's marks `reused/<name>` and
-`doomed/<id>.<name>` (see `collect`); `incoming/<name>`; and below `owner/` whose all this is. A range file says itself
-which format it has, so stores may hold several. Other files that lie there are passed over.
+Keys below the prefix: `ranges/<id>`, `metaranges/<id>`; the marks of garbage collection `reused/<name>` and
+`doomed/<id>.<name>` (see `collect`); `incoming/<name>`; and `owner/`, the owner's entry. A range file names its format,
+so a store may hold several formats. Other files are ignored.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ METARANGES: Final = "metaranges/"
 REUSED: Final = "reused/"
 DOOMED: Final = "doomed/"
 INCOMING: Final = "incoming/"
-"""Changes on their way to the workers of a cluster; who put them there removes them."""
+"""Changes for the workers of a cluster; the process that wrote them removes them."""
 _ID: Final = re.compile(r"[0-9a-f]{40}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
 
 
 class RangeFiles:
-    """Reads and writes the files of one committed layer; arguments and errors are those of `CommittedRanges`.
+    """Reads and writes the files of a committed layer; arguments and errors as for `CommittedRanges`.
 
-    `range_format` says how new ranges are written, and how the rows of all of them look in memory.
+    `range_format` is the file format of new ranges, and the memory layout of the rows of all ranges.
     """
 
     def __init__(self, objects: ObjectStore, *, prefix: str, range_format: RangeFormat, cache_bytes: int,
@@ -51,9 +51,9 @@ class RangeFiles:
         self.new_name: Callable[[], str] = new_name
 
     def read_range(self, entry: RangeEntry, *, keep: bool = True) -> Rows:
-        """The records of a range, checked against its id and its metarange. One request unless they are cached.
+        """Return the records of a range, checked against its id and its metarange. One request, unless cached.
 
-        Work that passes by once does not `keep` them, so that it does not push out of the cache what others read often.
+        `keep` puts them into the cache. A single pass over ranges does not, so that it evicts no hot range.
         """
         held = self.cache.get(entry.range_id)
         if held is not None and not isinstance(held, MetaRange):
@@ -72,7 +72,7 @@ class RangeFiles:
         return rows
 
     def forget(self, id_: str) -> None:
-        """Read a range or metarange from the store itself when it is asked for next."""
+        """Drop a range or metarange from the caches, so that the next read reads the store."""
         self.cache.drop(id_)
         if isinstance(self.objects, CachedObjects):
             self.objects.forget(self.path_of_range(RangeId(id_)))
@@ -84,7 +84,7 @@ class RangeFiles:
         return rows if found is own else own.rows(rows.pairs(0))
 
     def format_of(self, entry: RangeEntry) -> RangeFormat:
-        """The format of a range's file. One request."""
+        """Return the format of a range's file. One request."""
         path = self.path_of_range(entry.range_id)
         return self._format_of(self._fetched(entry, path), path)
 
@@ -101,14 +101,14 @@ class RangeFiles:
         if plain.recognizes(data):
             return plain
         if data[:4] == b"PAR1":
-            # Only now is pyarrow needed.
+            # The import needs pyarrow.
             from compactlib.staging.ranges.parquet import ParquetFormat
 
             return ParquetFormat()
         raise DamagedRange(path=path, offset=0, expected="a range file", found=f"one that begins with {data[:8]!r}")
 
     def read_metarange(self, metarange_id: MetaRangeId | None, rule: SplitRule) -> MetaRange:
-        """A metarange, checked against its id; `None` is an empty one under this rule."""
+        """Return a metarange, checked against its id; for `None` an empty metarange under this rule."""
         if metarange_id is None:
             return MetaRange(rule, ())
         held = self.cache.get(metarange_id)
@@ -125,16 +125,16 @@ class RangeFiles:
         return found
 
     def write_range(self, range_id: RangeId, rows: Rows) -> None:
-        """Make a range durable under its id, whichever writer was first. To be confirmed by `collect.confirm`.
+        """Write a range under its id, durably; the caller confirms it with `collect.confirm`.
 
-        One that was there already is read, and replaced if it is damaged.
+        An existing file is read, and replaced if it is damaged.
         """
         path = self.path_of_range(range_id)
         self._create(range_id, path, self.range_format.encode(rows, range_id),
                      lambda data: self._decode(data, range_id, path))
 
     def write_metarange(self, metarange_id: MetaRangeId, data: bytes) -> None:
-        """Make a metarange durable, whose ranges are. To be confirmed by `collect.confirm`."""
+        """Write a metarange of durable ranges, durably; the caller confirms it with `collect.confirm`."""
         path = self.path_of_metarange(metarange_id)
         self._create(metarange_id, path, data, lambda data: MetaRange.decode(data, metarange_id, path))
 
@@ -143,22 +143,22 @@ class RangeFiles:
             self.objects.create(path, data)
         except ObjectExists:
             self.mark_reuse(id_)
-            # If it is gone by now, `confirm` says so.
+            # If it was deleted since, `confirm` raises.
             with contextlib.suppress(ObjectNotFound, Unsupported):
                 try:
-                    decoded(self.objects.get(path))  # It may be of another format.
+                    decoded(self.objects.get(path))  # may have another format
                 except CorruptData:
-                    # Damaged, or copied here in part: by its name it ought to be what is at hand.
+                    # Damaged, or copied in part: its name is the hash of the content at hand.
                     self.objects.delete([path])
                     with contextlib.suppress(ObjectExists):
                         self.objects.create(path, data)
 
     def mark_reuse(self, id_: str) -> None:
-        """Mark an existing file as used again, for garbage collections. To be confirmed by `collect.confirm`."""
+        """Mark an existing file as reused, for garbage collections; the caller confirms it with `collect.confirm`."""
         self.objects.create(f"{self.prefix}{REUSED}{self.new_name()}", id_.encode())
 
     def is_there(self, path: str) -> bool:
-        """Whether there is a file of this key. One request."""
+        """Return whether a file exists. One request."""
         try:
             self.objects.info(path)
         except ObjectNotFound:
@@ -166,7 +166,7 @@ class RangeFiles:
         return True
 
     def list(self, folder: str) -> Iterator[StoredFile]:
-        """The files of a folder; unrelated files are passed over."""
+        """Yield the files of a folder; skips unrelated files."""
         start = len(self.prefix) + len(folder)
         for info in self.objects.list(self.prefix + folder):
             name = info.key[start:]
@@ -175,17 +175,17 @@ class RangeFiles:
 
     @property
     def path_of_owner(self) -> str:
-        """What the keys of the entries begin with that say whose the ranges are."""
+        """The prefix of the keys of the owner's entries."""
         return f"{self.prefix}owner"
 
     def path_of_range(self, range_id: RangeId) -> str:
-        """The key of a range's file."""
+        """Return the key of a range's file."""
         return f"{self.prefix}{RANGES}{range_id}"
 
     def path_of_metarange(self, metarange_id: MetaRangeId) -> str:
-        """The key of a metarange's file."""
+        """Return the key of a metarange's file."""
         return f"{self.prefix}{METARANGES}{metarange_id}"
 
     def path_of_doom(self, id_: str, name: str) -> str:
-        """The key of the mark by which a collection says that it deletes a file."""
+        """Return the key of a collection's doom mark of a file."""
         return f"{self.prefix}{DOOMED}{id_}.{name}"

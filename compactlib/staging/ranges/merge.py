@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three-way merge of metaranges: what the source changed since the base is made to the destination.
+"""The three-way merge of metaranges: applies the changes from the base to the source to the destination.
 
-Branches that merged each other have several newest common ancestors, and none of them alone says who changed a key
-since. Their base is then their own merge, over what they in turn have in common (`CrossedBase`). It is computed for
-the keys in which the source differs from one of them: where the source equals all of them, it equals their merge.
-A key that they hold differently, each by a change of its own, has no state in the base: unless source and destination
-agree about it, it is a conflict.
+Branches that merged each other have several newest common ancestors. Then the base is the merge of these ancestors over
+their own base (`CrossedBase`). It is computed for the keys in which the source differs from one of the ancestors: where
+the source equals all of them, it equals their merge. A key that the ancestors changed in different ways has no state in
+the base. Unless source and destination agree about it, it is a conflict.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 MAX_CONFLICTS: Final = 100
-"""How many keys a `MergeConflict` names."""
+"""The most keys in a `MergeConflict`."""
 
 
 @attrs.frozen
 class CrossedBase:
-    """The merge of two common ancestors, neither of which has the other in its history.
+    """The merge of two common ancestors, neither of which descends from the other.
 
     Attributes:
         one: the records of the first, or the merge of several.
         other: the records of the second.
-        base: what the two have in common.
+        base: the merge base of the two.
     """
 
     one: MergeBase
@@ -49,23 +48,23 @@ class CrossedBase:
     base: MergeBase
 
     def ancestors(self) -> list[MetaRangeId | None]:
-        """The records of the common ancestors that it merges."""
+        """Return the metaranges of the common ancestors."""
         return [*(self.one.ancestors() if isinstance(self.one, CrossedBase) else [self.one]), self.other]
 
     def metaranges(self) -> set[MetaRangeId]:
-        """All metaranges that reading it takes."""
+        """Return all metaranges that a read of the base needs."""
         return metaranges_of(self.one) | metaranges_of(self.other) | metaranges_of(self.base)
 
 
 MergeBase: TypeAlias = MetaRangeId | CrossedBase | None
-"""What the two sides of a merge have in common."""
+"""The common records of the two sides of a merge."""
 
 _States: TypeAlias = tuple[Record | None, ...]
-"""The state of a key in a base: one; none if its ancestors disagree."""
+"""The state of a key in a base, as a tuple; empty if its ancestors disagree."""
 
 
 def metaranges_of(base: MergeBase) -> set[MetaRangeId]:
-    """All metaranges that reading a base takes."""
+    """Return all metaranges that a read of a base needs."""
     if isinstance(base, CrossedBase):
         return base.metaranges()
     return set() if base is None else {base}
@@ -74,7 +73,7 @@ def metaranges_of(base: MergeBase) -> set[MetaRangeId]:
 def merge_metaranges(files: RangeFiles, rule: SplitRule, base: MergeBase, source: MetaRangeId | None,
                      destination: MetaRangeId | None, strategy: MergeStrategy, budget: Budget,
                      background: Executor | None = None) -> Applied:
-    """See `CommittedRanges.merge`. Opens the ranges in which base and source differ, and the destination's there."""
+    """Merge; see `CommittedRanges.merge`. Opens the ranges in which base and source differ, and the destination's."""
     require_one_of("the strategy", strategy, MergeStrategy)
 
     def read(metarange_id: MetaRangeId | None) -> MetaRange:
@@ -128,7 +127,7 @@ def _merged_changes(differences: Iterator[tuple[bytes, _States, Record | None]],
         if are_same(ours, theirs) or _agree(before, (theirs,)):
             continue
         if _agree(before, (ours,)) or strategy == "source_wins":
-            # After a conflict nothing will be published any more.
+            # After a conflict nothing is published.
             if not conflicts:
                 yield key, theirs
         elif strategy == "fail":
@@ -136,7 +135,4 @@ def _merged_changes(differences: Iterator[tuple[bytes, _States, Record | None]],
             if len(conflicts) == MAX_CONFLICTS:
                 break
     if conflicts:
-        many = "at least " * (len(conflicts) == MAX_CONFLICTS)
-        raise MergeConflict(f"{many}{len(conflicts)} keys were changed differently on both sides, first "
-                            f"{conflicts[0][:100]!r}; choose a strategy, or mend one side; nothing was merged",
-                            keys=tuple(conflicts))
+        raise MergeConflict(keys=tuple(conflicts))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A metarange: the list of ranges that together are one immutable sorted set of records, and its file.
+"""A metarange: the list of ranges of an immutable sorted set of records, and its file.
 
-The file is described in docs/formats/staging-metarange.md. It names nothing that depends on a range's file format.
+docs/formats/staging-metarange.md describes the file. It is independent of the file format of ranges.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MetaRange:
     """A metarange in memory.
 
     Attributes:
-        rule: how it was cut. A range that this rule would not close is the last one.
+        rule: cut its ranges. Invariant: the rule closes every range except perhaps the last.
         entries: its ranges, ascending, none empty.
     """
 
@@ -43,11 +43,11 @@ class MetaRange:
         object.__setattr__(self, "_max_keys", [entry.max_key for entry in self.entries])
 
     def find(self, key: bytes) -> int:
-        """The place of the first range whose last key is >= `key`. O(log ranges)."""
+        """Return the position of the first range whose last key is >= `key`. O(log ranges)."""
         return bisect_left(self._max_keys, key)
 
     def body(self) -> bytes:
-        """The bytes that the id is the hash of."""
+        """Return the bytes whose hash is the id."""
         rule = self.rule
         pieces = [_RULE.pack(rule.min_bytes, rule.max_bytes, rule.raggedness, len(self.entries))]
         for entry in self.entries:
@@ -56,16 +56,16 @@ class MetaRange:
         return b"".join(pieces)
 
     def encode(self) -> tuple[MetaRangeId, bytes]:
-        """Its id and its file."""
+        """Return the id and the file."""
         body = self.body()
         return _id_of(body), _HEADER.encode() + body
 
     @classmethod
     def decode(cls, data: bytes, metarange_id: MetaRangeId, path: str) -> Self:
-        """The metarange of a file.
+        """Return the metarange of a file.
 
         Raises:
-            DamagedRange: the bytes are not those that were written, or those of another metarange.
+            DamagedRange: the bytes are damaged, or of another metarange.
             NewerFormat: a newer release wrote them.
         """
         _HEADER.decode_header(data, path)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges as Parquet files, which Spark, DuckDB, Polars and pandas open as they are; rows as Arrow columns.
+"""Ranges as Parquet files, which Spark, DuckDB, Polars and pandas read; rows as Arrow columns.
 
-The only module that needs pyarrow (extra `staging`). Merging, cutting and hashing are done on whole columns. The file
-is described in docs/formats/staging-range.md.
+The only module that needs pyarrow (extra `staging`). Merging, cutting and hashing work on whole columns.
+docs/formats/staging-range.md describes the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ except ImportError:
     raise MissingDependency(package="pyarrow", extra="staging", purpose="ranges as Parquet files") from None
 
 COLUMNS: Final = ("key", "identity", "data")
-"""The columns of a range file, all of them bytes that are never null; sorted by the first."""
+"""The columns of a range file: bytes, never null; sorted by the first."""
 _PARQUET: Final = b"PAR1"
 _BLOCK: Final = 1024
 _SCHEMA: Final = pa.schema([pa.field(name, pa.binary(), nullable=False) for name in COLUMNS])
@@ -91,7 +91,6 @@ class ArrowRows:
         return type(self)(*map(_joined, self.columns, other.columns))
 
     def merged(self, changes: ChangeBatch) -> Merged:
-        """See `Rows.merged`. Sorts keys and compares neighbours: no work is done record by record."""
         if not len(changes):
             return Merged(self, 0, 0, 0)
         return _merge(self, *(pa.array(column, pa.binary())
@@ -106,7 +105,7 @@ class ArrowRows:
                                          (_Bytes(column).joined,)) for column in self.columns))
 
     def table(self) -> Any:
-        """The same as a `pyarrow.Table`."""
+        """Return the rows as a `pyarrow.Table`."""
         return pa.table(list(self.columns), schema=_SCHEMA)
 
     def __repr__(self) -> str:
@@ -114,7 +113,7 @@ class ArrowRows:
 
 
 class _Bytes:
-    """An array of bytes, whose items are read without making Arrow scalars of them."""
+    """An array of bytes, whose items are read without Arrow scalars."""
 
     def __init__(self, column: Any) -> None:
         _, offsets, values = column.buffers()
@@ -126,12 +125,12 @@ class _Bytes:
 
     @property
     def size_bytes(self) -> int:
-        """Length of all items together."""
+        """Total length of the items."""
         return self._offsets[self._count] - self._offsets[0]
 
     @property
     def joined(self) -> memoryview:
-        """All items, one after the other."""
+        """Return the concatenated items."""
         return self._values[self._offsets[0]:self._offsets[self._count]]
 
     def __len__(self) -> int:
@@ -158,7 +157,7 @@ def _joined(first: Any, second: Any) -> Any:
 
 def _merge(base: ArrowRows, key: Any, identity: Any, data: Any) -> Merged:
     columns = [_joined(new, old) for new, old in zip((key, identity, data), base.columns, strict=True)]
-    # Stable, so that of two equal keys the change comes right before the record that it concerns.
+    # Stable, so that of two equal keys the change directly precedes the record.
     order = pc.array_sort_indices(columns[0])
     keys, identities = columns[0].take(order), columns[1].take(order)
     meets = _with_previous(pc.equal, keys)
@@ -170,7 +169,7 @@ def _merge(base: ArrowRows, key: Any, identity: Any, data: Any) -> Merged:
     added = len(key) - identity.null_count - (matched - removed)
     if not (added or changed or removed):
         return Merged(base, 0, 0, 0)
-    # Out goes a tombstone, a record that its change replaces or removes, and a change that says what is there.
+    # Drop tombstones, records that a change replaces or removes, and changes with the record's identity.
     stays = pc.invert(pc.or_(pc.or_(tombstones, pc.and_not(meets, same)), _earlier(same)))
     rows = ArrowRows(keys.filter(stays), identities.filter(stays), columns[2].take(order.filter(stays)))
     return Merged(rows, added, changed, removed)
@@ -180,7 +179,7 @@ _NO: Final = pa.array([False])
 
 
 def _with_previous(compare: Any, column: Any) -> Any:
-    """For each item, how it compares with the one before; `False` for the first."""
+    """Return the comparison of each item with the previous item; `False` for the first."""
     return pa.concat_arrays([_NO, compare(column.slice(1), column.slice(0, len(column) - 1))])
 
 
@@ -197,7 +196,7 @@ def _true(flags: Any) -> int:
 
 
 Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "none"]
-"""A codec of Parquet; every reader knows these."""
+"""A compression of Parquet that every reader supports."""
 
 
 class ParquetFormat:

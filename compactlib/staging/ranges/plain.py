@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The range format that needs no other package: the very bytes that the id is the hash of, behind a header.
+"""The range format without dependencies: a header, and the bytes whose hash is the id.
 
-Its rows are lists of bytes. The file is described in docs/formats/staging-range.md.
+Its rows are lists of bytes. docs/formats/staging-range.md describes the file.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _COUNT: Final = struct.Struct("<Q")
 
 
 def header_of(magic: bytes, version: int) -> RecordFrame:
-    """The 16 bytes that open a file of ours: magic, version, zeros, CRC-32."""
+    """Return the frame of the 16 bytes of a file's header: magic, version, zeros, CRC-32."""
     return RecordFrame("file format", magic, version, "<H4x", damaged=DamagedRange, refused=newer_format)
 
 
 def newer_format(path: str, name: str, found: int, known: int) -> NewerFormat:
-    """The error for a file of another version."""
+    """Return the error of a file of another version."""
     return NewerFormat(path=path, version=found, newest=known)
 
 
@@ -82,7 +82,7 @@ class PlainRows:
 
     def followed_by(self, other: Self) -> Self:
         made = type(self)(self._keys + other._keys, self._identities + other._identities, self._datas + other._datas)
-        # Counted once for each record, however often a range goes on.
+        # The ends of these records are not counted again, so that repeated appends stay linear.
         made._ends = self.ends() + array("Q", map(self.size_bytes.__add__, other.ends()))
         return made
 
@@ -133,11 +133,10 @@ def _lengths(column: Sequence[bytes]) -> bytes:
 
 
 class PlainFormat:
-    """Ranges in our own format, with nothing but the standard library.
+    """Ranges in compactlib's own format, which needs only the standard library.
 
-    For small ranges, for tests, and for hosts without pyarrow;
-    `compactlib.staging.ranges.parquet.ParquetFormat` is the one
-    that other tools can read, and merges large ranges many times as fast.
+    For small ranges, for tests, and for hosts without pyarrow. Other tools can read `ParquetFormat`, which also merges
+    large ranges many times as fast.
     """
 
     name: str = "plain"
@@ -165,7 +164,6 @@ class PlainFormat:
         return data[:len(MAGIC)] == MAGIC
 
     def decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
-        """See `RangeFormat.decode`. The whole content is hashed and compared with the id."""
         _HEADER.decode_header(data, path)
         found = content_hash(0, ()) if len(data) < _HEADER.size + _COUNT.size else _hash_of_body(data)
         if found != range_id:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the committed layer needs of a file format for ranges, so that there can be more than one.
+"""The protocols of a file format for ranges.
 
-`Rows` is a sorted run of records in the format's own memory layout, and does the work that is done once per record:
-merging, cutting, hashing, encoding. Everything else is written once, over these protocols.
+`Rows` is a sorted run of records in the format's memory layout. It does the work for each record: merging, cutting,
+hashing, encoding. The rest of the committed layer is independent of the format.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _RANGE_PURPOSE: Final = b"compactlib.range"
 
 @attrs.frozen
 class ChangeBatch:
-    """Some changes in a row, their order and their types checked; as columns, because most of the work is on columns.
+    """A run of changes as columns, with checked order and types.
 
     Attributes:
         keys: strictly ascending.
         identities: of each key's new record; `None` for a tombstone.
-        datas: likewise.
+        datas: of each key's new record; `None` for a tombstone.
     """
 
     keys: list[bytes]
@@ -41,12 +41,12 @@ class ChangeBatch:
     @classmethod
     def of(cls, changes: Iterable[tuple[bytes, Change]], *, after: bytes = b"",
            most_bytes: int | None = None) -> Self:
-        """Check these changes, which come after those up to the key `after`; none is read on top of so many bytes.
+        """Return a batch of checked changes with keys above `after`. Stops reading at `most_bytes`.
 
         Raises:
-            UnsortedKeys: a key does not lie above the one before.
+            UnsortedKeys: a key is not above the previous key.
             NilValue: identity or data of a record are not `bytes`.
-            InvalidInput: a key is none.
+            InvalidInput: this is no key.
         """
         keys: list[bytes] = []
         identities: list[bytes | None] = []
@@ -69,11 +69,11 @@ class ChangeBatch:
         return cls(keys, identities, datas)
 
     def part(self, start: int, stop: int) -> Self:
-        """The changes from `start` to before `stop`."""
+        """Return the changes from `start` to before `stop`."""
         return type(self)(self.keys[start:stop], self.identities[start:stop], self.datas[start:stop])
 
     def cut_keys(self, raggedness: int) -> list[bytes]:
-        """The keys of its records (not of its tombstones) whose CRC-32 is a multiple of `raggedness`."""
+        """Return the keys of its records (not of its tombstones) whose CRC-32 is a multiple of `raggedness`."""
         places = [place for place, value in enumerate(map(crc32, self.keys)) if not value % raggedness]
         return [self.keys[place] for place in places if self.identities[place] is not None]
 
@@ -93,13 +93,13 @@ def _check_keys(keys: list[bytes], after: bytes) -> None:
 
 @attrs.frozen
 class Merged:
-    """Rows with changes made to them.
+    """The result of a merge of rows and changes.
 
     Attributes:
         rows: the result.
-        added: keys that are new.
-        changed: keys with another identity.
-        removed: keys that are gone.
+        added: number of new keys.
+        changed: number of keys with another identity.
+        removed: number of removed keys.
     """
 
     rows: Rows
@@ -118,34 +118,34 @@ class Rows(Protocol):
         """Logical size: the sum of `record_bytes`."""
 
     def key(self, index: int) -> bytes:
-        """The key of the record at a position."""
+        """Return the key of the record at a position."""
 
     def record(self, index: int) -> Record:
-        """The record at a position."""
+        """Return the record at a position."""
 
     def pairs(self, start: int) -> Iterator[tuple[bytes, Record]]:
-        """All keys and records from a position on."""
+        """Yield all keys and records from a position."""
 
     def find(self, key: bytes) -> int:
-        """The position of the first key >= `key`. O(log records)."""
+        """Return the position of the first key >= `key`. O(log records)."""
 
     def ends(self) -> Sequence[int]:
-        """For each record, the logical bytes of all records up to it, itself included."""
+        """Return for each record the logical bytes up to its end."""
 
     def part(self, start: int, stop: int) -> Self:
-        """The records from `start` to before `stop`."""
+        """Return the records from `start` to before `stop`."""
 
     def followed_by(self, other: Self) -> Self:
-        """These records and then the others, whose keys all lie above."""
+        """Return these records followed by others with higher keys."""
 
     def merged(self, changes: ChangeBatch) -> Merged:
-        """These records with changes made to them. A record of the same identity stays as it is, data included."""
+        """Apply changes. A change with the record's identity keeps the record and its data."""
 
     def cut_keys(self, raggedness: int) -> list[bytes]:
-        """The keys whose CRC-32 is a multiple of `raggedness`."""
+        """Return the keys whose CRC-32 is a multiple of `raggedness`."""
 
     def content_id(self) -> RangeId:
-        """The id of these records as one range: see `content_hash`."""
+        """Return the id of these records as a range; see `content_hash`."""
 
 
 class RangeFormat(Protocol):
@@ -153,38 +153,38 @@ class RangeFormat(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Its name, for messages."""
 
     @property
     def empty(self) -> Rows:
-        """No records."""
+        """Rows without records."""
 
     def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> Rows:
-        """Records that are known to be sorted."""
+        """Return the rows of sorted records."""
 
     def encode(self, rows: Rows, range_id: RangeId) -> bytes:
-        """The file of these rows; those of another format are converted."""
+        """Return the file of rows; converts rows of another format."""
 
     def recognizes(self, data: bytes) -> bool:
-        """Whether this may be a file of this format, by its first bytes."""
+        """Return whether the first bytes are those of a file of this format."""
 
     def decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
-        """The rows of a file.
+        """Return the rows of a file.
 
         Raises:
-            DamagedRange: the bytes are not those that were written, or those of another range.
+            DamagedRange: the bytes are damaged, or of another range.
             NewerFormat: a newer release wrote them.
         """
 
 
 def content_hash(count: int, columns: Iterable[tuple[Any, Iterable[Any]]]) -> RangeId:
-    """The id of a range: BLAKE2b of 160 bits over a layout that no file format or library version has a say in.
+    """Return the id of a range: BLAKE2b of 160 bits over a layout that is independent of the file format.
 
-    The layout: the number of records as u64; then for the keys, the identities and the data, in this order: the length
-    of each as u32, and after all the lengths the bytes themselves, one after the other. Numbers are little-endian.
+    The layout: the number of records as u64; then for the keys, the identities and the data, in this order: the lengths
+    as u32, then the concatenated bytes. Numbers are little-endian.
 
     Args:
-        count: how many records.
+        count: number of records.
         columns: for each of the three columns: its lengths, and its bytes in any number of pieces.
     """
     digest = hashlib.blake2b(count.to_bytes(8, "little"), digest_size=DIGEST_BYTES, person=_RANGE_PURPOSE)
@@ -196,10 +196,10 @@ def content_hash(count: int, columns: Iterable[tuple[Any, Iterable[Any]]]) -> Ra
 
 
 def check_id(text: str) -> bytes:
-    """The 20 bytes of an id.
+    """Return the 20 bytes of an id.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: this is no id.
     """
     try:
         value = bytes.fromhex(text)

@@ -22,24 +22,24 @@ from compactlib.files.checksum import crc32
 from compactlib.staging.values import Record
 
 LENGTHS_BYTES: Final = 12
-"""What the three lengths of a record count for in its logical size."""
+"""The share of a record's three lengths in its logical size."""
 UNLIMITED: Final = (1 << 62)
 """A `max_bytes` that no range reaches."""
 
 
 def record_bytes(key: bytes, record: Record) -> int:
-    """The logical size of a record: 12 bytes, its key, its identity and its data. No format or compression counts."""
+    """Return the logical size of a record: 12 bytes, key, identity and data; independent of format and compression."""
     return LENGTHS_BYTES + len(key) + len(record.identity) + len(record.data)
 
 
 @attrs.frozen(kw_only=True)
 class SplitRule:
-    """The numbers of the rule. They are part of a metarange: under two rules, equal content has two ids.
+    """The numbers of the rule. A metarange stores them: under different rules, equal content has different ids.
 
     Attributes:
-        min_bytes: a range below this logical size is closed by nothing but the end, >= 0.
+        min_bytes: only the end closes a range below this logical size, >= 0.
         max_bytes: a range is closed once it reaches this logical size, >= 1.
-        raggedness: one key in so many closes its range, 1 .. 2**32 - 1.
+        raggedness: one key in `raggedness` closes its range, 1 .. 2**32 - 1.
 
     Raises:
         InvalidInput: a number is out of its bounds, or `max_bytes` is below `min_bytes`.
@@ -57,22 +57,22 @@ class SplitRule:
             raise InvalidInput(f"raggedness is {self.raggedness}; give 1 to {(1 << 32) - 1}")
 
     def is_cut(self, key: bytes) -> bool:
-        """Whether this key closes its range, if that is large enough."""
+        """Return whether this key closes its range, if the range is large enough."""
         return crc32(key) % self.raggedness == 0
 
     def closes(self, last_key: bytes, size_bytes: int) -> bool:
-        """Whether a range of this size that ends with this key is closed, whatever comes after it."""
+        """Return whether the rule closes a range of this size after this key."""
         return size_bytes >= self.max_bytes or (size_bytes >= self.min_bytes and self.is_cut(last_key))
 
     def cuts(self, ends: Sequence[int], candidates: Sequence[int]) -> list[int]:
-        """Cut a run of records that begins where a range begins. O(ranges * log records).
+        """Cut a run of records that begins at a cut. O(ranges * log records).
 
         Args:
-            ends: for each record, the logical bytes of all records up to it, itself included.
+            ends: for each record the logical bytes up to its end.
             candidates: ascending positions of the records whose key `is_cut`.
 
         Returns:
-            For each closed range, the position after its last record. What lies behind the last one is still open.
+            For each closed range, the position after its last record. The rest is an open range.
         """
         start, before = 0, 0
         found: list[int] = []

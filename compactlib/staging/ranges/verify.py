@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A deep check of metaranges: that every range holds what its id promises, and that all are cut as the rule says.
+"""A deep check of metaranges: the content of every range matches its id, and the rule has cut every range.
 
-An ordinary read relies on what a file says of itself; this also finds a file that was written wrongly.
+An ordinary read relies on the checksums of a file; this check also finds a wrongly written file.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _metarange(files: RangeFiles, metarange_id: MetaRangeId, path: str, findings
         return files.read_metarange(metarange_id, SplitRule())
     except (CorruptData, Unsupported, MetaRangeNotFound) as error:
         if is_history and isinstance(error, MetaRangeNotFound):
-            # A commit before HEAD has it.
-            findings.append(Finding("orphan", path, "collected while no branch reached its commit, or lost", error))
+            # A commit before HEAD names it.
+            findings.append(Finding("orphan", path, "collected while its commit was unreachable, or lost", error))
         else:
             findings.append(_finding(path, error))
     return MetaRange(SplitRule(), ())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes records, which arrive in order, as ranges cut by the rule; and takes over ranges that stayed the same."""
+"""Writes ordered records as ranges cut by the rule, and reuses unchanged ranges."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
 MAX_IN_FLIGHT: Final = 4
-"""Ranges that are written in the background at once; each is held in memory until then."""
+"""Ranges written in the background concurrently; each is in memory until then."""
 
 
 @attrs.frozen
 class ClosedRange:
-    """A range that is complete, and durable.
+    """A complete, durable range.
 
     Attributes:
         entry: the range.
-        is_new: whether it had to be written.
-        is_elsewhere: whether another metarange has it, which no base keeps.
+        is_new: whether it was written.
+        is_elsewhere: whether it is reused from a metarange other than the base.
     """
 
     entry: RangeEntry
@@ -41,15 +41,15 @@ class ClosedRange:
 
 
 class RangeWriter:
-    """One metarange in the making. Nothing refers to what it wrote before `finish` has returned. For one thread.
+    """Writes a metarange. Its files are unreachable until `finish` has returned. For one thread.
 
     Args:
-        files: where ranges go.
-        rule: where they are cut.
-        known: the ranges that the base keeps, and that need not be written again.
-        elsewhere: ranges of other metaranges, which need not be written either as long as they are kept.
-        budget: asked for the logical bytes of each range before it is written.
-        background: hashes, encodes and writes ranges besides the caller's thread; `None`: at once.
+        files: writes ranges.
+        rule: cuts ranges.
+        known: the base's ranges, which are not written again.
+        elsewhere: ranges of other metaranges, which are marked as reused and not written again.
+        budget: charged the logical bytes of each range before its write.
+        background: threads that hash, encode and write ranges; `None`: the caller's thread.
     """
 
     def __init__(self, files: RangeFiles, rule: SplitRule, known: Set[RangeId], budget: Budget,
@@ -73,11 +73,11 @@ class RangeWriter:
         return len(self._open) == 0
 
     def add(self, rows: Rows, cut_keys: list[bytes]) -> None:
-        """Go on with these records.
+        """Append records.
 
         Args:
-            rows: their keys lie above all before.
-            cut_keys: those of their keys that are cuts; others may be among them and are ignored.
+            rows: with keys above all earlier keys.
+            cut_keys: the cuts among their keys; other keys are ignored.
         """
         if len(rows) == 0:
             return
@@ -90,19 +90,19 @@ class RangeWriter:
         self._open = run.part(start, len(run)) if start else run
 
     def adopt(self, closed: ClosedRange) -> None:
-        """Take over a whole range, unread: one of the base, or one that another writer made."""
+        """Append a whole range of the base or of another writer, unread."""
         self._go_on(closed.entry.min_key, closed.entry.max_key)
         self._closed.append(closed)
 
     def end(self) -> list[ClosedRange]:
-        """Close the last range, though the rule would not, and give all of them once they are durable."""
+        """Close the last range, and return all ranges once they are durable."""
         if len(self._open):
             self._close(self._open)
             self._open = self._files.range_format.empty
         return [each if isinstance(each, ClosedRange) else each.result() for each in self._closed]
 
     def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
-        """Close the last range, and publish the metarange once all its ranges are durable, if it is not the base."""
+        """Close the last range, and publish the metarange once all its ranges are durable, unless it is the base."""
         closed = self.end()
         new = [each for each in closed if each.is_new]
         self.ranges_written = len(new)
@@ -115,7 +115,7 @@ class RangeWriter:
         return metarange_id
 
     def abandon(self) -> None:
-        """Wait until nothing is written in the background any more, however that ends."""
+        """Cancel the writes in the background and wait for them; ignores their errors."""
         for pending in self._in_flight:
             pending.cancel()
         for pending in self._in_flight:
@@ -151,7 +151,7 @@ class RangeWriter:
 
 
 def _places(run: Rows, keys: list[bytes]) -> list[int]:
-    """Where in the run those of the keys are that it has."""
+    """Return the positions of the keys that the run has."""
     found = []
     for key in keys:
         place = run.find(key)

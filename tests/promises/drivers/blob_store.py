@@ -371,8 +371,8 @@ def was_wrong(journal: Journal) -> bool:
 def allowed_of(journal: Journal) -> dict[bytes, set[State]]:
     """Return the possible states of each id.
 
-    A change that was refused may still be on the disk: a thread may read the state before it until the next change finds
-    that the store has to be closed, and opening finds the change.
+    A refused change may still be on the disk. Another thread may read the state before it, until the next change closes
+    the store; opening then finds the change.
     """
     allowed: dict[bytes, set[State]] = {}
     refused: dict[bytes, list[Put | Delete | Undelete | Permanent]] = {}

@@ -84,7 +84,7 @@ def test_the_sooner_a_branch_is_compacted_the_less_listings_pass_over(trace: Csv
 def test_the_policys_reason_is_kept(trace: CsvTrace) -> None:
     report = replay(trace, PressurePolicy(deletes=1 << 40, tombstones_listed=500), BASE)
     assert report.total.compactions == len(report.total.reasons) > 1
-    assert "tombstones passed over by listings" in report.total.reasons[0]
+    assert "tombstones skipped by listings" in report.total.reasons[0]
     assert report.total.read_amplification > 1
     assert "compactions" in repr(report)
 

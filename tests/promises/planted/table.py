@@ -441,8 +441,7 @@ MISTAKES: Sequence[Mistake] = (
         "Opening removes the sources of a compaction although a new segment is damaged."),
     Mistake(
         "blob-outputs-not-checked", "compactlib/blobstore/compact.py",
-        "                check_segment(files[-1], log.descriptor.header(output.name), output.end, output.records,\n"
-        "                              output.sequences, budget.check)\n",
+        "                check_output(files[-1], log.descriptor.header(output.name), output.written, budget.check)\n",
         "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "A compaction commits a new segment that is damaged, and removes its sources."),
@@ -490,7 +489,7 @@ MISTAKES: Sequence[Mistake] = (
         "A commit loses all that was staged before it."),
     Mistake(
         "staging-collection-unfenced", "compactlib/staging/reclaim.py",
-        "fenced=next(looks) > 0)",
+        "fenced=next(calls) > 0)",
         "fenced=False)",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit names files that a collection takes at that moment."),
@@ -546,7 +545,7 @@ MISTAKES: Sequence[Mistake] = (
         "A plan that is refused as outdated has sealed a token."),
     Mistake(
         "staging-put-held-whatever", "compactlib/staging/writes.py",
-        "            if batch.stands_on(now) == batch.stands_on(record):",
+        "            if batch.condition(now) == batch.condition(record):",
         "            if True:",
         (PAIRS,),
         "A write into a token that a commit has read is acknowledged, and lost."),

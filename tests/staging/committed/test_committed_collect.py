@@ -325,13 +325,13 @@ def breaks_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def breaks_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collection relies on the ages that it saw first."""
-    look = RangeCollector._look  # noqa: SLF001 - it is what is broken
+    look = RangeCollector._sense  # noqa: SLF001 - it is what is broken
 
     def without_ages(self: RangeCollector) -> tuple[set[str], list[tuple[str, StoredFile]], int]:
         needed, files, gone = look(self)
         return needed, [(folder, attrs.evolve(file, modified_at=-1e9)) for folder, file in files], gone
 
-    monkeypatch.setattr(RangeCollector, "_look", without_ages)
+    monkeypatch.setattr(RangeCollector, "_sense", without_ages)
 
 
 @pytest.mark.parametrize("broken", [breaks_reuse_marks, breaks_marks_of_metaranges, breaks_confirmation,
