@@ -78,11 +78,13 @@ class SegmentLog(OwnedLog):
             Closed: the log was closed, or closed itself.
         """
         if type(entries) is list and len(entries) == 1:
-            entry = _checked(*entries[0])
+            index, term, payload = _checked(*entries[0])
             with self._guard.lock:
-                self._require_above_snapshot(entry[0])
-                self._own.append(*entry)
-            return entry[0]
+                row = self._own.row
+                if row is not None and index <= row.index:
+                    raise _covered(index, row)
+                self._own.append(index, term, payload)
+            return index
         run = _run_of(entries)
         if run is not None:
             with self._guard.lock:
@@ -108,8 +110,7 @@ class SegmentLog(OwnedLog):
     def _require_above_snapshot(self, index: int) -> None:
         row = self._own.row
         if row is not None and index <= row.index:
-            raise InvalidInput(f"index {index} lies at or below the snapshot {row.index}; what a snapshot covers is "
-                               f"committed and cannot be written again, append from {row.index + 1}")
+            raise _covered(index, row)
 
     def sync(self) -> None:
         """Make every entry appended so far durable: one fsync, none if there is nothing new.
@@ -199,6 +200,11 @@ def _checked(index: int, term: int, payload: Buffer) -> tuple[int, int, bytes]:
         raise InvalidInput(f"entry {index} in term {term} with {len(payload)} bytes: index and term are 0 to "
                            f"{MAX_INDEX}, a payload at most {MAX_PAYLOAD_BYTES} bytes")
     return operator.index(index), operator.index(term), payload
+
+
+def _covered(index: int, row: SnapshotMeta) -> InvalidInput:
+    return InvalidInput(f"index {index} lies at or below the snapshot {row.index}; what a snapshot covers is committed "
+                        f"and cannot be written again, append from {row.index + 1}")
 
 
 def _run_of(entries: object) -> tuple[int, int, Sequence[bytes]] | None:

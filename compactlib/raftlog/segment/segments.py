@@ -135,24 +135,25 @@ class Segments(SegmentList):
     def append(self, index: int, term: int, payload: bytes) -> None:
         """Append an entry whose numbers were checked. An index that is held takes back all from there on, durably.
 
+        The caller holds the guard's lock.
+
         Raises:
             StorageError, Closed: the disk refused, or the log was closed.
         """
         guard = self._guard
-        with guard.lock:
-            if index <= self._last:
-                self.prepare_truncation()
-            guard.begin("an append")
-            if index <= self._last:
-                self._truncate(index - 1)
-            writer = self._writer
-            if writer is None or writer.is_full:
-                writer = self._roll()
-            writer.append(index, term, payload)
-            if index < self._newest_first:
-                self._newest_first = index
-            self._last = index
-            guard.done()
+        if index <= self._last:
+            self.prepare_truncation()
+        guard.begin("an append")
+        if index <= self._last:
+            self._truncate(index - 1)
+        writer = self._writer
+        if writer is None or writer.is_full:
+            writer = self._roll()
+        writer.append(index, term, payload)
+        if index < self._newest_first:
+            self._newest_first = index
+        self._last = index
+        guard.done()
 
     def append_run(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
         """Append entries of consecutive indexes and one term, as `append` does; with few calls.
