@@ -1063,12 +1063,6 @@ class RaftLog(OwnedLog):
                 break
         return after
 
-    @contextlib.contextmanager
-    def _unwritten(self) -> Iterator[None]:
-        """Inside it no other thread appends."""
-        with self._files_lock, self._lock:
-            yield
-
     # -- the log itself
 
     def status(self) -> LogStatus:
@@ -1126,14 +1120,6 @@ class RaftLog(OwnedLog):
             except Busy:
                 self._worker = worker
                 raise
-
-    def _require_outside(self) -> None:
-        """Return unless the calling thread is inside a compaction of this log.
-
-        Raises:
-            Busy: it is.
-        """
-        self._guard.require_outside()
 
     def close(self) -> None:
         """Sync, and let the log go (with its store, if `open_log` made both); closing again does nothing.

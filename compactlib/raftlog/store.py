@@ -324,14 +324,15 @@ class RaftLogStore(Closing):
         self._guard.require_open()
         found = self._logs.get(log_id)
         if found is not None:
-            found._require_outside()
+            found._guard.require_outside()
             found._stop_worker()
         with self._changing:
             if log_id in self._damaged:
                 self._remove_damaged(log_id)
                 return
             log = self.log(log_id, create=False)
-            with log._unwritten():
+            # Nothing is appended between the flush and the removal.
+            with log._files_lock, log._lock:
                 self.flush()
                 log._close_alone()
             del self._logs[log_id], self._memories[log_id]
@@ -520,7 +521,7 @@ class RaftLogStore(Closing):
         """
         logs = list(self._logs.values())
         for log in logs:
-            log._require_outside()
+            log._guard.require_outside()
         if self._committer.is_own_thread or self._flusher.is_own_thread:
             raise Busy(f"the store in {self._folder} cannot be closed by what one of its own threads calls; close it "
                        f"from another thread")
@@ -603,5 +604,3 @@ class _LetGo:
         for log in self.logs.values():
             log._let_go()
 
-
-__all__ = ["RaftLogStore", "StoreOptions", "open_log"]

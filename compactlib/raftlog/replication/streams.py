@@ -18,9 +18,7 @@ from compactlib.errors import CompactlibError
 from compactlib.raftlog.errors import FrameDamaged, TransferBroken
 from compactlib.raftlog.messages import CRC_BYTES, HEAD_BYTES, OVERHEAD_BYTES, body_bytes
 from compactlib.raftlog.raft_log import RaftLog
-from compactlib.raftlog.replication.conversation import Talk, TransferReport
-from compactlib.raftlog.replication.receiver import Receiver
-from compactlib.raftlog.replication.sender import sending
+from compactlib.raftlog.replication.transfer import Talk, TransferReport, receiving, sending
 
 _T = TypeVar("_T")
 _MAX_CHUNK_BYTES = 8 << 20
@@ -71,7 +69,7 @@ async def send_snapshot(stream: Stream, log: RaftLog, *, term: int, chunk_bytes:
     """
     chunk_bytes = min(chunk_bytes, _MAX_CHUNK_BYTES)
     talk = sending(log, term=term, chunk_bytes=chunk_bytes)
-    return await _carried_out(talk, stream, max_bytes=OVERHEAD_BYTES, hears=True)
+    return await _run(talk, stream, max_bytes=OVERHEAD_BYTES, hears=True)
 
 
 async def receive_snapshot(stream: Stream, log: RaftLog, *, last_applied: int,
@@ -107,10 +105,10 @@ async def receive_snapshot(stream: Stream, log: RaftLog, *, last_applied: int,
         Closed: the log was closed, perhaps by a failure while the snapshot was put in force: open it again.
         InvalidInput: the log has a snapshot by which the machine was not restored.
     """
-    receiver = Receiver(log, last_applied=last_applied, machine_versions=machine_versions,
-                        max_entry_bytes=max_entry_bytes, max_live_bytes=max_live_bytes)
+    talk = receiving(log, last_applied=last_applied, machine_versions=machine_versions,
+                     max_entry_bytes=max_entry_bytes, max_live_bytes=max_live_bytes)
     most = max(max_entry_bytes, _MAX_CHUNK_BYTES) + OVERHEAD_BYTES
-    return await _carried_out(receiver.receiving(), stream, max_bytes=most, hears=False)
+    return await _run(talk, stream, max_bytes=most, hears=False)
 
 
 @attrs.frozen
@@ -118,7 +116,7 @@ class _Ended(Generic[_T]):
     result: _T
 
 
-async def _carried_out(talk: Talk[_T], stream: Stream, *, max_bytes: int, hears: bool) -> _T:
+async def _run(talk: Talk[_T], stream: Stream, *, max_bytes: int, hears: bool) -> _T:
     """Run one side to its end.
 
     Args:
