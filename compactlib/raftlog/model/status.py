@@ -91,6 +91,6 @@ class RaftLogStoreStatus(Printed):
                 f"{', busy' if self.is_busy else ''}{trouble}")
 
 
-def told(error: BaseException | None) -> str:
+def error_text(error: BaseException | None) -> str:
     """An error as `Kind: message`; empty for `None`."""
     return "" if error is None else f"{type(error).__name__}: {error}"
