@@ -33,7 +33,7 @@ class Pin:
             NotFound: the entry was not pinned, or was truncated, or the pin was released.
             CorruptData: the entry is damaged.
         """
-        found = self._log._asked(lambda: self._log._find(index)) if index in self.indexes else None
+        found = self._log._retried(lambda: self._log._find(index)) if index in self.indexes else None
         if found is None:
             raise NotFound(f"index {index} is not pinned, or was truncated; pin it while it is live")
         return found
@@ -45,7 +45,7 @@ class Pin:
             CorruptData: an entry is damaged; its predecessors have been yielded.
         """
         for index in self.indexes:
-            found = self._log._asked(lambda index=index: self._log._find(index))  # type: ignore[misc]
+            found = self._log._retried(lambda index=index: self._log._find(index))  # type: ignore[misc]
             if found is not None:
                 yield found
 

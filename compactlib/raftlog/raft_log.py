@@ -239,7 +239,7 @@ class RaftLog(OwnedLog):
         for table in reversed(self._memory.tables):
             if index >= table.base:
                 return table.term_of(index)
-        return self._asked(lambda: self._own.term_of(index))
+        return self._retried(lambda: self._own.term_of(index))
 
     @property
     def _kept_from(self) -> int:
@@ -1013,7 +1013,7 @@ class RaftLog(OwnedLog):
 
     def _matching(self, first: int, last: int, term: int) -> int:
         """Count the entries in `first..last`, from `first` on, that segments hold with this term."""
-        return self._asked(lambda: self._own.matching(first, last, term))
+        return self._retried(lambda: self._own.matching(first, last, term))
 
     def _require_whole_received(self) -> None:
         """Raise `CorruptData` if the live entries of a half installed snapshot are damaged."""
@@ -1045,7 +1045,7 @@ class RaftLog(OwnedLog):
                 continue
             first = max(slab.first, after + 1)
             above = after + 1
-            held = self._asked(lambda above=above: self._own.next_index(above))  # type: ignore[misc]
+            held = self._retried(lambda above=above: self._own.next_index(above))  # type: ignore[misc]
             if held is None or held < first:
                 break
             count = self._matching(first, slab.last, slab.term)

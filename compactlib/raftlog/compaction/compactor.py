@@ -53,7 +53,7 @@ from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.compaction.statistics import StatsCache, room_in
 from compactlib.raftlog.compaction.triggers import MajorCadence
 from compactlib.raftlog.model.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
-from compactlib.raftlog.model.refs import asked_refs
+from compactlib.raftlog.model.refs import refs_holding
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.segment_list import between, file_bytes, is_committed
@@ -150,7 +150,7 @@ class Compactor:
         live = state.live | pinned
         suspects = live & (pinned if self._memtable is None else self._memtable.indexes() | pinned)
         found = []
-        for ref, here in asked_refs(self._segments.refs, suspects):
+        for ref, here in refs_holding(self._segments.refs, suspects):
             try:
                 found.append(here & self._segments.index_of(ref.number).index_set())
             except (CorruptData, Unsupported, StorageError, NotFound):

@@ -18,7 +18,7 @@ def next_ref(refs: Sequence[SegmentRef], index: int) -> SegmentRef | None:
     return refs[place] if place < len(refs) else None
 
 
-def asked_refs(refs: Sequence[SegmentRef], indexes: IndexSet) -> Iterator[tuple[SegmentRef, IndexSet]]:
+def refs_holding(refs: Sequence[SegmentRef], indexes: IndexSet) -> Iterator[tuple[SegmentRef, IndexSet]]:
     """The segments whose ranges contain some of `indexes`, oldest first, each with these indexes.
 
     O(log n + log runs) for each, and a copy of `indexes`.

@@ -105,15 +105,16 @@ class Segments(SegmentList):
         self._drop([*found.empty, *found.inside], 0.0)
 
     def _begin(self, newest: SegmentReader | None) -> None:
-        """Go on with the newest segment that was found, or begin the first."""
+        """Continue the newest segment that was found, or begin the first."""
+        refs = self._view.refs
         if newest is None:
             self._use(self._create(1))
-        elif newest.loaded.seal.sealed:
-            # The process that wrote the seal may have ended before it was synced.
-            with contextlib.closing(self._files.open(newest.path)) as out:
-                out.sync()
-        else:
+        elif not newest.loaded.seal.sealed:
             self._use(self._reopened(self._newest))
+        if refs and (newest is None or newest.loaded.seal.sealed or not len(newest.index)):
+            # The process that wrote the last seal, or cut that segment, may have been killed before it synced it.
+            with contextlib.closing(self._files.open(os.path.join(self.folder, segment_name(refs[-1].number)))) as out:
+                out.sync()
 
     def _reopened(self, number: int) -> SegmentWriter:
         writer = SegmentWriter.open(self._files, self.folder, number)
