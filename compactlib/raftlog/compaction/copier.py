@@ -26,7 +26,7 @@ from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex, is_uniform
 from compactlib.raftlog.segment.liveness import live_positions
 from compactlib.raftlog.segment.load import load_segment, sealed_records
-from compactlib.raftlog.segment.reader import MAX_GAP_BYTES, MAX_SPAN_BYTES, look_again, read_spans
+from compactlib.raftlog.segment.reader import MAX_GAP_BYTES, MAX_SPAN_BYTES, read_again, read_spans
 
 _RECORD_WORDS = native.RECORD_BYTES // 8
 _CALL_PAYLOADS = 512
@@ -124,7 +124,7 @@ class Copier:
                 found = list(map(crc32, payloads, part.columns.heads[first:stop]))
                 if not is_whole or found != part.columns.crcs[first:stop].tolist():
                     for place, payload in enumerate(payloads, first):
-                        payload[:] = look_again(part.descriptor, part.path, part.columns, place)
+                        payload[:] = read_again(part.descriptor, part.path, part.columns, place)
             except OSError as error:
                 raise StorageError.from_os(error, "read", part.path) from error
             yield self._out[:places[stop] - places[first]], got
