@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from compactlib.raftlog.options import StoreOptions as StoreOptions
     from compactlib.raftlog.ra_import import import_ra as import_ra
     from compactlib.raftlog.raft_log import RaftLog as RaftLog
-    from compactlib.raftlog.replication.conversation import TransferReport as TransferReport
     from compactlib.raftlog.replication.streams import (
         receive_snapshot as receive_snapshot,
         send_snapshot as send_snapshot,
     )
+    from compactlib.raftlog.replication.transfer import TransferReport as TransferReport
     from compactlib.raftlog.snapshots.machine import LiveTracker as LiveTracker, StateMachine as StateMachine
     from compactlib.raftlog.snapshots.state_reader import StateReader as StateReader
     from compactlib.raftlog.store import RaftLogStore as RaftLogStore, open_log as open_log
@@ -93,7 +93,7 @@ else:
             "AppendAnswer AppendEntries DamagedEntry DeadEntry Entry MissingEntry SegmentLimits",
         "compactlib.raftlog.compaction.options": "LogOptions",
         "compactlib.raftlog.ra_import": "import_ra",
-        "compactlib.raftlog.replication.conversation": "TransferReport",
+        "compactlib.raftlog.replication.transfer": "TransferReport",
         "compactlib.raftlog.replication.streams": "receive_snapshot send_snapshot",
         "compactlib.raftlog.snapshots.machine": "LiveTracker StateMachine",
         "compactlib.raftlog.snapshots.state_reader": "StateReader",

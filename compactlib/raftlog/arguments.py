@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of values that a host gives; what cannot be is `InvalidInput`."""
+"""Checks of the host's arguments; they raise `InvalidInput`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from compactlib.indexset import IndexSet
 
 
 def index_set(name: str, indexes: Any) -> IndexSet:
-    """`indexes` as a set: one, or strictly ascending whole numbers.
+    """An `IndexSet`, or strictly ascending whole numbers, as an `IndexSet`.
 
     Raises:
-        InvalidInput: they are neither; `Unsorted` if they do not ascend.
+        InvalidInput: other values; `Unsorted` if they do not ascend.
     """
     try:
         return indexes if isinstance(indexes, IndexSet) else IndexSet.from_sorted(indexes)
@@ -25,11 +25,7 @@ def index_set(name: str, indexes: Any) -> IndexSet:
 
 
 def require_ascending(indexes: Sequence[int]) -> None:
-    """Return if the indexes ascend strictly.
-
-    Raises:
-        Unsorted: they do not.
-    """
+    """Raise `Unsorted` unless the indexes ascend strictly."""
     for previous, index in pairwise(indexes):
         if index <= previous:
             raise Unsorted(f"index {index} follows {previous}; sort the indexes and drop duplicates",
@@ -37,10 +33,10 @@ def require_ascending(indexes: Sequence[int]) -> None:
 
 
 def bytes_of(payload: Any, what: str = "a payload") -> bytes:
-    """A payload's own bytes: whoever gave it may use its buffer again at once, for the next one as a rule.
+    """The payload as `bytes`; a copy of a mutable buffer, which the caller may reuse for the next payload.
 
     Raises:
-        InvalidInput: it has none.
+        InvalidInput: it has no buffer of bytes.
     """
     if isinstance(payload, bytes):
         return payload
@@ -52,7 +48,7 @@ def bytes_of(payload: Any, what: str = "a payload") -> bytes:
 
 
 def is_number(least: float = 0, most: float = float_info.max) -> Callable[[object, Any, Any], None]:
-    """A validator of `attrs`: `InvalidInput` if a field is no number from `least` to `most`."""
+    """A validator of `attrs`: raises `InvalidInput` unless the field is a number from `least` to `most`."""
     def check(_: object, field: Any, value: object) -> None:
         if not isinstance(value, int | float) or not least <= value <= most:
             raise InvalidInput(f"{field.name} is {value!r:.100}; it must be a number of at least {least}"

@@ -9,10 +9,10 @@ from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, 
 
 
 class GapDetected(InvalidInput):
-    """An entry does not follow what the log holds: entries in between are missing. Append those first.
+    """An entry does not follow the log's last index: entries in between are missing. Append those first.
 
     Attributes:
-        previous: the index that the entry says it follows.
+        previous: the index of the entry's predecessor.
         last: the last index of the log.
     """
 
@@ -24,9 +24,9 @@ class GapDetected(InvalidInput):
 
 
 class Overwriting(InvalidInput):
-    """An entry is not above the log's last index: the log holds another there, and all behind it may be committed.
+    """An entry is not above the log's last index: it would overwrite entries that may be committed.
 
-    A follower takes what its leader sends with `append_entries`; to take entries back on purpose, `reset` first.
+    A follower appends its leader's entries with `append_entries`; to truncate on purpose, call `reset` first.
 
     Attributes:
         index: the entry's index.
@@ -34,44 +34,46 @@ class Overwriting(InvalidInput):
     """
 
     def __init__(self, *, index: int, last: int) -> None:
-        super().__init__(f"entry {index} is not above the last index {last}; a follower takes what its leader sends "
-                         f"with append_entries(), and to take entries back on purpose, call reset({index - 1}) first")
+        super().__init__(f"entry {index} is not above the last index {last}; a follower appends its leader's "
+                         f"entries with append_entries(); to truncate on purpose, call reset({index - 1}) first")
         self.index = index
         self.last = last
 
 
 class PlanOutdated(Stale):
-    """The log has changed since a compaction was planned. Nothing was done: plan again."""
+    """The log has changed since the compaction was planned. Nothing was done: plan again."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"the plan is outdated: {what}; plan again")
 
 
 class MemtableFull(Busy):
-    """A log holds too many entries in memory that are not in segments yet. Flush, or look why flushing fails.
+    """A log has too many entries in memory that are not in segments yet. Flush, or check why flushes fail.
 
     Attributes:
-        entries: how many it holds.
-        limit: how many it may hold.
+        entries: their count.
+        limit: the limit of the options.
     """
 
     def __init__(self, *, entries: int, limit: int) -> None:
-        super().__init__(f"{entries:,} entries are in memory, at most {limit:,} may be; call flush(), and look at "
+        super().__init__(f"{entries:,} entries are in memory, the limit is {limit:,}; call flush(), and check "
                          f"status() if it fails")
         self.entries = entries
         self.limit = limit
 
 
 class LiveSetLost(CorruptData):
-    """A snapshot's live set is damaged, and this process cannot rebuild it; it is never taken for empty.
+    """A snapshot's live set is damaged and cannot be rebuilt; it does not count as empty.
 
-    Give the store `StoreOptions.machine_of`, from whose state it is rebuilt, or restore the file from a copy.
+    Set `StoreOptions.machine_of`, which rebuilds it from the snapshot's state, or restore the file from a copy.
     """
 
 
 class SnapshotLost(CorruptData):
-    """The state of a log's last snapshot is missing or another one, or the note of that snapshot is; what it covers is
-    not in the log any more. Put back the log's whole folder from one copy, or remove the log and receive a snapshot."""
+    """The row or the state of a log's last snapshot is missing, and the log has removed the entries that it covers.
+
+    Restore the log's whole folder from a single copy, or remove the log and receive a snapshot.
+    """
 
 
 class LiveAboveSnapshot(InvalidInput):
@@ -95,7 +97,7 @@ class NotALog(InvalidInput):
 
 
 class LiveIndexMissing(NotFound):
-    """A live set names indexes that no segment holds. Nothing was changed: the previous snapshot stays in force."""
+    """A live set has indexes that are in no segment. Nothing was changed: the previous snapshot stays in force."""
 
     def __init__(self, message: str, *, missing: int, first: int) -> None:
         super().__init__(message)
@@ -105,32 +107,32 @@ class LiveIndexMissing(NotFound):
 
 @unique
 class RefusalReason(Enum):
-    """Why a side ends the transfer of a snapshot; the value is its number on the wire, append only."""
+    """Why a side ends the transfer of a snapshot. The value is its number on the wire: append only."""
 
     ALREADY_APPLIED = 1
-    """The follower has applied the snapshot, or all that it lacks is in the leader's log: send entries."""
+    """The follower has applied the snapshot, or the leader's log has all entries that it lacks: send entries."""
     HIGHER_TERM = 2
-    """The follower knows a higher term: the sender leads no more."""
+    """The follower knows a higher term: the sender is deposed."""
     OTHER_LOG = 3
-    """The stream led to a log of another id."""
+    """The receiver's log has another id."""
     UNSUPPORTED = 4
-    """The follower does not know the version of the transfer, or cannot restore the machine version: upgrade it."""
+    """The follower does not know the transfer's version, or cannot restore the machine version: upgrade it."""
     TOO_LARGE = 5
-    """An entry or the live set exceeds what the follower takes; the detail names it."""
+    """An entry or the live set exceeds a limit of the follower; the detail names it."""
     FAILED = 6
-    """A disk, damage, or another transfer; the detail says which, and the next one may end well."""
+    """A disk error, damage, or another running transfer; the detail has the message. Retry."""
 
 
 class TransferRefused(CompactlibError):
-    """One side has ended the transfer of a snapshot, which is not in force at the follower by it.
+    """A side has ended the transfer of a snapshot before the follower installed it.
 
     Attributes:
         reason: why.
-        detail: in words, with the numbers.
-        index: the snapshot's index, -1 where no offer was read.
-        term: the highest term that the side knows that has ended it.
-        last_applied: what the follower has applied, -1 if nothing, or if it has not said.
-        by_peer: whether the other side has ended it.
+        detail: the reason in words, with the numbers.
+        index: the snapshot's index, -1 if no offer has arrived.
+        term: the highest term that the refusing side knows.
+        last_applied: the follower's last applied index, -1 if it has none or has not sent it.
+        by_peer: whether the other side has refused.
     """
 
     def __init__(self, *, reason: RefusalReason, detail: str, index: int, term: int, last_applied: int,
@@ -145,13 +147,12 @@ class TransferRefused(CompactlibError):
 
 
 class TransferBroken(CompactlibError):
-    """The stream of a transfer has ended before the transfer: open another stream and send the snapshot again.
+    """The stream has ended before the transfer: open another stream and send the snapshot again.
 
-    At the sender, the snapshot may be in force at the follower. At the follower it is not; what has come of its state
-    is kept, and the next offer of the same snapshot goes on there.
+    Raised at the sender, the follower may have installed the snapshot. Raised at the follower, it has not; the state
+    that has arrived stays, and the next transfer of the same snapshot continues behind it.
     """
 
 
 class FrameDamaged(CorruptData):
-    """A frame of a transfer is not what was sent, or is out of its order. Close the stream, and send again over another
-    one."""
+    """A frame of a transfer is damaged or out of order. Close the stream, and send again over another stream."""

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LocalLog`: the command log of a single node, in the segments of a `SegmentLog`.
 
-A command is carried out as soon as it has its place, so that the next one can build on it. Its proposer waits until it
-is durable, together with all others that were proposed meanwhile: the first thread to come writes and syncs for all. A
-log whose disk fails, or whose state machine raises, closes itself, because the machine and the log may differ then:
-open it again, with a machine that was restored.
+A command is applied as soon as it has an index, so that the next command sees its effect. Its proposer waits until it
+is durable: a single thread at a time writes and syncs the pending commands of all threads. After a disk error, or an
+exception of the state machine, the machine and the log may differ: the log closes itself. Open it again, with a
+restored machine.
 
-Each opening is a new term, noted in the log. Entries: `docs/formats/command-log.md`.
+Each opening is a new term, recorded in the log. Entries: `docs/formats/command-log.md`.
 
-Locks: `_writing`, which one thread holds while it writes and syncs; below it the guard's, the order of commands; below
-both the segment log's own. No command waits for a sync but its own.
+Locks, in this order: `_writing`, held during a write and its sync; the guard's, which orders commands; the segment
+log's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OPENING = 2
 
 @attrs.frozen
 class _Pending:
-    """A command that was carried out and may not be in the log yet."""
+    """A command that was applied and may not be in the log yet."""
 
     index: int
     term: int
@@ -53,12 +53,12 @@ class LocalLog(Closing):
     """A `CommandLog` in a folder, for one process. Commands are durable when `propose` returns.
 
     Args:
-        folder: made if there is none.
-        options: how the segments are kept; its clock stamps the commands, its observer is notified of
-            `command_log_syncs` and `command_log_commands`.
-        create: whether the log may be made. If not, a folder without one is `NotALog`, and stays as it is.
-        first_index: where a log begins that is new, >= 1. For a log whose predecessor was lost, beside fences that
-            remember its tokens: a number above them.
+        folder: of the log.
+        options: settings of the segments; its clock stamps the commands, its observer receives `command_log_syncs` and
+            `command_log_commands`.
+        create: whether a missing log is created. If not, a folder without a log is `NotALog`, and is not changed.
+        first_index: the first index of a new log, >= 1. If its predecessor was lost and fences remember its tokens: a
+            number above them.
 
     Raises:
         Busy: another process, or another object in this one, has it open.
@@ -123,11 +123,11 @@ class LocalLog(Closing):
 
     @property
     def _is_cut(self) -> bool:
-        """Whether commands were forgotten."""
+        """Whether commands were removed by `compact`."""
         return bool(self._log.state.live)
 
     def _replay(self, machine: CommandMachine, applied: int) -> None:
-        # From its beginning, though the machine may stand later: the last term must be known, and damage reported.
+        # From the first entry, also if the machine has applied some: to find the last term, and damage.
         expected = self._first
         for entry in self._log.entries(self._first):
             if entry.index != expected:
@@ -179,17 +179,17 @@ class LocalLog(Closing):
         return result
 
     def _write(self, pending: Sequence[_Pending]) -> None:
-        """Make commands durable, with `_writing` held. What cuts that short closes the log, as it does the segments."""
+        """Make commands durable; the caller holds `_writing`. Any exception closes the log."""
         if not pending:
             return
         try:
-            self._log.append([(one.index, one.term, one.entry) for one in pending])
+            self._log.append([(each.index, each.term, each.entry) for each in pending])
             self._log.sync()
         except BaseException as error:
             self._guard.fail(error)
             raise
-        # In this order: what is pending is written again, which takes back what the log has of it, so that nothing may
-        # be pending any more once it is acknowledged.
+        # In this order: a pending command is written again, which truncates the log first. So an acknowledged command
+        # is not pending.
         del self._pending[:len(pending)]
         self._durable = pending[-1].index
         self._observer.event("command_log_syncs", add=1)
@@ -200,17 +200,17 @@ class LocalLog(Closing):
         with self._writing:
             self._guard.require_open()
             if index > self._durable:
-                raise InvalidInput(f"the log is to forget commands up to {index}, durable are those up to "
-                                   f"{self._durable}; compact to what a snapshot covers")
+                raise InvalidInput(f"compact to {index} would remove commands that are not durable, which are those "
+                                   f"above {self._durable}; compact to the index of a snapshot")
             if index >= self._first:
-                # The last entry that is covered stays: with nothing after it, it is where the last term is found.
+                # The last covered entry stays: without later entries, it has the last term.
                 self._log.snapshot(index, live=[index])
                 self._first = index + 1
         self._log.compact(policy=DropDead())
 
     @property
     def first_index(self) -> int:
-        """The first command that the log holds; `last_index + 1` if it holds none."""
+        """The index of the first command in the log; `last_index + 1` if there is none."""
         return self._first
 
     @property
@@ -225,7 +225,7 @@ class LocalLog(Closing):
 
     @property
     def term(self) -> int:
-        """How often the log was opened; 0 before `start`."""
+        """Count of the log's openings; 0 before `start`."""
         return self._term if self._machine is not None else 0
 
     def close(self) -> None:

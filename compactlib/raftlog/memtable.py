@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memtable: appended entries of one log that are not in segments yet, their replay from the WAL, and their flush.
 
-It is a chain of tables, the newest of which takes the inserts. A table is never changed below its end, so readers and a
-flush use it without a lock. An overwrite does not touch it either: it chains a new table, which answers for everything
-from its `base` on.
+The memtable is a chain of tables; inserts go to the newest table. A table only grows at its end, so that readers and a
+flush use it without a lock. A truncation chains a new table, which replaces the older tables from its `base` on.
 
 >>> memtable = Memtable()
 >>> memtable.insert(1, 1, [b"a", b"b", b"c"])
@@ -48,21 +47,21 @@ class Slab:
         return self.first + len(self.payloads) - 1
 
     def entries(self, first: int, last: int) -> Iterator[Entry]:
-        """Those from `first` to `last`, as far as it holds them."""
+        """The entries from `first` to `last` that it has."""
         for index in range(max(first, self.first), min(last, self.last) + 1):
             yield Entry(index, self.term, self.payloads[index - self.first])
 
     def part(self, first: int, last: int) -> Slab:
-        """The entries from `first` to `last`, all of which it holds."""
+        """The entries from `first` to `last`; it has all of them."""
         return Slab(first, self.term, self.payloads[first - self.first:last + 1 - self.first])
 
 
 class Table:
-    """One table of the chain.
+    """A table of the chain.
 
     Attributes:
-        base: this table answers for every index from here on; older ones, and segments, only for those below.
-        cuts: whether older entries from `base` on were taken back.
+        base: this table has the entries from here on; older tables and segments count only below.
+        cuts: whether it was chained by a truncation of the entries from `base` on.
         slabs: ascending.
         is_frozen: whether it takes no more inserts, because a flush writes it to segments.
     """
@@ -76,24 +75,24 @@ class Table:
 
     @property
     def entries(self) -> int:
-        """How many entries it holds. O(slabs)."""
+        """Count of its entries. O(slabs)."""
         return sum(len(slab.payloads) for slab in self.slabs)
 
     def append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
-        """Take entries above all those it holds. O(1) calls."""
+        """Append entries above its last index. O(1) calls."""
         if self.slabs:
             newest = self.slabs[-1]
             held = newest.payloads
             if newest.term == term and newest.first + len(held) == first and len(held) < _JOINED_ENTRIES:
                 held += payloads
                 return
-        # The slab before its first index: a reader that finds the index finds the slab. And without a call in between,
-        # here and where the memtable counts, so that an interrupt comes before or after all of it.
+        # The slab before its first index: a reader that finds the index finds the slab. There is no call between the
+        # two statements, so that an interrupt comes before or after both.
         self.slabs += (Slab(first, term, list(payloads)),)
         self._firsts += (first,)
 
     def find(self, index: int) -> Entry | None:
-        """The entry of `index`, `None` if it holds none. O(log slabs)."""
+        """The entry of `index`, `None` if the table lacks it. O(log slabs)."""
         place = bisect_right(self._firsts, index) - 1
         if place < 0:
             return None
@@ -102,7 +101,7 @@ class Table:
         return entry_of((index, slab.term, slab.payloads[offset])) if offset < len(slab.payloads) else None
 
     def term_of(self, index: int) -> int | None:
-        """The term of `index`, `None` if it holds no entry of it."""
+        """The term of `index`, `None` if the table lacks it."""
         place = bisect_right(self._firsts, index) - 1
         if place < 0 or index > self.slabs[place].last:
             return None
@@ -113,15 +112,15 @@ class Memtable:
     """The chain of a log's tables. One thread at a time inserts (the log's lock); any number reads.
 
     Args:
-        last: the last index of what lies below, in segments; -1 if nothing does.
-        max_entries: how many entries may wait for segments.
+        last: the last index in segments; -1 if they are empty.
+        max_entries: limit of the entries that wait for a flush.
 
     Attributes:
-        last: the last index of the log, entries below the tables included; -1 if there is none.
-        entries: how many entries the tables hold, overwritten ones included.
-        tables: the chain, oldest first; an immutable value, whose newest table may grow.
+        last: the last index of the log, segments included; -1 in an empty log.
+        entries: count of the tables' entries, truncated entries included.
+        tables: the chain, oldest first; an immutable tuple, whose newest table may grow.
         max_entries: as given.
-        missing: of a replay, an entry that is not there, and the one that follows it; `None` if all are.
+        missing: of a replay, the index of a missing entry and of its successor; `None` if no entry is missing.
     """
 
     def __init__(self, last: int = -1, *, max_entries: int = DEFAULT_MAX_ENTRIES) -> None:
@@ -134,19 +133,19 @@ class Memtable:
     # -- inserts
 
     def require_room(self, more: int) -> None:
-        """Raise `MemtableFull` if so many more entries would be too many."""
+        """Raise `MemtableFull` if `more` entries would exceed the limit."""
         if self.entries + more > self.max_entries:
             raise MemtableFull(entries=self.entries, limit=self.max_entries)
 
     def insert(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
-        """Take entries of consecutive indexes; those that lie at or above the first are taken back."""
+        """Insert entries of consecutive indexes; entries at or above the first are truncated before."""
         if first <= self.last:
             self.cut(first - 1)
         count = self.entries + len(payloads)
         tables = self.tables
         newest = tables[-1] if tables else None
         if newest is None or newest.is_frozen:
-            # It continues: what is older stays, up to here.
+            # Chained without a truncation: the older tables count up to here.
             newest = Table(self.last + 1, cuts=False)
             self.tables = (*tables, newest)
         last = first + len(payloads) - 1
@@ -154,13 +153,13 @@ class Memtable:
         self.entries, self.last = count, last
 
     def skip_to(self, last: int) -> None:
-        """Go on behind `last`, which a snapshot or segments cover, although entries up to it were never held."""
+        """Continue behind `last`, up to which a snapshot or segments cover all entries."""
         self.last = max(self.last, last)
 
     def cut(self, after: int) -> None:
-        """Take back everything above `after`: a new table is chained, the older ones stay as they are for readers.
+        """Truncate everything above `after`: a new table is chained, and the older tables stay unchanged for readers.
 
-        Tables of which nothing is left, and which no flush writes, leave the chain.
+        Tables above `after` that no flush writes leave the chain.
         """
         if self.missing is not None and self.missing[1] > after:
             self.missing = None
@@ -174,21 +173,21 @@ class Memtable:
         self.tables, self.entries, self.last = tables, count, after
 
     def require_links(self) -> None:
-        """Raise `CorruptData` if a replay has found an entry that follows one which is not there."""
+        """Raise `CorruptData` if a replay has found an entry whose predecessor is missing."""
         if self.missing is not None:
-            raise CorruptData(path="<the write-ahead log>", offset=0, index=self.missing[0], found="none",
+            raise CorruptData(path="<the write-ahead log>", offset=0, index=self.missing[0], found="no entry",
                               expected=f"entry {self.missing[0]}, which entry {self.missing[1]} follows")
 
     # -- flushes
 
     def freeze(self) -> tuple[Table, ...]:
-        """Let nothing more come to the tables there are, and return them, oldest first."""
+        """Freeze all tables, and return them, oldest first."""
         for table in self.tables:
             table.is_frozen = True
         return self.tables
 
     def release(self, tables: Iterable[Table]) -> None:
-        """Forget tables whose entries are in segments now; they are the oldest ones."""
+        """Drop the oldest tables, whose entries are in segments now."""
         gone = set(map(id, tables))
         left = tuple(table for table in self.tables if id(table) not in gone)
         count = sum(table.entries for table in left)
@@ -198,11 +197,11 @@ class Memtable:
 
     @property
     def base(self) -> int:
-        """From this index on the tables answer; above every index if there is none."""
+        """The lowest base of the tables; above every index if there are no tables."""
         return min((table.base for table in self.tables), default=MAX_INDEX + 1)
 
     def indexes(self) -> IndexSet:
-        """What the tables hold and was not taken back. O(slabs)."""
+        """The indexes in the tables, without truncated entries. O(slabs)."""
         return IndexSet.from_runs((slab.first, slab.last) for slab in visible_slabs(self.tables))
 
     def __repr__(self) -> str:
@@ -210,7 +209,11 @@ class Memtable:
 
 
 def visible_slabs(tables: Sequence[Table]) -> list[Slab]:
-    """What `tables` (a chain, oldest first) answer with, ascending: a newer table shortens older ones. O(slabs)."""
+    """The slabs of a chain without truncated entries, ascending. O(slabs).
+
+    Args:
+        tables: oldest first.
+    """
     found: list[list[Slab]] = []
     below = MAX_INDEX + 1
     for table in reversed(tables):
@@ -225,7 +228,7 @@ def visible_slabs(tables: Sequence[Table]) -> list[Slab]:
 
 
 def needed_slabs(slabs: Iterable[Slab], snapshot_index: int, live: IndexSet) -> list[Slab]:
-    """What of `slabs` a flush writes: all entries above the snapshot, only live ones below. O(slabs and live runs)."""
+    """The slabs that a flush writes: all entries above the snapshot, live entries below. O(slabs and live runs)."""
     kept: list[Slab] = []
     for slab in slabs:
         if slab.first > snapshot_index:
@@ -239,22 +242,22 @@ def needed_slabs(slabs: Iterable[Slab], snapshot_index: int, live: IndexSet) -> 
 
 
 def replay(frame: Frame, memtable: Memtable, row: SnapshotMeta, matching: Callable[[int, int, int], int]) -> None:
-    """Do again what a frame of the WAL says was written to a log. Frames come in the order of writing.
+    """Apply a frame of the WAL to a log's memtable. Frames are applied in the order of writing.
 
-    What is dead is left out, and so is what segments hold with the same term (then it is the same entry): a flush that
-    a crash interrupted goes on where it stopped.
+    Dead entries are left out, and so are entries that segments have with the same term (then they are the same): an
+    interrupted flush continues behind them.
 
     Args:
-        frame: a run, sparse entries, or a cut.
-        memtable: of the log; its `last` begins as that of the segments.
-        row: the log's row, which was read before.
-        matching: how many entries from a first index on, up to a last one, segments hold with a term.
+        frame: a run, sparse entries, or a truncation.
+        memtable: of the log; at the first frame, its `last` is the segments' last index.
+        row: the log's row.
+        matching: counts the entries from a first to a last index that segments have with a term.
     """
     if frame.cuts:
         after = -1 if frame.previous is None else frame.previous
         memtable.cut(after)
         if row.is_dead(after):
-            # The log ended there, although what is dead need not be there any more.
+            # The log ended at this index, although its dead entry may be removed.
             memtable.skip_to(after)
     if frame.payloads and _lacks(frame, memtable, row):
         memtable.missing = memtable.missing or (frame.previous or 0, frame.indexes[0] if frame.indexes else frame.first)
@@ -266,7 +269,7 @@ def replay(frame: Frame, memtable: Memtable, row: SnapshotMeta, matching: Callab
 
 
 def _lacks(frame: Frame, memtable: Memtable, row: SnapshotMeta) -> bool:
-    """Whether the entry is not there that a frame's first one follows. A log without one begins anywhere."""
+    """Whether the predecessor of a frame's first entry is missing. An empty log begins at any index."""
     previous = frame.previous
     if previous is None or previous <= memtable.last or previous < row.smallest_live_index:
         return False
@@ -278,7 +281,7 @@ def _replay_run(first: int, term: int, payloads: Sequence[bytes], memtable: Memt
     last = first + len(payloads) - 1
     start = max(first, row.smallest_live_index)
     if not memtable.tables and start <= memtable.last:
-        # Segments answer for everything: what they hold of this need not be written again.
+        # Nothing was truncated: entries that segments have need not be written again.
         for run_first, run_last in row.needed(IndexSet.range(first, last)).runs():
             held = matching(run_first, run_last, term)
             if run_first + held <= run_last:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of a transfer, and their frames to the byte (`docs/formats/raftlog-transfer.md`). Pure.
+"""The messages of a transfer, and the encoding of their frames (`docs/formats/raftlog-transfer.md`). Pure.
 
-A frame is a head of 12 bytes (length of the body, kind, CRC of both), the body, and the CRC of the body. The head has a
-CRC of its own, so that a damaged length never makes a side wait for bytes that do not come.
+A frame is a head of 12 bytes (length of the body, kind, CRC of both), the body, and the CRC of the body. The CRC of the
+head keeps a side from waiting for the bytes of a damaged length.
 
 >>> frame = encode(Installed(index=60))
 >>> len(frame), body_bytes(frame[:HEAD_BYTES], limit=100), decode(frame)
@@ -23,14 +23,14 @@ from compactlib.raftlog.model.snapshot_meta import MAX_CLUSTER_BYTES, SnapshotMa
 from compactlib.raftlog.model.values import MAX_INDEX, Entry
 
 VERSION = 1
-"""The version of the whole conversation; an offer names it. `Refuse` has the same bytes in every version."""
+"""The version of the transfer; an offer names it. `Refuse` has the same bytes in every version."""
 HEAD_BYTES = 12
 CRC_BYTES = 4
 MAX_LOG_ID_BYTES = 255
 MAX_TEXT_BYTES = 1000
 MAX_FRAME_ENTRIES = 1024
 OVERHEAD_BYTES = 1 << 17
-"""More than a frame holds besides payloads."""
+"""Upper bound of a frame's size without payloads."""
 
 _HEAD = struct.Struct("<IB3x")
 _CRC = struct.Struct("<I")
@@ -60,12 +60,12 @@ class Offer:
 
 @attrs.frozen
 class Accept:
-    """The receiver takes the snapshot.
+    """The receiver accepts the snapshot.
 
     Attributes:
-        last_applied: of its machine, -1 if none; it needs the live entries above.
+        last_applied: of its machine, -1 before the first entry; the receiver needs the live entries above.
         state_offset: bytes of the state that it has from an earlier stream.
-        max_entry_bytes: the largest payload that it takes.
+        max_entry_bytes: its limit of a payload.
     """
 
     last_applied: int
@@ -83,7 +83,7 @@ class Live:
 
 @attrs.frozen
 class Entries:
-    """Live entries, ascending; `previous` is the index before the first, so that a missing one shows."""
+    """Live entries, ascending; `previous` is the index of the first entry's predecessor, to detect a lost frame."""
 
     previous: int
     entries: tuple[Entry, ...]
@@ -106,13 +106,13 @@ class Installed:
 
 @attrs.frozen
 class Refuse:
-    """One side ends the transfer.
+    """A side ends the transfer.
 
     Attributes:
         reason: why.
-        term: the highest that this side knows.
-        last_applied: of the receiver, -1 if none or not known.
-        detail: in words, cut at 1,000 bytes.
+        term: the highest term that this side knows.
+        last_applied: of the receiver, -1 before the first entry or if it is not known.
+        detail: the reason in words, cut at 1,000 bytes.
     """
 
     reason: RefusalReason
@@ -141,7 +141,7 @@ def body_bytes(head: bytes, *, limit: int) -> int:
     """The length of the body that follows the head of a frame.
 
     Raises:
-        FrameDamaged: the head is not what was sent, or the body is longer than `limit`.
+        FrameDamaged: the head is damaged, or the body is longer than `limit`.
     """
     if crc32(head[:_HEAD.size]) != _CRC.unpack_from(head, _HEAD.size)[0]:
         raise FrameDamaged(path="<stream>", offset=0, expected="the head of a frame with its CRC", found=head.hex())
@@ -155,8 +155,8 @@ def decode(frame: bytes) -> Message:
     """The message of a frame whose head was checked.
 
     Raises:
-        FrameDamaged: it is not what was sent.
-        Unsupported: another version of this library sent it.
+        FrameDamaged: the frame is damaged.
+        Unsupported: another release sent it.
     """
     length, kind = _HEAD.unpack_from(frame)
     body = memoryview(frame)[HEAD_BYTES:HEAD_BYTES + length]
@@ -169,7 +169,7 @@ def decode(frame: bytes) -> Message:
     try:
         return _message(_KINDS[kind - 1], body)
     except (struct.error, ValueError) as error:
-        # ValueError: text that is no UTF-8, no reason's number, or a value that a manifest refuses.
+        # ValueError: invalid UTF-8, an unknown reason, or a value that the manifest refuses.
         raise FrameDamaged(path="<stream>", offset=HEAD_BYTES, expected=f"a frame of kind {kind}",
                            found=str(error)) from None
 
@@ -246,5 +246,5 @@ def _entries(body: memoryview) -> Entries:
 
 
 def _above(index: int) -> int:
-    # One more than the index, so that "none" is 0; the highest index of all is written as the one before it.
+    # index + 1, so that -1 is 0. The highest index does not fit, and is written as its predecessor.
     return min(index + 1, MAX_INDEX)

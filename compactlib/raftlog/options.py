@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StoreOptions`: how a store of logs is kept."""
+"""`StoreOptions`: the settings of a store of logs."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ from compactlib.raftlog.snapshots.machine import StateMachine
 
 @attrs.frozen(kw_only=True)
 class StoreOptions:
-    """How a store is kept.
+    """The settings of a store.
 
     Attributes:
-        log: how the segments of each log are kept; its files, clock and observer serve the whole store.
+        log: settings of each log's segments; its files, clock and observer serve the whole store.
         max_wal_bytes: a WAL file is closed after the batch that exceeds this.
-        max_unflushed_files: so many closed WAL files may wait for their entries to be in segments; then the caller that
-            appends has to wait too.
-        max_queued_bytes: what may wait for a sync before `append` syncs by itself.
-        max_memtable_entries: so many entries of one log may wait for segments.
-        background: flush in a thread of the store's own; else the thread that fills a WAL file does it.
-        sync_by_itself: a thread of the store's own syncs whatever is appended, as fast as the disk can, and the host
-            is notified through `on_confirmed` (`RaftLog.attach`); else entries wait for the next `sync`.
-        keep_trailing: so many of the last entries that a snapshot covers, that of its own index included, stay in the
-            log, with their terms, as if they were live: a follower that is no further behind is sent entries
-            (`RaftLog.entries_after`) instead of the snapshot. Fewer stay where fewer are there: behind a snapshot from
-            elsewhere, say. None by default, so that a snapshot frees what it says: how far followers lag is the
-            host's to know. A few seconds of what is written is a good value.
-        machine_of: makes an empty state machine of a log, given the log's id. From it and the state of a snapshot a
-            live set that is damaged is rebuilt; without one the log is not opened (`LiveSetLost`).
+        max_unflushed_files: closed WAL files that may wait for a flush; beyond that `append` flushes.
+        max_queued_bytes: bytes that may wait for a sync; beyond that `append` syncs.
+        max_memtable_entries: entries of a log that may wait for a flush.
+        background: flush in a thread of the store; else in the thread that fills a WAL file.
+        sync_by_itself: sync appended entries in a thread of the store, as fast as the disk can, and call `on_confirmed`
+            (`RaftLog.attach`); else entries wait for the next `sync`.
+        keep_trailing: count of the last entries at or below a snapshot that stay in the log as if they were live, as
+            far as the log has them. A follower that is no further behind is sent entries (`RaftLog.entries_after`)
+            instead of the snapshot. 0 by default: only the host knows how far its followers lag. The entries of a few
+            seconds are a good value.
+        machine_of: makes an empty state machine of a log, given the log's id. It rebuilds a damaged live set from the
+            snapshot's state; without it such a log is not opened (`LiveSetLost`).
     """
 
     log: LogOptions = attrs.field(factory=LogOptions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pins: entries kept readable although a snapshot leaves them dead, while a holder such as a transfer needs them."""
+"""`Pin`: keeps entries readable although a snapshot leaves them dead, for a transfer for example."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from compactlib.raftlog.model.values import Entry
 class Pin:
     """Pinned entries: compactions and flushes keep them as if they were live. A context manager.
 
-    What the log takes back goes all the same: it was never committed.
+    A truncation removes pinned entries: they were never committed.
 
     Args:
-        log: that holds the entries.
-        indexes: what is pinned.
+        log: of the entries.
+        indexes: of the entries.
     """
 
     def __init__(self, log: LogReading, indexes: IndexSet) -> None:
@@ -30,27 +30,27 @@ class Pin:
         """A pinned entry.
 
         Raises:
-            NotFound: it was not pinned, or was taken back, or the pin was released.
-            CorruptData: it is damaged.
+            NotFound: the entry was not pinned, or was truncated, or the pin was released.
+            CorruptData: the entry is damaged.
         """
-        found = self._log._asked(lambda: self._log._find(index)) if index in self.indexes else None
+        found = self._log._retried(lambda: self._log._find(index)) if index in self.indexes else None
         if found is None:
-            raise NotFound(f"index {index} is not pinned, or was taken back; pin it while it is live")
+            raise NotFound(f"index {index} is not pinned, or was truncated; pin it while it is live")
         return found
 
     def entries(self) -> Iterator[Entry]:
-        """All pinned entries that were not taken back, ascending.
+        """All pinned entries that were not truncated, ascending.
 
         Raises:
-            CorruptData: one is damaged; those before it have been given.
+            CorruptData: an entry is damaged; its predecessors have been yielded.
         """
         for index in self.indexes:
-            found = self._log._asked(lambda index=index: self._log._find(index))  # type: ignore[misc]
+            found = self._log._retried(lambda index=index: self._log._find(index))  # type: ignore[misc]
             if found is not None:
                 yield found
 
     def release(self) -> None:
-        """Let the entries go; releasing again does nothing."""
+        """Release the entries; idempotent."""
         self._log._segments.unpin(self)
         self.indexes = IndexSet()
 

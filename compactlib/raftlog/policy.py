@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a policy and a trigger of a Raft log see and answer, and what helps to write one.
+"""The contracts of policies and triggers of a Raft log, and helpers to write them.
 
-A policy chooses the groups of neighbouring segments that become one segment each (`LogPolicy`); a trigger says when a
-major compaction is due (`Trigger`). `plan_for` tries a policy on a view without a log, and
-`MajorCadence` asks a trigger as a log does. `plan_clump` says which live entries a state machine should write anew.
+A policy chooses groups of neighbouring segments, each of which becomes a single segment (`LogPolicy`); a trigger
+decides when a major compaction is due (`Trigger`). `plan_for` applies a policy to a view without a log, and
+`MajorCadence` evaluates a trigger as a log does. `plan_clump` chooses live entries for a state machine to rewrite.
 """
 
 from __future__ import annotations

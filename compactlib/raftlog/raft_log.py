@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`RaftLog`: one replicated log as a host uses it: append, sync, read, snapshot, compact, receive a snapshot.
 
-An append goes into the WAL's queue and into the memtable at once, in one order, under the log's lock. A flush writes
-what the memtable holds to segments. A cut (`reset`, a conflict in `append_entries`) is made in memory, in the WAL and
-in the segments before the call returns. Reads take no lock (`LogReading`).
+An append adds entries to the WAL's queue and to the memtable, in the same order, under the log's lock. A flush writes
+the memtable to segments. A truncation (`reset`, a conflict in `append_entries`) changes memory, the WAL and the
+segments before the call returns. Reads take no lock (`LogReading`).
 
-Above the snapshot no index is missing: an append follows the last index, and a received snapshot rolls forward. Its
-state and its live entries are put beside the log, durably; then the row is replaced, which is the switch; then the log
-cuts what contradicts the snapshot and takes the live entries (`_take_received`). After a crash, opening does the last
-part again, as long as the file with the entries is there.
+Invariant: above the snapshot no index is missing. An append follows the last index, and a received snapshot rolls
+forward: (1) its state and its live entries are written to the folder of snapshots, durably; (2) the row is replaced,
+which is the switch; (3) the log truncates the entries that contradict the snapshot and adds the live entries
+(`_take_received`). After a crash, opening repeats (3) as long as the file of the live entries exists.
 
 Locks, in this order: the snapshot's, that of flushes and cuts, the log's, the WAL's, the segments' (the guard's).
 """
@@ -48,7 +48,7 @@ from compactlib.raftlog.log.owned_log import OwnedLog
 from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay, visible_slabs
 from compactlib.raftlog.model.hard_state import HardState, KeptHardState
 from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
-from compactlib.raftlog.model.status import LogStatus, told
+from compactlib.raftlog.model.status import LogStatus, error_text
 from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.pins import Pin
@@ -65,78 +65,77 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("compactlib.raftlog")
 MAX_APPEND_ENTRIES = 1 << 14
 _RUN_ENTRIES = 1024
-"""Flushed at a stretch, in about a millisecond, before a read of another thread has its turn."""
+"""Entries that a flush writes, in about a millisecond, before it releases the guard's lock for reads."""
 
 
 class LogWorker(Protocol):
-    """Who compacts a log, off the threads that append. `LogCompactionWorker` is one.
+    """Compacts a log in threads of its own; `LogCompactionWorker` implements it.
 
-    The log starts it, notifies it of changes without ever waiting for it, and stops it before it closes.
+    The log starts the worker, notifies it of changes, and stops it before the log closes.
     """
 
     def start(self) -> None:
-        """Begin; starting again does nothing."""
+        """Start; idempotent."""
 
     def snapshot_recorded(self, row: SnapshotMeta) -> None:
-        """A snapshot was taken or installed. Called with the log's lock held: must not block."""
+        """Handle a new snapshot. Called with the log's lock held: must not block."""
 
     def segments_flushed(self, last_index: int) -> None:
-        """Entries came to segments. Called with the log's lock held: must not block."""
+        """Handle a flush. Called with the log's lock held: must not block."""
 
     def stop(self, *, wait_seconds: float = 30.0) -> None:
-        """See `PeriodicService.stop`. Called without any lock held."""
+        """As `PeriodicService.stop`. Called without any lock held."""
 
 
 @attrs.define(eq=False)
 class LogMemory:
-    """What a store keeps of a log in memory; it outlives a `RaftLog` that has closed itself.
+    """The state of a log in memory. The store keeps it when a `RaftLog` closes itself, for the next one.
 
     Attributes:
         memtable: entries that are in no segment yet.
-        waiting: what the WAL has not confirmed yet, in the order of appending: ticket, first and last index.
+        waiting: writes that are not durable yet, in the order of appending: ticket, first and last index.
         ticket: of the last write.
+        is_begun: whether the memtable knows the last index of the segments.
     """
 
     memtable: Memtable
     waiting: deque[tuple[int, int, int]] = attrs.field(factory=deque)
     ticket: int = 0
-    is_begun: bool = False  # knows where the segments end
+    is_begun: bool = False
 
 
 class OwnStore(Protocol):
-    """What a log uses of its `RaftLogStore`."""
+    """The members of `RaftLogStore` that its logs call."""
 
     options: StoreOptions
     open_files: OpenFiles
     syncs_by_itself: bool
 
     def wake_committer(self) -> None:
-        """Something was queued, which the store's own thread syncs."""
+        """Wake the store's syncing thread: the WAL has queued writes."""
 
     def settle(self) -> None:
-        """After a sync, with no lock held: notify of what became durable, and flush if WAL files were closed."""
+        """After a sync, with no lock held: call the listeners, and flush if WAL files were closed."""
 
     def flush_closed(self) -> None:
-        """Write what the logs hold in memory to their segments, and remove the closed WAL files."""
+        """Write the memtables of all logs to segments, and remove the closed WAL files."""
 
     def flush(self) -> None:
-        """Close the WAL file first, and do the same."""
+        """Close the current WAL file, then call `flush_closed`."""
 
     def close(self) -> None:
-        """Sync, and let all logs go."""
+        """Sync, and close all logs."""
 
 
 class RaftLog(OwnedLog):
-    """One log of a `RaftLogStore`. Threads may share it; `open_log` makes one with a store of its own.
+    """One log of a `RaftLogStore`. `RaftLogStore.log` returns it; `open_log` opens a store for a single log.
 
-    What was appended is visible to reads at once, and durable after `sync`. Entries are in the WAL and in memory first,
-    and move to segments in the background.
-
-    Made by `RaftLogStore.log`.
+    Threads may share it. Appended entries are visible to reads at once, and durable after `sync`. They are in the WAL
+    and in memory first, and move to segments in the background.
     """
 
     _wal: Wal
-    """Given by the store once all logs are open."""
+    """Set by `_begin`, once all logs of the store are open."""
 
     def __init__(self, store: OwnStore, log_id: str, folder: str, memory: LogMemory) -> None:
         options = store.options
@@ -177,13 +176,13 @@ class RaftLog(OwnedLog):
 
     def attach(self, worker: Callable[[RaftLog], LogWorker] | None = None,
                on_confirmed: Callable[[Confirmed], object] | None = None) -> None:
-        """Give the log the worker that compacts it, and the callback for what became durable.
+        """Set the worker that compacts the log, and the listener for writes that became durable.
 
         Args:
-            worker: makes the worker that compacts; it is started, and notified at once of the snapshot in force;
-                without one `compact` runs when the host calls it.
-            on_confirmed: called with what became durable, in order and with no lock held, by a thread that syncs. What
-                it raises is kept for `status` and logged.
+            worker: makes the worker, which is started and notified of the snapshot in force. Without a worker the host
+                calls `compact`.
+            on_confirmed: called with each durable range, in order and with no lock held, in a thread that syncs. Its
+                exceptions are logged and kept for `status`.
 
         Raises:
             Closed: as `sync`.
@@ -197,12 +196,12 @@ class RaftLog(OwnedLog):
             try:
                 made.start()
             except BaseException:
-                # What it has begun does not go on.
+                # Some of its services may have started.
                 self._stop_worker()
                 raise
             row = self.state
             if row.index >= 0:
-                # What an earlier life had left dead does not wait for this one's first snapshot.
+                # Entries that died before this opening are compacted without waiting for the next snapshot.
                 made.snapshot_recorded(row)
 
     @property
@@ -219,7 +218,7 @@ class RaftLog(OwnedLog):
         self._guard.require_open()
         self._wal.guard.require_open()
 
-    # -- what it holds
+    # -- indexes and terms
 
     @property
     def last_index(self) -> int:
@@ -231,8 +230,7 @@ class RaftLog(OwnedLog):
         return self.term_of(self.last_index) if self.last_index >= 0 else None
 
     def term_of(self, index: int) -> int | None:
-        """The term of an entry that can be read, or of the one at which the snapshot ends; `None` for any other index.
-        """
+        """The term of a readable entry, or of the snapshot's last entry; `None` for any other index."""
         row = self.state
         if index == row.index and row.term:
             return row.term
@@ -241,28 +239,28 @@ class RaftLog(OwnedLog):
         for table in reversed(self._memory.tables):
             if index >= table.base:
                 return table.term_of(index)
-        return self._asked(lambda: self._own.term_of(index))
+        return self._retried(lambda: self._own.term_of(index))
 
     @property
     def _kept_from(self) -> int:
-        """From here on every index can be read; 1 in an empty log."""
+        """The first index from which on every entry is readable; 1 in an empty log."""
         row = self.state
         if row.index >= 0:
             return row.kept_from
         begins = self.first_index
         return 1 if begins is None else begins
 
-    # -- what a leader sends
+    # -- the leader's calls
 
     def entries_after(self, prev_index: int, *, max_bytes: int = 1 << 20) -> AppendEntries | None:
-        """What a leader sends to a follower whose log is the leader's up to `prev_index`, as far as it is known.
+        """The message for a follower whose log is known to match the leader's up to `prev_index`.
 
-        `None` if the log does not hold all that follows, or not the term before it: then the follower needs the
-        snapshot. `StoreOptions.keep_trailing` says how far behind the snapshot a follower may be.
+        `None` if the log lacks one of the entries that follow, or the term at `prev_index`: then the follower needs the
+        snapshot. `StoreOptions.keep_trailing` sets how far behind the snapshot a follower may be.
 
         Args:
-            prev_index: `next_index` of the follower's last answer, less one.
-            max_bytes: of payloads; one entry is given whatever its size.
+            prev_index: `next_index` of the follower's last answer, minus 1.
+            max_bytes: of payloads; the first entry is sent whatever its size.
 
         Raises:
             CorruptData: an entry is damaged.
@@ -280,43 +278,44 @@ class RaftLog(OwnedLog):
         if prev_index < last:
             for entry in self.entries(prev_index + 1, last):
                 max_bytes -= len(entry.payload)
-                # A snapshot may leave some of them dead meanwhile: what is behind such a gap is not sent.
+                # A newer snapshot may leave some of them dead during this scan: nothing behind such a gap is sent.
                 if entry.index != prev_index + 1 + len(entries) or (entries and max_bytes < 0):
                     break
                 entries.append(entry)
         return AppendEntries(prev_index, prev_term, tuple(entries))
 
     def next_index(self, answer: AppendAnswer) -> int:
-        """What a leader sends next to a follower that has answered so: `answer.next_index`, or, if this log has entries
-        of the term that conflicts, what is behind the last of them: those the follower has too. O(log entries).
+        """The index from which a leader sends next, after a follower's answer. O(log entries).
+
+        That is `answer.next_index`; or, if this log has entries of the conflicting term, the index behind the last of
+        them, since the follower has those too.
         """
         self._require_open()
         wanted, first, last = answer.conflict_term, max(self._kept_from, answer.next_index), self.last_index
         if wanted is None or first > last:
             return answer.next_index
-        # What it holds of that term, if anything, lies together.
+        # Entries of one term are adjacent.
         after = first + bisect_right(range(first, last + 1), wanted, key=lambda index: self.term_of(index) or 0)
         return after if self.term_of(after - 1) == wanted else answer.next_index
 
     # -- appending
 
     def append(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> int:
-        """Append entries of consecutive indexes behind the last one, as a leader does with what it is asked to do.
+        """Append entries of consecutive indexes behind the last index, as a leader does. Returns the last index.
 
-        What the log holds is never taken back by this: a follower has `append_entries` for what its leader sends.
-        Returns the last index. Durable after `sync`.
+        Durable after `sync`. Never truncates: a follower calls `append_entries` with its leader's entries.
 
         Args:
             entries: `Entry` values or (index, term, payload) tuples, ascending without gaps.
 
         Raises:
-            Overwriting: the log holds an entry of the first index already.
-            GapDetected: the first does not follow the last index.
-            InvalidInput: an index lies at or below the snapshot, is no 64-bit number, or does not follow the one before
-                it.
-            MemtableFull: too many entries at once.
-            StorageError, CorruptData: too much waits for a sync or for segments, and the disk refuses that; nothing was
-                appended. (Of several terms, or more than 16,384 entries, the first may be: see `last_index`.)
+            Overwriting: the first index is not above the last index.
+            GapDetected: the first index does not follow the last index.
+            InvalidInput: an index is at or below the snapshot, is no 64-bit number, or does not follow its predecessor.
+            MemtableFull: too many entries in one call.
+            StorageError, CorruptData: the queue or the memtable is full, and the disk refused the sync or the flush;
+                nothing was appended. (Of several terms, or more than 16,384 entries, the first may be: see
+                `last_index`.)
             Closed: the log was closed, or closed itself.
         """
         if type(entries) is list and len(entries) == 1 and type(entries[0][2]) is bytes:
@@ -328,12 +327,12 @@ class RaftLog(OwnedLog):
         return self._memory.last
 
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
-        """Append entries of consecutive indexes and one term: a few calls, however many. Raises what `append` does."""
+        """Append entries of consecutive indexes and one term; a few calls for any number. Raises as `append`."""
         for start, part in self._parts(first, term, payloads):
             self._append(start, term, part)
 
     def _append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
-        """The path of every append: what memory and WAL take at once, or not at all."""
+        """Append a run to the memtable and the WAL's queue, or to neither."""
         if not 0 <= first <= MAX_INDEX + 1 - len(payloads) or not 0 <= term <= MAX_INDEX:
             raise _no_numbers(first, term)
         wal, memtable = self._wal, self._memory
@@ -355,27 +354,27 @@ class RaftLog(OwnedLog):
                                f"committed and cannot be written again, append from {row.index + 1}")
         if first <= last:
             raise Overwriting(index=first, last=last)
-        # An empty log begins anywhere, one that everything was taken back of included.
+        # An empty log begins at any index, also after a truncation to nothing.
         if 0 <= last < first - 1:
             raise GapDetected(previous=first - 1, last=last)
 
     def append_entries(self, prev_index: int, prev_term: int,
                        entries: Iterable[Entry | tuple[int, int, Buffer]] = ()) -> AppendAnswer:
-        """Take what a leader sends, by Raft's rule; the answer is durable when this returns.
+        """Append a leader's entries by Raft's rule; the answer is durable when this returns.
 
-        A message that comes twice, late or out of order changes nothing: entries are taken back only from an index on
-        at which the log has another term. What the snapshot covers counts as the leader's. The host has refused
-        leaders of a lower term before it calls this. In a log without a snapshot whose first index is 1, `prev_index`
-        and `prev_term` of the first entry are 0 (-1 and 0 where it is 0).
+        A duplicate, late or reordered message changes nothing: the log is truncated only from an index on at which it
+        has another term. Entries that the snapshot covers count as matching. The host refuses leaders of a lower term
+        before it calls this. In a log without a snapshot whose first index is 1, `prev_index` and `prev_term` of the
+        first entry are 0 (-1 and 0 if the first index is 0).
 
         Args:
             prev_index: the index before the first entry.
-            prev_term: the term of the leader's entry there.
-            entries: as of `append`, from `prev_index + 1` on; none asks whether the log is the leader's up to there.
+            prev_term: the term of the leader's entry at `prev_index`.
+            entries: as of `append`, from `prev_index + 1` on; empty for a heartbeat.
 
         Raises:
-            InvalidInput: the entries are not consecutive, or do not follow `prev_index`; or the log begins later, and
-                has no snapshot of what lies before.
+            InvalidInput: the entries are not consecutive, or do not follow `prev_index`; or the log begins above
+                `prev_index`, and has no snapshot that covers the indexes below.
             MemtableFull, StorageError, CorruptData, Closed: as `append` and `sync`; the first entries may
                 be in the log.
         """
@@ -410,7 +409,7 @@ class RaftLog(OwnedLog):
             if not overrules:
                 self._put(start, term, payloads[judged:])
         if overrules and not may_cut:
-            # Judged again with the lock that keeps other cuts away.
+            # Compared again under the lock that excludes other truncations.
             with self._switching():
                 return self._take_part(prev_index, prev_term, term, payloads, may_cut=True)
         if overrules:
@@ -419,32 +418,29 @@ class RaftLog(OwnedLog):
         return judged
 
     def _judged(self, prev_index: int, prev_term: int, term: int, count: int) -> AppendAnswer | int:
-        """How many of a leader's entries are held already, the first ones, or why all are refused.
+        """The count of the leader's first entries that the log has already, or the refusal of all.
 
-        Raft's rule for what a leader sends (section 5.3 of the paper, https://raft.github.io/raft.pdf). An entry
-        conflicts with one of the same index only if their terms differ: then it and all behind it are taken back. What
-        is held already stays as it is, and so does all behind it. What a snapshot covers is taken as matching.
+        This is the consistency check of Raft's AppendEntries (section 5.3 of https://raft.github.io/raft.pdf). An
+        entry conflicts with the log's entry of the same index if their terms differ: then the log is truncated there.
+        Matching entries and all entries behind them stay. Entries that the snapshot covers count as matching.
 
-        A refusal says where the leader should go on: at the first index of the term that the log has in the place of
-        the entry before, or behind the log's end, so that each term costs one message.
+        A refusal's `next_index` is the first index of the term that the log has at `prev_index`, or the index behind
+        the log's end, so that each conflicting term costs a single message.
 
-        O(log entries) looks at terms, and one for each entry that came before.
-
-        Raises:
-            InvalidInput: the log begins later, and has no snapshot of what lies before.
+        Reads O(log entries) terms, and the term of each entry that the log has already.
         """
         row, held, last = self.state, self._memory.last, prev_index + count
         begins = self.first_index if row.index < 0 else None
         if prev_index <= row.index <= last and row.term not in (0, prev_term if prev_index == row.index else term):
-            # Of a leader that was deposed, or of another group: a leader has what is committed.
+            # From a deposed leader, or from another group: a leader has all committed entries.
             return AppendAnswer(False, -1, row.index, row.term)
         if row.index < 0 and begins is None:
             if prev_index > 0 or prev_term:
                 return AppendAnswer(False, -1, 0)
         elif begins is not None and prev_index < begins:
             if prev_term or prev_index + 1 != begins or begins > 1:
-                raise InvalidInput(f"the log begins at {begins}, and no snapshot says what lies before, so what "
-                                   f"follows {prev_index} in term {prev_term} cannot be judged; have the leader send "
+                raise InvalidInput(f"the log begins at {begins} and has no snapshot of the entries below, so entries "
+                                   f"after {prev_index} in term {prev_term} cannot be compared; have the leader send "
                                    f"its snapshot")
         elif prev_index > held:
             return AppendAnswer(False, -1, held + 1)
@@ -454,14 +450,14 @@ class RaftLog(OwnedLog):
             return AppendAnswer(False, -1, lowest + place, found)
         index = max(prev_index, row.index) + 1
         stop = min(last, held)
-        # One without a term is dead already by a snapshot that the log's row names in a moment.
+        # An entry without a term is dead by a snapshot that is about to replace `row`.
         while index <= stop and self.term_of(index) in (None, term):
             index += 1
         return min(index - prev_index - 1, count)
 
     def _parts(self, first: int, term: int, payloads: Sequence[Buffer]) -> Iterator[tuple[int, Sequence[bytes]]]:
         """Checked parts of a run, each with its first index, and room in memory for each."""
-        # A host may give each payload in the same buffer.
+        # A host may pass all payloads in the same buffer.
         is_own = type(payloads) is list and set(map(type, payloads)) == {bytes}
         copied = payloads if is_own else list(map(bytes_of, payloads))
         for start in range(0, len(copied), MAX_APPEND_ENTRIES):
@@ -471,10 +467,10 @@ class RaftLog(OwnedLog):
             yield first + start, part
 
     def _put(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
-        """Queue entries in the WAL, and put them into the memtable. The caller locks.
+        """Queue entries in the WAL, and insert them into the memtable. The caller holds the log's lock.
 
-        An interrupt between the two leaves entries in the WAL of which memory does not know: the next write of the
-        log begins at the same index, so that a replay overwrites them.
+        An interrupt between the two leaves entries in the WAL that the memtable lacks. The next write of the log begins
+        at the same index, so that a replay overwrites them.
         """
         memtable = self._memory
         last, written = first + len(payloads) - 1, memtable.last
@@ -487,7 +483,7 @@ class RaftLog(OwnedLog):
         self._wait_for(ticket, first, last)
 
     def _put_sparse(self, entries: Sequence[Entry]) -> None:
-        """As `_put`, with gaps between them: the live entries of a received snapshot, each with the index before."""
+        """As `_put`, with gaps: the live entries of a received snapshot, each with the index of its predecessor."""
         last = self._memory.last
         indexes, terms = [entry.index for entry in entries], [entry.term for entry in entries]
         body = sparse_body(indexes, terms, [entry.payload for entry in entries])
@@ -506,7 +502,7 @@ class RaftLog(OwnedLog):
             self._forget_confirmed()
 
     def _forget_above(self, after: int) -> None:
-        """No caller waits any more for what was taken back. They ascend: what is appended lies above all that waits."""
+        """Forget the unconfirmed writes above `after`, which were truncated. Invariant: their indexes ascend."""
         waiting = self._pending.waiting
         while waiting and waiting[-1][2] > after:
             ticket, first, _ = waiting.pop()
@@ -519,10 +515,10 @@ class RaftLog(OwnedLog):
             waiting.popleft()
 
     def _make_room_for(self, entries: int) -> None:
-        """Before anything is appended, so that what the disk refuses was not."""
+        """Sync and flush what is needed before an append, so that a disk error leaves nothing appended."""
         self._require_open()
         if self._wal.closed_files > self._max_closed_files:
-            # Flushes have failed so long that too many files wait.
+            # Flushes keep failing: too many WAL files wait for them.
             self._store.flush_closed()
         if self._wal.queued_bytes > self._max_queued_bytes:
             self.sync()
@@ -533,16 +529,16 @@ class RaftLog(OwnedLog):
     def _after_append(self) -> None:
         self._store.wake_committer()
         if self._wal.queued_bytes > self._max_queued_bytes:
-            # It is appended, and stays queued: a disk that is still full shows with the next.
+            # The entries are appended and stay queued. If the disk is still full, the next append raises.
             with contextlib.suppress(StorageError):
                 self.sync()
 
     def sync(self) -> None:
-        """Return when everything appended before is durable: one fsync for what all threads and logs have queued.
+        """Make all appended entries durable: one fsync for the queued writes of all threads and logs.
 
         Raises:
-            StorageError: the disk has no room, and the entries stay queued; or a sync failed: it is unknown whether
-                they are durable, and the store is closed.
+            StorageError: the disk is full, and the entries stay queued; or an fsync failed: the store is closed, and
+                the outcome is unknown until it is opened again.
             Closed: the log was closed, or closed itself.
         """
         self._require_open()
@@ -550,7 +546,7 @@ class RaftLog(OwnedLog):
         self._store.settle()
 
     def _notify_confirmed(self, confirmed: Confirmed) -> None:
-        """Call the host's listener, with no lock held."""
+        """Call the host's listener; the caller holds no lock."""
         if self._on_confirmed is not None:
             try:
                 self._on_confirmed(confirmed)
@@ -559,35 +555,39 @@ class RaftLog(OwnedLog):
                 self._note(error)
 
     def _note(self, error: BaseException) -> None:
-        """Keep what a listener raised, or what nobody else is notified of."""
+        """Keep an error of a listener or of a clean-up for `status`."""
         self._failures, self._last_error = self._failures + 1, error
 
     @property
     def unconfirmed(self) -> IndexSet:
-        """What was appended and is not durable yet. O(runs)."""
+        """Indexes of the appended entries that are not durable yet. O(runs)."""
         self._require_open()
         with self._lock:
             self._forget_confirmed()
             return IndexSet.from_runs((first, last) for _, first, last in self._pending.waiting)
 
-    # -- cutting
+    # -- truncation
 
     @contextlib.contextmanager
     def _switching(self) -> Iterator[None]:
-        """Inside it no other flush or cut of this log runs."""
+        """Exclude other flushes and truncations of this log."""
         self._require_open()
         with self._files_lock:
             if self._is_cutting:
-                self._guard.close("was left in the middle of a cut by an error or an interrupt")
+                self._guard.close("was left in the middle of a truncation by an error or an interrupt")
             self._guard.require_open()
             yield
 
     def _cut(self, after: int, write: Callable[[], object]) -> None:
-        """Take back everything above `after` by what `write` queues; durable, also in segments, when this returns.
+        """Truncate everything above `after`; durable in the WAL and in segments when this returns.
 
-        The next segment is begun first, so that nothing but the first of these steps needs room. Then the cut becomes
-        durable in the WAL; what follows is done again by opening the log after a crash. A flush writes nothing
-        meanwhile, and the log closes itself if any but the first step fails: `RaftLogStore.log` opens it again.
+        (1) Create the next segment: only this step needs room. (2) Make the truncation durable in the WAL; from here on
+        opening the log repeats it after a crash. (3) Truncate the segments. No flush of the log runs in between. A
+        failure of (2) or (3) closes the log; `RaftLogStore.log` opens it again.
+
+        Args:
+            after: the last index that stays.
+            write: queues the truncation in the WAL, alone or with the entries that replace the old ones.
         """
         with self._switching():
             if self._own.last_index > after:
@@ -604,18 +604,18 @@ class RaftLog(OwnedLog):
                 self._wal.sync(self._pending.ticket)
                 self._own.truncate(after)
             except CompactlibError as error:
-                # Queued: it is in memory, and nobody knows whether it is durable. Opening the log again makes it so.
+                # Queued, so that its outcome is unknown. Opening the log again makes it durable.
                 self._guard.fail(error)
                 raise
             self._is_cutting = False
 
     def reset(self, last_index: int) -> None:
-        """Take back everything above `last_index`, unconfirmed entries included; durable when this returns.
+        """Truncate everything above `last_index`, unconfirmed entries included; durable when this returns.
 
         Raises:
-            InvalidInput: it lies below the snapshot.
-            StorageError: the disk refused. If the WAL was refused the cut, or segments were, the log is closed, and
-                opening it again shows whether it has happened.
+            InvalidInput: it is below the snapshot.
+            StorageError: the disk refused. If it refused the WAL or a segment, the log is closed, and opening it again
+                shows the outcome.
             Closed: as `append`.
         """
         with self._switching():
@@ -623,8 +623,8 @@ class RaftLog(OwnedLog):
                 self._require_open()
                 row, begins = self.state, self.first_index
                 if last_index < row.index:
-                    raise InvalidInput(f"reset to {last_index} would take back what the snapshot {row.index} covers; "
-                                       f"reset to that index or above")
+                    raise InvalidInput(f"reset to {last_index} would truncate entries that the snapshot {row.index} "
+                                       f"covers; reset to that index or above")
                 if last_index >= self._memory.last:
                     return
                 after = last_index if row.index >= 0 or (begins or 0) <= last_index else -1
@@ -641,27 +641,27 @@ class RaftLog(OwnedLog):
 
     @property
     def hard_state(self) -> HardState:
-        """The member's term, and whom it has voted for in it, as they were recorded last. Durable."""
+        """The member's term and its vote in that term, durable."""
         return self._hard_state.now
 
     def record_hard_state(self, term: int, voted_for: str | None = None) -> HardState:
-        """Note a term, and a vote in it, durably; what is in force then. Call it before you answer for either.
+        """Record a term, and a vote in it, durably. Returns the hard state. Call it before the member answers.
 
-        A term of which it knows the vote keeps that; the same again costs nothing, anything else two syncs of the disk.
-        It lies beside the log (`HARD_STATE`), and goes with it when the log is removed.
+        The vote of a term is kept. Recording the same values again costs nothing, other values two fsyncs. The file
+        (`HARD_STATE`) is in the log's folder, and is removed with the log.
 
         Args:
-            term: the highest that the member knows.
-            voted_for: the candidate's name, 1 to 255 bytes; `None` if it has not voted.
+            term: the highest term that the member knows.
+            voted_for: the candidate's name, 1 to 255 bytes; `None` for no vote.
 
         Raises:
             Stale: a higher term was recorded.
-            Conflict: the member has voted for another in this term.
-            InvalidInput: there is no such term or name.
-            StorageError: the disk refused; the one before counts, and a vote that was refused must not be given.
+            Conflict: the member has voted for another candidate in this term.
+            InvalidInput: a term or a name out of range.
+            StorageError: the disk refused; the state before counts, and the member must not give the vote.
             Closed: the log was closed.
         """
-        # Closing waits for it: the next owner of the folder must know of the vote.
+        # `close` waits for this use: the next owner of the folder must read the vote.
         with self._guard.use():
             self._require_open()
             return self._hard_state.record(term, voted_for)
@@ -670,16 +670,16 @@ class RaftLog(OwnedLog):
 
     def snapshot(self, index: int, live: IndexSet | Iterable[int], state: Iterable[Buffer] | None = None, *,
                  machine_version: int = 0, cluster: bytes = b"") -> None:
-        """Take a snapshot: everything up to `index` is in it, except the entries of `live`, which stay in the log.
+        """Take a snapshot of everything up to `index`. Its entries are dead from then on, except those of `live`.
 
-        Syncs first. The state is durable before the log's row names it, and the older one goes after.
+        Syncs first. The state is durable before the log's row names it; then the older state is removed.
 
         Args:
             index: at most the last index.
-            live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers. Say `()` for none.
-            state: the machine's state in pieces; `None` if the host keeps it elsewhere. 1 MiB of it is held in memory.
-            machine_version: see `SnapshotManifest`; so is `cluster`.
-            cluster: the host's own bytes.
+            live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers; `()` for none.
+            state: the machine's state in pieces; `None` if the host stores it itself. Buffers 1 MiB in memory.
+            machine_version: of the state, see `SnapshotManifest`.
+            cluster: the host's own bytes, see `SnapshotManifest`.
 
         Raises:
             Stale: a later snapshot is in force.
@@ -697,12 +697,12 @@ class RaftLog(OwnedLog):
 
     def checkpoint(self, index: int, live: IndexSet | Iterable[int], state: Iterable[Buffer], *,
                    machine_version: int = 0, cluster: bytes = b"") -> None:
-        """Write a checkpoint: the machine's state for a fast start, while the log forgets nothing; see `promote`.
+        """Write a checkpoint: the machine's state for a fast start; no entry dies by it. See `promote`.
 
-        The newest ten are kept. Arguments and errors are those of `snapshot`.
+        The newest ten are kept. Arguments and errors as `snapshot`.
 
         Raises:
-            Stale: a snapshot or checkpoint of the same or a higher index is there.
+            Stale: the log has a snapshot or checkpoint of the same or a higher index.
         """
         live_set = index_set("the live indexes", live)
         with self._changing_snapshot():
@@ -715,10 +715,10 @@ class RaftLog(OwnedLog):
         """Make the newest checkpoint at or below `index` the snapshot in force. Returns the row.
 
         Raises:
-            NotFound: there is none above the snapshot.
-            Stale: the log has taken back the entry that it ends at; nothing was changed.
+            NotFound: no checkpoint is above the snapshot.
+            Stale: the checkpoint's last entry was truncated; nothing was changed.
             CorruptData: the checkpoint is damaged.
-            LiveIndexMissing: the log does not hold what it needs; nothing was changed.
+            LiveIndexMissing: the log lacks a live entry of the checkpoint; nothing was changed.
             StorageError, Closed: as `snapshot`.
         """
         with self._changing_snapshot():
@@ -728,8 +728,9 @@ class RaftLog(OwnedLog):
                                f"write one with checkpoint(), or take a snapshot")
             held = self.term_of(found.index)
             if held != found.term:
-                raise Stale(f"checkpoint {found.index} is of term {found.term}, and that entry was taken back since: "
-                            f"the log holds {'none' if held is None else f'one of term {held}'} there; take a snapshot")
+                raise Stale(f"checkpoint {found.index} is of term {found.term}, and that entry was truncated since: "
+                            f"the log has {'no entry' if held is None else f'an entry of term {held}'} there; take a "
+                            f"snapshot")
             self._snapshots.open_state(found).close()
             self._held_at(found.index, found.live)
             self._switch_to(self._with_trailing(found))
@@ -740,18 +741,21 @@ class RaftLog(OwnedLog):
         """The checkpoints above the snapshot, oldest first.
 
         Raises:
-            CorruptData: one is damaged.
+            CorruptData: a checkpoint is damaged.
         """
         self._require_open()
         with self._snapshotting:
             return self._snapshots.checkpoints(self.state.index)
 
     def open_state(self, row: SnapshotMeta | None = None) -> StateReader:
-        """The state of the snapshot in force, or of one of the `checkpoints`; stays readable when a newer one comes.
+        """Open the state of the snapshot in force, or of a checkpoint; a newer snapshot leaves the reader readable.
+
+        Args:
+            row: of `checkpoints`; default the snapshot in force.
 
         Raises:
-            NotFound: there is no snapshot yet, or its host keeps its state elsewhere.
-            SnapshotLost: the state is missing or not of the size that was written.
+            NotFound: there is no snapshot yet, or its host stores the state itself.
+            SnapshotLost: the state is missing or has another size than was written.
             StorageError: the disk refused.
         """
         while True:
@@ -762,22 +766,18 @@ class RaftLog(OwnedLog):
             try:
                 return self._snapshots.open_state(wanted)
             except SnapshotLost:
-                # A newer one may have taken its place meanwhile.
+                # A newer snapshot may have replaced it.
                 if row is not None or self.state is wanted:
                     raise
 
     @contextlib.contextmanager
     def _changing_snapshot(self) -> Iterator[None]:
-        """One change of the snapshot at a time: what gives the state of one can begin no other, on its thread either.
-
-        Raises:
-            Busy: it tries.
-        """
+        """Exclude other changes of the snapshot; an iterator of a state that starts another change raises `Busy`."""
         self._require_open()
         with self._snapshotting:
             if self._changes_snapshot:
-                raise Busy(f"log {self._log_id!r} is taking a snapshot, whose state was being given when this was "
-                           f"called; call it when that has returned")
+                raise Busy(f"log {self._log_id!r} is taking a snapshot, and its state iterator made this call; call "
+                           f"again when the snapshot has returned")
             self._changes_snapshot = True
             try:
                 self._require_open()
@@ -787,7 +787,7 @@ class RaftLog(OwnedLog):
         self._store.settle()
 
     def _held_at(self, index: int, live: IndexSet) -> SnapshotMeta:
-        """A snapshot at `index`, which the log must reach, and whose live entries it holds durably."""
+        """The row of a snapshot at `index`; the log has that entry and all live entries, durably."""
         row = self.state
         if index < row.index:
             raise Stale(f"snapshot {index} is older than {row.index}, which is in force")
@@ -803,7 +803,7 @@ class RaftLog(OwnedLog):
         return found
 
     def _with_trailing(self, row: SnapshotMeta) -> SnapshotMeta:
-        """The row of a snapshot whose entries the machine has applied from this log: the last of them stay."""
+        """The row with the last `keep_trailing` entries added to its live set."""
         first = max(row.index - self._keep_trailing + 1, self._kept_from, 0)
         if first > row.index or self.term_of(row.index) != row.term:
             return row
@@ -820,7 +820,7 @@ class RaftLog(OwnedLog):
         return self._snapshots.write(row, state, machine_version, cluster)
 
     def _switch_to(self, row: SnapshotMeta) -> None:
-        """Put a row in force whose state is durable."""
+        """Make a row the log's row; its state is durable."""
         try:
             self._record_state(row)
         except StorageError:
@@ -840,7 +840,7 @@ class RaftLog(OwnedLog):
         try:
             self._snapshots.tidy(self._own.row, receives=self._incoming is not None and self._incoming.is_open)
         except StorageError as error:
-            # They go with the next one, or when the log is opened again.
+            # The next snapshot, or the next opening, removes them.
             self._note(error)
 
     def _notify_worker(self, notify: Callable[[LogWorker], object]) -> None:
@@ -852,15 +852,10 @@ class RaftLog(OwnedLog):
                 _LOGGER.warning("the worker of the log %r failed; the log goes on", self._log_id, exc_info=error)
                 self._note(error)
 
-    # -- a snapshot from elsewhere
+    # -- a received snapshot
 
     def _begin_receiving(self, manifest: SnapshotManifest) -> Incoming:
-        """Make room for a snapshot that comes from elsewhere.
-
-        Raises:
-            Busy: another is being received.
-            StorageError: the disk refused.
-        """
+        """Start to receive a snapshot; `Busy` while another is being received."""
         with self._guard.lock:
             self._guard.require_open()
             if self._incoming is not None and self._incoming.is_open:
@@ -871,16 +866,16 @@ class RaftLog(OwnedLog):
             return self._incoming
 
     def _install(self, incoming: Incoming, live: IndexSet) -> None:
-        """Put a snapshot in force that has arrived whole, durably.
+        """Install a received snapshot, durably.
 
-        As in Raft, an entry that the log holds with the same index and term is the leader's, as is everything below it,
-        and stays; so does whatever lies above the snapshot, if the log holds the snapshot's last entry.
+        As in Raft, an entry of the same index and term as the leader's stays, with all entries below it. The entries
+        above the snapshot stay too, if the log has the snapshot's last entry.
 
         Raises:
-            Stale: the row is at or above it.
+            Stale: the log's row is at or above the snapshot.
             LiveIndexMissing: the log lacks a live entry that was not sent; nothing was changed.
-            CorruptData: the state is not what the manifest says; nothing was changed.
-            StorageError, Closed: nothing was changed; or the log is closed, and opening it does the rest.
+            CorruptData: the state does not match the manifest; nothing was changed.
+            StorageError, Closed: nothing was changed; or the log is closed, and opening it finishes the installation.
         """
         manifest = incoming.manifest
         row = SnapshotMeta(manifest.index, manifest.term, live)
@@ -917,7 +912,7 @@ class RaftLog(OwnedLog):
             self._shown(row)
 
     def _agreed_with(self, incoming: Incoming) -> int:
-        """Up to where the log stays as it is under a received snapshot."""
+        """The last index up to which the log agrees with a received snapshot."""
         of, last = incoming.manifest, self.last_index
         for group in incoming.groups():
             for entry in group.entries:
@@ -926,9 +921,9 @@ class RaftLog(OwnedLog):
         return last if last <= of.index or self.term_of(of.index) == of.term else of.index
 
     def _take_received(self, row: SnapshotMeta) -> None:
-        """Cut what contradicts a received snapshot, and take its live entries; durable when this returns.
+        """Truncate what contradicts a received snapshot, and add its live entries; durable when this returns.
 
-        Done again from its start after a crash, until the file with the entries is gone. Nothing is appended before.
+        Idempotent: repeated after a crash as long as the file of the entries exists. Nothing is appended before.
         """
         after, groups = read_sealed(self._snapshots.entries_path(row))
         with self._lock:
@@ -947,14 +942,14 @@ class RaftLog(OwnedLog):
         self._snapshots.taken(row)
 
     def pin(self, indexes: IndexSet) -> Pin:
-        """Hold entries readable until released, although a newer snapshot may leave them dead.
+        """Keep entries readable until the pin is released, also if a newer snapshot leaves them dead.
 
         Raises:
-            LiveIndexMissing: the log does not hold one of them, or it is dead.
+            LiveIndexMissing: the log lacks an entry, or it is dead.
             Closed: the log was closed.
         """
         self._require_open()
-        # No snapshot may come between.
+        # No snapshot is taken between the check and the pin.
         with self._snapshotting:
             if indexes:
                 self._require_held(SnapshotMeta(indexes.last, live=indexes))
@@ -963,19 +958,19 @@ class RaftLog(OwnedLog):
     # -- flushing
 
     def flush(self) -> None:
-        """Write all that this store's logs hold in memory to segments now; see `RaftLogStore.flush`."""
+        """Write the memtables of all logs of the store to segments; see `RaftLogStore.flush`."""
         self._require_open()
         self._store.flush()
 
     def _flush_memtable(self) -> None:
-        """Write to segments what is in memory now, durably. What they hold already is not written again.
+        """Write the memtable's entries to segments, durably, except those that segments have already.
 
         Raises:
-            StorageError: the disk refused; what was written since the last sync is taken back, call again. If that is
-                refused too, the log is closed.
-            Closed: the log was closed, or a cut of it has failed.
+            StorageError: the disk refused; what was written since the last sync was truncated again, so that the flush
+                can be retried. If that is refused too, the log is closed.
+            Closed: the log was closed, or a truncation of it has failed.
         """
-        # A cut of this log comes before or after all of it, so that what it takes back is never written.
+        # A truncation comes before or after the whole flush: no truncated entry is written.
         with self._switching():
             is_written = self._flush_tables()
         if is_written:
@@ -991,7 +986,7 @@ class RaftLog(OwnedLog):
         newest = self._own.known_of(self._own.newest_number)
         if (slabs and newest is not None and newest.ref.last < row.smallest_live_index
                 and newest.data_bytes > STALE_BYTES):
-            # It holds nothing alive, and only its place as the newest keeps compactions from it.
+            # It is wholly dead, and no compaction takes the newest segment.
             self._undone_if_refused(self._own.end_segment)
         for slab in slabs:
             for start in range(max(self._own.last_index + 1 - slab.first, 0), len(slab.payloads), _RUN_ENTRIES):
@@ -1010,32 +1005,28 @@ class RaftLog(OwnedLog):
                 self._own.take_back()
                 raise
 
-    # -- what its store calls
+    # -- the store's calls
 
     def _replay(self, frame: Frame) -> None:
-        """Do again what the WAL says was written to the log, before `begin`."""
+        """Apply a frame of the WAL to the memtable, before `_begin`."""
         replay(frame, self._memory, self.state, self._matching)
 
     def _matching(self, first: int, last: int, term: int) -> int:
-        """How many entries from `first` on, up to `last`, segments hold with this term: for a replay."""
-        return self._asked(lambda: self._own.matching(first, last, term))
+        """Count the entries in `first..last`, from `first` on, that segments hold with this term."""
+        return self._retried(lambda: self._own.matching(first, last, term))
 
     def _require_whole_received(self) -> None:
-        """Raise `CorruptData` if live entries that the log has yet to take are damaged."""
+        """Raise `CorruptData` if the live entries of a half installed snapshot are damaged."""
         row = self.state
         if row.index >= 0 and may_be_there(self._snapshots.entries_path(row)):
             for _ in read_sealed(self._snapshots.entries_path(row))[1]:
                 pass
 
     def _begin(self, wal: Wal) -> None:
-        """Finish what a crash or an error may have left half way; then the log can be used.
+        """Roll forward the received snapshot or the truncations that a crash interrupted; then the log can be used.
 
-        That is a received snapshot, or the cuts that memory says. What agrees with memory stays: a flush has written it
-        since the cut. So does what the snapshot covers, which was recorded after the cuts below it were whole.
-
-        Raises:
-            CorruptData: the log does not hold what its snapshot needs.
-            StorageError: the disk refused.
+        Entries in segments that agree with the memtable stay: a flush has written them since the truncation. So do the
+        entries that the snapshot covers: it was recorded after the truncations below it had ended.
         """
         row = self.state
         self._wal = wal
@@ -1048,13 +1039,13 @@ class RaftLog(OwnedLog):
         wal.smallest_live[self._log_id] = row.smallest_live_index
 
     def _agreeing_through(self, after: int) -> int:
-        """Up to where segments hold, above `after`, exactly what memory says, or a beginning of it."""
+        """The last index, from `after` on, up to which the segments agree with the memtable."""
         for slab in visible_slabs(self._memory.tables):
             if slab.last <= after:
                 continue
             first = max(slab.first, after + 1)
             above = after + 1
-            held = self._asked(lambda above=above: self._own.next_index(above))  # type: ignore[misc]
+            held = self._retried(lambda above=above: self._own.next_index(above))  # type: ignore[misc]
             if held is None or held < first:
                 break
             count = self._matching(first, slab.last, slab.term)
@@ -1063,19 +1054,13 @@ class RaftLog(OwnedLog):
                 break
         return after
 
-    @contextlib.contextmanager
-    def _unwritten(self) -> Iterator[None]:
-        """Inside it no other thread appends."""
-        with self._files_lock, self._lock:
-            yield
-
-    # -- the log itself
+    # -- status and checks
 
     def status(self) -> LogStatus:
-        """What the log says of itself.
+        """The log's counters and its last error.
 
         Raises:
-            Closed: it was closed.
+            Closed: the log was closed.
         """
         self._require_open()
         row, unconfirmed, pinned = self.state, self.unconfirmed, self._own.pinned
@@ -1085,26 +1070,26 @@ class RaftLog(OwnedLog):
             unconfirmed=len(unconfirmed), snapshot_index=row.index, snapshot_term=row.term,
             smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memory.entries,
             segments=len(self._own.refs), pinned=len(pinned), pins=len(self._own.pins), is_busy=self.is_compacting,
-            failures=self._failures + getattr(self._worker, "failures", 0), last_error=told(self.last_error))
+            failures=self._failures + getattr(self._worker, "failures", 0), last_error=error_text(self.last_error))
 
     @property
     def last_error(self) -> BaseException | None:
-        """The last unexpected error: of the worker, else of a listener, or of the removal of an older snapshot."""
+        """The last unexpected error of the worker; else of a listener, or of the removal of an older snapshot."""
         return getattr(self._worker, "last_error", None) or self._last_error
 
     def audit(self) -> None:
-        """Check the log's own invariants.
+        """Check the log's invariants.
 
         Raises:
-            AuditFailed: one is broken; says which, with the numbers.
-            Closed: it was closed.
+            AuditFailed: an invariant is broken; the message has the numbers.
+            Closed: the log was closed.
         """
         self._require_open()
         with self._snapshotting, self._lock:
             self._own.audit()
             waiting = self.unconfirmed
             if waiting and waiting.last > self.last_index:
-                raise AuditFailed(f"log {self._log_id!r}: {waiting.last} waits to be confirmed above the last index "
+                raise AuditFailed(f"log {self._log_id!r}: entry {waiting.last} is unconfirmed, above the last index "
                                   f"{self.last_index}")
 
     def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
@@ -1118,7 +1103,7 @@ class RaftLog(OwnedLog):
     # -- ending
 
     def _stop_worker(self) -> None:
-        """Stop the worker, and let it go."""
+        """Stop the worker, and forget it unless it is `Busy`."""
         worker, self._worker = self._worker, None
         if worker is not None:
             try:
@@ -1127,23 +1112,15 @@ class RaftLog(OwnedLog):
                 self._worker = worker
                 raise
 
-    def _require_outside(self) -> None:
-        """Return unless the calling thread is inside a compaction of this log.
-
-        Raises:
-            Busy: it is.
-        """
-        self._guard.require_outside()
-
     def close(self) -> None:
-        """Sync, and let the log go (with its store, if `open_log` made both); closing again does nothing.
+        """Sync and close the log, with its store if `open_log` opened both. Idempotent.
 
-        `RaftLogStore.log` opens a log of a store again; until then, its entries wait in the WAL.
+        `RaftLogStore.log` opens a log of a store again; until then, its entries stay in the WAL.
 
         Raises:
-            Busy: called from within a compaction of the log; nothing was done. Or work on it goes on, and it is closed
-                when that has ended: call again.
-            StorageError: the last sync was refused; the log is closed all the same.
+            Busy: called from within a compaction of the log; nothing was done. Or a compaction has not ended in time:
+                the log is closed when it ends, call again.
+            StorageError: the disk refused the last sync; the log is closed nevertheless.
         """
         if self.closes_store:
             self._store.close()
@@ -1163,12 +1140,12 @@ class RaftLog(OwnedLog):
             self._let_go()
 
     def _end(self) -> None:
-        """Refuse every later call; waits for who appends now."""
+        """Refuse every later call; waits for a running append."""
         with self._lock if self._guard.is_open else contextlib.nullcontext():
             self._guard.close()
 
     def _let_go(self) -> None:
-        """Give up the files without a sync."""
+        """Release pins and files without a sync."""
         for pin in self._own.pins:
             pin.release()
         self._guard.release()
@@ -1179,11 +1156,7 @@ class RaftLog(OwnedLog):
 
 
 def _checked_runs(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[int, int, list[Buffer]]]:
-    """Cut entries into runs of consecutive indexes and one term: first index, term, payloads.
-
-    Raises:
-        InvalidInput: the indexes are not consecutive, or something is no entry.
-    """
+    """Split entries into runs of consecutive indexes and one term: first index, term, payloads."""
     rows: list[Any] = entries if type(entries) is list else list(map(_with_own_bytes, entries))
     if not rows:
         return []
@@ -1191,7 +1164,7 @@ def _checked_runs(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tu
         indexes, terms, payloads = zip(*rows, strict=True)
     except (TypeError, ValueError):
         raise InvalidInput("an entry is an Entry, or a tuple of index (int), term (int) and payload (bytes); the first "
-                           f"that was given is a {type(rows[0]).__name__}") from None
+                           f"argument is a {type(rows[0]).__name__}") from None
     first = indexes[0]
     if indexes != tuple(range(first, first + len(rows))):
         place = next(place for place, index in enumerate(indexes) if index != first + place)
@@ -1210,7 +1183,7 @@ def _checked_runs(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tu
 
 
 def _with_own_bytes(row: Any) -> Any:
-    """A row of a generator, which may give the next one in the same buffer."""
+    """A copy of a generator's row, which may reuse its buffer for the next row."""
     index, term, payload = row
     return row if type(payload) is bytes else (index, term, bytes_of(payload))
 

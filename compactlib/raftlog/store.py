@@ -7,11 +7,11 @@
 <folder>/logs/<id>/     the segments and the row of each log (`docs/formats/raftlog-segment.md`)
 ```
 
-Entries go to the WAL and to memory first. When a WAL file has become large it is closed; what the logs hold in memory
-is written to their segments, and only then the file is removed.
+Entries are written to the WAL and to memtables first. A WAL file that exceeds its limit is closed; it is removed after
+the memtables of all logs were written to segments.
 
-What fails in one log closes that log, and `log` opens it again while the others go on; what fails in the WAL closes the
-store. `_changing` is held by what opens, flushes or removes logs, before any lock of a log.
+A failure in a log closes that log alone, and `log` opens it again; a failure in the WAL closes the store. `_changing`
+is held while logs are opened, flushed or removed; it is taken before any lock of a log.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from compactlib.raftlog.log.folder import Examination, is_log
 from compactlib.raftlog.log.unflushed import examine_wal
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
-from compactlib.raftlog.model.status import RaftLogStoreStatus, told
+from compactlib.raftlog.model.status import RaftLogStoreStatus, error_text
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.raft_log import LogMemory, RaftLog
 from compactlib.raftlog.segment.segment_list import OpenFiles
@@ -61,9 +61,9 @@ from compactlib.report import Finding, VerifyReport
 from compactlib.service import PeriodicService
 
 SYNC_FAILED = "raftlog_sync_failed"
-"""The disk refused a sync in the background, which is tried again: `error`, `message`."""
+"""The disk refused a sync in the background, which is retried: `error`, `message`."""
 FLUSH_FAILED = "raftlog_flush_failed"
-"""Entries could not be written to segments, which is tried again: the same fields."""
+"""A flush in the background failed, and is retried: `error`, `message`."""
 
 # No log id begins with a dot.
 _REMOVED_PREFIX = ".removed-"
@@ -71,19 +71,19 @@ _LOG_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class RaftLogStore(Closing):
-    """Many logs, one WAL. Threads may share it; a context manager.
+    """Many logs with a common WAL. Threads may share it; a context manager.
 
     Args:
-        folder: the store's folder; made if it is not there.
-        options: how it is kept.
-        create: whether it may be made. If not, a folder without a store in it is `NotALog`, and stays as it is.
+        folder: the store's folder.
+        options: the store's settings.
+        create: whether a missing store is created. If not, a folder without a store is `NotALog`, and is not changed.
 
     Raises:
         NotALog: there is no store in the folder, and `create` is not set.
-        Busy: another process, or another object in this one, has it open.
-        CorruptData: a WAL file is damaged in what was durable. A single log that cannot be opened, because a segment's
-            index or its row is damaged or its folder is not there, keeps nothing else back: `log` says what is wrong
-            with it, `status` lists it, and what the WAL has of it stays until it can be opened, or is removed.
+        Busy: another process, or another object in this one, has the store open.
+        CorruptData: a WAL file is damaged in its durable part. A log that cannot be opened (a segment's index or the
+            row is damaged, or the log's folder is missing) does not prevent the opening of the store: `log` raises its
+            error, `status` lists it, and the WAL keeps its entries until it can be opened, or is removed.
         Unsupported: a WAL file was written by a later release.
         StorageError: the disk refused.
     """
@@ -127,7 +127,7 @@ class RaftLogStore(Closing):
         for log_id, error in self._damaged.items():
             self._observer.event("raftlog_log_damaged", log_id=log_id, error=str(error))
         if self._wal.closed_files > self.options.max_unflushed_files:
-            # Each opening begins a file, and may have been too short for a flush in the background.
+            # Each opening begins a WAL file, and may have ended before its flush in the background.
             self._try_to_flush()
 
     def _service(self, work: Callable[[], None], what: str) -> PeriodicService:
@@ -143,22 +143,22 @@ class RaftLogStore(Closing):
                         if not os.path.isdir(path)), None)
         if missing is not None:
             raise NotALog(f"{self._folder} is no store of logs: there is no folder {missing}; check the path, or open "
-                          f"it with create=True to begin a store there", path=self._folder)
+                          f"it with create=True to create a store", path=self._folder)
 
     def _make_folders(self) -> None:
         for path in (self._folder, *(os.path.join(self._folder, name) for name in (WAL_FOLDER, LOGS_FOLDER))):
             if make_missing_folder(self._files, path):
-                # If another process made it a moment ago, the lock says whose store it is.
+                # Another process may have made it a moment ago; the folder's lock decides who owns the store.
                 self._files.sync_folder(os.path.dirname(path))
 
     def _sync_found(self) -> None:
-        """Nothing may be acknowledged on top of names that an earlier process was killed before it had synced."""
+        """Sync the names in the folders: an earlier process may have been killed before it synced them."""
         sync_names(self._files, self._folder)
         for name in (WAL_FOLDER, LOGS_FOLDER):
             self._files.sync_folder(os.path.join(self._folder, name))
 
     def _open(self) -> None:
-        """Open all logs, replay the WAL, and begin its next file; one log that is damaged keeps no other back."""
+        """Open all logs that are not damaged, replay the WAL, and begin its next file."""
         self._guard.keep(_LetGo(self._logs))
         self._sync_found()
         self._finish_removals()
@@ -169,19 +169,19 @@ class RaftLogStore(Closing):
             try:
                 self._open_log(log_id)
             except (CorruptData, Unsupported, NotALog) as error:
-                # Without the frames, which would keep its files open for as long as the store is.
+                # Without the traceback, whose frames would keep the log's files open.
                 self._damaged[log_id] = error.with_traceback(None)
         found = recover_wal(self._files, os.path.join(self._folder, WAL_FOLDER))
-        # The rows were read before the WAL is replayed: what they say is dead is left out.
+        # The rows were read before: the replay leaves out dead entries.
         for logged in found.frames:
             log = self._logs.get(logged.log_id)
             if log is None:
                 self._damaged.setdefault(logged.log_id, CorruptData(
-                    path=self._log_folder(logged.log_id), offset=0, found="no folder with them",
+                    path=self._log_folder(logged.log_id), offset=0, found="no such folder",
                     expected=f"the segments of log {logged.log_id!r}, which the WAL names"))
             else:
                 log._replay(logged.frame)
-        # Later frames may take back what an earlier one says, and segments be cut already.
+        # After the last frame: a later frame may truncate the entries of an earlier frame.
         for log_id, memory in list(self._memories.items()):
             try:
                 memory.memtable.require_links()
@@ -199,7 +199,7 @@ class RaftLogStore(Closing):
             try:
                 log._begin(self._wal)
             except StorageError:
-                # A received snapshot that the disk has no room for, say. `log` tries again; the others go on.
+                # A full disk cannot install a received snapshot, for example. `log` retries.
                 log._end()
                 log._let_go()
 
@@ -212,7 +212,7 @@ class RaftLogStore(Closing):
         return LogMemory(Memtable(max_entries=self.options.max_memtable_entries))
 
     def _set_aside(self, log_id: str, error: CorruptData | Unsupported | NotALog) -> None:
-        """A damaged log keeps no other back."""
+        """Close a damaged log and keep its error for `log` and `status`."""
         self._damaged[log_id] = error.with_traceback(None)
         self._logs.pop(log_id)._let_go()
         del self._memories[log_id]
@@ -221,14 +221,14 @@ class RaftLogStore(Closing):
         try:
             _finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
         except StorageError as error:
-            # What is left only takes room; the next opening, or the next removal, tries again.
+            # The leftovers only take room; the next opening, or the next removal, retries.
             self._observer.event("raftlog_removal_failed", error=type(error).__name__, message=str(error))
 
     def _log_folder(self, log_id: str) -> str:
         return os.path.join(self._folder, LOGS_FOLDER, log_id)
 
     def _begin_wal(self, found: RecoveredWal) -> Wal:
-        # What the WAL has of a log that cannot be opened stays, until it can be or is removed.
+        # The frames of damaged logs stay in the WAL until the log can be opened or is removed.
         held = without_repeats(logged for logged in found.frames if logged.log_id in self._damaged)
         lasts = {log_id: memory.memtable.last for log_id, memory in self._memories.items() if log_id in self._logs}
         lasts.update({log_id: found.lasts.get(log_id, -1) for log_id in {logged.log_id for logged in held}})
@@ -247,21 +247,20 @@ class RaftLogStore(Closing):
 
     @property
     def log_ids(self) -> tuple[str, ...]:
-        """The logs there are, sorted; without those that are damaged, see `status`."""
+        """The ids of the logs, sorted; without the damaged logs, see `status`."""
         return tuple(sorted(self._logs))
 
     def log(self, log_id: str, *, create: bool = True) -> RaftLog:
-        """The log of that id; the same object until that is closed. One that was closed, or closed itself, is opened
-        again.
+        """Return the log of that id, the same object while it is open. A closed log is opened again.
 
         Args:
             log_id: 1 to 100 letters, digits, `_`, `-` and `.`, the first of them a letter, a digit or `_`.
-            create: make it if it is not there.
+            create: whether a missing log is created.
 
         Raises:
-            NotFound: it is not there and may not be made.
-            CorruptData, Unsupported, NotALog: it could not be opened with the store, see there.
-            InvalidInput: no such id can be.
+            NotFound: there is no such log, and `create` is not set.
+            CorruptData, Unsupported, NotALog: the log could not be opened with the store, see `RaftLogStore`.
+            InvalidInput: not a valid id.
             StorageError: the disk refused.
             Closed: the store was closed, or closed itself.
         """
@@ -276,20 +275,20 @@ class RaftLogStore(Closing):
             if log_id in self._damaged:
                 raise self._damaged[log_id].with_traceback(None)
             if not create:
-                raise NotFound(f"there is no log {log_id!r} in {self._folder}; it holds {', '.join(self.log_ids)}")
+                raise NotFound(f"there is no log {log_id!r} in {self._folder}; its logs are {', '.join(self.log_ids)}")
             if not _is_log_id(log_id):
                 raise InvalidInput(f"log id {log_id!r}; an id is 1 to 100 letters, digits, '_', '-' and '.', and does "
                                    f"not begin with '-' or '.'")
             return self._begin_log(log_id)
 
     def _opened(self, log_id: str) -> RaftLog:
-        """The log, opened again if it is closed; the others go on. Memory has all that it had queued."""
+        """The log, opened again if it is closed. Its memtable has all queued entries."""
         log = self._logs[log_id]
         if log.is_closed:
             with contextlib.suppress(StorageError):
                 log._close_alone()
             if any(table.cuts for table in self._memories[log_id].memtable.tables):
-                # It is durable before files are cut.
+                # The truncation is durable in the WAL before segments are truncated.
                 self._wal.sync()
             log = self._open_log(log_id)
             try:
@@ -300,7 +299,7 @@ class RaftLogStore(Closing):
         return log
 
     def _begin_log(self, log_id: str) -> RaftLog:
-        """Make a log, or take one up whose removal the disk refused. Durable before the WAL names it."""
+        """Create a log, or open a log whose removal the disk refused. Durable before the WAL names it."""
         self._memories[log_id] = self._new_memory()
         try:
             log = self._open_log(log_id)
@@ -311,27 +310,28 @@ class RaftLogStore(Closing):
         return log
 
     def remove(self, log_id: str) -> None:
-        """Remove a log with all that it holds. Flushes all logs first, so that no WAL file speaks of it any more.
+        """Remove a log with its files. Flushes all logs first, so that no WAL file names the log.
 
-        One that is damaged can be removed too; what has its name and is no folder of a log stays.
+        A damaged log can be removed too. A folder of that name that is not a log's stays.
 
         Raises:
-            NotFound: it is not there.
-            StorageError, CorruptData: nothing was removed, or the rest is when the store is opened again.
+            NotFound: there is no such log.
+            StorageError, CorruptData: nothing was removed; or the next opening of the store removes the rest.
             Busy: called from within a compaction of the log.
             Closed: the store was closed.
         """
         self._guard.require_open()
         found = self._logs.get(log_id)
         if found is not None:
-            found._require_outside()
+            found._guard.require_outside()
             found._stop_worker()
         with self._changing:
             if log_id in self._damaged:
                 self._remove_damaged(log_id)
                 return
             log = self.log(log_id, create=False)
-            with log._unwritten():
+            # Nothing is appended between the flush and the removal.
+            with log._files_lock, log._lock:
                 self.flush()
                 log._close_alone()
             del self._logs[log_id], self._memories[log_id]
@@ -348,11 +348,11 @@ class RaftLogStore(Closing):
     def _remove_damaged(self, log_id: str) -> None:
         logs = os.path.join(self._folder, LOGS_FOLDER)
         self.flush()
-        # The WAL holds what it has of the log until its folder is gone: if that is refused, nothing was removed.
+        # The WAL keeps the log's frames until its folder is removed: if the disk refuses, nothing was removed.
         if log_id in self._found:
             _begin_removal(self._files, logs, log_id)
         self._wal.forget(log_id)
-        # No other log may take the name while a WAL file speaks of this one.
+        # No new log gets the id while a WAL file names this log.
         self.flush()
         del self._damaged[log_id]
         _finish_removals(self._files, logs)
@@ -360,18 +360,18 @@ class RaftLogStore(Closing):
     # -- writing
 
     def sync(self) -> None:
-        """Make everything appended to any log durable. Raises what `RaftLog.sync` does."""
+        """Make everything appended to any log durable. Raises as `RaftLog.sync`."""
         self._wal.sync()
         self._guard.require_open()
         self.settle()
 
     def wake_committer(self) -> None:
-        """Something was queued, which the store's own thread syncs."""
+        """Wake the syncing thread, if the store has it."""
         if self.syncs_by_itself:
             self._committer.wake()
 
     def settle(self) -> None:
-        """After a sync, with no lock held: notify of what became durable, and flush if WAL files were closed."""
+        """After a sync, with no lock held: call the listeners, and flush if WAL files were closed."""
         self._deliver()
         closed = self._wal.closed_files
         if closed and self._wal.number != self._flushed_at:
@@ -379,11 +379,11 @@ class RaftLogStore(Closing):
             if self.options.background and closed <= self.options.max_unflushed_files:
                 self._flusher.wake()
             else:
-                # Memory is bounded: a caller that fills it helps to empty it.
+                # The caller flushes, so that memory is bounded.
                 self._try_to_flush()
 
     def _deliver(self) -> None:
-        """Notify the logs' hosts of what became durable, in order: one thread at a time, for all others."""
+        """Call the logs' listeners with what became durable, in order; a single thread at a time does it for all."""
         confirmed = self._wal.confirmed
         while confirmed:
             taken: list[bool] = []
@@ -416,19 +416,19 @@ class RaftLogStore(Closing):
                 raise
 
     def _try_to_flush(self) -> None:
-        # What it fails with is in the status, and it is tried again with the next file.
+        # `status` has the error, and the next closed WAL file retries.
         with contextlib.suppress(CompactlibError):
             self.flush_closed()
 
     def flush_closed(self) -> None:
-        """Write what the logs hold in memory to their segments, and remove the closed WAL files.
+        """Write the memtables of all logs to segments, and remove the closed WAL files.
 
-        Every log that can be; one that cannot leaves the files where they are, and keeps no other back.
+        A log that fails does not stop the flush of the others, but no WAL file is removed then.
         """
         self._guard.require_open()
         refused: CompactlibError | None = None
         with self._changing:
-            # Before any log is asked: what these files hold was queued, and is put into memory under the log's lock.
+            # Read before the first flush: the entries of these files are in the memtables by then.
             number = self._wal.number - 1
             for log_id in list(self._logs):
                 try:
@@ -445,10 +445,10 @@ class RaftLogStore(Closing):
             self._flush_error = None
 
     def flush(self) -> None:
-        """Close the WAL file, write all that the logs hold in memory to their segments, and remove the files.
+        """Close the current WAL file, write the memtables of all logs to segments, and remove the WAL files.
 
         Raises:
-            StorageError: it cannot be done now; nothing is lost, call again.
+            StorageError: the disk refused; nothing is lost, call again.
             Closed: as `RaftLog.append`.
         """
         self._wal.sync()
@@ -456,10 +456,10 @@ class RaftLogStore(Closing):
         self._deliver()
         self.flush_closed()
 
-    # -- the store itself
+    # -- status and checks
 
     def status(self) -> RaftLogStoreStatus:
-        """What the store says of itself."""
+        """The store's counters, its damaged logs and its last error."""
         self._guard.require_open()
         logs, wal = list(self._logs.values()), self._wal
         failed = [service for service in (self._committer, self._flusher) if service.failures]
@@ -469,17 +469,17 @@ class RaftLogStore(Closing):
             flush_error=None if self._flush_error is None else str(self._flush_error),
             damaged=tuple(sorted(self._damaged)),
             is_busy=any(log.is_compacting for log in logs), failures=sum(service.failures for service in failed),
-            last_error=told(failed[-1].last_error if failed else None))
+            last_error=error_text(failed[-1].last_error if failed else None))
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
-        """Read every entry of all logs and of the WAL, and list what is damaged or missing, logs that are not open too.
+        """Read every entry of all logs, of damaged logs too, and of the WAL; list what is damaged or missing.
 
         Args:
-            budget: asked before each segment.
+            budget: checked before each segment.
 
         Raises:
-            BudgetSpent: the budget refused.
-            StorageError: something cannot be read.
+            BudgetSpent: the budget is spent.
+            StorageError: a file cannot be read.
             Closed: the store was closed.
         """
         self._guard.require_open()
@@ -499,7 +499,7 @@ class RaftLogStore(Closing):
         """Check the invariants of the store, its threads, its WAL and all its logs.
 
         Raises:
-            AuditFailed: one is broken; says which, with the numbers.
+            AuditFailed: an invariant is broken; the message has the numbers.
             Closed: the store was closed.
         """
         self._guard.require_open()
@@ -508,22 +508,21 @@ class RaftLogStore(Closing):
                 log.audit()
 
     def close(self) -> None:
-        """Sync, and let all logs go; closing again does nothing. What is in memory is replayed when it is opened.
+        """Sync, and close all logs. Idempotent. The next opening replays the entries of the memtables.
 
-        Compactions that run are cancelled and waited for. In a fork of the process that opened it, it only lets the
-        fork's files go.
+        Running compactions are cancelled and waited for. In a forked child, only the child's descriptors are closed.
 
         Raises:
-            Busy: called from within a compaction of one of its logs, or from one of its threads; nothing was done. Or
-                work on a log goes on, and it is closed when that has ended: call again.
-            StorageError: the last sync was refused; everything is closed all the same.
+            Busy: called from within a compaction of a log, or from a thread of the store; nothing was done. Or a
+                compaction has not ended in time: its log is closed when it ends, call again.
+            StorageError: the disk refused the last sync; everything is closed nevertheless.
         """
         logs = list(self._logs.values())
         for log in logs:
-            log._require_outside()
+            log._guard.require_outside()
         if self._committer.is_own_thread or self._flusher.is_own_thread:
-            raise Busy(f"the store in {self._folder} cannot be closed by what one of its own threads calls; close it "
-                       f"from another thread")
+            raise Busy(f"the store in {self._folder} cannot be closed from its own threads; close it from another "
+                       f"thread")
         for service in (self._committer, self._flusher):
             service.stop()
         for log in logs:
@@ -547,8 +546,10 @@ def _is_log_id(name: str) -> bool:
 
 def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: str = "log",
              create: bool = True) -> RaftLog:
-    """A log with a store of its own; closing it closes the store. Arguments and errors as `RaftLogStore`, and as
-    `RaftLogStore.log`."""
+    """Open a store for a single log, and return the log; closing the log closes the store.
+
+    Arguments and errors as `RaftLogStore` and `RaftLogStore.log`.
+    """
     store = RaftLogStore(folder, options, create=create)
     try:
         log = store.log(log_id, create=create)
@@ -559,14 +560,14 @@ def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: st
     return log
 
 
-# -- removing a log: one rename, after which it is gone, and then its files
+# -- removing a log: a rename, which is the switch, then its files
 
 
 def _begin_removal(files: Files, logs: str, log_id: str) -> None:
-    """Take a log's folder out of the list, durably; again, where that was refused half way. It must not be open."""
+    """Rename a closed log's folder, durably, so that it is no log any more. Idempotent."""
     path, removed = os.path.join(logs, log_id), os.path.join(logs, _REMOVED_PREFIX + log_id)
     if look_at(removed) is not None:
-        # An earlier one of this name; its files go only where it is out of the list for certain.
+        # An earlier log of this id. Its files are removed once its rename is durable.
         files.sync_folder(logs)
         _finish_removals(files, logs)
     if look_at(path) is not None:
@@ -575,7 +576,7 @@ def _begin_removal(files: Files, logs: str, log_id: str) -> None:
 
 
 def _finish_removals(files: Files, logs: str) -> None:
-    """Remove the folders that were taken out of the list, those that a crash left included."""
+    """Remove the renamed folders, those of an interrupted removal too."""
     removed = [name for name in list_folder(logs) if name.startswith(_REMOVED_PREFIX)]
     for name in removed:
         _remove_folder(files, os.path.join(logs, name))
@@ -595,7 +596,7 @@ def _remove_folder(files: Files, folder: str) -> None:
 
 @attrs.frozen
 class _LetGo:
-    """The logs as the store's guard keeps them."""
+    """Closes the files of all logs when the store's guard is released."""
 
     logs: dict[str, RaftLog]
 
@@ -603,5 +604,3 @@ class _LetGo:
         for log in self.logs.values():
             log._let_go()
 
-
-__all__ = ["RaftLogStore", "StoreOptions", "open_log"]

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LogCompactionWorker`: compacts a log and writes its snapshots in threads of its own.
 
-A compaction is requested by a snapshot, by new segments and by the host; once in a period the worker asks the log's
-trigger by itself, and reclaims. Requests during a compaction become one, the strongest of all: `DropDead` is less than
-the log's own rule, and that less than a policy. Snapshots and checkpoints are written in another thread, so that none
-waits for a long compaction; the host says how far its machine is, and gives a copy of it (`SnapshotWriter`).
+A compaction is requested by a snapshot, by a flush and by the host; once in a period the worker evaluates the log's
+trigger, and reclaims. Requests during a compaction are merged into the strongest: `DropDead` is weaker than the log's
+own rule, which is weaker than a policy. Snapshots and checkpoints are written in another thread, so that they do not
+wait for a long compaction. The host's callables return the index that its machine has applied, and a copy of the
+machine (`SnapshotWriter`).
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
     from compactlib.raftlog.raft_log import RaftLog
 
 WORKER_FAILED = "raftlog_worker_failed"
-"""A compaction or a snapshot failed, and is tried again: `work`, `error`, `message`, `failures` of the worker."""
+"""A compaction or a snapshot failed, and is retried: `work`, `error`, `message`, `failures` of the worker."""
 SNAPSHOT_WRITTEN = "raftlog_snapshot_written"
-"""The worker has written a snapshot or checkpoint: the fields of `SnapshotReport`."""
+"""A snapshot or checkpoint was written: the fields of `SnapshotReport`."""
 
 PERIOD_SECONDS = 60.0
-"""How often a worker asks the trigger by itself, unless it is given another time."""
+"""The default period in which a worker evaluates the log's trigger."""
 _BUSY_SECONDS = 1.0
 _NONE, _DROPS, _OWN_RULE, _POLICY = range(4)
 
@@ -51,33 +52,33 @@ SnapshotKind: TypeAlias = Literal["snapshot", "checkpoint"]
 
 @attrs.frozen
 class Applied:
-    """A snapshot or checkpoint is due after so many entries, or after some time if any was applied.
+    """The trigger of snapshots or checkpoints: a count of applied entries, or a time if any entry was applied.
 
     Attributes:
-        entries: applied since the last one, at least 1.
-        seconds: since the last one, > 0; `None`: time alone brings none.
+        entries: applied since the last snapshot or checkpoint, >= 1.
+        seconds: since then, > 0; `None`: only `entries` counts.
 
     Raises:
-        InvalidInput: one of them is out of its range.
+        InvalidInput: a value is out of its range.
     """
 
     entries: int = attrs.field(default=10_000, validator=is_whole(1))
     seconds: float | None = attrs.field(default=None, validator=is_above(0, or_none=True))
 
     def is_due(self, entries: int, seconds: float) -> bool:
-        """Whether one is, so many entries and seconds after the last one."""
+        """Whether a snapshot is due that many entries and seconds after the last snapshot."""
         return entries >= self.entries or (self.seconds is not None and seconds >= self.seconds)
 
 
 @attrs.frozen
 class MachineCopy:
-    """What a snapshot is written from.
+    """A copy of the host's machine, from which a snapshot is written.
 
     Attributes:
-        index: the entry that the machine had applied last.
+        index: the last entry that the copy has applied.
         live: the indexes <= `index` that the log must keep; a set, or strictly ascending numbers.
-        pieces: the state, in pieces of any size, asked for one by one while later entries are applied: those of a copy,
-            or of values that do not change.
+        pieces: the state, in pieces of any size. It is iterated while the machine applies later entries: iterate over a
+            copy, or over immutable values.
     """
 
     index: int
@@ -87,14 +88,14 @@ class MachineCopy:
 
 @attrs.frozen(kw_only=True)
 class SnapshotReport(Printed):
-    """What an attempt at a snapshot came to.
+    """The result of an attempt to write a snapshot.
 
     Attributes:
-        kind: `"snapshot"` or `"checkpoint"`; `None` if none was written.
-        index: its last entry, -1 if none was written.
-        live: how many live entries it names.
-        state_bytes: how large the machine's state is.
-        why: what asked for it, or held it back.
+        kind: `"snapshot"` or `"checkpoint"`; `None` if nothing was written.
+        index: its last entry, -1 if nothing was written.
+        live: count of its live entries.
+        state_bytes: size of the machine's state.
+        why: the trigger, or the gate that held the snapshot back.
     """
 
     kind: SnapshotKind | None = None
@@ -105,7 +106,7 @@ class SnapshotReport(Printed):
 
     @property
     def is_empty(self) -> bool:
-        """Whether none was written."""
+        """Whether nothing was written."""
         return self.kind is None
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -114,21 +115,20 @@ class SnapshotReport(Printed):
 
 
 class SnapshotWriter:
-    """Writes snapshots and checkpoints of the host's machine; given to a `LogCompactionWorker`, which calls it at each
-    flush and every `every_seconds`. One writer serves one worker.
+    """Writes snapshots and checkpoints of the host's machine, for a single `LogCompactionWorker`.
 
-    A host that takes a snapshot or checkpoint itself may go on to: one excludes the other, and both triggers count from
-    the newest.
+    The worker calls it after each flush and every `every_seconds`. The host may also take snapshots itself: they
+    exclude each other, and both triggers count from the newest.
 
     Args:
-        log: whose snapshots are written.
-        applied: returns the last index that the machine has applied, -1 if none; called in the worker's thread, from
-            its start on.
-        copy: makes a copy of the machine, in the worker's thread: it holds what excludes `apply` while it copies, and
-            no longer.
-        when: a snapshot is written; `None`: only when the host asks for one.
-        checkpoint_when: a checkpoint is written, unless a snapshot is; `None`: never.
-        every_seconds: how often that is decided though nothing is flushed, > 0; `None`: at flushes alone.
+        log: the machine's log.
+        applied: returns the last index that the machine has applied, -1 before the first; called in the worker's
+            thread.
+        copy: makes a copy of the machine; called in the worker's thread. It holds the lock that excludes `apply` only
+            while it copies.
+        when: the trigger of snapshots; `None`: only `request_snapshot`.
+        checkpoint_when: the trigger of checkpoints; `None`: never.
+        every_seconds: period in which the triggers are evaluated without a flush, > 0; `None`: only after flushes.
     """
 
     def __init__(self, log: RaftLog, *, applied: Callable[[], int], copy: Callable[[], MachineCopy],
@@ -140,21 +140,21 @@ class SnapshotWriter:
         self._triggers: tuple[tuple[SnapshotKind, Applied | None], ...] = (
             ("snapshot", when), ("checkpoint", checkpoint_when))
         self.every_seconds: float | None = every_seconds
-        # For each kind: the index of the newest one, and when it was seen first.
+        # For each kind: the newest index, and the time when it was seen first.
         self._newest: dict[SnapshotKind, tuple[int, float]] = {}
 
     def write(self, now: float, budget: Budget, *, is_asked: bool = False) -> SnapshotReport:
-        """Write what is due.
+        """Write the snapshot or checkpoint that is due.
 
         Args:
-            now: seconds on any clock that does not go back.
-            budget: asked for each piece of a state.
-            is_asked: write a snapshot although none is due.
+            now: seconds on a monotonic clock.
+            budget: charged for each piece of the state.
+            is_asked: write a snapshot also if it is not due.
 
         Raises:
-            BudgetSpent: the budget refused; nothing has changed.
+            BudgetSpent: the budget is spent; nothing has changed.
             InvalidInput, LiveIndexMissing, StorageError, Closed: as `RaftLog.snapshot`.
-            Exception: what `applied` or `copy` raised.
+            Exception: of `applied` or `copy`.
         """
         applied, row = self._applied(), self._log.state.index
         self._seen("snapshot", row, now)
@@ -162,15 +162,16 @@ class SnapshotWriter:
         if applied <= row:
             return SnapshotReport(why=f"the machine has applied {applied}, and the snapshot {row} is in force")
         kind: SnapshotKind | None = "snapshot" if is_asked else None
-        why = "the host asked for it"
+        why = "the host requested it"
         for each, trigger in self._triggers:
             since, at = self._newest[each]
             if kind is None and trigger is not None and applied > since and trigger.is_due(applied - since, now - at):
                 kind, why = each, f"{applied - since} entries were applied in {now - at:.0f} seconds: {trigger}"
         if kind is None:
             since, at = self._newest["snapshot"]
-            return SnapshotReport(why=f"none is due: {applied - since} entries were applied in {now - at:.0f} seconds "
-                                      f"since {since if since >= 0 else 'the start'}, when={self._triggers[0][1]}")
+            return SnapshotReport(why=f"no snapshot is due: {applied - since} entries were applied in {now - at:.0f} "
+                                      f"seconds since {since if since >= 0 else 'the start'}, "
+                                      f"when={self._triggers[0][1]}")
         copied, sizes = self._copy(), list[int]()
 
         def paced() -> Iterator[Buffer]:
@@ -183,7 +184,7 @@ class SnapshotWriter:
         try:
             (self._log.snapshot if kind == "snapshot" else self._log.checkpoint)(copied.index, live, paced())
         except Stale as error:
-            # The host was faster.
+            # The host has taken a newer snapshot.
             self._seen(kind, copied.index, now)
             return SnapshotReport(why=str(error))
         self._seen(kind, copied.index, now)
@@ -191,29 +192,30 @@ class SnapshotWriter:
         return SnapshotReport(kind=kind, index=copied.index, live=live.count, state_bytes=sum(sizes), why=why)
 
     def _seen(self, kind: SnapshotKind, index: int, now: float) -> None:
-        """One of this index is there."""
+        """Record the newest index of a kind."""
         if kind not in self._newest or index > self._newest[kind][0]:
             self._newest[kind] = index, now
 
 
 class LogCompactionWorker:
-    """See the module. Any thread may call any method. Use it in a `with`, or call `start` and `stop`.
+    """Compacts a log and writes its snapshots in the background. Use it in a `with`, or `start` and `stop` it.
 
-    What fails is logged, kept in `last_error`, and tried again after a growing delay; damage is reported once for each
-    request. The worker ends by itself when its log is closed.
+    Thread-safe. An error is logged, kept in `last_error`, and the work is retried after a growing delay; damage is
+    reported once for each request. The worker ends when its log is closed.
 
     Args:
-        log: what is compacted; stays open when the worker is stopped.
-        snapshots: has snapshots and checkpoints written; without one the host writes them.
+        log: the log to compact; stays open when the worker is stopped.
+        snapshots: writes snapshots and checkpoints; without it the host takes them.
         executor: runs the copying; default the worker's thread.
-        budget: what each compaction, and the state of each snapshot, may use up.
-        observer: notified of `raftlog_worker_failed` and `raftlog_snapshot_written`.
-        every_seconds: how often it asks the log's trigger and reclaims, at first when it is started; `None`: never.
-        clock: when that is.
+        budget: of each compaction, and of the state of each snapshot.
+        observer: receives `raftlog_worker_failed` and `raftlog_snapshot_written`.
+        every_seconds: period in which the log's trigger is evaluated and leftovers are reclaimed, the first time at the
+            start; `None`: never.
+        clock: for these periods.
 
     Attributes:
         last_report: of the last compaction that ended; `None` before the first.
-        last_snapshot: how the last attempt at a snapshot ended; `why` says what holds one back.
+        last_snapshot: result of the last attempt to write a snapshot; `why` names the gate.
     """
 
     def __init__(self, log: SegmentLog | RaftLog, *, snapshots: SnapshotWriter | None = None,
@@ -245,10 +247,10 @@ class LogCompactionWorker:
     # -- requests
 
     def request(self, policy: LogPolicy | None = None) -> None:
-        """Request a compaction; one that runs is followed by the strongest that was requested meanwhile.
+        """Request a compaction; it runs after a running one.
 
         Args:
-            policy: decides what is rewritten; of several the last one does. `None`: the log's own rule says.
+            policy: chooses the victims; the policy of the last request counts. `None`: the log's own rule.
         """
         with self._lock:
             if policy is not None and not isinstance(policy, DropDead):
@@ -258,10 +260,10 @@ class LogCompactionWorker:
         self._services["compaction"].wake()
 
     def request_snapshot(self) -> None:
-        """Request a snapshot of what the machine has applied by now; see `last_snapshot`, and the observer.
+        """Request a snapshot; `last_snapshot` and the observer have its report.
 
         Raises:
-            InvalidInput: the worker was given no `snapshots`.
+            InvalidInput: the worker was made without `snapshots`.
         """
         if self._writer is None:
             raise InvalidInput("the worker writes no snapshots; make it with snapshots=SnapshotWriter(...), or call "
@@ -270,12 +272,12 @@ class LogCompactionWorker:
         self._services["snapshot"].wake()
 
     def snapshot_recorded(self, row: SnapshotMeta) -> None:
-        """Request a compaction, since entries died by a snapshot; the log calls it."""
+        """Request a compaction, because a snapshot left entries dead; called by the log."""
         self._has_snapshot = self._has_snapshot or row.index >= 0
         self.request()
 
     def segments_flushed(self, last_index: int) -> None:
-        """Request a compaction, since what was the newest segment may be one; the log calls it."""
+        """Request a compaction, because a flush may have sealed segments; called by the log."""
         if self._has_snapshot:
             self.request()
         if self._writer is not None:
@@ -284,19 +286,19 @@ class LogCompactionWorker:
     # -- the service
 
     def start(self) -> None:
-        """Begin; starting again does nothing."""
+        """Start the threads; idempotent."""
         for service in self._services.values():
             service.start()
 
     def run_pending(self) -> bool:
-        """Do what is due now in the caller's thread; return whether anything was. For hosts without threads."""
+        """Run the due work in the caller's thread; return whether any was due. For hosts without threads."""
         return max([service.run_pending() for service in self._services.values()])
 
     def stop(self, *, wait_seconds: float = 30.0) -> None:
-        """Begin nothing more, cancel what runs, and wait for its end; stopping again waits again.
+        """Cancel the running work and wait for its end. Idempotent.
 
         Raises:
-            Busy: it has not ended in time, or the caller is a part of its work; it ends all the same.
+            Busy: the work has not ended in time, or the caller is part of it; the worker ends nevertheless.
         """
         for service in self._services.values():
             service.cancel()
@@ -306,11 +308,10 @@ class LogCompactionWorker:
             service.stop(wait_seconds=wait_seconds)
 
     def wait_until_idle(self, seconds: float = 60.0) -> LogCompactionReport | None:
-        """Return the last compaction's report when nothing runs, and nothing is requested that does not wait after a
-        failure.
+        """Wait until no work runs or is requested, except after a failure; return the last compaction's report.
 
         Raises:
-            Busy: that has not come in `seconds`.
+            Busy: there is still work after `seconds`.
         """
         end = SystemClock().monotonic() + seconds
         while ((self._strength and "compaction" not in self._failing)
@@ -322,12 +323,12 @@ class LogCompactionWorker:
 
     @property
     def failures(self) -> int:
-        """How often its work failed."""
+        """Count of failed compactions and snapshots."""
         return sum(service.failures for service in self._services.values())
 
     @property
     def last_error(self) -> BaseException | None:
-        """What it failed with last."""
+        """The last error, `None` before the first."""
         return next((service.last_error for service in self._services.values() if service.last_error), None)
 
     def __enter__(self) -> Self:
@@ -350,7 +351,7 @@ class LogCompactionWorker:
             if not strength:
                 plan = self._log.plan()
                 if not (plan.drops or plan.groups):
-                    # Damage alone is for the next request to report, not for each period.
+                    # Damage is reported for each request, not in each period.
                     self._log.reclaim(budget=budget)
                     return
             chosen = DropDead() if strength == _DROPS else policy if strength == _POLICY else None
@@ -359,13 +360,13 @@ class LogCompactionWorker:
             except CompactionFailed as error:
                 self.last_report = error.report
                 if any(isinstance(each, TaskFailed | StorageError) for each in error.failures.values()):
-                    # Another try may find another executor, or room; damage stays so.
+                    # A retry may find another executor, or free space; damage stays.
                     raise
             with self._lock:
                 if (self._strength, self._policy) == (strength, policy):
                     self._strength, self._policy = _NONE, None
             if self._strength:
-                # Requested meanwhile, in another way.
+                # Another request has arrived during this compaction.
                 self._services["compaction"].wake()
 
         if not strength and self._every is None:
@@ -387,12 +388,12 @@ class LogCompactionWorker:
         return None if is_done or not is_asked else _BUSY_SECONDS
 
     def _turn(self, work: str, service_budget: Budget, turn: Callable[[Budget], None]) -> bool:
-        """Take a turn with a budget of its own; return whether it came to its end, and was not kept off by others."""
+        """Run a turn with its own budget; return whether it ended, instead of finding the log busy."""
         lent = service_budget if self._budget is None else self._budget.child()
         self._lent.add(lent)
         self._failing.discard(work)
         if service_budget.cancelled:
-            lent.cancel()  # it was stopped before it could see this budget
+            lent.cancel()  # `stop` has cancelled the service before this budget existed
         try:
             turn(lent)
         except Busy as error:
@@ -417,7 +418,7 @@ class LogCompactionWorker:
                              failures=self.failures + 1)
 
     def _is_log_closed(self) -> bool:
-        """Whether the log is closed; `Closed` may also come from a policy's own tool."""
+        """Whether the log is closed; a policy may raise `Closed` of another object."""
         try:
             self._log.status()
         except Closed:

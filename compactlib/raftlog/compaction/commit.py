@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commit of a rewrite: a finished segment atomically takes the place of its sources, safe against crashes.
+"""The commit of a rewrite: a finished segment replaces its sources atomically, safe against crashes.
 
 For members 1, 2 and 3, of which 1 is the leader, with the new file written, checked and synced elsewhere in the folder:
 
 1. rename it to `1-2-3.compacting`;
 2. give it the leader's name: hard link to `1.segment.swap`, rename over `1.segment`; sync the folder.
-   **This is the commit**: the leader's name now leads to every live entry of all members.
+   **This is the commit**: the leader's file now has every live entry of all members.
 3. replace 2 and 3 by symbolic links to `1.segment` (link to `2.segment.link`, rename); sync the folder;
 4. remove `1-2-3.compacting`;
-5. some time later, remove the symbolic links, by which readers in other processes find what they had listed.
+5. after `keep_links_seconds`, remove the symbolic links, by which readers in other processes find merged entries.
 
-Each sync is a wall: no member may lose its own file before the leader's new one is durable (2 before 3), and the
-`.compacting` name, by which recovery knows what to finish, may not go before the links are durable (3 before 4).
-One sync in step 3 serves all groups of a run. Until step 3 is complete, members that still are files do not count: the
-`.compacting` name shows that to every process that lists the folder (`superseded`).
+Each sync is a barrier: a member's file is replaced after the leader's new file is durable (2 before 3), and the
+`.compacting` name, which tells recovery what to finish, is removed after the links are durable (3 before 4). A single
+sync in step 3 serves all groups of a run. Until step 3 is complete, members that are files do not count: every process
+that lists the folder sees that by the `.compacting` name (`list_segments`).
 
-After a crash, the question for each `.compacting` name is whether the leader's name leads to the same file (inode):
+After a crash, recovery compares the file (inode) of each `.compacting` name with that of the leader's name:
 
-* it does: the commit happened; steps 3 and 4 are carried out;
-* it does not: nothing was replaced; the file is removed. Its link count may be 2 all the same, when the second name is
-  only `1.segment.swap`, or the private name from which it was moved.
+* the same: the commit happened; steps 3 and 4 are executed;
+* another: nothing was replaced; the file is removed. Its link count may be 2 nevertheless, if the second name is
+  `1.segment.swap`, or the private name before the rename.
 
-Any number of groups may be in either state. Temporary names and private folders, which are left of steps that never got
-that far, are removed as well. Recovering again changes nothing.
+Any number of groups may be in either state. Temporary names and private folders of interrupted steps are removed too.
+Recovery is idempotent.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ from compactlib.raftlog.segment.segment_list import KnownSegment, is_committed
 from compactlib.rewrite import RewrittenFile
 
 _ATTEMPTS = 3
-"""At a folder in which files come and go: an attempt makes one, and may remove it."""
+"""For a folder in which running attempts create and remove files."""
 
 
 # -- check
 
 
 def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequence[IndexSet]) -> KnownSegment:
-    """Read a new file whole, before its sources may go; returns what it holds.
+    """Read and check a whole new file, before its sources are replaced; return its facts.
 
-    What an attempt reported came through a pickle from another process; what counts is what lies on the disk.
+    The attempt's report may come from another process; only the file on the disk counts.
 
     Args:
         rewritten: as its attempt reported it.
-        members: numbers of the segments that it takes the place of.
-        live: what is to be kept of each member.
+        members: numbers of the segments that it replaces.
+        live: the indexes to keep of each member.
 
     Raises:
-        CorruptData: the file is not what its attempt reported, or an entry in it is damaged.
-        InvalidInput: it is not that of this group.
+        CorruptData: the file differs from its report, or an entry in it is damaged.
+        InvalidInput: the file is of another group.
         StorageError: it cannot be read.
     """
     with SegmentReader(rewritten.path, tail="refuse", number=members[0]) as reader:
@@ -90,7 +90,7 @@ def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequ
         raise CorruptData(path=first.path, offset=first.offset, index=first.index, expected=first.expected,
                           found=f"{first.found} in a new copy, which does not count: segments {numbers} stay as they "
                                 f"are, compact again")
-    # The live sets of a log only lose what is in them: of an earlier run's file for these indexes the number differs.
+    # The live set below a snapshot only shrinks: an earlier run's file for these members has another number of entries.
     kept = [each for each in live if each]
     planned = sum(map(len, kept)), kept[0].first, kept[-1].last
     held = merged.entries, merged.ref.first, merged.ref.last
@@ -105,11 +105,11 @@ def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequ
 
 
 def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: StrPath) -> None:
-    """Put a checked file in place of `members` (segment numbers, ascending), durably, with one folder sync.
+    """Replace the leader of `members` (segment numbers, ascending) by a checked file, durably, with one folder sync.
 
     Raises:
-        StorageError: the disk refused a step. If `is_committed` says no, the sources are as before; else the leader may
-            already hold everything. Opening the log finishes or undoes it in either case.
+        StorageError: the disk refused a step. Without `is_committed` the sources are unchanged; with it the outcome of
+            a crash is unknown. Opening the log finishes or undoes the commit.
     """
     compacting = os.path.join(folder, compacting_name(members))
     files.rename(path, compacting)
@@ -117,7 +117,7 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: St
         replace_with_link(files, compacting, os.path.join(folder, segment_name(members[0])),
                           temporary_suffix=SWAP_SUFFIX)
     except BaseException:
-        # On a full disk a large file must not wait for the next run to be removed.
+        # Removed now, since a full disk needs the room.
         with contextlib.suppress(StorageError):
             if not is_committed(folder, members):
                 files.unlink(compacting)
@@ -129,10 +129,10 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: St
 
 
 def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> bool:
-    """The first half of step 3, for a group whose leader is in place durably: the links, which one sync of the folder
-    makes durable for many groups. What is done is not done again; returns whether anything was.
+    """The first half of step 3, for a durably committed group: the links. Idempotent; returns whether any was made.
 
-    On a full disk a member's name is removed instead of becoming a link: what is superseded must not keep its space.
+    A sync of the folder makes the links of many groups durable. On a full disk a member's name is removed instead of
+    becoming a link, so that a replaced file keeps no room.
 
     Raises:
         StorageError: the disk refused; call again.
@@ -152,7 +152,7 @@ def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> bool:
 
 
 def finish_groups(files: Files, folder: StrPath, groups: Sequence[Sequence[int]]) -> None:
-    """Steps 3 and 4, for groups whose leaders are in place durably. One sync makes all links durable.
+    """Steps 3 and 4, for durably committed groups, with a single folder sync.
 
     Raises:
         StorageError: the disk refused; call again, or recover the folder.
@@ -170,14 +170,14 @@ def finish_groups(files: Files, folder: StrPath, groups: Sequence[Sequence[int]]
 
 def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: float,
                 is_leased: Callable[[int], bool] = lambda number: False) -> tuple[int, ...]:
-    """Remove the links of merged segments that are older than `keep_seconds` and not leased, and those that dangle.
+    """Remove the links of merged segments that are older than `keep_seconds` and not leased, and dangling links.
 
     Args:
         files: the disk.
         folder: the log's folder.
-        now: seconds since the epoch, to compare with the links' own times.
+        now: seconds since the epoch, compared with the links' times.
         keep_seconds: how long an old name stays readable for other processes.
-        is_leased: whether a lease is held on this segment: a reader may still use its link.
+        is_leased: whether this segment is leased, so that a reader may use its link.
 
     Returns:
         The numbers whose links were removed.
@@ -213,12 +213,12 @@ def links_in(folder: StrPath) -> list[int]:
 
 @attrs.frozen
 class LogRecoveryReport:
-    """What was found and done.
+    """The result of a recovery.
 
     Attributes:
         finished: members of groups whose commit had happened.
-        undone: members of groups whose commit had not.
-        removed: stray names that were removed.
+        undone: members of groups whose commit had not happened.
+        removed: names of leftovers that were removed.
     """
 
     finished: tuple[tuple[int, ...], ...] = ()
@@ -227,7 +227,7 @@ class LogRecoveryReport:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that were there."""
+        """The names of the recovered files."""
         return (*map(compacting_name, (*self.finished, *self.undone)), *self.removed)
 
     def __bool__(self) -> bool:
@@ -235,10 +235,10 @@ class LogRecoveryReport:
 
 
 def recover_folder(files: Files, folder: StrPath) -> LogRecoveryReport:
-    """Bring the folder of a log into a state with no compaction under way. The caller holds the log's lock.
+    """Finish or undo the interrupted compactions of a log's folder. The caller holds the log's lock.
 
     Raises:
-        CorruptData: the new segment of a group is damaged; its members that still have files of their own keep them.
+        CorruptData: the new segment of a group is damaged; its members keep the files that they have.
         StorageError: the disk refused; call again.
     """
     finished: list[tuple[int, ...]] = []
@@ -249,14 +249,14 @@ def recover_folder(files: Files, folder: StrPath) -> LogRecoveryReport:
             continue
         if is_committed(folder, members):
             _require_whole_leader(folder, members)
-            # The rename that committed may not have been synced yet; the links must not overtake it.
+            # The rename of the commit may not be synced; it must be durable before the links.
             files.sync_folder(folder)
             finish_groups(files, folder, [members])
             finished.append(members)
         else:
             files.unlink(os.path.join(folder, name))
             undone.append(members)
-    # Listed anew: finishing a group has used up temporary names that were there.
+    # Listed again: finishing a group has used temporary names.
     removed = [name for name in list_folder(folder) if _remove_leftover(files, folder, name)]
     if finished or undone or removed:
         files.sync_folder(folder)
@@ -264,9 +264,9 @@ def recover_folder(files: Files, folder: StrPath) -> LogRecoveryReport:
 
 
 def leftovers(folder: StrPath) -> list[str]:
-    """Names of what a crash may have left in a log's folder, and of what a compaction that runs now is making; sorted.
+    """Names of leftovers in a log's folder, and of the files of a running compaction; sorted.
 
-    Empty means that `recover_folder` would find nothing to do. Reads the folder and changes nothing.
+    Empty if `recover_folder` would do nothing. Changes nothing.
 
     Raises:
         StorageError: the folder cannot be read.
@@ -277,9 +277,9 @@ def leftovers(folder: StrPath) -> list[str]:
 
 
 def remove_private_folder(files: Files, folder: StrPath) -> None:
-    """Remove the private folder of a compaction run with whatever attempts have left in it.
+    """Remove the private folder of a compaction run with its files.
 
-    An attempt that outlives its run may create its file, or remove it, meanwhile: then the folder is listed again.
+    An attempt that outlives its run may create or remove its file during that: then the folder is listed again.
     """
     for attempt in range(_ATTEMPTS):
         try:
@@ -294,7 +294,7 @@ def remove_private_folder(files: Files, folder: StrPath) -> None:
 
 
 def _require_whole_leader(folder: StrPath, members: tuple[int, ...]) -> None:
-    """Nothing may be taken from the members for a leader that cannot be read."""
+    """Raise `CorruptData` if the leader is damaged while members have files."""
     with SegmentReader(os.path.join(folder, segment_name(members[0])), tail="refuse", number=members[0]) as reader:
         owning = [number for number in members[1:] if _has_own_file(folder, number)]
         damaged = reader.damaged_entries() if owning else []
@@ -310,7 +310,7 @@ def _has_own_file(folder: StrPath, number: int) -> bool:
 
 
 def _is_private(path: str) -> bool:
-    """Whether a folder is a compaction's own: by its name, and because nothing lies in it but what attempts make."""
+    """Whether a folder is a compaction's private folder: by its name, and because it has only files of attempts."""
     if not is_private_folder(os.path.basename(path)) or not os.path.isdir(path) or os.path.islink(path):
         return False
     try:
@@ -318,7 +318,7 @@ def _is_private(path: str) -> bool:
     except StorageError:
         if os.path.isdir(path):
             raise
-        # Its compaction, in another process, has ended meanwhile.
+        # Its compaction, in another process, has ended.
         return False
     return all(is_private_file(name) and not os.path.isdir(os.path.join(path, name)) for name in names)
 

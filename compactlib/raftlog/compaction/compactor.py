@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compaction of one log: sense, plan, rewrite, check, commit, reclaim. `Compactor._compact` is the algorithm.
+"""The compaction of a log: sense, plan, rewrite, check, commit, reclaim. `Compactor._compact` is the algorithm.
 
-A group that fails stays as it was while the others go on; what was committed stays when a later one fails, the disk
-fills up, or the budget ends, and the next run goes on from there. The list of segments is switched, and the host is
-notified of the change, before a file goes.
+A failed group leaves its segments unchanged, and stops no other group. Commits stay when a later group fails, the disk
+is full, or the budget is spent; the next run continues with the rest. The list of segments is switched, and the host is
+notified of the change, before a file is removed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.compaction.statistics import StatsCache, room_in
 from compactlib.raftlog.compaction.triggers import MajorCadence
 from compactlib.raftlog.model.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
-from compactlib.raftlog.model.refs import asked_refs
+from compactlib.raftlog.model.refs import refs_holding
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.segment_list import between, file_bytes, is_committed
@@ -69,12 +69,12 @@ _LOGGER = logging.getLogger("compactlib.raftlog")
 
 @attrs.define
 class _Work:
-    """What one run has done so far.
+    """The progress of a run.
 
     Attributes:
-        plan: what it carries out.
-        waiting: groups whose new segments are still to come, by task.
-        placed: groups whose new segments are in force, and whose members' names are to become links.
+        plan: of the run.
+        waiting: groups that are not rewritten yet, by task.
+        placed: committed groups whose members are not links yet.
     """
 
     plan: LogPlan
@@ -88,12 +88,12 @@ class _Work:
     unreclaimed: CompactlibError | None = None
 
     def give_up(self, error: CompactlibError) -> None:
-        """Note that the groups that were not rewritten have failed by this error."""
+        """Record this error as the failure of the groups that were not rewritten."""
         self.failed += [GroupFailed(group.numbers, error) for group, _ in self.waiting.values()]
         self.waiting.clear()
 
     def report(self, seconds: float, why: str = "") -> LogCompactionReport:
-        """What became of it. `why`: instead of the plan's reason."""
+        """The report of the run; `why` replaces the plan's reason."""
         plan = self.plan
         return LogCompactionReport(
             policy=plan.policy, why=why or plan.why,
@@ -103,13 +103,13 @@ class _Work:
 
 
 class Compactor:
-    """Plans and carries out the compactions of one log. One run at a time; appends and reads go on meanwhile.
+    """Plans and executes the compactions of a log, one at a time. Appends and reads are not blocked.
 
     Args:
         segments: the log's segments.
         guard: of the log; its lock is held while files are switched.
         options: of the log.
-        memtable: of a log of a store: entries that no segment holds yet.
+        memtable: of a log of a store: entries that are in no segment yet.
     """
 
     def __init__(self, segments: Segments, guard: Guard, options: LogOptions, memtable: Memtable | None) -> None:
@@ -123,26 +123,26 @@ class Compactor:
         self._observer = Observers(options.observer)
         self._stats = StatsCache()
         self._cadence = MajorCadence(options.trigger, options.clock)
-        # By merged segment, the change of the list that made it a link: leases from before may use that.
+        # By merged segment, the epoch of the list without it: older leases may use its link.
         self._linked: dict[int, int] = {}
-        # The list as the host knows it.
+        # The list of the host's last notification.
         self._shown: dict[int, SegmentRef] = {ref.number: ref for ref in segments.refs}
 
     # -- sense and plan
 
     def view(self, budget: Budget | None = None) -> LogView:
-        """Return the log as a policy sees it now; what is pinned counts as alive."""
+        """Return the current view for policies; pinned entries count as live."""
         return self._sense(budget)[1]
 
     def _sense(self, budget: Budget | None) -> tuple[SnapshotMeta | None, LogView]:
         self._guard.require_open()
         known = self._segments.known()
-        # Of this state, whatever is recorded meanwhile: what is copied must be what was counted.
+        # Read once: the entries that are copied are those that were counted, also if a snapshot is recorded later.
         state = self._state_of_segments()
         return state, self._stats.view_of(self._segments, state, known, self._options.limits, budget)
 
     def _state_of_segments(self) -> SnapshotMeta | None:
-        """Return the snapshot, with what is pinned, and without what no segment holds (memory or its pin holds it)."""
+        """Return the snapshot with the pinned indexes, without the live indexes that are only in memory."""
         state = self._segments.row
         if state is None:
             return None
@@ -150,22 +150,22 @@ class Compactor:
         live = state.live | pinned
         suspects = live & (pinned if self._memtable is None else self._memtable.indexes() | pinned)
         found = []
-        for ref, here in asked_refs(self._segments.refs, suspects):
+        for ref, here in refs_holding(self._segments.refs, suspects):
             try:
                 found.append(here & self._segments.index_of(ref.number).index_set())
             except (CorruptData, Unsupported, StorageError, NotFound):
-                # The view lists it as damaged, and it stays as it is.
+                # The view lists the segment as damaged, and the compaction leaves it.
                 found.append(here)
         return SnapshotMeta(state.index, state.term, live - (suspects - IndexSet().union(*found)))
 
     def plan(self, view: LogView, policy: LogPolicy | None) -> LogPlan:
-        """See `SegmentLog.plan`."""
+        """As `SegmentLog.plan`."""
         now, room = self._clock.now(), room_in(self._files, self._folder)
         if policy is not None:
             return plan_for(view, policy, now, bytes_available=room)
         is_due, why = self._cadence.judge(view)
         held_back = "" if is_due else f"nothing is rewritten yet: {why}"
-        # With nothing alive a rewrite would only do what a drop does.
+        # Without live entries there is nothing to rewrite.
         if is_due and view.candidates:
             plan = plan_for(view, self._options.policy, now, why=why, bytes_available=room)
             if room is None or plan.bytes_needed <= room:
@@ -177,7 +177,7 @@ class Compactor:
 
     def compact(self, plan: LogPlan | None, policy: LogPolicy | None, executor: Executor | None,
                 budget: Budget | None, observer: Observer | None, fence: CommitFence | None) -> LogCompactionReport:
-        """See `SegmentLog.compact`."""
+        """As `SegmentLog.compact`."""
         if plan is not None:
             self._require_own(plan, policy)
         notified = Observers(self._observer, observer)
@@ -226,21 +226,21 @@ class Compactor:
         return _returned(report, ended)
 
     def _recover(self) -> tuple[str, ...]:
-        """Finish what an earlier run has left of its links and files, as opening the log would; return the names."""
+        """Recover the folder from an interrupted run, as opening the log does; return the names."""
         with self._guard.lock:
-            # No other thread is making files now whose temporary names could be taken for leftovers.
+            # Under the lock no other thread has temporary files, which would look like leftovers.
             self._guard.require_open()
             return recover_folder(self._files, self._folder).names
 
     def _without_room(self, plan: LogPlan, executor: Executor | None) -> str:
-        """Return what is missing for the new segments, or an empty text."""
+        """Return the reason if there is no room for the new segments, else an empty text."""
         room = room_in(self._files, self._folder) if plan.groups else None
-        # Others than this thread may copy all groups before the first is committed.
+        # An executor may copy all groups before the first commit.
         needed = plan.bytes_needed if executor is None else plan.bytes_to_copy
         return "" if room is None or needed <= room else _without_room(needed, room)
 
     def _drop(self, work: _Work, fence: CommitFence | None) -> None:
-        """Take what is wholly dead out of the list, and remove the files that no lease holds."""
+        """Drop the wholly dead segments from the list, and remove the files without a lease."""
         numbers = tuple(stats.number for stats in work.plan.drops)
         if not numbers:
             return
@@ -252,7 +252,7 @@ class Compactor:
             work.failed += [GroupFailed((number,), error) for number in numbers]
             raise
         work.dropped, work.dropped_bytes = numbers, freed
-        # Now, so that the rewrite finds the room.
+        # Now, so that the rewrites can use the room.
         with _entered(fence):
             self._reclaim_for(work)
 
@@ -272,9 +272,9 @@ class Compactor:
 
     def _rewritten(self, work: _Work, executor: Executor, budget: Budget,
                    observer: Observer) -> Generator[tuple[PlannedGroup, CompactSegments, RewriteResult]]:
-        """Yield each group with what its rewrite has made, in the order in which they end; note those that fail.
+        """Yield each rewritten group with its task and result, in the order in which they end; record failures.
 
-        Then the private folder goes: an attempt that outlives its run finds none to create its file in.
+        At the end the private folder is removed: an attempt that outlives the run cannot create a file.
         """
         waiting = work.waiting
         if not waiting:
@@ -293,7 +293,7 @@ class Compactor:
                     else:
                         yield group, task, answer
                     observer.event("progress", work="compact", done=count - len(waiting), total=count, unit="groups")
-        except Exception as raised:  # whatever a host's executor raises
+        except Exception as raised:  # of a host's executor
             work.give_up(own_error("compact", raised))
         finally:
             with contextlib.suppress(StorageError):
@@ -301,9 +301,9 @@ class Compactor:
 
     def _commit(self, group: PlannedGroup, task: CompactSegments, result: RewriteResult, fence: CommitFence | None,
                 work: _Work) -> None:
-        """Check a group's new segment and put it in force. What is raised ends the run; what is noted, the group.
+        """Check a group's new segment and commit it. A raised error ends the run, a recorded error only the group.
 
-        With a fence the group is finished inside it; else one sync at the end of the run finishes all.
+        With a fence the group is finished within the fence; else a single sync at the end of the run finishes all.
         """
         members = group.numbers
         try:
@@ -359,7 +359,7 @@ class Compactor:
     # -- reclaim
 
     def reclaim(self, budget: Budget | None) -> LogReclaimReport:
-        """See `SegmentLog.reclaim`."""
+        """As `SegmentLog.reclaim`."""
         run = Run(self._guard, budget)
         with run.held:
             run.begin("compaction")
@@ -378,11 +378,11 @@ class Compactor:
         return "nothing waits to be removed"
 
     def _reclaim(self) -> LogReclaimReport:
-        """Remove what no reader can reach any more, once the host knows that it is not listed.
+        """Notify the host of the changed list, then remove the files that no reader can reach.
 
         Raises:
             TaskFailed: the host's `on_changes` failed; nothing was removed.
-            StorageError: the disk refused; what is left is tried again the next time.
+            StorageError: the disk refused; the next reclaim retries.
         """
         self._guard.require_open()
         self._notify_changes()
@@ -402,7 +402,7 @@ class Compactor:
             work.unreclaimed = error
 
     def _finish_and_reclaim(self, work: _Work) -> None:
-        """Finish the groups that were placed, and remove what nobody reaches; what is refused is for the next run."""
+        """Finish the committed groups, and reclaim; the next run retries what the disk refuses."""
         try:
             self._finish(work)
         except StorageError as error:
@@ -411,7 +411,7 @@ class Compactor:
             self._reclaim_for(work)
 
     def _notify_changes(self) -> None:
-        """Give the host the changes of the list since the last time."""
+        """Notify the host of the changes of the list since the last notification."""
         notified = self._options.on_changes
         now = {ref.number: ref for ref in self._segments.refs}
         if notified is None or now == self._shown:
@@ -429,22 +429,22 @@ class Compactor:
             raise foreign_error("on_changes", error) from error
         self._shown = now
 
-    # -- what is said of it
+    # -- checks and numbers
 
     def _require_own(self, plan: LogPlan, policy: LogPolicy | None) -> None:
         if policy is not None:
             raise InvalidInput("a plan and a policy were given; a plan says already what its policy chose")
         if not plan.folder or os.path.realpath(plan.folder) != os.path.realpath(self._folder):
-            whose = f"the log in {plan.folder}" if plan.folder else "no log, but of a view made by hand"
-            raise InvalidInput(f"the plan is of {whose}, and this is the one in {self._folder}; plan with this log")
+            other = f"the log in {plan.folder}" if plan.folder else "no log, but of a view made by hand"
+            raise InvalidInput(f"the plan is of {other}, and this log is in {self._folder}; plan with this log")
 
     def _notify_numbers(self, observer: Observers, outcome: tuple[str, str], report: LogCompactionReport | None,
                         seconds: float) -> None:
-        if observer.is_deaf:  # nobody would read the numbers, for which new segments are opened
+        if observer.is_deaf:  # the numbers, for which new segments are opened, would have no reader
             return
         above, name = os.path.split(self._folder)
         if os.path.basename(above) == LOGS_FOLDER:
-            # Of a store with many: ids are often the same in each.
+            # Stores often have logs of the same ids.
             name = f"{os.path.basename(os.path.dirname(above))}/{name}"
         read, copied, freed = (0, 0, 0) if report is None else (report.bytes_read, report.bytes_written,
                                                                 report.bytes_freed)
@@ -472,7 +472,7 @@ def _notify(report: LogCompactionReport, observer: Observer) -> None:
 
 
 def _returned(report: LogCompactionReport, ended: CompactlibError | None) -> LogCompactionReport:
-    """Return the report, or raise what the run came to."""
+    """Return the report, or raise the error or the `CompactionFailed` of the run."""
     is_changed = bool(report.done or report.dropped)
     if ended is not None and not is_changed:
         raise ended
@@ -491,7 +491,7 @@ def _name(failed: GroupFailed) -> str:
 
 
 def _naming_total(error: CompactlibError, group: PlannedGroup, left: int | None) -> CompactlibError:
-    """Return `error`; if the budget's total did not suffice for one group, another one that says how much would."""
+    """Return `error`; if the budget's total is too small for a group, a `BudgetSpent` with the needed total."""
     if not isinstance(error, BudgetSpent) or error.reason != "bytes" or left is None or left >= group.output.live_bytes:
         return error
     least = max(group.output.live_bytes, left + 1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inner loop of a rewrite: live payloads, joined as the new segment holds them, each checked against its CRC.
+"""The inner loop of a rewrite: reads live payloads, each checked against its CRC, in the layout of the new segment.
 
-The system reads them straight to where they are written from, and the gaps between them over a few bytes that nobody
-reads. Where NumPy is installed, it picks index records, and payloads of one size: the bytes are the same.
+The payloads are read directly into the output buffer, and the gaps between them into a small scratch buffer. If NumPy
+is installed, it selects index records, and payloads of equal size: the bytes are the same.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex, is_uniform
 from compactlib.raftlog.segment.liveness import live_positions
 from compactlib.raftlog.segment.load import load_segment, sealed_records
-from compactlib.raftlog.segment.reader import MAX_GAP_BYTES, MAX_SPAN_BYTES, look_again, read_spans
+from compactlib.raftlog.segment.reader import MAX_GAP_BYTES, MAX_SPAN_BYTES, read_again, read_spans
 
 _RECORD_WORDS = native.RECORD_BYTES // 8
 _CALL_PAYLOADS = 512
-"""Read with one call, and the gaps between them: POSIX systems take 1,024 buffers."""
+"""Payloads that a call reads, with the gaps between them: POSIX systems take 1,024 buffers."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class Part:
-    """What one source contributes: the entries to copy, ascending.
+    """The entries to copy from a source, ascending.
 
     Attributes:
         path: the source.
         descriptor: the source, open.
         records: the index records of the entries, with the source's offsets.
-        columns: the same, column by column.
-        places: where each payload begins among them all, and where the last one ends.
-        rows: with NumPy, which rows of one size the payloads are, from the first one on; `None` if they lie in no such.
+        columns: the index records, column by column.
+        places: offset of each payload in the joined payloads, and the end of the last payload.
+        rows: with NumPy and payloads of equal size at multiples of it, their row numbers from the first payload on;
+            else `None`.
     """
 
     path: str
@@ -58,16 +59,16 @@ class Part:
 
     @property
     def size(self) -> int:
-        """Of every payload; 0 if they differ."""
+        """The size of every payload; 0 if they differ."""
         return self.places.step if isinstance(self.places, range) else 0
 
     def end_of(self, place: int) -> int:
-        """Where a payload ends in the file."""
+        """The end of a payload in the file."""
         return self.columns.offsets[place] + self.columns.lengths[place]
 
 
 class Copier:
-    """Buffers that are used again for each piece; for one thread."""
+    """Copies payloads with buffers that are reused for each piece. Not thread-safe."""
 
     def __init__(self, *, by_arrays: bool = True) -> None:
         self._out = memoryview(bytearray(MAX_SPAN_BYTES))
@@ -75,11 +76,11 @@ class Copier:
         self._size = 0
         self._views: list[memoryview] = []
         self._np = _numpy() if by_arrays else None
-        # A span with its gaps, of which NumPy picks the payloads.
+        # A span with its gaps, from which NumPy takes the payloads.
         self._read = memoryview(bytearray(MAX_SPAN_BYTES if self._np else 0))
 
     def part(self, stack: ExitStack, path: str, live: IndexSet, ref: SegmentRef) -> Part:
-        """What is to be copied of the segment at `path`, which stays open until `stack` is closed.
+        """The entries to copy from the segment at `path`, which stays open until `stack` is closed.
 
         Raises:
             LiveIndexMissing: a live index within the range is not in the segment.
@@ -97,7 +98,7 @@ class Copier:
         here = live.between(ref.first, ref.last)
         records = self._picked(region, here) if here and region else b""
         if len(records) < native.RECORD_BYTES * len(here):
-            # Says which are missing.
+            # Raises, with the missing indexes.
             live_positions(SegmentIndex.of(native.decode_records(region)), live, ref)
         columns = native.decode_records(records)
         lengths = columns.lengths
@@ -107,8 +108,9 @@ class Copier:
                     rows=self._rows_of(columns.offsets, size))
 
     def pieces(self, part: Part) -> Iterator[tuple[memoryview, int]]:
-        """The part's payloads, joined to pieces of up to 1 MiB (one larger payload is a piece), and the bytes read
-        for each. A piece is valid until the next one is asked for.
+        """Iterate over the part's payloads, joined to pieces of up to 1 MiB, or a larger payload; with the bytes read.
+
+        A piece is valid until the next.
 
         Raises:
             CorruptData: a payload is damaged.
@@ -124,14 +126,14 @@ class Copier:
                 found = list(map(crc32, payloads, part.columns.heads[first:stop]))
                 if not is_whole or found != part.columns.crcs[first:stop].tolist():
                     for place, payload in enumerate(payloads, first):
-                        payload[:] = look_again(part.descriptor, part.path, part.columns, place)
+                        payload[:] = read_again(part.descriptor, part.path, part.columns, place)
             except OSError as error:
                 raise StorageError.from_os(error, "read", part.path) from error
             yield self._out[:places[stop] - places[first]], got
             first = stop
 
     def encoded_index(self, parts: Sequence[Part], data_start: int) -> memoryview:
-        """The index records of all parts' entries, one after the other from `data_start`."""
+        """The index records of all parts' entries, with consecutive offsets from `data_start`."""
         np = self._np
         if np is not None:
             records = np.frombuffer(bytearray().join(part.records for part in parts), "<u8").reshape(-1, _RECORD_WORDS)
@@ -143,10 +145,10 @@ class Copier:
         return native.moved(b"".join(part.records for part in parts), islice(offsets, sum(map(len, parts))))
 
     def _picked(self, region: bytes, here: IndexSet) -> bytes | memoryview:
-        """Those of ascending index records, at least one, that `here` names."""
+        """The index records of `here`, from ascending records."""
         np = self._np
         if np is not None:
-            # Rows of words are picked five times as fast as records.
+            # NumPy takes rows of words five times as fast as records.
             rows = np.frombuffer(region, "<u8").reshape(-1, _RECORD_WORDS)
             firsts, lasts = (np.frombuffer(column, np.uint64) for column in here.columns)
             begin, end = rows[:, 0].searchsorted(firsts), rows[:, 0].searchsorted(lasts, "right")
@@ -175,12 +177,12 @@ class Copier:
             cuts = list(map(sub, places, repeat(places[0])))
             return list(map(self._out.__getitem__, map(slice, cuts, islice(cuts, 1, None))))
         if size != self._size or count > len(self._views):
-            # No more than asked for: of payloads of one byte, the buffer holds a million.
+            # No more views than needed: of payloads of one byte, the buffer has a million.
             self._size, self._views = size, [self._out[start:start + size] for start in range(0, total, size)]
         return self._views[:count]
 
     def _fill(self, part: Part, first: int, stop: int, payloads: list[memoryview]) -> tuple[int, bool]:
-        """Read payloads to their views; how many bytes were read, and whether the file held them all."""
+        """Read payloads into their views; return the bytes read, and whether the file had all of them."""
         places = part.places
         read, is_whole = 0, True
         for start, end in self._spans(part, first, stop):
@@ -196,7 +198,7 @@ class Copier:
         return read, is_whole
 
     def _rows_of(self, offsets: array[int], size: int) -> Any:
-        """Which rows of `size` bytes payloads are, counted from the first one; `None` if they lie in no such."""
+        """The row numbers of payloads in rows of `size` bytes from the first payload; `None` if they do not align."""
         if self._np is None or not size:
             return None
         places = self._np.frombuffer(offsets, self._np.uint64).astype(self._np.int64)
@@ -205,7 +207,7 @@ class Copier:
         return rows if (rows * size == places).all() else None
 
     def _spans(self, part: Part, first: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Which of a part's payloads to read with one call."""
+        """Split a part's payloads into spans that are read with a single call."""
         np, rows = self._np, part.rows
         if np is not None and rows is not None:
             cuts = first + 1 + np.flatnonzero(np.diff(rows[first:stop]) > MAX_GAP_BYTES // part.size + 1)
@@ -221,9 +223,9 @@ class Copier:
         yield from ((first + start, first + end) for start, end in read_spans(offsets, ends))
 
     def _scatter(self, part: Part, first: int, stop: int, payloads: list[memoryview], target: memoryview) -> int:
-        """Read one span of payloads with gaps between them to their views, which together are `target`.
+        """Read a span of payloads, without the gaps, into their views, which together are `target`.
 
-        Returns how many bytes were read.
+        Returns the bytes read.
         """
         np = self._np
         if np is not None and part.rows is not None:
@@ -241,17 +243,17 @@ class Copier:
         read = 0
         for start in range(0, stop - first, _CALL_PAYLOADS):
             end = min(start + _CALL_PAYLOADS, stop - first)
-            # Payloads and gaps in turn, those of no bytes too: to leave them out takes longer than to read nothing.
+            # Payloads and gaps in turn, empty gaps too: to leave them out takes longer.
             buffers = [target] * (2 * (end - start))
             buffers[::2], buffers[1::2] = payloads[start:end], read_over[start:end]
-            # What lies behind the last one is read over by the next call's offset.
+            # The offset of the next call skips the gap behind the last payload.
             buffers.pop()
             read += os.preadv(part.descriptor, buffers, part.columns.offsets[first + start]) + gaps[end - 1]
         return read
 
 
 class _Gaps(dict[int, memoryview]):
-    """Where gaps are read to, by their size: all to the same bytes."""
+    """Views for gaps, by their size; all of the same scratch buffer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LogOptions`: everything about a log that a host may choose."""
+"""`LogOptions`: the settings of a log."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN
 
 @attrs.frozen(kw_only=True)
 class LogOptions:
-    """How a log is kept. Everything has a default; hosts replace what they need.
+    """The settings of a log.
 
     Attributes:
-        limits: how large a segment may become.
-        policy: what is rewritten when the trigger asks for it.
-        trigger: when `compact()`, given neither a plan nor a policy, asks the policy; `DropDead` is asked otherwise.
+        limits: of a segment.
+        policy: chooses the victims when the trigger is due.
+        trigger: decides whether `compact()`, without a plan or a policy, uses `policy` or only drops (`DropDead`).
         keep_links_seconds: how long the names of merged segments stay readable for other processes.
-        max_open_segments: files kept open for reading, in all logs of a store together.
+        max_open_segments: limit of the files open for reading, in all logs of a store together.
         files: the disk.
-        clock: where time comes from.
-        observer: notified of progress, counters and events.
+        clock: of the log.
+        observer: receives progress, counters and events.
         on_changes: called with each change of the list of segments (`SegmentChanges`), by the compaction or the reclaim
             that is about to remove files. If it raises, the files stay, and the next reclaim calls it again.
-        run_id: gives each compaction run an id of its own, for tests that need names to repeat.
+        run_id: makes a unique id for each compaction; tests set it for repeatable names.
     """
 
     limits: SegmentLimits = attrs.field(factory=SegmentLimits)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compaction is going to do, before it does it: a pure function from a view of the log and a policy to a plan.
+"""Plans: `plan_for` is a pure function of a view and a policy.
 
-Every compaction drops whole segments that hold nothing alive, and rewrites the groups that the policy chose. It looks
-at statistics alone, so a plan can be made, printed and thrown away at any time.
+Every compaction drops the wholly dead segments, and rewrites the groups that the policy chose. A plan only needs
+statistics, so that it can be made, printed and discarded at any time.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.report import PolicyRecord, Printed, Table
 
 MAX_GROUP_MEMBERS = 14
-"""The most members of a planned group: the output's file name holds all their numbers, in at most 255 bytes."""
+"""Limit of the members of a planned group: the output's file name has all their numbers, in at most 255 bytes."""
 
 
 @attrs.frozen
 class PlannedGroup:
-    """Adjacent segments that become one.
+    """Adjacent segments to rewrite into a single segment.
 
     Attributes:
-        members: oldest to newest, at least one.
+        members: oldest to newest, not empty.
     """
 
     members: tuple[SegmentStats, ...]
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The members' numbers, ascending; the first one is the output's."""
+        """The members' numbers, ascending; the first is the output's."""
         return tuple(member.number for member in self.members)
 
     @property
     def output(self) -> SegmentStats:
-        """The segment that the group becomes, if nothing dies meanwhile; its range is a hull of the real one."""
+        """The forecast of the output, whose range contains the real range."""
         first, last = self.members[0].ref, self.members[-1].ref
         entries = sum(member.live_entries for member in self.members)
         size = sum(member.live_bytes for member in self.members)
@@ -49,22 +49,22 @@ class PlannedGroup:
 
     @property
     def bytes_to_copy(self) -> int:
-        """The size of the file that it becomes."""
+        """The size of the output's file."""
         return self.output.file_bytes
 
     @property
     def bytes_freed(self) -> int:
-        """By how much that file is smaller than those of the members together."""
+        """The size of the members' files together, less that of the output's file."""
         return sum(member.file_bytes for member in self.members) - self.bytes_to_copy
 
 
 @attrs.frozen
 class LeftOutSegment:
-    """A segment that a plan does not touch.
+    """A segment that a plan leaves out.
 
     Attributes:
         stats: the segment.
-        reason: why, in one sentence.
+        reason: why, in a sentence.
     """
 
     stats: SegmentStats
@@ -73,38 +73,38 @@ class LeftOutSegment:
 
 @attrs.frozen
 class GroupFailed:
-    """A group that did not become one segment, and why; or a single segment that could not be judged.
+    """A group that was not rewritten, or a single segment whose index could not be read.
 
-    Nothing that is live is lost. If the error came after the new segment was in place, the next run, or opening the
-    log, finishes the group; before that, its sources are untouched.
+    No live entry is lost. After an error before the commit, the sources are unchanged; after it, the next run or the
+    log's opening finishes the group.
 
     Attributes:
-        members: numbers of the segments that were to become one.
-        error: what stopped it.
+        members: numbers of the group's segments.
+        error: of the group.
     """
 
     members: tuple[int, ...]
-    # Errors differ from one reading to the next although they say the same.
+    # Compared by message: each read raises a new error.
     error: CompactlibError = attrs.field(eq=str)
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class LogPlan(Printed):
-    """What a compaction will drop and rewrite, and why it leaves the rest.
+    """The drops and rewrites of a compaction, and the reason for each other segment.
 
-    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data. Bytes are
-    those of files, headers and indexes included, and hold to the byte as long as nothing else changes the log.
+    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` returns its rows. Bytes are those of
+    files, with headers and indexes, and exact as long as nothing else changes the log.
 
     Attributes:
-        folder: the log's folder; empty for a plan of a view made by hand, which no log carries out.
-        snapshot_index: the snapshot that the plan relies on; `None` before the first one.
-        policy: the name of the policy that chose the groups.
-        why: why this is done; of an empty plan which gate is shut, its value, and the setting to change.
-        drops: segments with nothing alive, removed whole, oldest to newest.
-        groups: segments that are rewritten, oldest to newest; each group becomes one segment.
-        damaged: what cannot be rewritten, since a segment of it could not be judged.
+        folder: the log's folder; empty for a plan of a view made by hand, which no log executes.
+        snapshot_index: the snapshot of the plan; `None` before the first snapshot.
+        policy: the policy that chose the groups.
+        why: the reason; of an empty plan the closed gate, its value, and the setting to change.
+        drops: wholly dead segments to remove, oldest to newest.
+        groups: the groups to rewrite, oldest to newest.
+        damaged: groups that cannot be rewritten, because a segment's index could not be read.
         left_out: every other segment, oldest to newest.
-        bytes_available: the room there was in the folder; `None` if unknown.
+        bytes_available: free bytes of the folder's disk; `None` if unknown.
     """
 
     folder: str
@@ -115,41 +115,41 @@ class LogPlan(Printed):
     groups: tuple[PlannedGroup, ...]
     left_out: tuple[LeftOutSegment, ...]
     damaged: tuple[GroupFailed, ...] = ()
-    # Of the disk, and not of the log: the same plan a moment later.
+    # Not compared: it is of the disk, not of the log.
     bytes_available: int | None = attrs.field(default=None, eq=False)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do, and no damage to report."""
+        """Whether the plan has no drops, no groups and no damage."""
         return not (self.drops or self.groups or self.damaged)
 
     @property
     def drops_only(self) -> bool:
-        """Whether no policy was asked what to rewrite: the plan is that of `DropDead`."""
+        """Whether the plan is of `DropDead`, which rewrites nothing."""
         return self.policy == DROP_DEAD
 
     @property
     def is_exact(self) -> bool:
-        """True: the forecasts hold to the byte as long as nothing else changes the log."""
+        """Always true: forecasts are exact as long as nothing else changes the log."""
         return True
 
     @property
     def bytes_freed(self) -> int:
-        """By how much the files become smaller together, by drops and groups."""
+        """Bytes that drops and groups free together."""
         return sum(drop.file_bytes for drop in self.drops) + sum(group.bytes_freed for group in self.groups)
 
     @property
     def bytes_to_copy(self) -> int:
-        """The size of the files that the groups become."""
+        """Size of the groups' outputs."""
         return sum(group.bytes_to_copy for group in self.groups)
 
     @property
     def bytes_needed(self) -> int:
-        """The most room taken before any is given back, one group after the other.
+        """The free space that the rewrites need, one group after the other.
 
-        A group's members go once its output is in place, so that this is about the largest output. What the drops give
-        back is not counted, since a lease may hold their files. An executor that runs several tasks at once may have
-        written all outputs before the first is committed: then it is `bytes_to_copy`.
+        A group's members are removed after its commit, so that this is about the size of the largest output. The bytes
+        of the drops do not count, since a lease may keep their files. An executor that runs several tasks at once may
+        write all outputs before the first commit: then `bytes_to_copy` is needed.
         """
         most = grown = 0
         for group in self.groups:
@@ -163,10 +163,10 @@ class LogPlan(Printed):
         return (*self.drops, *(member for group in self.groups for member in group.members))
 
     def forecast(self, view: LogView) -> LogView:
-        """The view after the plan was carried out on `view`, if nothing is written and nothing dies meanwhile.
+        """Return the view after the plan, if nothing else changes the log.
 
         Raises:
-            InvalidInput: the plan concerns a segment that `view` does not hold as it was when the plan was made.
+            InvalidInput: a segment of the plan is missing in `view`, or has changed.
         """
         held, touched = set(view.segments), self.touched
         for segment in touched:
@@ -177,7 +177,7 @@ class LogPlan(Printed):
         return attrs.evolve(view, segments=tuple(sorted(after, key=lambda segment: segment.number)))
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary a drop, group, damage and left-out segment, oldest to newest; `members` are numbers."""
+        """A dictionary for each drop, group, damage and left-out segment, oldest to newest; `members` are numbers."""
         rows = [
             *(_row("drop", (drop,), drop.file_bytes, 0, "holds no live entry") for drop in self.drops),
             *(_row("rewrite" if len(group.members) == 1 else "merge", group.members, group.bytes_freed,
@@ -204,24 +204,23 @@ class LogPlan(Printed):
 
 
 DROP_DEAD = PolicyRecord.of(DropDead())
-"""The policy named by a plan that rewrites nothing because no policy was asked."""
+"""The policy of a plan that only drops."""
 
 
 def plan_for(view: LogView, policy: LogPolicy, now: float = 0.0, *, why: str = "",
              bytes_available: int | None = None) -> LogPlan:
-    """Plan to drop what holds nothing alive, and to rewrite the groups that `policy` chooses. Pure.
+    """Plan to drop the wholly dead segments, and to rewrite the groups that `policy` chooses. Pure.
 
-    Dropped is each compactable segment (not the newest, wholly at or below the snapshot) without a live entry. A group
-    of more than `MAX_GROUP_MEMBERS` becomes adjacent parts of nearly equal size. A single segment with nothing dead in
-    it is left out whatever the policy says: rewriting it would change nothing, run after run. O(segments), and what
-    the policy takes.
+    Each compactable segment (not the newest, wholly at or below the snapshot) without a live entry is dropped. A group
+    of more than `MAX_GROUP_MEMBERS` is split into adjacent parts of nearly equal size. A group of a single segment
+    without dead entries is left out, because rewriting it would change nothing. O(segments), and the policy's cost.
 
     Args:
         view: the log.
-        policy: chooses what is rewritten.
+        policy: chooses the victims.
         now: seconds since the epoch, for the policy.
-        why: why this policy is asked, for the plan; default the policy's own reason.
-        bytes_available: the room there is, for the plan.
+        why: reason of the choice of this policy, for the plan; default the policy's own reason.
+        bytes_available: free bytes of the disk, for the plan.
 
     Raises:
         InvalidInput: the policy's choice breaks a rule of `LogPolicy`; the message names the policy and the
@@ -253,14 +252,14 @@ def plan_for(view: LogView, policy: LogPolicy, now: float = 0.0, *, why: str = "
 
 
 def require_fitting(plan: LogPlan, view: LogView) -> None:
-    """Return if the log is, as far as the plan concerns it, as it was when the plan was made.
+    """Raise `PlanOutdated` if a segment of the plan has changed.
 
     Args:
         plan: of this log.
-        view: the log as it is now.
+        view: the current view.
 
     Raises:
-        PlanOutdated: it is not; names the segment.
+        PlanOutdated: a segment has changed; the message names it.
     """
     compactable = {segment.number: segment for segment in view.compactable}
     touched = plan.touched
@@ -304,7 +303,7 @@ def _parts_of(choice: LogChoice, shown: tuple[SegmentStats, ...]) -> list[Planne
     parts: list[PlannedGroup] = []
     for group in choice.groups:
         members = tuple(by_number[number] for number in group)
-        # Nearly equal parts: 15 become 8 and 7; 14 and 1 would leave one segment that merges with nothing.
+        # Nearly equal parts: 15 are split into 8 and 7; 14 and 1 would leave a single segment.
         count = -(-len(members) // MAX_GROUP_MEMBERS)
         cuts = [len(members) * part // count for part in range(count + 1)]
         parts.extend(PlannedGroup(members[start:end]) for start, end in pairwise(cuts))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The policies that come with the Raft log; `docs/raftlog.md` compares them.
 
-Each is a decision over `view.candidates`, oldest to newest, and says for every segment that it leaves out why.
+Each chooses from `view.candidates`, oldest to newest, and gives a reason for every segment that it leaves out.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ DEFAULT_MAX_SOURCES = 8
 
 @attrs.frozen
 class DropDead:
-    """Rewrites nothing: a compaction drops the segments that are wholly dead, as every one does, and that is all.
+    """Rewrites nothing: the compaction only drops wholly dead segments, as every compaction does.
 
-    It copies no byte and needs no room: what RabbitMQ Ra calls a minor compaction.
+    It copies no byte and needs no room: RabbitMQ Ra's minor compaction.
     """
 
     name: ClassVar[str] = "drop"
@@ -45,21 +45,21 @@ class DropDead:
 
 @attrs.frozen(kw_only=True)
 class SeedPolicy:
-    """Merges two or more adjacent segments whose live entries fit into one; clears one when enough of it can go.
+    """Merges adjacent segments whose live entries fit into one segment; rewrites a single segment that is dead enough.
 
-    Groups are filled oldest first, as far as they fit. How dense the members are does not matter: small segments that
-    are wholly live merge too, so the number of segments keeps falling. The price: a large dense segment beside a small
-    one is copied for the sake of one file less, again in each run until it is full; `CostPolicy` weighs that.
+    Groups are filled oldest first, as far as they fit. Small segments that are wholly live are merged too, so that the
+    number of segments falls. The price: a large dense segment next to a small segment is copied to save a single file,
+    again in each run until it is full; `CostPolicy` weighs that.
 
-    "Enough" is measured in stored bytes, payloads and index records together: a segment of which only many tiny
-    entries died is not rewritten for almost no space, and payloads of zero bytes count through their records.
+    "Enough" is measured in stored bytes, payloads and index records together: a segment with many tiny dead entries is
+    not rewritten for almost no space, and payloads of zero bytes count through their records.
 
-    After a run, a second one does nothing, unless `max_sources` ended a group: n neighbours that fit into one
-    segment take ceil(log n / log max_sources) runs.
+    A second run does nothing, unless `max_sources` ended a group: n neighbours that fit into a segment take
+    ceil(log n / log max_sources) runs.
 
     Attributes:
-        max_sources: the most members of a group, >= 1.
-        reclaim_fraction: a segment on its own is rewritten when more than this part of its stored bytes is dead,
+        max_sources: limit of the members of a group, >= 1.
+        reclaim_fraction: a single segment is rewritten when more than this fraction of its stored bytes is dead,
             0.0 .. 1.0.
     """
 
@@ -99,16 +99,16 @@ class SeedPolicy:
 class RaPolicy:
     """Merges adjacent segments each of which is under half live, by entries or by payload bytes (RabbitMQ Ra v3.1.10).
 
-    Every member must be eligible by itself, and one that is not ends the group before it. A group of one is allowed;
-    an eligible segment whose live entries alone exceed the limits is skipped. One run is enough: what it wrote
-    is wholly live and not eligible.
+    Each member must be eligible; an ineligible segment ends the group before it. A group may have a single member; an
+    eligible segment whose live entries exceed the limits is skipped. A second run does nothing: its outputs are wholly
+    live and not eligible.
 
-    Its weak sides, kept because this is the policy to compare with: dense small segments are never merged, and a
-    segment may be rewritten for almost no bytes because most of its entries, the small ones, died. Where Ra fails,
-    on a segment whose payloads are all of zero bytes, entries alone decide here.
+    Its weaknesses are kept for comparisons: dense small segments are never merged, and a segment may be rewritten for
+    almost no bytes because most of its entries, the small ones, are dead. For a segment whose payloads all have zero
+    bytes, on which Ra fails, only the entries decide.
 
     Attributes:
-        max_sources: the most members of a group, >= 1; default no limit, like Ra.
+        max_sources: limit of the members of a group, >= 1; default no limit, as in Ra.
     """
 
     max_sources: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
@@ -141,7 +141,7 @@ class RaPolicy:
 
 @attrs.frozen
 class _Group:
-    """Neighbours that could become one: place of the first, how many, bytes to copy, bytes to free."""
+    """Neighbours that could be merged: place of the first, their count, bytes to copy, bytes to free."""
 
     first: int
     size: int
@@ -151,23 +151,22 @@ class _Group:
 
 @attrs.frozen(kw_only=True)
 class CostPolicy:
-    """Rewrites where it pays: at most so many bytes copied for each byte freed, and the cheapest first.
+    """Rewrites groups up to a limit of bytes copied for each byte freed, the cheapest groups first.
 
-    Copied are a group's live payloads and their index records. Freed are its dead ones, and `segment_overhead_bytes`
-    for each file that disappears: that is why small dense neighbours merge and large ones are left in peace. A
-    group that frees nothing has no price and is never chosen.
+    Copied are a group's live payloads and their index records. Freed are its dead payloads and their index records, and
+    `segment_overhead_bytes` for each removed file: small dense neighbours are merged, large dense neighbours are not. A
+    group that frees nothing is never chosen.
 
-    A group is worth `limit * freed - copied`. Of all ways to cut the segments into groups that each cost no more
-    than the limit, the policy takes the one of the greatest total worth. So a member is never carried along at
-    the expense of a cheaper neighbour: it joins a group only where that adds worth.
+    A group's worth is `limit * freed - copied`. Of all ways to split the segments into groups that cost no more than
+    the limit, the policy takes that of the greatest total worth. So a segment joins a group only if that adds worth.
 
     Attributes:
-        max_bytes_copied_per_byte_freed: the limit, > 0; 1.0 copies at most as much as it frees (a segment of
-            its own is rewritten when at least half of it is dead), 0.25 waits until four fifths are dead.
-        max_sources: the most members of a group, >= 1.
-        segment_overhead_bytes: what one file less is worth, >= 0; the default is a block of a file system.
-        max_bytes_copied: the most bytes copied by one run, cheapest groups first; what does not fit waits for
-            the next run, so choose it no smaller than a segment. Default no limit.
+        max_bytes_copied_per_byte_freed: the limit, > 0; with 1.0 a single segment is rewritten when at least half of it
+            is dead, with 0.25 when four fifths are.
+        max_sources: limit of the members of a group, >= 1.
+        segment_overhead_bytes: worth of a removed file, >= 0; the default is a block of a file system.
+        max_bytes_copied: limit of the bytes that a run copies, cheapest groups first; the other groups wait for the
+            next run, so that it must be at least a segment's size. Default no limit.
     """
 
     max_bytes_copied_per_byte_freed: float = attrs.field(default=1.0, validator=is_above(0))
@@ -212,10 +211,10 @@ class CostPolicy:
                 f"limit, or wait")
 
     def _most_worth(self, segments: Sequence[SegmentStats], limits: SegmentLimits) -> list[_Group]:
-        """The groups of greatest total worth; of equally good cuts, the one that frees more.
+        """The groups of greatest total worth; of equal ways, that which frees more.
 
-        One pass over the segments: the best cut of the first n ends in a segment left out or in a group of
-        1 .. max_sources members, behind the best cut of the segments before it.
+        A single pass: the best way for the first n segments ends with a segment left out, or with a group of
+        1 .. max_sources members, behind the best way for the segments before.
         """
         numerator, denominator = self.max_bytes_copied_per_byte_freed.as_integer_ratio()
         best: list[tuple[int, int]] = [(0, 0)]
@@ -226,7 +225,7 @@ class CostPolicy:
                 worth = numerator * group.freed - denominator * group.copied
                 before = best[group.first]
                 candidate = (before[0] + worth, before[1] + group.freed)
-                # A group dearer than the limit (one that frees nothing is) has negative worth: leaving out beats it.
+                # A group above the limit, or that frees nothing, has negative worth: leaving its members out is better.
                 if candidate > score:
                     score, chosen = candidate, group
             best.append(score)

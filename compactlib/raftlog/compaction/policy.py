@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract between a compaction and the policy that chooses what it rewrites, on one page.
+"""The contract between a compaction and the policy that chooses its victims, on one page.
 
-A policy is a pure function of statistics: `choose(view, now) -> Choice`. `view.candidates` are, oldest to newest, the
-segments that may be rewritten and hold at least one live entry. The newest segment (still written to) is never among
-them, nor are those that end above the snapshot (their entries are all needed), and wholly dead ones (they are dropped
-whatever a policy chooses, and two segments with only dead ones between them are adjacent). A policy puts every
-candidate into exactly one group, or leaves it out with a reason. A group becomes one segment.
+A policy is a pure function of statistics: `choose(view, now) -> LogChoice`. `view.candidates` are, oldest to newest,
+the segments that may be rewritten and have at least one live entry. They do not include the active segment, segments
+that end above the snapshot (all of their entries are needed), and wholly dead segments (a compaction drops them under
+any policy; two segments with only dead segments between them are adjacent). A policy puts every candidate into exactly
+one group, or leaves it out with a reason. A group becomes one segment.
 
-A good policy makes progress, so that compaction always comes to rest: each group either joins two or more segments
-or rewrites one that holds something dead. `check_policy` with `log_views()` (`compactlib.testing`) tries a policy on
-many logs. Four are in `compactlib.raftlog.policies`.
+A good policy makes progress, so that compaction comes to an end: each group merges two or more segments, or rewrites a
+segment with dead entries. `check_policy` with `log_views()` (`compactlib.testing`) tries a policy on many logs.
+`compactlib.raftlog.policies` has four policies.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from compactlib.report import Printed
 
 @attrs.frozen
 class DamagedSegment:
-    """A segment that could not be judged; in a view it counts as wholly alive.
+    """A segment whose index could not be read; in a view it counts as wholly live.
 
     Attributes:
         number: the segment's number.
-        error: what stood in the way.
+        error: of reading it.
     """
 
     number: int
-    # Errors differ from one look to the next although they say the same.
+    # Compared by message: each read raises a new error.
     error: CompactlibError = attrs.field(eq=str)
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class LogView(Printed):
-    """The log as a plan sees it, at one moment.
+    """The statistics of a log from which a policy chooses.
 
     Attributes:
         segments: statistics of every segment, oldest to newest, the newest included.
-        snapshot_index: the index of the last snapshot; `None` before the first one.
-        limits: how large the segments that a compaction writes may become.
-        folder: the log's folder; empty for a view made by hand, whose plans no log carries out.
-        damaged: segments that could not be judged, oldest to newest.
+        snapshot_index: the index of the last snapshot; `None` before the first snapshot.
+        limits: of the segments that a compaction writes.
+        folder: the log's folder; empty for a view made by hand, whose plans no log executes.
+        damaged: segments whose index could not be read, oldest to newest.
 
     Raises:
         InvalidInput: segments or their ranges do not ascend, or a count is impossible (the message names the segment).
@@ -79,11 +79,11 @@ class LogView(Printed):
 
     @property
     def candidates(self) -> tuple[SegmentStats, ...]:
-        """The compactable segments that hold something alive: what a policy chooses from. The others are dropped."""
+        """The compactable segments with live entries, from which a policy chooses. The others are dropped."""
         return tuple(segment for segment in self.compactable if segment.live_entries)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row a segment, oldest to newest."""
+        """A row for each segment, oldest to newest."""
         compactable = {segment.number for segment in self.compactable}
         return [{"segment": each.number, "first": each.ref.first, "last": each.ref.last, "entries": each.entries,
                  "live_entries": each.live_entries, "data_bytes": each.data_bytes, "live_bytes": each.live_bytes,
@@ -99,11 +99,11 @@ class LogView(Printed):
 
 @attrs.frozen
 class LeftOut:
-    """A segment that a policy lets be.
+    """A segment that a policy leaves out.
 
     Attributes:
         number: the segment's number.
-        reason: why, in one sentence with the numbers in it.
+        reason: why, in a sentence with the numbers.
     """
 
     number: int
@@ -112,12 +112,12 @@ class LeftOut:
 
 @attrs.frozen
 class LogChoice:
-    """What a policy wants done with the candidates; each is in one group or left out.
+    """A policy's choice: each candidate is in exactly one group, or left out.
 
     Attributes:
         groups: the numbers of the members of each group, ascending; the groups ascend too.
-        left_out: the others.
-        why: why these; of a choice of nothing which gate is shut, its value, and the setting to change.
+        left_out: the other candidates.
+        why: the reason; of an empty choice the closed gate, its value, and the setting to change.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -131,21 +131,21 @@ class LogChoice:
 
 
 class LogPolicy(Policy[LogView, LogChoice], Protocol):
-    """Chooses what a compaction rewrites; implement it as a small frozen attrs class, whose fields are its settings.
+    """Chooses the victims of a compaction; implement it as a small frozen attrs class, whose fields are its settings.
 
-    `choose` groups some of `view.candidates` and leaves out the others. The members of a group stand side by side
-    among the candidates, and their live entries and payload bytes fit into one segment of `view.limits`, unless the
-    group is a single segment, which always fits into itself. There may be no candidates at all.
+    `choose` groups some of `view.candidates` and leaves out the others. The members of a group are adjacent candidates.
+    Their live entries and payload bytes fit into a segment of `view.limits`, unless the group is a single segment.
+    `view.candidates` may be empty.
     """
 
 
 def stored_live_bytes(segment: SegmentStats) -> int:
-    """What a rewrite copies: live payloads and their index records, in bytes."""
+    """The bytes that a rewrite copies: live payloads and their index records."""
     return segment.live_bytes + INDEX_RECORD_BYTES * segment.live_entries
 
 
 def stored_dead_bytes(segment: SegmentStats) -> int:
-    """What a rewrite frees: dead payloads and their index records, in bytes."""
+    """The bytes that a rewrite frees: dead payloads and their index records."""
     return segment.dead_bytes + INDEX_RECORD_BYTES * (segment.entries - segment.live_entries)
 
 
@@ -156,15 +156,15 @@ def is_worthwhile(members: Sequence[SegmentStats]) -> bool:
 
 def filled_groups(segments: Sequence[SegmentStats], limits: SegmentLimits,
                   max_sources: int | None = None) -> list[list[SegmentStats]]:
-    """Cut `segments` into runs of neighbours, each as long as its live entries and bytes fit into one segment.
+    """Split `segments` into groups of neighbours, each as long as its live entries and bytes fit into a segment.
 
-    Oldest first, which gives the fewest groups that neighbours can be cut into. A segment that exceeds the limits on
-    its own becomes a group of one. O(segments).
+    Oldest first, which gives the fewest groups. A segment that exceeds the limits becomes a group of its own.
+    O(segments).
 
     Args:
         segments: oldest to newest.
-        limits: what one segment may hold; an exact fit is a fit.
-        max_sources: the most members of a group; default no limit.
+        limits: of a segment; an exact fit is a fit.
+        max_sources: limit of the members of a group; default no limit.
     """
     groups: list[list[SegmentStats]] = []
     entries = payload = 0
@@ -180,10 +180,10 @@ def filled_groups(segments: Sequence[SegmentStats], limits: SegmentLimits,
 
 
 def checked_choice(choice: object, view: LogView, *, policy: str) -> LogChoice:
-    """`choice`, if it keeps the rules of `LogPolicy`. O(segments).
+    """Return `choice` if it keeps the rules of `LogPolicy`. O(segments).
 
     Raises:
-        InvalidInput: it does not; the message names the policy and the segment.
+        InvalidInput: it breaks a rule; the message names the policy and the segment.
     """
     if not isinstance(choice, LogChoice):
         raise InvalidInput(f"policy {policy!r} answered {choice!r:.100}; give a LogChoice: groups, what is left out "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compaction or a reclaim did: the reports, and the changes of the list of segments for the host."""
+"""The reports of a compaction and a reclaim, and the changes of the list of segments for the host."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from compactlib.report import PolicyRecord, Printed, Table
 
 @attrs.frozen(kw_only=True)
 class GroupStats:
-    """What rewriting one group did. Sizes are whole files, in bytes.
+    """The result of rewriting a group. Sizes are of whole files, in bytes.
 
     Attributes:
-        members: numbers of the segments that became one; the first is the number of the new one.
+        members: numbers of the merged segments; the first is the number of the new segment.
         entries_before: index records in the members.
         entries_after: entries in the new segment.
         bytes_read: bytes read from the members.
         bytes_written: size of the new segment.
-        bytes_freed: how much smaller the new file is than its members were together.
-        seconds: how long the copying took.
+        bytes_freed: size of the members together, less `bytes_written`.
+        seconds: time of the copying.
     """
 
     members: tuple[int, ...]
@@ -41,22 +41,22 @@ GroupOutcome: TypeAlias = GroupStats | GroupFailed
 
 @attrs.frozen(kw_only=True, repr=False)
 class LogCompactionReport(Printed):
-    """What one compaction did. Sizes are whole files, in bytes.
+    """The report of a compaction. Sizes are of whole files, in bytes.
 
     `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
 
     Attributes:
-        policy: the name of the policy that chose what was rewritten.
-        why: the plan's reason; of an empty report which gate was shut, its value, and the setting to change.
-        snapshot_index: the snapshot that it relied on.
-        dropped: numbers of the segments that were removed whole.
-        dropped_bytes: what their files held; given back at once, or when the last lease on them ends.
-        groups: each group's outcome.
-        left_out: segments that were left alone, with the reason.
-        purged_links: numbers of merged segments whose old names are gone now.
-        unreclaimed: why files that no reader can reach are still there: the disk refused to remove them, or the host's
-            `on_changes` failed. The next run tries again.
-        seconds: how long everything took.
+        policy: the policy that chose the groups.
+        why: the plan's reason; of an empty report the closed gate, its value, and the setting to change.
+        snapshot_index: of the snapshot that justifies the drops.
+        dropped: numbers of the dropped segments.
+        dropped_bytes: size of their files; freed at once, or when the last lease on them ends.
+        groups: each group's result.
+        left_out: the other segments, with the reason.
+        purged_links: numbers of merged segments whose old names were removed.
+        unreclaimed: the error that left files that no reader can reach: the disk refused to remove them, or the host's
+            `on_changes` failed. The next run retries.
+        seconds: time of the whole run.
     """
 
     policy: PolicyRecord
@@ -72,17 +72,17 @@ class LogCompactionReport(Printed):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was dropped or rewritten; `why` says what held it back."""
+        """Whether nothing was dropped or rewritten; `why` names the gate."""
         return not (self.dropped or self.groups)
 
     @property
     def is_partial(self) -> bool:
-        """Whether the caller's budget ended before all was done; the next run goes on."""
+        """Whether the caller's budget was spent before the end; the next run continues."""
         return any(isinstance(each.error, BudgetSpent) for each in self.failed)
 
     @property
     def drops_only(self) -> bool:
-        """See `LogPlan.drops_only`."""
+        """As `LogPlan.drops_only`."""
         return self.policy == DROP_DEAD
 
     @property
@@ -92,7 +92,7 @@ class LogCompactionReport(Printed):
 
     @property
     def failed(self) -> tuple[GroupFailed, ...]:
-        """The groups that were not."""
+        """The groups that failed."""
         return tuple(group for group in self.groups if isinstance(group, GroupFailed))
 
     @property
@@ -107,11 +107,11 @@ class LogCompactionReport(Printed):
 
     @property
     def bytes_freed(self) -> int:
-        """Bytes given back by drops and groups."""
+        """Bytes freed by drops and groups."""
         return self.dropped_bytes + sum(group.bytes_freed for group in self.done)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary a drop, group and left-out segment; `None` where there is no such number."""
+        """A dictionary for each drop, group and left-out segment; `None` for columns that do not apply."""
         rows: list[dict[str, Any]] = [
             *({"action": "dropped", "members": (number,), "reason": "holds no live entry"} for number in self.dropped),
             *({"action": "rewritten", **attrs.asdict(each), "reason": ""} for each in self.done),
@@ -144,9 +144,9 @@ class SegmentChanges:
 
     Attributes:
         folder: the log's folder.
-        new: segments that were begun since, or have grown.
-        merged: older segments with another range: neighbours became one, or entries were taken back.
-        removed: numbers of segments that are listed no more, and whose files go next.
+        new: segments that were begun or have grown.
+        merged: older segments with another range: neighbours were merged, or entries were truncated.
+        removed: numbers of segments that left the list, and whose files are removed next.
     """
 
     folder: str
@@ -157,15 +157,15 @@ class SegmentChanges:
 
 @attrs.frozen(kw_only=True, repr=False)
 class LogReclaimReport(Printed):
-    """What was freed: files that no reader could reach any more.
+    """The report of a reclaim.
 
     Attributes:
-        segments: numbers of the dropped segments whose files are gone now.
-        links: numbers of merged segments whose old names are gone now.
+        segments: numbers of the dropped segments whose files were removed.
+        links: numbers of merged segments whose old names were removed.
         leftovers: names of an interrupted compaction that were finished, undone or removed.
-        bytes_freed: what the files of the segments held.
-        waiting: how many dropped segments still wait for the end of a lease.
-        why: of an empty report, what files wait for.
+        bytes_freed: size of the removed segments.
+        waiting: count of dropped segments that wait for the end of a lease.
+        why: of an empty report, the gate.
     """
 
     segments: tuple[int, ...]
@@ -177,16 +177,16 @@ class LogReclaimReport(Printed):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was freed; `why` says what held it back."""
+        """Whether nothing was removed; `why` names the gate."""
         return not (self.segments or self.links or self.leftovers)
 
     @property
     def is_partial(self) -> bool:
-        """False: a reclaim is one short step."""
+        """Always false."""
         return False
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One row for each name."""
+        """A row for each name."""
         return [*({"what": "segment", "name": str(number)} for number in self.segments),
                 *({"what": "old name", "name": str(number)} for number in self.links),
                 *({"what": "leftover", "name": name} for name in self.leftovers)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The heavy step of a compaction: copy the live entries of adjacent segments into one new segment.
+"""The task of a compaction: copy the live entries of adjacent segments into a new segment.
 
-Only live payloads are read (with the small gaps between them), each is checked against its CRC on the way, and one
-fsync makes the whole file durable. Knows nothing of the log it works for: a task can run in any process that sees the
-folder, twice, or at the same time as another try; each writes its own file and publishes nothing.
+It reads only live payloads (with the small gaps between them), checks each against its CRC, and makes the whole file
+durable with one fsync. It does not need the log: it can run in any process that sees the folder, twice, or at the same
+time as another attempt; each attempt writes its own file and commits nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
 @attrs.frozen
 class SegmentSource:
-    """One segment to copy from.
+    """A segment to copy from.
 
     Attributes:
         path: its file.
-        ref: the range of it that counts.
+        ref: its range.
         live: the indexes to keep, all within the range.
     """
 
@@ -46,9 +46,9 @@ class CompactSegments:
 
     Attributes:
         name: the task's name; also the beginning of the new file's private name.
-        folder: where the new file goes; must exist.
+        folder: of the new file; must exist.
         sources: oldest first; their live indexes ascend from one to the next.
-        max_bytes: the limit to note in the new segment.
+        max_bytes: the limit in the new segment's header.
         files: the disk.
     """
 
@@ -64,13 +64,13 @@ class CompactSegments:
         return tuple(source.path for source in self.sources)
 
     def run(self, attempt: Attempt) -> RewriteResult:
-        """Copy, check and sync; see `RewriteTask.run`.
+        """Copy, check and sync; as `RewriteTask.run`.
 
         Raises:
             CorruptData: a live entry is damaged; the new file is removed, the sources are untouched.
             LiveIndexMissing: a live index is not in its segment; likewise.
             StorageError: the disk refused; likewise.
-            BudgetSpent: the budget ran out; likewise.
+            BudgetSpent: the budget is spent; likewise.
         """
         began = attempt.clock.monotonic()
         path = os.path.join(self.folder, f"{self.name}.{attempt.id}")
@@ -108,6 +108,6 @@ class CompactSegments:
             attempt.observer.event("progress", work=work, done=end - header.data_start, total=total, unit="bytes")
         records = copier.encoded_index(parts, header.data_start)
         seal = native.Seal(count, end, crc32(records, 0), sealed=True)
-        # Durable as a whole or not at all, so that both seals may say the same.
+        # The file is durable as a whole or not used, so that both seals may be equal.
         out.write_at(0, [native.encode_start(header, seal, attrs.evolve(seal, sequence=1)), records])
         return RewrittenFile(out.path, end, count, seal.index_crc), bytes_read

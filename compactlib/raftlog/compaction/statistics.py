@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sense: statistics for policies and triggers, from segment indexes, remembered while nothing has changed."""
+"""Sense: statistics for policies and triggers, computed from segment indexes and cached."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from compactlib.raftlog.segment.segment_list import KnownSegment, SegmentList, f
 
 @attrs.frozen
 class _Key:
-    """What the statistics of a segment follow from.
+    """The inputs of a segment's statistics.
 
     Attributes:
-        covered: how far the snapshot reaches into the segment: what lies above is alive whatever the live set says.
-        live: the live indexes up to there.
+        covered: the segment's last index at or below the snapshot; all entries above are live.
+        live: the live indexes up to `covered`.
     """
 
     ref: SegmentRef
@@ -36,8 +36,9 @@ class _Key:
 
 
 class StatsCache:
-    """Statistics of the segments of one log. The index of a segment is read again only if one of these has changed: its
-    range, its file, its part of the live set. Losing it costs reading the indexes again.
+    """A cache of the statistics of a log's segments.
+
+    A segment's index is read again if its range, its file or its part of the live set has changed.
     """
 
     def __init__(self) -> None:
@@ -46,13 +47,13 @@ class StatsCache:
 
     def view_of(self, segments: SegmentList, state: SnapshotMeta | None, known: Sequence[KnownSegment],
                 limits: SegmentLimits, budget: Budget | None) -> LogView:
-        """What a policy sees of the segments `known` under a snapshot.
+        """The view of the segments `known` under a snapshot.
 
-        A segment that cannot be judged is listed as damaged, and counts as wholly alive. One that has left the list
-        meanwhile was dropped or truncated: it is left out.
+        A segment whose index cannot be read is listed as damaged, and counts as wholly live. A segment that has left
+        the list, because it was dropped or truncated, is left out.
 
         Raises:
-            BudgetSpent: the budget, which is asked before each segment, refused.
+            BudgetSpent: the budget, which is checked before each segment, is spent.
         """
         gathered: list[SegmentStats] = []
         damaged: list[DamagedSegment] = []
@@ -94,7 +95,7 @@ def _stats_of(known: KnownSegment, live_entries: int, live_bytes: int, size: int
 
 
 def room_in(files: Files, folder: StrPath) -> int | None:
-    """Room for new files in a folder; `None` where it is unknown."""
+    """Free bytes for new files in a folder; `None` if unknown."""
     try:
         return files.available_bytes(folder)
     except StorageError:

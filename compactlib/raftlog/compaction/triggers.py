@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a major compaction runs: small triggers, asked before each compaction, joined with `|` (either) and `&` (both).
+"""Triggers of major compactions, evaluated before each compaction; combined with `|` (either) and `&` (both).
 
 >>> trigger = EveryNMinors(8) | DeadBytes(512 << 20) | (Elapsed(3600.0) & DeadRatio(0.5))
 >>> trigger.is_due(CompactionState(minors_since_major=8, seconds_since_major=60.0))
 True
 
-A trigger is a pure function of numbers. It decides only between minor, which is to drop what is wholly dead, and major,
-which is to ask the log's policy what is to be rewritten as well; one that finds nothing worth it drops all the same.
+A trigger is a pure function of numbers. It decides between a minor compaction, which only drops wholly dead segments,
+and a major compaction, which also rewrites the groups that the log's policy chooses.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Measure: TypeAlias = Literal["bytes", "entries"]
 
 @attrs.frozen(kw_only=True)
 class CompactionState:
-    """What a trigger may know. Live and dead are counted over the compactable segments only.
+    """The numbers for a trigger. Live and dead are counted over the compactable segments.
 
     Attributes:
-        minors_since_major: compactions by `DropDead` since the last major one that had a segment to look at, or since
-            the log was opened.
-        seconds_since_major: since the last major ended, or since the log was opened.
+        minors_since_major: count of minor compactions that had a compactable segment, since the last major compaction
+            or the log's opening.
+        seconds_since_major: since the end of the last major compaction or the log's opening.
         live_entries: entries that a compaction would keep.
-        dead_entries: entries that it would free.
+        dead_entries: entries that a compaction would free.
         live_bytes: stored bytes of the live entries: payloads and index records.
-        dead_bytes: stored bytes of the dead ones.
+        dead_bytes: stored bytes of the dead entries.
     """
 
     minors_since_major: int = 0
@@ -65,23 +65,23 @@ class CompactionState:
 
 
 class Trigger(ABC):
-    """Decides whether the log's policy is asked at the next compaction, which makes that a major one.
+    """Decides whether the next compaction is a major one.
 
-    Its `repr` names its settings, for plans; a frozen attrs class has one.
+    Plans print its `repr`, which names its settings: use a frozen attrs class.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def is_due(self, state: CompactionState) -> bool:
-        """Whether it is. Pure and quick."""
+        """Whether a major compaction is due. Pure and quick."""
 
     def __or__(self, other: Trigger) -> Trigger:
-        """A trigger that is due when this one or `other` is."""
+        """A trigger that is due when this trigger or `other` is."""
         return AnyOf((self, other))
 
     def __and__(self, other: Trigger) -> Trigger:
-        """A trigger that is due when this one and `other` are."""
+        """A trigger that is due when this trigger and `other` are."""
         return AllOf((self, other))
 
 
@@ -113,7 +113,7 @@ class AllOf(Trigger):
 
 @attrs.frozen
 class Manual(Trigger):
-    """Never by itself: majors run only when the host asks for one."""
+    """Never due: the host requests major compactions."""
 
     def is_due(self, state: CompactionState) -> bool:
         return False
@@ -121,12 +121,12 @@ class Manual(Trigger):
 
 @attrs.frozen
 class EveryNMinors(Trigger):
-    """Each time `n` compactions have only dropped since the last major, the next one is a major one.
+    """Due after `n` minor compactions since the last major compaction.
 
-    With n = 2, requests 1 and 2 are minor and request 3 is major; with n = 0 every one is major.
+    With n = 2, requests 1 and 2 are minor and request 3 is major; with n = 0 all are major.
 
     Attributes:
-        n: how many, >= 0.
+        n: count of minor compactions, >= 0.
     """
 
     n: int = attrs.field(default=8, validator=is_whole())
@@ -137,11 +137,11 @@ class EveryNMinors(Trigger):
 
 @attrs.frozen
 class DeadRatio(Trigger):
-    """There is at least so much dead for each live byte.
+    """Due at a ratio of dead to live bytes or entries; never due if nothing is dead.
 
     Attributes:
-        dead_per_live: the ratio, >= 0: 1.0 is half dead, 3.0 three quarters. With nothing live, anything dead will do;
-            with nothing dead, never.
+        dead_per_live: the ratio, >= 0: 1.0 is half dead, 3.0 three quarters. With nothing live, any dead entry is
+            enough.
         measure: `"bytes"` as they are stored, payloads and index records, or `"entries"`.
     """
 
@@ -157,10 +157,10 @@ class DeadRatio(Trigger):
 
 @attrs.frozen
 class DeadBytes(Trigger):
-    """At least so many stored bytes are dead, payloads and index records together.
+    """Due at a number of dead stored bytes, payloads and index records together.
 
     Attributes:
-        min_bytes: how many, >= 1.
+        min_bytes: dead bytes, >= 1.
     """
 
     min_bytes: int = attrs.field(validator=is_whole(1))
@@ -171,10 +171,10 @@ class DeadBytes(Trigger):
 
 @attrs.frozen
 class Elapsed(Trigger):
-    """At least so much time has passed since the last major, or since the log was opened.
+    """Due at a time after the last major compaction or the log's opening.
 
     Attributes:
-        seconds: how long, >= 0.
+        seconds: the time, >= 0.
     """
 
     seconds: float = attrs.field(validator=is_seconds())
@@ -184,13 +184,13 @@ class Elapsed(Trigger):
 
 
 class MajorCadence:
-    """Asks a trigger, and counts for it towards the next major compaction. One call at a time.
+    """Evaluates a trigger, and counts minor compactions and the time for it. Not thread-safe.
 
-    Counted in memory: opening the log begins anew, and the next major comes later by that.
+    The counts are in memory: opening the log resets them, which only delays the next major compaction.
 
     Args:
-        trigger: decides from what was counted.
-        clock: measures the time since the last major.
+        trigger: decides from the counts.
+        clock: measures the time since the last major compaction.
     """
 
     def __init__(self, trigger: Trigger, clock: Clock) -> None:
@@ -200,15 +200,18 @@ class MajorCadence:
         self._last_major = clock.monotonic()
 
     def judge(self, view: LogView) -> tuple[bool, str]:
-        """Whether a major is due, and why or why not: the trigger with its settings, and the numbers."""
+        """Whether a major compaction is due, and the reason: the trigger with its settings, and the numbers."""
         state = CompactionState.of(view.compactable, minors_since_major=self._minors,
                                    seconds_since_major=self._clock.monotonic() - self._last_major)
         is_due = self._trigger.is_due(state)
         return is_due, f"{self._trigger!r} is {'' if is_due else 'not '}due: {state}"
 
     def ended(self, view: LogView, *, drops_only: bool, failures: Iterable[CompactlibError] = ()) -> None:
-        """Count a compaction of `view` that has ended. A minor counts if there was anything to look at; a major that a
-        lease or the disk cut short is still due."""
+        """Count a compaction of `view` that has ended.
+
+        A minor compaction counts if there was a compactable segment. After a `Busy` or `StorageError` a major
+        compaction is still due.
+        """
         if drops_only:
             self._minors += bool(view.compactable)
         elif not any(isinstance(error, Busy | StorageError) for error in failures):

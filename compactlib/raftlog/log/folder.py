@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a folder holds: a log, nothing, or something else; which names are a log's; what is damaged."""
+"""Checks of a folder: whether it is a log's, which of its names are the log's, and which segments are damaged."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ _OWN_NAMES = frozenset((LOCK_NAME, SNAPSHOT_NAME, HARD_STATE_NAME, SNAPSHOTS_FOL
 
 
 def wal_of(folder: StrPath) -> str | None:
-    """The folder of the WAL to which the log in `folder` writes first; `None` for a log without one."""
+    """The folder of the WAL of the log in `folder`; `None` for a log without a WAL."""
     path = os.path.realpath(folder)
     wal = os.path.join(os.path.dirname(os.path.dirname(path)), WAL_FOLDER)
     if os.path.basename(os.path.dirname(path)) != LOGS_FOLDER or not os.path.isdir(wal):
         return None
-    # Loaded for logs of a store only: a log that stands alone has no WAL.
+    # Imported only for logs of a store: other logs have no WAL.
     from compactlib.raftlog.wal.frames import wal_number
 
-    # A store that was ever opened has a file there; folders of a host may have these names for other reasons. A listing
-    # that runs while a new file takes the place of the only one may show neither.
+    # A store that was opened once has a file there; a host's folders may have these names too. A listing during the
+    # replacement of the only file may show neither file, so the folder is listed twice.
     return wal if any(wal_number(name) is not None for _ in range(2) for name in list_folder(wal)) else None
 
 
 def require_log(folder: StrPath, *, may_create: bool) -> bool:
-    """Whether there is a log in `folder`; if not, whether one may be made there.
+    """Whether there is a log in `folder`; if not, raise `NotALog` unless a log may be created there.
 
     Raises:
-        NotALog: the folder holds other things, is missing and may not be made, or is no folder.
+        NotALog: the folder has other files, is no folder, or has no log and `may_create` is not set.
         StorageError: it cannot be read.
     """
     path = os.fspath(folder)
     if look_at(path) is None:
         if may_create:
             return False
-        raise NotALog(f"{path} does not exist; check the path, or make a log there with SegmentLog and create=True",
+        raise NotALog(f"{path} does not exist; check the path, or create a log with SegmentLog and create=True",
                       path=path)
     try:
         names = list_folder(path)
@@ -80,7 +80,7 @@ def require_log(folder: StrPath, *, may_create: bool) -> bool:
 
 
 def is_log(folder: StrPath) -> bool:
-    """Whether a folder is that of a Raft log.
+    """Whether a folder is a Raft log's.
 
     Raises:
         StorageError: it cannot be read.
@@ -93,11 +93,11 @@ def is_log(folder: StrPath) -> bool:
 
 @attrs.frozen
 class OtherName:
-    """A name in the folder that is not a segment with entries of its own.
+    """A name in the folder that is not of a segment with entries.
 
     Attributes:
         name: the name.
-        meaning: what it is.
+        meaning: in words.
     """
 
     name: str
@@ -105,7 +105,7 @@ class OtherName:
 
 
 def other_names(folder: str, segments: Collection[int]) -> tuple[OtherName, ...]:
-    """Return the names in the folder that are neither one of these segments nor a file that each log has."""
+    """Return the names in the folder, without these segments and without the files of each log."""
     return tuple(OtherName(name, _meaning(folder, name)) for name in list_folder(folder)
                  if segment_number(name) not in segments and name not in _OWN_NAMES)
 
@@ -130,12 +130,12 @@ def _meaning(folder: str, name: str) -> str:
 
 @attrs.define
 class Examination:
-    """What reading a log has found so far.
+    """The findings of a verification, collected in place.
 
     Attributes:
-        findings: everything that is not as it should be.
-        records: entries read.
-        bytes_read: bytes of the files that hold them.
+        findings: damage, and missing entries.
+        records: count of entries read.
+        bytes_read: size of their files.
     """
 
     findings: list[Finding] = attrs.field(factory=list)
@@ -143,7 +143,7 @@ class Examination:
     bytes_read: int = 0
 
     def note(self, error: CorruptData | Unsupported, *, kind: str = "damage") -> None:
-        """Add what reading has raised."""
+        """Add an error as a finding."""
         if isinstance(error, Unsupported):
             self.findings.append(Finding("format", "", str(error), error))
             return
@@ -152,27 +152,26 @@ class Examination:
                                      f"expected {error.expected}, found {error.found}", error))
 
     def report(self) -> VerifyReport:
-        """What was found."""
+        """The findings as a report."""
         return VerifyReport(tuple(self.findings), self.records, self.bytes_read)
 
 
 def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | None = None) -> None:
-    """Read every entry of every segment and note what is damaged, oldest first; segments that cannot be opened too, and
-    the hard state.
+    """Read every entry of every segment, oldest first, and the hard state; add damage to `seen`.
 
-    A segment that a compaction removes meanwhile is passed over.
+    A segment that a compaction removes during that is skipped.
 
     Args:
         folder: the log's.
-        seen: takes what is found.
-        budget: asked before each segment.
+        seen: collects the findings.
+        budget: checked before each segment.
 
     Raises:
-        BudgetSpent: the budget refused.
+        BudgetSpent: the budget is spent.
         StorageError: a segment cannot be read.
     """
     numbers = list_segments(folder)
-    # An empty newest one may lie behind one that is not sealed yet.
+    # The newest segment may be empty, behind an unsealed segment.
     newest = numbers[-2:] if numbers and _is_empty(folder, numbers[-1]) else numbers[-1:]
     for number in numbers:
         if budget is not None:
@@ -202,6 +201,6 @@ def _is_empty(folder: StrPath, number: int) -> bool:
 
 
 def _belongs_to_log(name: str) -> bool:
-    # Names such as `rewrite-…` are not enough: what is taken for a log's leftovers is removed.
+    # Names such as `rewrite-…` are no proof of a log, whose leftovers would be removed.
     return (segment_number(name) is not None or compacting_members(name) is not None or is_temporary(name)
             or name in (SNAPSHOT_NAME, HARD_STATE_NAME))

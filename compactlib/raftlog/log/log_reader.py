@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LogReader`: reading a log's folder, from the process that writes it or from any other."""
+"""`LogReader`: reads a log's folder, in the owner's process or in any other."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     from compactlib.raftlog.memtable import Memtable
     from compactlib.raftlog.wal.frames import Frame
 
-_MAX_LOOKS = 100
+_MAX_READS = 100
 
 
 class LogReader(LogReading):
-    """A log's folder, open for reading: nothing on the disk is changed, and another process may be writing.
+    """A log's folder, open for reading. Changes nothing on the disk; another process may own the log.
 
-    It sees the log as it was when opened; `refresh` looks again. Threads may share one. When the writer's compaction
-    removes a segment that this reader still lists, the reader refreshes by itself.
+    It reads the log as it was at the opening or the last `refresh`. When the owner's compaction removes a segment that
+    this reader still lists, the reader refreshes. Threads may share it.
 
-    In the folder of a log of a `RaftLogStore` it also reads the store's write-ahead log, where the newest entries are:
-    all of it, whenever it looks at the folder. So its answers are those of the `RaftLog`; `unflushed` says which come
-    from there. `view`, `stats` and `plan` are about segments.
+    In the folder of a log of a `RaftLogStore` it also reads the store's whole WAL, where the newest entries are, at
+    each refresh. So its answers are those of the `RaftLog`; `unflushed` has the indexes that are only in the WAL.
+    `view`, `stats` and `plan` are about segments.
 
     Args:
         folder: the log's folder.
@@ -57,13 +57,13 @@ class LogReader(LogReading):
 
     Raises:
         NotALog: there is no log.
-        CorruptData: a segment's index, the snapshot state or the store's write-ahead log is damaged.
+        CorruptData: a segment's index, the log's row or the store's WAL is damaged.
         Unsupported: a file was written by a later release.
         StorageError: the folder cannot be read.
     """
 
     def __init__(self, folder: StrPath, *, max_open_segments: int = DEFAULT_MAX_OPEN) -> None:
-        # Absolute: the tasks of a compaction may run in processes that are in another folder.
+        # Absolute: tasks of a compaction may run in processes with another working directory.
         folder = local_path(folder)
         require_whole("max_open_segments", max_open_segments, 1)
         self._open_files = OpenFiles(max_open_segments)
@@ -75,23 +75,23 @@ class LogReader(LogReading):
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the folder again: new segments, compactions, a new snapshot.
+        """Re-read the folder: new segments, compactions, a new snapshot.
 
         Raises:
-            Busy: snapshots are recorded faster than the folder can be read, or a received one is being installed.
-            CorruptData, Unsupported, StorageError: as when it was opened.
+            Busy: snapshots are recorded faster than the folder can be read, or a received snapshot is being installed.
+            CorruptData, Unsupported, StorageError: as at the opening.
         """
         with self._guard.lock:
             self._guard.require_open()
-            for _ in range(_MAX_LOOKS):
+            for _ in range(_MAX_READS):
                 version = snapshot_version(self._folder)
                 row = read_snapshot_meta(self._folder)
                 wal_files = self._wal_files()
-                # Before the segments: what leaves the WAL is in segments by then.
+                # The WAL before the segments: an entry is in segments before it leaves the WAL.
                 frames = self._frames()
                 contents = read_folder(self._folder, row)
-                # A list older than the row may lack entries that are live by it, a newer one those that died since. And
-                # one that a cut has shortened lacks entries that the WAL holds by now.
+                # A list older than the row may lack entries that are live by the row; a newer list may lack entries
+                # that died later. A list that a truncation has shortened lacks entries that are in the WAL by now.
                 if read_snapshot_meta(self._folder) != row:
                     continue
                 if self._wal_files() != wal_files and not _cuts_in(self._frames()) <= _cuts_in(frames):
@@ -101,9 +101,9 @@ class LogReader(LogReading):
                     memtable = _replayed(frames, segments, row or NO_SNAPSHOT) if frames else None
                     break
             else:
-                raise Busy(f"{self._folder} changed {_MAX_LOOKS} times while it was looked at; try again")
+                raise Busy(f"{self._folder} changed {_MAX_READS} times while it was read; try again")
             self._refuse_half_installed(row)
-            # Who reads by the old list goes on.
+            # Running reads keep their readers.
             self._open_files.closed(self._segments, list(self._segments.readers))
             self._segments, self._memtable, self._snapshot_version = segments, memtable, version
             newest = contents.newest
@@ -111,12 +111,12 @@ class LogReader(LogReading):
 
     def _refuse_half_installed(self, row: SnapshotMeta | None) -> None:
         if self._wal is not None and row is not None and row.manifest is not None:
-            # Loaded for logs of a store alone, as below.
+            # Imported only for logs of a store, as below.
             from compactlib.raftlog.snapshots.folder import is_half_installed
 
             if is_half_installed(self._folder, row):
-                raise Busy(f"{self._folder} is taking a snapshot that its leader has sent; open it again when that "
-                           f"has ended, or open its store if the process that did so is gone")
+                raise Busy(f"{self._folder} is installing a snapshot of its leader; open it again when that has ended, "
+                           f"or open its store if that process has ended")
 
     @property
     def _is_contiguous(self) -> bool:
@@ -128,13 +128,13 @@ class LogReader(LogReading):
     def _frames(self) -> tuple[Frame, ...]:
         if self._wal is None:
             return ()
-        # Loaded for logs of a store alone, as in `_replayed`.
+        # Imported only for logs of a store, as in `_replayed`.
         from compactlib.raftlog.log.unflushed import read_frames
 
         return read_frames(self._wal, os.path.basename(os.path.realpath(self._folder)))
 
     def _wal_files(self) -> object:
-        """What the files of the WAL are like, to be compared with what they are like later."""
+        """Names, sizes and times of the WAL files, to detect changes."""
         if self._wal is None:
             return None
         from compactlib.raftlog.log.unflushed import wal_files
@@ -142,45 +142,45 @@ class LogReader(LogReading):
         return wal_files(self._wal)
 
     def checkpoint(self, index: int) -> SnapshotMeta | None:
-        """The checkpoint of that index, with its live set; `None` if the log has none.
+        """The checkpoint at `index`, with its live set; `None` if it does not exist.
 
         Raises:
             CorruptData, Unsupported, StorageError: it cannot be read.
         """
-        # Loaded for logs that keep states alone.
+        # Imported only for logs that store states.
         from compactlib.raftlog.snapshots.folder import checkpoint_in
 
         return checkpoint_in(self._folder, index)
 
     @property
     def limits(self) -> SegmentLimits:
-        """The limits with which the log's newest segment was begun; its plans are made under them."""
+        """The limits of the log's newest segment, which count for plans."""
         return self._limits
 
     @property
     def unflushed(self) -> IndexSet:
-        """Which entries come from the write-ahead log of the log's store, since no segment holds them yet."""
+        """Indexes of the entries that are only in the store's WAL, and in no segment."""
         return (self._segments.row or NO_SNAPSHOT).needed(super().unflushed)
 
     def view(self, *, budget: Budget | None = None) -> LogView:
         self._guard.require_open()
         row, memtable = self._segments.row, self._memtable
         if row is not None and memtable is not None:
-            # Without what is alive in the write-ahead log only.
+            # Without live entries that are only in the WAL.
             row = SnapshotMeta(row.index, row.term, row.live.at_most(memtable.base - 1))
         known = self._segments.known() if self.refs else ()
         return self._stats.view_of(self._segments, row, known, self._limits, budget)
 
     def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
-        """What a compaction would do now, and why it would leave the rest: a dry run that changes nothing.
+        """Plan a compaction: what it would drop and rewrite, and the reason for each other segment. Changes nothing.
 
         Args:
-            policy: decides what is rewritten; default `SeedPolicy()`.
-            view: to plan for instead of the log as it is now.
+            policy: chooses the victims; default `SeedPolicy()`.
+            view: to plan for; default the current view.
 
         Raises:
-            InvalidInput: the policy is none, or its choice breaks a rule.
-            Exception: whatever the policy raised.
+            InvalidInput: the policy's choice breaks a rule.
+            Exception: of the policy.
         """
         self._guard.require_open()
         return plan_for(self.view() if view is None else self._require_own(view),
@@ -188,7 +188,7 @@ class LogReader(LogReading):
                         bytes_available=room_in(LocalFiles(), self._folder))
 
     def leftovers(self) -> Sequence[str]:
-        """Names that an interrupted compaction has left; those of one that runs in another process, too.
+        """Names of the files of an interrupted compaction, or of a compaction that runs in another process.
 
         Raises:
             StorageError: the folder cannot be read.
@@ -200,7 +200,7 @@ class LogReader(LogReading):
         return os.path.join(self._folder, segment_name(number))
 
     def other_names(self) -> tuple[OtherName, ...]:
-        """Every name in the folder that is no segment with entries of its own, nor a file that each log has.
+        """The names in the folder, without segments that have entries and without the files of each log.
 
         Raises:
             StorageError: the folder cannot be read.
@@ -208,17 +208,17 @@ class LogReader(LogReading):
         return other_names(self._folder, {ref.number for ref in self.refs})
 
     def close(self) -> None:
-        """Let all files go; closing again does nothing."""
+        """Close all files. Idempotent."""
         self._guard.close()
         self._segments.close()
 
 
 def verify_log(folder: StrPath) -> VerifyReport:
-    """Verify the log in a folder: `LogReader.verify`, and each segment by itself if the log cannot be opened.
+    """Verify the log in a folder: `LogReader.verify`, or each segment alone if the log cannot be opened.
 
     Raises:
         NotALog: there is no log.
-        StorageError: something cannot be read.
+        StorageError: a file cannot be read.
     """
     try:
         with LogReader(folder) as reader:
@@ -232,7 +232,7 @@ def verify_log(folder: StrPath) -> VerifyReport:
 
 
 def _cuts_in(frames: Sequence[Frame]) -> set[tuple[object, ...]]:
-    """What tells the frames that cut the log from each other."""
+    """The frames that truncate the log, in a comparable form."""
     return {(frame.kind, frame.previous, frame.first, frame.term) for frame in frames if frame.cuts}
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`OwnedLog`: what `SegmentLog` and `RaftLog` share: the opening of the segments, reads, and compactions.
+"""`OwnedLog`: the parts of `SegmentLog` and `RaftLog` in common: opening, snapshots, reads, and compactions.
 
-Reads are `LogReading`'s, shared with `LogReader`; entries, truncation and files are `Segments`'; compactions are the
-`Compactor`'s. Each of them calls downwards only.
+`LogReading` has the reads, also for `LogReader`; `Segments` the files, appends and truncations; `Compactor` the
+compactions. Each of them calls downwards only.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class OwnedLog(LogReading):
 
     Args:
         folder: the log's, as an absolute path.
-        options: how the log is kept.
-        create: whether it may be made.
-        memtable: entries that no segment holds yet.
-        open_files: bounds the files that are kept open for reading; default one of its own.
+        options: the log's settings.
+        create: whether a missing log is created.
+        memtable: entries that are in no segment yet.
+        open_files: bounds the files that are open for reading; default only this log's.
     """
 
     def __init__(self, folder: str, options: LogOptions, *, create: bool = True, memtable: Memtable | None = None,
@@ -60,7 +60,7 @@ class OwnedLog(LogReading):
         self._files = options.files
         guard = Guard(f"the log in {folder}")
         if not require_log(folder, may_create=create) and make_missing_folder(self._files, folder):
-            # If another process made it a moment ago, the lock says whose log it is.
+            # Another process may have made it a moment ago; the folder's lock decides who owns the log.
             self._files.sync_folder(os.path.dirname(os.path.abspath(folder)))
         try:
             with guard.lock:
@@ -84,7 +84,7 @@ class OwnedLog(LogReading):
 
     def _opened(self, folder: str, guard: Guard) -> Segments:
         guard.lock_folder(folder, meanwhile="read it with a LogReader")
-        # An earlier writer may have been killed before it synced what is found here, and on which all will rest.
+        # An earlier owner may have been killed before it synced these names.
         sync_names(self._files, folder)
         row = self._found_row()
         self._recovery = recover_folder(self._files, folder)
@@ -95,33 +95,29 @@ class OwnedLog(LogReading):
 
     @property
     def recovery(self) -> LogRecoveryReport:
-        """What opening the log had to finish, undo or remove."""
+        """The compactions that opening the log has finished or undone, and the leftovers that it has removed."""
         return self._recovery
 
     @property
     def torn_entries(self) -> int:
-        """Entries that opening the log cut off at its end; none of them was ever confirmed by a `sync`."""
+        """Count of entries that opening the log has cut off at its end; none of them was acknowledged by a `sync`."""
         return self._own.torn_entries
 
     @property
     def policy(self) -> LogPolicy:
-        """The log's own policy: what is rewritten when the trigger asks for it."""
+        """The log's own policy, for compactions when the trigger is due."""
         return self._options.policy
 
     @property
     def is_compacting(self) -> bool:
-        """Whether a compaction or a reclaim is under way."""
+        """Whether a compaction or a reclaim runs."""
         return bool(self._guard.running)
 
     # -- the row of the snapshot
 
     def _require_held(self, row: SnapshotMeta) -> None:
-        """Return if every live index of a snapshot is in a segment or in memory, and was not dead before.
-
-        Raises:
-            LiveIndexMissing: some are not; says how many, and the first.
-        """
-        # Before the segments are listed: what leaves the memtable is in segments by then.
+        """Raise `LiveIndexMissing` unless every live index of a snapshot is in a segment or in memory, and not dead."""
+        # The memtable before the segments: an entry is in segments before it leaves the memtable.
         held = self.unflushed
         with self._guard.lock:
             self._guard.require_open()
@@ -134,10 +130,10 @@ class OwnedLog(LogReading):
             require_live(row.live, self._own.row, self._own.refs, held_by, held)
 
     def _record_state(self, row: SnapshotMeta) -> None:
-        """Put the row of a snapshot in force durably. `_require_held` comes first; everything live must be durable.
+        """Commit the row of a snapshot, durably. The caller has called `_require_held`; all live entries are durable.
 
         Raises:
-            Stale: a later one is in force.
+            Stale: a later snapshot is in force.
             StorageError: as `_write_row`.
         """
         with self._guard.lock:
@@ -149,8 +145,7 @@ class OwnedLog(LogReading):
         """Replace the row's file, durably.
 
         Raises:
-            StorageError: the row before is in force. If either may be after a crash, the log is closed: nothing may be
-                acknowledged on top of the one before.
+            StorageError: the row before is in force; or the outcome is unknown, and the log is closed.
         """
         with self._guard.lock:
             self._guard.begin("a snapshot")
@@ -172,7 +167,7 @@ class OwnedLog(LogReading):
                         f"move forward")
 
     def end_segment(self) -> None:
-        """End the newest segment durably, so that a snapshot may free it; the next one has the limits of the options.
+        """Seal the newest segment, durably, so that compactions include it; the next segment has the options' limits.
 
         Raises:
             StorageError: the disk refused; the log is closed.
@@ -187,30 +182,30 @@ class OwnedLog(LogReading):
         return self._segments.lease(self._options.clock.now())
 
     def leftovers(self) -> Sequence[str]:
-        # Files that a running compaction is making are not leftovers.
+        # The files of a running compaction are no leftovers.
         return () if self.is_compacting else leftovers(self._folder)
 
     # -- compacting
 
     def view(self, *, budget: Budget | None = None) -> LogView:
-        """The log as a policy sees it now; see `LogReader.view`. What is pinned counts as alive."""
+        """The current view for policies; see `LogReader.view`. Pinned entries count as live."""
         self._require_open()
         return self._compactor.view(budget)
 
     def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
-        """What `compact` would do now, and why it would leave the rest: a dry run that changes nothing.
+        """Plan a compaction: what it would drop and rewrite, and the reason for each other segment. Changes nothing.
 
-        Without a policy the log's trigger decides: the log's own policy is asked if the trigger wants that and there is
-        room for what it would rewrite; else `DropDead` is, and the plan says what held the other one back.
+        Without a policy: if the log's trigger is due and the disk has room for the rewrites, the log's own policy
+        chooses; else `DropDead` does, and the plan names the gate.
 
         Args:
-            policy: decides what is rewritten.
-            view: to plan for instead of the log as it is now.
+            policy: chooses the victims.
+            view: to plan for; default the current view.
 
         Raises:
-            InvalidInput: the policy is none, or its choice breaks a rule; or the view is of another log.
+            InvalidInput: the policy's choice breaks a rule, or the view is of another log.
             Closed: the log was closed.
-            Exception: whatever the policy or the trigger raised.
+            Exception: of the policy or the trigger.
         """
         self._require_open()
         return self._compactor.plan(self.view() if view is None else self._require_own(view), policy)
@@ -218,50 +213,49 @@ class OwnedLog(LogReading):
     def compact(self, plan: LogPlan | None = None, *, policy: LogPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> LogCompactionReport:
-        """Free what the last snapshot left dead. Appends and reads go on meanwhile.
+        """Compact the log: drop and rewrite what the last snapshot left dead. Appends and reads are not blocked.
 
-        What an earlier compaction was interrupted in is finished first.
+        An interrupted compaction is finished first.
 
         Args:
-            plan: of this log; default what `plan(policy)` says now.
-            policy: decides what is rewritten, instead of the log's own rule. Not together with a plan.
+            plan: of this log; default `plan(policy)`.
+            policy: chooses the victims, instead of the log's own rule. Not together with a plan.
             executor: runs the copying; default this thread.
-            budget: what the copying may use up.
-            observer: notified, besides the log's own.
+            budget: of the copying.
+            observer: receives events, as the log's own observer does.
             fence: entered around the drops, and around each group's commit.
 
         Returns:
-            What was done. Nothing (`is_empty`), if there was nothing to do or no room for what would be written; a part
-            (`is_partial`), if the budget ended after something was committed. `why` says the reason.
+            The report. It is empty (`is_empty`) if there was nothing to do, or no room for the rewrites; partial
+            (`is_partial`) if the budget was spent after a commit. `why` has the reason.
 
         Raises:
-            InvalidInput: a plan of another log, a plan and a policy, or an argument of another kind.
+            InvalidInput: a plan of another log, or a plan and a policy.
             Stale: the plan is outdated.
-            Busy: a compaction or a reclaim is under way; `BudgetSpent` if the budget ended before anything was
-                committed.
-            CompactionFailed: some groups failed, and the others were carried out; it has the report.
-            StorageError: the disk refused before anything was committed.
+            Busy: a compaction or a reclaim runs; `BudgetSpent` if the budget was spent before any commit.
+            CompactionFailed: some groups failed; it has the report with the others.
+            StorageError: the disk refused before any commit.
             Closed: the log was closed, or closed itself.
-            Exception: whatever the policy, the trigger or the fence raised; what was committed before stays. An error
-                of the library's from a fence is in `CompactionFailed` if something was.
+            Exception: of the policy, the trigger or the fence; earlier commits stay. After a commit, a library error of
+                the fence is in a `CompactionFailed`.
         """
         self._require_open()
         return self._compactor.compact(plan, policy, executor, budget, observer, fence)
 
     def reclaim(self, *, budget: Budget | None = None) -> LogReclaimReport:
-        """Remove what leases or `keep_links_seconds` held back, and what an interrupted compaction has left.
+        """Remove files for which leases or `keep_links_seconds` have ended, and leftovers of an interrupted compaction.
 
-        Every compaction does this as well.
+        Every compaction does this too.
 
         Args:
-            budget: asked before it begins.
+            budget: checked at the start.
 
         Returns:
-            What is gone; of an empty report `why` says what files wait for.
+            The report; if it is empty, `why` names the gate.
 
         Raises:
-            Busy: a compaction or a reclaim is under way, or the budget is spent.
-            StorageError: the disk refused; what is left is tried again the next time.
+            Busy: a compaction or a reclaim runs, or the budget is spent.
+            StorageError: the disk refused; the next call retries.
             TaskFailed: `on_changes` raised; no file was removed.
             Closed: the log was closed.
         """

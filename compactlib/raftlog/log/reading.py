@@ -25,7 +25,7 @@ from compactlib.raftlog.arguments import require_ascending
 from compactlib.raftlog.compaction.policy import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
-from compactlib.raftlog.model.refs import asked_refs, next_ref
+from compactlib.raftlog.model.refs import next_ref, refs_holding
 from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.model.values import (
     MAX_INDEX,
@@ -56,7 +56,7 @@ class LogReading(Closing):
         folder: the log's.
         segments: its segments, with the row of the snapshot in force.
         guard: whether the log can be used.
-        memtable: of a log of a store: what it says on top of the segments.
+        memtable: of a log of a store: the entries that replace or follow those of the segments.
     """
 
     def __init__(self, folder: str, segments: SegmentList, guard: Guard, memtable: Memtable | None = None) -> None:
@@ -72,18 +72,18 @@ class LogReading(Closing):
 
     @abstractmethod
     def leftovers(self) -> Sequence[str]:
-        """Names that an interrupted compaction has left."""
+        """Names of the files of an interrupted compaction."""
 
     def refresh(self) -> None:
-        """Read the folder again. The owner of the log has nothing to read: it made every change itself."""
+        """Re-read the folder. Nothing to do for the owner, which made every change itself."""
 
     def _is_behind(self) -> bool:
-        """Whether a snapshot was recorded since the folder was read: what was alive then may be gone."""
+        """Whether a snapshot was recorded since the folder was read: entries may have died and been removed."""
         return False
 
     @property
     def unflushed(self) -> IndexSet:
-        """Which entries a log's store holds in memory, or in its write-ahead log, and no segment yet."""
+        """Indexes of the entries that the log's store has in memory, or in its WAL, and not in segments."""
         return IndexSet() if self._memtable is None else self._memtable.indexes()
 
     # -- the log
@@ -95,7 +95,7 @@ class LogReading(Closing):
 
     @property
     def refs(self) -> tuple[SegmentRef, ...]:
-        """The segments, oldest first, with the range of indexes each answers for."""
+        """The segments, oldest first, each with the range of indexes that is read from it."""
         refs, memtable = self._segments.refs, self._memtable
         base = MAX_INDEX + 1 if memtable is None else memtable.base
         if not refs or refs[-1].last < base:
@@ -105,25 +105,25 @@ class LogReading(Closing):
 
     @property
     def first_index(self) -> int | None:
-        """The lowest index that can be read, `None` if none can."""
+        """The lowest readable index, `None` in an empty log."""
         row, slabs = self.state, self._slabs()
         if row.live:
             return row.live.first
         start, base = row.index + 1, MAX_INDEX + 1 if self._memtable is None else self._memtable.base
-        found = self._asked(lambda: self._segments.next_index(start)) if start < base else None
+        found = self._retried(lambda: self._segments.next_index(start)) if start < base else None
         if found is not None and found < base:
             return found
         return min((max(slab.first, start) for slab in slabs if slab.last >= start), default=None)
 
     @property
     def last_index(self) -> int:
-        """The highest index held, or the snapshot's if that is higher; -1 in an empty log."""
+        """The highest index, or the snapshot's if that is higher; -1 in an empty log."""
         refs, slabs = self.refs, self._slabs()
         return max(slabs[-1].last if slabs else refs[-1].last if refs else -1, self.state.index)
 
     @property
     def state(self) -> SnapshotMeta:
-        """What the last snapshot left, as one value; its index is -1 before the first."""
+        """The last snapshot and its live set; its index is -1 before the first."""
         return self._segments.row or NO_SNAPSHOT
 
     def _slabs(self) -> Sequence[Slab]:
@@ -133,24 +133,24 @@ class LogReading(Closing):
 
         return visible_slabs(self._memtable.tables)
 
-    def _asked(self, ask: Callable[[], _T]) -> _T:
-        """The answer of the segments; asked again, by the list as it is then, when one has gone meanwhile."""
+    def _retried(self, read: Callable[[], _T]) -> _T:
+        """Call `read`; after a `NotFound`, because a segment was removed, re-read the folder and retry."""
         for _ in range(_MAX_ATTEMPTS - 1):
             try:
-                return ask()
+                return read()
             except NotFound:
                 self.refresh()
-        return ask()
+        return read()
 
-    # -- one index
+    # -- a single index
 
     def read(self, index: int) -> Entry | DeadEntry | MissingEntry:
-        """The entry of `index`, or that it is dead, or that the log never held it.
+        """Read the entry of `index`; or the answer that it is dead, or that the log never had it.
 
-        From memory, or with one bisection and one `pread`.
+        From memory, or with a bisection and a `pread`.
 
         Raises:
-            CorruptData: the entry is damaged, or it is live and no segment holds it.
+            CorruptData: the entry is damaged, or it is live and in no segment.
             Closed: the log was closed.
         """
         self._require_open()
@@ -168,14 +168,14 @@ class LogReading(Closing):
         return MissingEntry(index) if above and not self._is_behind() else self._read_again(index)
 
     def _find(self, index: int) -> Entry | None:
-        # The tables before the segments: what leaves the tables is in segments by then.
+        # The memtable before the segments: an entry is in segments before it leaves the memtable.
         for table in reversed(() if self._memtable is None else self._memtable.tables):
             if index >= table.base:
                 return table.find(index)
         return self._segments.read(index)
 
     def _read_again(self, index: int) -> Entry | DeadEntry | MissingEntry:
-        """What to answer for an index that a snapshot and a compaction may have overtaken while it was looked up."""
+        """Read `index` again, after a snapshot and a compaction may have changed the segments during the first read."""
         for _ in range(_MAX_ATTEMPTS):
             self._require_open()
             self.refresh()
@@ -185,7 +185,7 @@ class LogReading(Closing):
             try:
                 entry = self._find(index)
             except NotFound:
-                # It was in a file that has gone since: the list leads elsewhere by now.
+                # Its file was removed; the list has another segment for it by now.
                 continue
             if entry is not None:
                 return entry
@@ -193,15 +193,15 @@ class LogReading(Closing):
                 return MissingEntry(index)
             if row is self._segments.row:
                 break
-        raise CorruptData(path=self._folder, offset=0, index=index, found="none",
+        raise CorruptData(path=self._folder, offset=0, index=index, found="no segment",
                           expected=f"a segment that holds the live entry {index}")
 
-    # -- many
+    # -- many indexes
 
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
-        """One answer for each of `indexes` (strictly ascending), in order; physical neighbours are read together.
+        """Iterate over the answers for `indexes` (strictly ascending); physical neighbours are read together.
 
-        Damage to one entry is its answer, `DamagedEntry`, and does not hide the others.
+        The answer for a damaged entry is `DamagedEntry`; the iteration continues.
 
         Raises:
             Unsorted: the indexes do not ascend strictly.
@@ -211,7 +211,7 @@ class LogReading(Closing):
             yield from plan.answers()
 
     def plan_read(self, indexes: Sequence[int]) -> ReadPlan:
-        """Decide now which segments answer for `indexes` (strictly ascending), and hold them until it is closed.
+        """Select the segments for `indexes` (strictly ascending), and lease them until the plan is closed.
 
         Raises:
             Unsorted: the indexes do not ascend strictly.
@@ -224,43 +224,42 @@ class LogReading(Closing):
         """Every entry from `first` to `last` that is not dead, ascending; physical neighbours are read together.
 
         Raises:
-            CorruptData: an entry is damaged, or one that a log of a store must hold is missing; those before it have
-                been given.
+            CorruptData: an entry is damaged, or missing in a log of a store; its predecessors have been yielded.
             LiveIndexMissing: a live entry is not in its segment.
         """
         following = max(first, self.state.index + 1) if self.state.index >= 0 else -1
         for answer in self.scan(first, last):
             if isinstance(answer, DamagedEntry):
                 raise answer.error
-            # A snapshot may have covered what is missing meanwhile.
+            # A newer snapshot may cover the missing entry.
             if self._is_contiguous and -1 < following < answer.index and following > self.state.index:
                 raise self._missing(following)
             following = max(following, answer.index + 1)
             yield answer
 
     def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | DamagedEntry]:
-        """As `entries`, but goes on behind damage, which it answers as `DamagedEntry`.
+        """As `entries`, but yields `DamagedEntry` for a damaged entry, and continues.
 
-        Uses the list of segments as it is when each is reached, so that compactions may run meanwhile: an entry that
-        dies before is left out. What is appended meanwhile may be left out too.
+        The list of segments is re-read for each segment, so that compactions may run during the scan: entries that die
+        before they are reached are left out. Entries that are appended during the scan may be left out too.
         """
         self._require_open()
         with self._segments.lease():
-            # The tables before the segments, as above.
+            # The memtable before the segments, as in `_find`.
             slabs, through = self._slabs(), self._end_of_segments()
             failed: SegmentRef | None = None
             while first <= min(last, through) and (ref := next_ref(self.refs, first)) is not None:
                 part = SegmentRef(ref.number, max(ref.first, first), min(ref.last, last, through))
                 try:
                     reader = self._segments.reader(ref.number)
-                    # Only now: a state older than the file would ask for what was left out of it.
+                    # After the opening: an older row may name entries that a compaction has left out of the file.
                     kept = kept_positions(reader.index, part, self._segments.row)
                 except (NotFound, LiveIndexMissing) as error:
                     if ref == failed:
                         missing = error.first if isinstance(error, LiveIndexMissing) else None
                         if missing is None or missing not in self.unflushed:
                             raise
-                        # What is from there on is in no segment.
+                        # From there on the entries are in the memtable.
                         through = missing - 1
                         continue
                     failed = ref
@@ -268,7 +267,7 @@ class LogReading(Closing):
                     slabs, through = self._slabs(), self._end_of_segments()
                     continue
                 for answer in reader.answers_at(kept):
-                    # As above: what has died meanwhile is left out.
+                    # An entry that has died during the scan is left out.
                     if not (isinstance(answer, DamagedEntry) and self._has_died(answer.index)):
                         yield answer
                 first = part.last + 1
@@ -288,48 +287,49 @@ class LogReading(Closing):
             return False
 
     def lease(self) -> Lease:
-        """Keep every file that can be read now from being removed by this process's compactions until the lease is
-        released. What is truncated goes all the same: it was never committed.
+        """Keep this process's compactions from removing any current file until the lease is released.
+
+        Truncations do not wait for leases: their entries were never committed.
         """
         return self._segments.lease()
 
     # -- statistics
 
     def stats(self) -> tuple[SegmentStats, ...]:
-        """What a policy may know of each segment, oldest to newest: `view().segments`."""
+        """The statistics of each segment, oldest first: `view().segments`."""
         return self.view().segments
 
     @abstractmethod
     def view(self, *, budget: Budget | None = None) -> LogView:
-        """The log as a policy sees it now. A segment that cannot be judged is listed as damaged.
+        """The current view for policies. A segment whose index cannot be read is listed as damaged.
 
         Args:
-            budget: asked before each segment whose index has to be read.
+            budget: checked before each segment whose index has to be read.
 
         Raises:
-            BudgetSpent: the budget refused.
+            BudgetSpent: the budget is spent.
             Closed: the log was closed.
         """
 
     def _require_own(self, view: LogView) -> LogView:
         if view.folder and view.folder != self._folder:
-            raise InvalidInput(f"the view is of the log in {view.folder}, and this is the one in {self._folder}")
+            raise InvalidInput(f"the view is of the log in {view.folder}, and this log is in {self._folder}")
         return view
 
     # -- damage
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
-        """Read every entry, those in a store's write-ahead log included, and list what is damaged or missing.
+        """Read every entry, also in a store's WAL, and list what is damaged or missing.
 
-        A live index that nothing holds is missing. What an interrupted compaction has left is listed as harmless.
-        Compactions may run meanwhile.
+        A live index without an entry is missing. Files of an interrupted compaction are listed as harmless. Compactions
+        may run at the same time.
 
         Args:
-            budget: asked before each segment.
+            budget: checked before each segment.
 
         Raises:
-            BudgetSpent: the budget refused.
-            StorageError: something cannot be read.
+            BudgetSpent: the budget is spent.
+            StorageError: a file cannot be read.
             Closed: the log was closed.
         """
         self._require_open()
@@ -344,17 +344,17 @@ class LogReading(Closing):
         return seen.report()
 
     def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
-        """As `verify`, without the write-ahead log; for callers that verify many logs of a store."""
+        """As `verify`, without the WAL; for callers that verify many logs of a store."""
         with self._segments.lease():
             examine_segments(self._folder, seen, budget=budget)
             row = self._segments.row
             lost = IndexSet() if row is None else row.live - self.unflushed
             found: list[IndexSet] = []
-            for ref, here in asked_refs(self.refs, lost):
+            for ref, here in refs_holding(self.refs, lost):
                 try:
                     found.append(here & self._segments.index_of(ref.number).index_set())
                 except (CorruptData, Unsupported):
-                    # Listed already, once for all its entries.
+                    # Listed already, with all its entries.
                     found.append(here)
                 except NotFound:
                     continue
@@ -370,15 +370,16 @@ class LogReading(Closing):
             seen.note(self._missing(hole), kind="missing")
         for name in self.leftovers():
             seen.findings.append(Finding("leftover", os.path.join(self._folder, name),
-                                         "left by an interrupted compaction; the next one finishes or removes it"))
+                                         "left by an interrupted compaction; the next compaction finishes or removes "
+                                         "it"))
 
     @property
     def _is_contiguous(self) -> bool:
-        """Whether every index above the snapshot must be held: a log of a store has no gaps there."""
+        """Whether the log has no gaps above the snapshot: so a log of a store."""
         return self._memtable is not None
 
     def _hole(self) -> int | None:
-        """The first index that is missing above the snapshot, by the ranges of the segments; `None` if none is."""
+        """The first missing index above the snapshot, by the ranges of the segments; `None` without a hole."""
         held = self.unflushed.union(*(IndexSet.range(each.ref.first, each.ref.last) for each in self._segments.known()))
         above = held.at_least(self.state.index + 1)
         if not above:
@@ -388,8 +389,8 @@ class LogReading(Closing):
         return missing.first if missing else None
 
     def _missing(self, index: int) -> CorruptData:
-        return CorruptData(path=self._folder, offset=0, index=index, found="none",
-                           expected=f"a segment that holds entry {index}, since later ones are there")
+        return CorruptData(path=self._folder, offset=0, index=index, found="no segment",
+                           expected=f"a segment that holds entry {index}, since the log has later entries")
 
     def __repr__(self) -> str:
         return (f"<{type(self).__name__} of {self._folder!r}: {len(self.refs)} segments up to {self.last_index}, "
@@ -397,21 +398,21 @@ class LogReading(Closing):
 
 
 class ReadPlan(Closing):
-    """Answers for many indexes; stays valid while it is open, whatever compactions do meanwhile.
+    """The answers for many indexes; compactions do not disturb it while it is open.
 
-    A context manager: it holds a lease on the files until it is closed. An index that dies before it is read is
-    answered as `DeadEntry`.
+    A context manager: it holds a lease on the files until it is closed. An index that dies before it is read is a
+    `DeadEntry`.
     """
 
     def __init__(self, log: LogReading, indexes: Sequence[int]) -> None:
         self._log = log
         self._indexes = indexes
-        # Before the list is read, so that everything it leads to stays.
+        # Before the list is read, so that the files of all its segments stay.
         self._lease = log._segments.lease()
         self._refs = log.refs
 
     def answers(self) -> Iterator[Answer]:
-        """One answer per index, ascending; neighbours in a file are read together, damage is a `DamagedEntry`.
+        """Iterate over an answer per index, ascending; neighbours in a file are read together.
 
         Raises:
             CorruptData: a whole segment is damaged.
@@ -429,7 +430,7 @@ class ReadPlan(Closing):
         alive = [index for index in indexes if row is None or not row.is_dead(index)]
         found: Iterator[Answer] = map(MissingEntry, alive)
         if number is not None and alive:
-            # It may have gone: another process has compacted, or links could not be made on a full disk.
+            # The file may be missing: another process has compacted, or a full disk has refused links.
             with contextlib.suppress(NotFound):
                 found = self._log._segments.reader(number).read_many(alive)
         for index in indexes:
@@ -437,7 +438,7 @@ class ReadPlan(Closing):
                 yield DeadEntry(index, row.index)
                 continue
             answer = next(found)
-            # A gap, or an entry that has died since, perhaps by a snapshot that this reader does not know yet.
+            # A gap; or an entry that has died, perhaps by a snapshot that this reader has not read yet.
             yield self._read_again(index) if isinstance(answer, MissingEntry | DamagedEntry) else answer
 
     def _read_again(self, index: int) -> Answer:
@@ -447,7 +448,7 @@ class ReadPlan(Closing):
             return DamagedEntry(index, error)
 
     def close(self) -> None:
-        """Give the lease back; closing again does nothing."""
+        """Release the lease; idempotent."""
         self._lease.release()
 
     def __repr__(self) -> str:

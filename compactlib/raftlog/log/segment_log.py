@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SegmentLog`: the one writer of a Raft log in a folder of segments, and the compactions that keep it small.
-
-What belongs to a log by itself, without a write-ahead log; the rest is `OwnedLog`'s.
-"""
+"""`SegmentLog`: a Raft log in a folder of segments, without a WAL. `OwnedLog` has the parts shared with `RaftLog`."""
 
 from __future__ import annotations
 
@@ -26,23 +23,23 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _FEW = 10
-"""So many entries cost less one by one."""
+"""Fewer entries are appended one after the other, which costs less."""
 
 
 class SegmentLog(OwnedLog):
-    """A log open for writing: append, sync, note snapshots, compact. One process at a time holds it.
+    """A log open for writing: append, sync, record snapshots, compact. A single process owns it.
 
-    Threads may share one: appends and reads exclude each other only on the newest segment, and a compaction runs
-    beside both. Opening finishes or undoes what a crash interrupted and cuts a torn tail; `recovery` and `torn_entries`
-    say what was found.
+    Threads may share it: appends and reads exclude each other only on the newest segment, and compactions exclude
+    neither. Opening finishes or undoes the changes that a crash interrupted, and cuts a torn tail; see `recovery` and
+    `torn_entries`.
 
-    A log that fails in the middle of a change (an error of the disk, a Ctrl-C) closes itself. Every later call is
-    `Closed`, which says why; opening it again finds all that was synced.
+    A log that fails in the middle of a change (a disk error, a Ctrl-C) closes itself. Every later call raises `Closed`
+    with the reason; after opening it again, all synced entries are readable.
 
     Args:
-        folder: the log's folder; made, with a first segment, if there is none.
-        options: how the log is kept.
-        create: whether it may be made. If not, a folder without a log is `NotALog`, and stays as it is.
+        folder: the log's folder.
+        options: the log's settings.
+        create: whether a missing log is created. If not, a folder without a log is `NotALog`, and is not changed.
 
     Raises:
         Busy: another process, or another object in this one, has it open for writing.
@@ -62,27 +59,28 @@ class SegmentLog(OwnedLog):
     # -- writing
 
     def append(self, entries: Iterable[Entry | tuple[int, int, Buffer]]) -> int:
-        """Append entries, in order; all are checked before the first is. Returns the last index.
+        """Append entries, in order; all are checked before the first is appended. Returns the last index.
 
-        Durable after `sync`; visible to reads at once. An index that the log already holds takes back everything from
-        there on, whatever its term, durably before the new entry is: what a follower of a Raft group is sent belongs
-        into `RaftLog.append_entries`. A crash in between leaves the entries before that index, or more of the old ones.
-        Gaps are allowed.
+        Durable after `sync`; visible to reads at once. Gaps are allowed. An index at or below the last index truncates
+        the log there first, durably, whatever its term; a crash in between leaves a prefix of the old log that has at
+        least the entries below the index. A follower of a Raft group uses `RaftLog.append_entries` instead.
 
         Args:
             entries: `Entry` values or (index, term, payload) tuples.
 
         Raises:
-            InvalidInput: an index lies at or below the snapshot, or is no 64-bit number, or a payload is too large.
+            InvalidInput: an index is at or below the snapshot, or is no 64-bit number, or a payload is too large.
             StorageError: the disk refused. Entries that were not synced are lost, and the log is closed.
             Closed: the log was closed, or closed itself.
         """
         if type(entries) is list and len(entries) == 1:
-            entry = _checked(*entries[0])
+            index, term, payload = _checked(*entries[0])
             with self._guard.lock:
-                self._require_above_snapshot(entry[0])
-                self._own.append(*entry)
-            return entry[0]
+                row = self._own.row
+                if row is not None and index <= row.index:
+                    raise _covered(index, row)
+                self._own.append(index, term, payload)
+            return index
         run = _run_of(entries)
         if run is not None:
             with self._guard.lock:
@@ -99,7 +97,7 @@ class SegmentLog(OwnedLog):
         return self.last_index
 
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
-        """Append entries of consecutive indexes and one term, with few calls; as `append`."""
+        """Append entries of consecutive indexes and one term; a few calls for any number. Raises as `append`."""
         checked = [_checked(first + place, term, payload)[2] for place, payload in enumerate(payloads)]
         with self._guard.lock:
             self._require_above_snapshot(first)
@@ -108,34 +106,32 @@ class SegmentLog(OwnedLog):
     def _require_above_snapshot(self, index: int) -> None:
         row = self._own.row
         if row is not None and index <= row.index:
-            raise InvalidInput(f"index {index} lies at or below the snapshot {row.index}; what a snapshot covers is "
-                               f"committed and cannot be written again, append from {row.index + 1}")
+            raise _covered(index, row)
 
     def sync(self) -> None:
-        """Make every entry appended so far durable: one fsync, none if there is nothing new.
+        """Make all appended entries durable: one fsync, none without new entries.
 
         Raises:
-            StorageError: as `append`.
-            Closed: as `append`.
+            StorageError, Closed: as `append`.
         """
         self._own.sync()
 
     def snapshot(self, index: int, live: IndexSet | Iterable[int]) -> None:
-        """Note durably that a snapshot covers everything up to `index`, except the entries of `live`.
+        """Record a snapshot of everything up to `index`, durably. Its entries are dead then, except those of `live`.
 
-        Everything else at or below `index` is dead from here on. Syncs the log first. The host keeps the state.
+        Syncs the log first. The host stores the state.
 
         Args:
-            index: the snapshot's index, not below the one before.
-            live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers. Say `()` for none.
+            index: the snapshot's index, not below the last snapshot's.
+            live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers; `()` for none.
 
         Raises:
-            Stale: a later snapshot was recorded already.
-            LiveAboveSnapshot: a live index lies above `index`.
+            Stale: a later snapshot was recorded.
+            LiveAboveSnapshot: a live index is above `index`.
             Unsorted: the live indexes do not ascend.
             LiveIndexMissing: a live index is in no segment, or was dead before.
             StorageError: the disk refused. The snapshot before is in force; or the log is closed, and opening it again
-                shows which one is.
+                shows the outcome.
         """
         row = SnapshotMeta(index, live=index_set("the live indexes", live))
         if row.index < 0:
@@ -151,7 +147,7 @@ class SegmentLog(OwnedLog):
         return max(self._own.last_index, self.state.index)
 
     def status(self) -> LogStatus:
-        """What the log says of itself, at once."""
+        """The log's counters."""
         with self._guard.lock:
             self._guard.require_open()
             segments, refs, row = self._own, self.refs, self.state
@@ -164,10 +160,10 @@ class SegmentLog(OwnedLog):
                 segments=len(refs), pinned=len(segments.pinned), pins=len(segments.pins), is_busy=self.is_compacting)
 
     def audit(self) -> None:
-        """Check the log's own invariants, and what it remembers of its newest segment.
+        """Check the log's invariants.
 
         Raises:
-            AuditFailed: one is broken; says which, with the numbers.
+            AuditFailed: an invariant is broken; the message has the numbers.
         """
         self._guard.require_open()
         self._own.audit()
@@ -175,24 +171,24 @@ class SegmentLog(OwnedLog):
     # -- ending
 
     def close(self) -> None:
-        """Sync, and let the log go; closing again does nothing. A compaction that runs is cancelled and waited for.
+        """Sync and close the log. Idempotent. A running compaction is cancelled and waited for.
 
-        A log that has closed itself is let go without a sync; so is that of a fork's parent.
+        A log that has closed itself, and in a forked child the parent's log, is closed without a sync.
 
         Raises:
             Busy: called from within a compaction, by an observer for example; nothing was done.
-            StorageError: the disk refused the last sync; the log is closed all the same.
+            StorageError: the disk refused the last sync; the log is closed nevertheless.
         """
         self._guard.require_outside()
         try:
             self._own.end()
         finally:
-            # Waits for a compaction: the folder must not be given to another process while groups are committed in it.
+            # Waits for a compaction: no other process may own the folder while groups are committed in it.
             self._guard.release()
 
 
 def _checked(index: int, term: int, payload: Buffer) -> tuple[int, int, bytes]:
-    """An entry as a host gives it, before anything is changed."""
+    """A checked entry of the host's."""
     if type(payload) is not bytes:
         payload = bytes_of(payload)
     if not 0 <= index <= MAX_INDEX or not 0 <= term <= MAX_INDEX or len(payload) > MAX_PAYLOAD_BYTES:
@@ -201,8 +197,13 @@ def _checked(index: int, term: int, payload: Buffer) -> tuple[int, int, bytes]:
     return operator.index(index), operator.index(term), payload
 
 
+def _covered(index: int, row: SnapshotMeta) -> InvalidInput:
+    return InvalidInput(f"index {index} lies at or below the snapshot {row.index}; what a snapshot covers is committed "
+                        f"and cannot be written again, append from {row.index + 1}")
+
+
 def _run_of(entries: object) -> tuple[int, int, Sequence[bytes]] | None:
-    """First index, term and payloads, if these are many entries of consecutive indexes and one term, with bytes."""
+    """First index, term and payloads of many entries with consecutive indexes, one term and `bytes`; else `None`."""
     if not isinstance(entries, list | tuple) or len(entries) < _FEW:
         return None
     try:

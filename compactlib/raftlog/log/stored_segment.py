@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One segment of a log as its file holds it, dead entries included, for tables and tools."""
+"""`StoredSegment`: the entries in a segment's file, dead entries included, for tables and tools."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from compactlib.raftlog.segment.segment_list import open_segment
 
 
 class StoredEntry(NamedTuple):
-    """An entry as a segment's file holds it, whether it is live or dead.
+    """An entry in a segment's file, live or dead.
 
     Attributes:
         index: its index.
         term: its term.
-        offset: where its payload begins in the file.
+        offset: of its payload in the file.
         length: bytes of its payload.
-        payload: its payload; `None` if that was not asked for, or is damaged.
-        error: what is wrong with it.
+        payload: its payload; `None` if payloads were not requested, or if it is damaged.
+        error: of a damaged entry.
     """
 
     index: int  # type: ignore[assignment]  # `tuple.index` is of no use here
@@ -37,14 +37,14 @@ class StoredEntry(NamedTuple):
 
 
 class StoredSegment(Closing):
-    """One segment's file, open for reading. What is in the log is for `LogReader` to say.
+    """An open segment file. `LogReader` reads the log itself.
 
-    Opening reads the segment's index, and nothing of the log's other segments.
+    Opening reads the segment's index, and no other segment.
 
     Args:
         folder: the log's folder.
-        number: the segment's number; one that was merged into another leads to that.
-        newest: whether it is the log's newest, whose end may be torn.
+        number: the segment's number; of a merged segment, the segment into which it was merged is opened.
+        newest: whether it is the log's newest segment, which may have a torn end.
 
     Raises:
         NotFound: there is no such file.
@@ -61,11 +61,11 @@ class StoredSegment(Closing):
         self.size_bytes: int = found.st_size
 
     def snapshot(self) -> SnapshotMeta | None:
-        """What the log's last snapshot left, as the folder says now. Raises `CorruptData` if that is damaged."""
+        """Read the log's row from the folder. Raises `CorruptData` if it is damaged."""
         return read_snapshot_meta(self._folder)
 
     def term_of(self, index: int) -> int | None:
-        """The term of an entry; `None` if the segment does not hold it."""
+        """The term of an entry; `None` if the segment lacks it."""
         place = self._reader.index.find(index)
         return None if place < 0 else self._reader.index.columns.terms[place]
 
@@ -90,5 +90,5 @@ class StoredSegment(Closing):
                 yield StoredEntry(answer.index, term, offset, length, answer.payload, None)
 
     def close(self) -> None:
-        """Close the file; closing again does nothing."""
+        """Close the file. Idempotent."""
         self._reader.close()

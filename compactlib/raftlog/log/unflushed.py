@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store's write-ahead log holds of one log and its segments do not, for those who read the log's folder alone.
+"""The entries of a log in its store's WAL, for a `LogReader` of the log's folder.
 
-The segments of a `RaftLog` are only a part of the truth: its newest entries, and what they have taken back, are in the
-WAL of the store until they are flushed. A `LogReader` of such a folder reads the WAL too, and changes nothing.
+The newest entries of a `RaftLog`, and its last truncations, are in the WAL of the store until they are flushed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from compactlib.raftlog.wal.recovery import read_wal
 
 
 def logs_of_store(folder: StrPath) -> list[str] | None:
-    """The folders of the logs of the store in `folder`, sorted; `None` if it is no store.
+    """The folders of the logs of the store in `folder`, sorted; `None` if there is no store.
 
     Raises:
         StorageError: the folder cannot be read.
@@ -43,12 +42,12 @@ def logs_of_store(folder: StrPath) -> list[str] | None:
 
 
 def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
-    """Read all files of a WAL that may have a writer, and note what is damaged.
+    """Read all files of a WAL, which may have a writer, and add damage to `seen`.
 
     Args:
         wal: its folder.
-        log_id: whose entries count in `seen`; `None`: those of all logs.
-        seen: takes what is found.
+        log_id: of the log whose entries are counted; `None`: all logs.
+        seen: collects the findings.
 
     Raises:
         StorageError: a file cannot be read.
@@ -61,12 +60,12 @@ def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
 
 
 def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
-    """The frames of one log (`None`: of all) in the files of a WAL that may have a writer. Reads all of them.
+    """The frames of a log (`None`: of all) in a WAL, which may have a writer. Reads all files.
 
     Raises:
-        CorruptData: a file is damaged in what was durable.
+        CorruptData: a file is damaged in its durable part.
         Unsupported: a file was written by another release.
-        StorageError: one cannot be read.
+        StorageError: a file cannot be read.
     """
     seen: object = None
     while True:
@@ -74,18 +73,18 @@ def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
         try:
             return tuple(each.frame for each in read_wal(wal).frames if log_id in (None, each.log_id))
         except (CorruptData, StorageError):
-            # A file went because it was flushed, or was being written: only what fails twice over is damage.
+            # A flush may have removed a file, or a batch was being written: only a repeated failure is damage.
             if seen == before == wal_files(wal):
                 raise
             seen = before
 
 
 def replayed(frames: Sequence[Frame], segments: SegmentList, row: SnapshotMeta) -> Memtable | None:
-    """What `frames` say on top of `segments`; `None` if segments answer for everything.
+    """The memtable after a replay of `frames` over `segments`; `None` if it is empty.
 
     Raises:
-        NotFound: a segment has gone meanwhile; read the folder again.
-        CorruptData: a sparse entry follows one that is not there.
+        NotFound: a segment was removed; re-read the folder.
+        CorruptData: the predecessor of a sparse entry is missing.
     """
     refs = segments.refs
     memtable = Memtable(refs[-1].last if refs else -1, max_entries=MAX_INDEX)
@@ -96,7 +95,7 @@ def replayed(frames: Sequence[Frame], segments: SegmentList, row: SnapshotMeta) 
 
 
 def wal_files(wal: str) -> list[tuple[str, int, int]]:
-    """The names there are, their sizes, and when they were written to: frames may take the place of zeros."""
+    """Names, sizes and times of change of the files; the times because frames may overwrite zeros."""
     listed = []
     for name in list_folder(wal):
         with contextlib.suppress(OSError):

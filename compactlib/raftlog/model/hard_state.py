@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hard state of a Raft member: its term, and whom it has voted for in it (`docs/formats/raftlog-snapshot.md`).
+"""The hard state of a Raft member: its term and its vote in that term (`docs/formats/raftlog-snapshot.md`).
 
-It lies beside the log because Raft needs both after a crash: a member that has forgotten its vote may vote twice in one
-term, and two leaders of a term lose what one of them had committed. So it is durable before it is answered, it only
-moves forward, and a damaged one is refused and never taken for none.
+A member that forgets its vote may vote twice in a term, and two leaders of a term lose committed entries. So a hard
+state is durable before the member answers, its term never decreases, and a damaged file is an error.
 """
 
 from __future__ import annotations
@@ -22,17 +21,16 @@ from compactlib.raftlog.model.values import MAX_INDEX
 MAX_NAME_BYTES = 255
 
 
-
 @attrs.frozen
 class HardState:
-    """What a member must not forget. `HardState()` is that of one that has seen no term yet.
+    """Term and vote of a member. `HardState()` is that of a new member.
 
     Attributes:
-        term: the highest that it knows, 0 .. 2**64 - 1.
-        voted_for: the name of the candidate that has its vote in that term, 1 to 255 bytes; `None` if it has not voted.
+        term: the highest term that the member knows, 0 .. 2**64 - 1.
+        voted_for: the name of the candidate that has its vote in that term, 1 to 255 bytes; `None` for no vote.
 
     Raises:
-        InvalidInput: one of them is out of its range.
+        InvalidInput: a value is out of its range.
     """
 
     term: int = 0
@@ -56,7 +54,7 @@ _FORM: JsonRecord[HardState] = JsonRecord("hard state", b"CLRAFHST", 2, HardStat
 
 
 def read_hard_state(folder: StrPath) -> HardState:
-    """Return the hard state of the log in `folder`; that of a new member if none was ever recorded.
+    """Return the hard state of the log in `folder`; `HardState()` if nothing was recorded.
 
     Raises:
         CorruptData: the file is damaged.
@@ -71,14 +69,14 @@ def _kept_in(files: Files, folder: StrPath) -> DurableRecord[HardState]:
 
 
 class KeptHardState:
-    """The hard state of a log that is open. Threads may share it; it waits for no flush and no compaction.
+    """The hard state of an open log. Thread-safe; independent of flushes and compactions.
 
     Args:
         files: the disk.
-        folder: the log's, which nobody else writes.
+        folder: the log's, locked by this process.
 
     Attributes:
-        lock: held while one is recorded.
+        lock: held during `record`.
 
     Raises:
         CorruptData, Unsupported, StorageError: as `read_hard_state`.
@@ -87,17 +85,17 @@ class KeptHardState:
     def __init__(self, files: Files, folder: str) -> None:
         self._kept = _kept_in(files, folder)
         self._now = self._kept.read() or HardState()
-        # A compaction clears away what others have left, at any time: so this is no name that it knows.
+        # Removed here: a compaction, which runs beside a write of this file, does not remove its leftover.
         self._kept.clear_leftover()
         self.lock: threading.RLock = threading.RLock()
 
     @property
     def now(self) -> HardState:
-        """What was recorded last."""
+        """The hard state that was recorded last."""
         return self._now
 
     def record(self, term: int, voted_for: str | None) -> HardState:
-        """See `RaftLog.record_hard_state`."""
+        """As `RaftLog.record_hard_state`."""
         with self.lock:
             before, wanted = self._now, HardState(term, voted_for)
             if term < before.term:

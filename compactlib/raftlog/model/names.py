@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of a log's files, and what each name means.
+"""The names of a log's files, and the meaning of each name.
 
-| name | what it is |
+| name | content |
 | --- | --- |
 | `0000000000000007.segment` | segment 7; a symbolic link if a compaction merged it into an older one |
 | `<digits>-<digits>-….compacting` | a compaction's finished output, named after its members, lowest first |
@@ -13,7 +13,7 @@
 | `HARD_STATE` | the member's term and vote |
 | `LOCK` | locked by the process that writes |
 
-In a store the folders of its logs lie in `logs/`, beside `wal/`.
+A store has the folders of its logs in `logs/`, and its WAL in `wal/`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def compacting_name(members: Sequence[int]) -> str:
 
 
 def compacting_members(name: str) -> tuple[int, ...] | None:
-    """The members in a `.compacting` name, or `None` for any other name, one whose members do not ascend included."""
+    """The members in a `.compacting` name; `None` for other names, or if the members do not ascend."""
     match = _COMPACTING.fullmatch(name)
     if match is None:
         return None
@@ -66,24 +66,23 @@ def compacting_members(name: str) -> tuple[int, ...] | None:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a name is one of those under which this library makes files before it renames them into place."""
+    """Whether a file of this name is about to be renamed into place."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a file in the folder of a log belongs to an interrupted step, and can be removed while there is no
-    writer.
+    """Whether a file in the folder of a log is a leftover, which can be removed while there is no writer.
 
-    Any `.compacting` name that says no members is one: nothing could ever be done with it.
+    A `.compacting` name without members is a leftover: no compaction makes it.
     """
     return is_temporary(name) or (name.endswith(COMPACTING_SUFFIX) and compacting_members(name) is None)
 
 
 def is_private_file(name: str) -> bool:
-    """Whether a name in a private folder is that of an attempt: the segment's, and the attempt's id behind it."""
+    """Whether a name in a private folder is a segment's name with the id of an attempt."""
     return _PRIVATE.fullmatch(name) is not None
 
 
 def is_private_folder(name: str) -> bool:
-    """Whether a folder in the folder of a log belongs to one compaction run, and can be removed when none is on."""
+    """Whether a folder in the folder of a log belongs to a compaction, and can be removed when no compaction runs."""
     return name.startswith(REWRITE_PREFIX)

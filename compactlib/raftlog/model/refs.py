@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ordered list of segments and which indexes each is asked for. Pure functions over `SegmentRef`."""
+"""Search in the ordered list of segments. Pure functions over `SegmentRef`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from compactlib.raftlog.model.values import SegmentRef
 
 
 def next_ref(refs: Sequence[SegmentRef], index: int) -> SegmentRef | None:
-    """The oldest segment that reaches `index` or above, `None` if none does. O(log n)."""
+    """The oldest segment with an index >= `index`, `None` without any. O(log n)."""
     place = bisect_right(refs, index, key=_first)
     if place and refs[place - 1].last >= index:
         place -= 1
     return refs[place] if place < len(refs) else None
 
 
-def asked_refs(refs: Sequence[SegmentRef], indexes: IndexSet) -> Iterator[tuple[SegmentRef, IndexSet]]:
-    """The segments in whose ranges some of `indexes` lie, oldest first, each with those.
+def refs_holding(refs: Sequence[SegmentRef], indexes: IndexSet) -> Iterator[tuple[SegmentRef, IndexSet]]:
+    """The segments whose ranges contain some of `indexes`, oldest first, each with these indexes.
 
     O(log n + log runs) for each, and a copy of `indexes`.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The row of a log: what its last snapshot left, in the file `SNAPSHOT` (`docs/formats/raftlog-snapshot.md`).
+"""The row of a log: its last snapshot with the live set, in the file `SNAPSHOT` (`docs/formats/raftlog-snapshot.md`).
 
-Replacing this file is the switch from one snapshot to the next. It names the state that belongs to it, which lies in
-the folder `snapshots/` and is durable before. An empty live set is written out: only a log without the file never had a
-snapshot, and one that has a folder of states has the file too.
+Replacing this file is the switch to the next snapshot. The row names the snapshot's state in the folder `snapshots/`,
+which is durable before. An empty live set is written too: a log without the file never had a snapshot. A log with the
+folder `snapshots/` has the file.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _NONE, _WITHOUT_STATE, _WITH_STATE = range(3)
 
 
 def live_set_crc(data: bytes) -> int:
-    """What distinguishes a live set, as `IndexSet.to_bytes`, from others: CRC-32 of all but its last 4 bytes.
+    """CRC-32 of a live set as `IndexSet.to_bytes`, without its last 4 bytes.
 
-    Those are its own CRC, and a CRC over data with its own CRC behind it is the same for all data of one length.
+    Those are its own CRC; a CRC over data and its CRC would be the same for all data of that length.
     """
     return crc32(memoryview(data)[:-_OWN_CRC_BYTES])
 
 
 @attrs.frozen(kw_only=True)
 class SnapshotManifest:
-    """A snapshot's place in the log, and what its two parts must add up to. Two with equal values are the same.
+    """A snapshot's place in the log, with size and checksum of its state and of its live set. Compared by value.
 
     Attributes:
         index: everything up to here is in the snapshot or in a live entry.
@@ -111,17 +111,17 @@ class SnapshotManifest:
 
 @attrs.frozen
 class SnapshotMeta:
-    """A snapshot, as far as the log is concerned. `SnapshotMeta()` is that of a log without one: see `NO_SNAPSHOT`.
+    """The row of a log: its last snapshot. `SnapshotMeta()` is the row of a log without a snapshot: see `NO_SNAPSHOT`.
 
     Attributes:
-        index: everything up to here is in the snapshot, 0 .. 2**64 - 1; -1 without one.
-        term: the term of the entry at `index`, 0 if the host did not say.
+        index: everything up to here is in the snapshot, 0 .. 2**64 - 1; -1 without a snapshot.
+        term: the term of the entry at `index`, 0 if it is not known.
         live: indexes <= `index` whose entries must stay in the log.
-        manifest: of the state that the log keeps; `None` if the host keeps its state elsewhere.
+        manifest: of the state that the log stores; `None` if the host stores the state itself.
         attempt: the number in the name of the state's file.
-        smallest_live_index: everything below it is dead: the lowest live index, or `index + 1` with none.
+        smallest_live_index: everything below is dead: the lowest live index, or `index + 1` without live entries.
         kept_from: from here to `index` nothing is dead: the first index of the live run that ends at `index`, or
-            `index + 1` with none.
+            `index + 1` without such a run.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -148,27 +148,27 @@ class SnapshotMeta:
         object.__setattr__(self, "kept_from", self.live.columns[0][-1] if ends_there else self.index + 1)
 
     def is_dead(self, index: int) -> bool:
-        """Whether the entry of `index` may be gone. O(log live runs)."""
+        """Whether the entry of `index` may have been removed. O(log live runs)."""
         return index <= self.index and not self.live.holds(index)
 
     def needed(self, indexes: IndexSet) -> IndexSet:
-        """Those of `indexes` that are not dead: everything above the snapshot, only the live ones below. O(runs)."""
+        """The `indexes` that are not dead: all above the snapshot, live indexes below. O(runs)."""
         return indexes.at_least(self.index + 1) | (indexes.at_most(self.index) & self.live)
 
 
 NO_SNAPSHOT = SnapshotMeta()
-"""Of a log of which no snapshot was ever taken: nothing is dead."""
+"""The row of a log without a snapshot: nothing is dead."""
 
 
 @attrs.frozen
 class SnapshotHead:
-    """What a row's file says besides the live set itself.
+    """The content of a row's file without the live set.
 
     Attributes:
-        manifest: with zeros for a state that the host keeps elsewhere.
-        kept: so many indexes that end at `manifest.index` are all alive.
+        manifest: with zeros for a state that the host stores itself.
+        kept: length of the live run that ends at `manifest.index`.
         attempt: see `SnapshotMeta`.
-        has_state: whether the log keeps the state.
+        has_state: whether the log stores the state.
     """
 
     manifest: SnapshotManifest
@@ -194,7 +194,7 @@ def decode_head(data: bytes, path: str) -> tuple[SnapshotHead | None, bytes]:
     """The inverse of `encode_head`, and the bytes of the live set.
 
     Raises:
-        CorruptData: any check fails.
+        CorruptData: a check fails.
         Unsupported: another release wrote it.
     """
     end = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0
@@ -241,7 +241,7 @@ def read_snapshot_meta(folder: StrPath) -> SnapshotMeta | None:
     """The row of the log in `folder`, or `None` if it never had a snapshot.
 
     Raises:
-        CorruptData: the file is damaged, or it is missing although there is a folder of states.
+        CorruptData: the file is damaged, or it is missing although the folder of states exists.
         Unsupported: written by another release.
         StorageError: it cannot be read.
     """
@@ -256,7 +256,7 @@ def read_snapshot_meta(folder: StrPath) -> SnapshotMeta | None:
 
 
 def snapshot_version(folder: StrPath) -> SnapshotVersion | None:
-    """What distinguishes one `SNAPSHOT` file from another without reading it; `None` if there is none."""
+    """Inode, time and size of the file `SNAPSHOT`, to detect its replacement; `None` if it is missing."""
     try:
         found = os.lstat(os.path.join(folder, SNAPSHOT_NAME))
     except OSError:
@@ -265,7 +265,7 @@ def snapshot_version(folder: StrPath) -> SnapshotVersion | None:
 
 
 def write_snapshot_meta(files: Files, folder: StrPath, row: SnapshotMeta) -> None:
-    """Put `row` in force, durably and in one step.
+    """Commit `row`, durably and atomically.
 
     Raises:
         StorageError: the disk refused; the row before is in force, unless only the sync of the folder was refused.

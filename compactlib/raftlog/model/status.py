@@ -10,26 +10,26 @@ from compactlib.report import Printed
 
 @attrs.frozen(kw_only=True, repr=False)
 class LogStatus(Printed):
-    """One log at one moment.
+    """The status of a log.
 
     Attributes:
-        log_id: which log.
-        first_index: the lowest index that is held, `None` if none is.
-        last_index: the highest index, or the snapshot's if that is higher; -1 if there is neither.
+        log_id: its id.
+        first_index: the lowest index, `None` in an empty log.
+        last_index: the highest index, or the snapshot's if that is higher; -1 in an empty log without a snapshot.
         last_term: of the last index, `None` if it is not known.
-        durable_index: everything up to here that the log holds is durable.
-        unconfirmed: entries that were appended and are not durable.
+        durable_index: all entries up to here are durable.
+        unconfirmed: count of appended entries that are not durable.
         snapshot_index: -1 without a snapshot.
         snapshot_term: 0 without a snapshot.
         smallest_live_index: everything below is dead.
-        live: how many entries that the snapshot covers stay in the log: what the machine needs, and trailing ones.
-        memtable_entries: entries in memory that are not in segments, overwritten ones included.
-        segments: how many segment files answer.
-        pinned: entries that are pinned, and by how many pins.
-        pins: how many pins are held.
-        is_busy: whether a compaction or a reclaim is under way.
-        failures: how often a listener, the worker or the server that it notifies raised an unexpected exception.
-        last_error: what was raised last, as `Kind: message`; empty if nothing ever was.
+        live: size of the live set, trailing entries included.
+        memtable_entries: entries in memory that are not in segments, truncated entries included.
+        segments: count of segments.
+        pinned: count of pinned entries.
+        pins: count of pins.
+        is_busy: whether a compaction or a reclaim runs.
+        failures: count of unexpected exceptions of a listener or the worker.
+        last_error: the last of them, as `Kind: message`; empty before the first.
     """
 
     log_id: str
@@ -59,19 +59,19 @@ class LogStatus(Printed):
 
 @attrs.frozen(kw_only=True, repr=False)
 class RaftLogStoreStatus(Printed):
-    """A store of logs at one moment.
+    """The status of a store of logs.
 
     Attributes:
-        logs: how many logs.
-        wal_files: how many WAL files there are, the one that is written to included.
-        wal_bytes: how much of that one is durable.
-        queued_bytes: what waits for the next sync.
-        unflushed_files: closed WAL files whose entries are not all in segments.
-        flush_error: what the last flush ended in, `None` if it went well.
-        damaged: ids of logs that could not be opened; `RaftLogStore.log` says why.
-        is_busy: whether a compaction of one of the logs is under way.
-        failures: how often the store's own threads failed at a turn, or a listener raised.
-        last_error: what was raised last, as `Kind: message`; empty if nothing ever was.
+        logs: count of logs.
+        wal_files: count of WAL files, the current file included.
+        wal_bytes: durable bytes of the current file.
+        queued_bytes: bytes that wait for the next sync.
+        unflushed_files: count of closed WAL files whose entries are not all in segments.
+        flush_error: error of the last flush, `None` if it succeeded.
+        damaged: ids of logs that could not be opened; `RaftLogStore.log` raises the reason.
+        is_busy: whether a compaction of a log runs.
+        failures: count of failed syncs and flushes in the background.
+        last_error: the last of them, as `Kind: message`; empty before the first.
     """
 
     logs: int
@@ -91,6 +91,6 @@ class RaftLogStoreStatus(Printed):
                 f"{', busy' if self.is_busy else ''}{trouble}")
 
 
-def told(error: BaseException | None) -> str:
+def error_text(error: BaseException | None) -> str:
     """An error as `Kind: message`; empty for `None`."""
     return "" if error is None else f"{type(error).__name__}: {error}"

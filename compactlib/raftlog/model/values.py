@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frozen values of a Raft log: entries, the answers to a read, segment references and statistics."""
+"""The frozen values of a Raft log: entries, the results of a read, segment references and statistics."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MAX_PAYLOAD_BYTES = (1 << 32) - 1
 DEFAULT_MAX_ENTRIES = 4096
 DEFAULT_MAX_BYTES = 64_000_000
 INDEX_RECORD_BYTES = 40
-"""What a native segment stores for an entry besides its payload."""
+"""Size of an entry in a native segment, without its payload."""
 HEAD_BYTES = 104
-"""What a native segment stores before its index: the header and two seals."""
+"""Size of the header and the two seals of a native segment."""
 
 
 class Entry(NamedTuple):
-    """One log entry, its checksum verified; equal to the tuple (index, term, payload).
+    """A log entry with a verified checksum; equal to the tuple (index, term, payload).
 
-    A named tuple and no attrs class, because reads and scans make one for each entry: it takes a third of the time.
+    A named tuple instead of an attrs class: it takes a third of the time, which counts for reads and scans.
 
     Attributes:
         index: its place in the log, 0 .. 2**64 - 1.
-        term: the term it was written in, 0 .. 2**64 - 1.
+        term: of the leader that wrote it, 0 .. 2**64 - 1.
         payload: the command's bytes, possibly empty.
     """
 
@@ -43,7 +43,7 @@ entry_of: Callable[[tuple[int, int, bytes]], Entry] = partial(tuple.__new__, Ent
 
 @attrs.frozen
 class DeadEntry:
-    """The index lies at or below the snapshot and is not live: its entry is gone or may go at any time."""
+    """The index is at or below the snapshot and is not live: its entry was removed, or may be at any time."""
 
     index: int
     snapshot_index: int
@@ -51,32 +51,30 @@ class DeadEntry:
 
 @attrs.frozen
 class MissingEntry:
-    """No segment ever held the index, as far as this log knows: above its end, or in a gap of a sparse log."""
+    """The log never had an entry of this index: it is above the last index, or in a gap of a sparse log."""
 
     index: int
 
 
 @attrs.frozen
 class DamagedEntry:
-    """The entry is there, but its bytes fail their checksum; `error` says where."""
+    """The entry's bytes fail their checksum; `error` has the place."""
 
     index: int
     error: CorruptData
 
 
 Answer: TypeAlias = Entry | DeadEntry | MissingEntry | DamagedEntry
-"""What a read of one index can answer; never one for the other."""
+"""The result of reading an index: dead, missing and damaged are distinct."""
 
 
 class AppendEntries(NamedTuple):
-    """What a leader sends to a follower, as Raft's message of this name has it; the arguments of
-    `RaftLog.append_entries`.
+    """Raft's message of this name from a leader to a follower; the arguments of `RaftLog.append_entries`.
 
     Attributes:
         prev_index: the index before the first entry.
-        prev_term: the term of the entry there; 0 if the log begins behind it.
-        entries: consecutive from `prev_index + 1` on; none is a heartbeat, which asks whether the log is the leader's
-            up to `prev_index`.
+        prev_term: the term of the entry at `prev_index`; 0 if the log begins behind it.
+        entries: consecutive from `prev_index + 1` on; empty for a heartbeat.
     """
 
     prev_index: int
@@ -86,15 +84,14 @@ class AppendEntries(NamedTuple):
 
 @attrs.frozen
 class AppendAnswer:
-    """What a follower answers to `AppendEntries`, once it is durable: see `RaftLog.append_entries`.
+    """A follower's answer to `AppendEntries`; the entries are durable. See `RaftLog.append_entries`.
 
     Attributes:
-        success: whether the log has the entry before the leader's entries, and by now all of them.
-        match_index: up to here the log is the leader's; -1 if it was refused.
-        next_index: what the leader sends next: from behind `match_index`, or, refused, from the first index of
-            `conflict_term` (`RaftLog.next_index` may know better), or from behind the end of the log.
-        conflict_term: the term that the log has in the place of the entry before; `None` if it was not refused, or if
-            the log does not reach there.
+        success: whether the log matches at `prev_index`, and has all of the message's entries now.
+        match_index: the log matches the leader's up to here; -1 after a refusal.
+        next_index: the index from which the leader sends next: behind `match_index`; after a refusal the first index of
+            `conflict_term` (`RaftLog.next_index` may find a higher index), or the index behind the log's end.
+        conflict_term: the term that the log has at `prev_index`; `None` after a success, or if the log ends before.
     """
 
     success: bool
@@ -105,9 +102,7 @@ class AppendAnswer:
 
 @attrs.frozen(order=True)
 class SegmentRef:
-    """One segment and the range of indexes for which it is asked.
-
-    The range is a hull: a sparse segment has gaps.
+    """A segment and the range of its indexes; a sparse segment has gaps in that range.
 
     Attributes:
         number: the segment's place in the order of writes, >= 1; its file is `<16 digits>.segment`.
@@ -122,7 +117,7 @@ class SegmentRef:
 
 @attrs.frozen(kw_only=True)
 class SegmentStats:
-    """What a policy may know about a segment.
+    """The statistics of a segment, which policies read.
 
     Attributes:
         ref: which segment, and its range.
@@ -130,7 +125,7 @@ class SegmentStats:
         data_bytes: payload bytes in the file, those behind a cut included.
         live_entries: entries that a compaction would keep.
         live_bytes: their payload bytes.
-        file_bytes: the size of the file; if it is not given, that of a native segment with no room for more entries.
+        file_bytes: size of the file; default the size of a native segment without room for more entries.
     """
 
     ref: SegmentRef
@@ -153,18 +148,18 @@ class SegmentStats:
 
 
 def segment_bytes(entries: int, data_bytes: int) -> int:
-    """The size of the file that a compaction writes for so many entries and payload bytes."""
+    """The size of a file that a compaction writes, from its entries and payload bytes."""
     return HEAD_BYTES + INDEX_RECORD_BYTES * entries + data_bytes
 
 
 @attrs.frozen(kw_only=True)
 class SegmentLimits:
-    """How large a segment may become.
+    """The limits of a segment.
 
     Attributes:
         max_entries: index records, 1 .. 2**32 - 1.
-        max_bytes: payload bytes; an appended segment is full once it exceeds them, a compacted one never does,
-            unless one segment alone held more.
+        max_bytes: payload bytes. A segment is full once it exceeds them; a compaction's output does not exceed them,
+            unless a single source does.
     """
 
     max_entries: int = DEFAULT_MAX_ENTRIES

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`send_snapshot` and `receive_snapshot`: a transfer over a stream of asyncio that the host has opened.
 
-Each step of a side, with its disk work, runs in a thread, so that the event loop goes on.
+Each step of a side, with its disk work, runs in a thread, so that it does not block the event loop.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from compactlib.errors import CompactlibError
 from compactlib.raftlog.errors import FrameDamaged, TransferBroken
 from compactlib.raftlog.messages import CRC_BYTES, HEAD_BYTES, OVERHEAD_BYTES, body_bytes
 from compactlib.raftlog.raft_log import RaftLog
-from compactlib.raftlog.replication.conversation import Talk, TransferReport
-from compactlib.raftlog.replication.receiver import Receiver
-from compactlib.raftlog.replication.sender import sending
+from compactlib.raftlog.replication.transfer import Talk, TransferReport, receiving, sending
 
 _T = TypeVar("_T")
 _MAX_CHUNK_BYTES = 8 << 20
@@ -31,7 +29,7 @@ class ByteReader(Protocol):
     """The reading half of a stream, as `asyncio.StreamReader`."""
 
     async def readexactly(self, n: int) -> bytes:
-        """The next `n` bytes; raises an `EOFError` or `OSError` where the stream ends before."""
+        """Return the next `n` bytes; raise an `EOFError` or `OSError` if the stream ends before."""
 
 
 class ByteWriter(Protocol):
@@ -41,76 +39,76 @@ class ByteWriter(Protocol):
         """Queue bytes."""
 
     async def drain(self) -> None:
-        """Return when more may be queued; raises an `OSError` where the stream has ended."""
+        """Return when more may be queued; raise an `OSError` if the stream has ended."""
 
 
 Stream: TypeAlias = tuple[ByteReader, ByteWriter]
-"""What `asyncio.open_connection` returns."""
+"""Reader and writer, as `asyncio.open_connection` returns them."""
 
 
 async def send_snapshot(stream: Stream, log: RaftLog, *, term: int, chunk_bytes: int = 1 << 20) -> TransferReport:
     """Send the newest snapshot of a leader's log to a follower, with the live entries that the follower needs.
 
-    Its entries are pinned and its state is held open until this returns, whatever compactions and newer snapshots do.
-    After an error, and after a cancelled call, the stream can only be closed.
+    The entries are pinned and the state is open until this returns: compactions and newer snapshots do not disturb it.
+    After an error or a cancelled call, close the stream.
 
     Args:
         stream: reader and writer, opened and closed by the host. The other end calls `receive_snapshot`.
         log: the leader's; the follower's has the same `log_id`.
         term: the leader's.
-        chunk_bytes: payload of a frame, up to 8 MiB; a larger entry has a frame of its own.
+        chunk_bytes: payload of a frame, up to 8 MiB; a larger entry is sent in its own frame.
 
     Raises:
-        TransferRefused: the follower does not take it; `reason` says what the leader does next. `ALREADY_APPLIED` also
-            if the log holds all that the follower lacks (`StoreOptions.keep_trailing`): send entries from
+        TransferRefused: the follower refuses the snapshot; `reason` decides the leader's next step. `ALREADY_APPLIED`
+            also if the log has all entries that the follower lacks (`StoreOptions.keep_trailing`): send entries from
             `last_applied + 1` on.
-        TransferBroken: the stream ended; send again over another one.
-        FrameDamaged, Unsupported: what came is no answer to a transfer of this release.
+        TransferBroken: the stream ended; send again over another stream.
+        FrameDamaged, Unsupported: the peer's answer is damaged, or of another release.
         NotFound: there is no snapshot yet.
         CorruptData, LiveIndexMissing, StorageError: the snapshot or an entry cannot be read.
     """
     chunk_bytes = min(chunk_bytes, _MAX_CHUNK_BYTES)
     talk = sending(log, term=term, chunk_bytes=chunk_bytes)
-    return await _carried_out(talk, stream, max_bytes=OVERHEAD_BYTES, hears=True)
+    return await _run(talk, stream, max_bytes=OVERHEAD_BYTES, reads_early=True)
 
 
 async def receive_snapshot(stream: Stream, log: RaftLog, *, last_applied: int,
                            machine_versions: tuple[int, int] = (0, _MAX_MACHINE_VERSION),
                            max_entry_bytes: int = 64_000_000, max_live_bytes: int = 32 << 20) -> TransferReport:
-    """Receive a snapshot for a follower's log, and put it in force; then restore the machine by it.
+    """Receive a snapshot for a follower's log, and install it. Then the host restores its machine from it.
 
-    Until this returns, nothing else may be applied or appended to the log. It is not touched before all of the
-    snapshot has arrived and was checked; then only what contradicts the snapshot is taken back. The leader's term is
-    recorded in the log (`RaftLog.record_hard_state`), and one that is recorded meanwhile ends the transfer of a lower
-    one. One snapshot of a log is received at a time.
+    Until this returns, the host applies and appends no entries. The log is not changed before the whole snapshot has
+    arrived and was checked; then only the entries that contradict the snapshot are truncated. The leader's term is
+    recorded (`RaftLog.record_hard_state`); a higher term that is recorded during the transfer ends it. A log receives a
+    single snapshot at a time.
 
-    A call that is cancelled while the snapshot is put in force returns once that is done: `log.state` says whether it
-    is. After an error the stream can only be closed.
+    A call that is cancelled during the installation returns when that has ended: check `log.state`. After an error,
+    close the stream.
 
     Args:
         stream: reader and writer, opened and closed by the host. The other end calls `send_snapshot`.
         log: the follower's.
-        last_applied: the last index that the machine has applied, -1 if none.
-        machine_versions: the lowest and the highest machine version that can be restored.
-        max_entry_bytes: the largest payload that is taken; such a one is held in memory.
-        max_live_bytes: the largest live set that is taken, as `IndexSet.to_bytes`; decoding it takes up to 120 times as
-            much memory, and a byte or two stand for each run of scattered indexes.
+        last_applied: the last index that the machine has applied, -1 before the first.
+        machine_versions: the lowest and the highest machine version that the machine restores.
+        max_entry_bytes: limit of a payload; a payload is held in memory.
+        max_live_bytes: limit of the live set as `IndexSet.to_bytes`, where a run of scattered indexes takes a byte or
+            two; decoding it takes up to 120 times as much memory.
 
     Raises:
-        TransferRefused: one side has ended it, for a `reason`.
-        TransferBroken: the stream ended. What has come of the state stays, and the next call goes on there.
-        FrameDamaged, Unsupported: what came is no transfer of this release.
+        TransferRefused: a side has ended the transfer, for a `reason`.
+        TransferBroken: the stream ended. The state that has arrived stays, and the next call continues behind it.
+        FrameDamaged, Unsupported: a frame is damaged, or of another release.
         LiveIndexMissing: the log lacks live entries that its machine has applied.
-        CorruptData: the state that arrived is not the one that was offered; it was discarded.
+        CorruptData: the state that arrived is not the state that was offered; it was discarded.
         StorageError: the disk refused.
         Busy: another snapshot of the log is being received.
-        Closed: the log was closed, perhaps by a failure while the snapshot was put in force: open it again.
-        InvalidInput: the log has a snapshot by which the machine was not restored.
+        Closed: the log was closed, perhaps by a failure during the installation: open it again.
+        InvalidInput: the log has a snapshot from which the machine was not restored.
     """
-    receiver = Receiver(log, last_applied=last_applied, machine_versions=machine_versions,
-                        max_entry_bytes=max_entry_bytes, max_live_bytes=max_live_bytes)
+    talk = receiving(log, last_applied=last_applied, machine_versions=machine_versions,
+                     max_entry_bytes=max_entry_bytes, max_live_bytes=max_live_bytes)
     most = max(max_entry_bytes, _MAX_CHUNK_BYTES) + OVERHEAD_BYTES
-    return await _carried_out(receiver.receiving(), stream, max_bytes=most, hears=False)
+    return await _run(talk, stream, max_bytes=most, reads_early=False)
 
 
 @attrs.frozen
@@ -118,14 +116,14 @@ class _Ended(Generic[_T]):
     result: _T
 
 
-async def _carried_out(talk: Talk[_T], stream: Stream, *, max_bytes: int, hears: bool) -> _T:
-    """Run one side to its end.
+async def _run(talk: Talk[_T], stream: Stream, *, max_bytes: int, reads_early: bool) -> _T:
+    """Run a side to its end.
 
     Args:
         talk: the side.
         stream: its stream.
-        max_bytes: the longest body of a frame that is read.
-        hears: whether an answer may come while the side still writes.
+        max_bytes: limit of a frame's body that is read.
+        reads_early: whether an answer may arrive while the side still writes.
     """
     reader, writer = stream
     coming: asyncio.Task[bytes] | None = None
@@ -133,7 +131,7 @@ async def _carried_out(talk: Talk[_T], stream: Stream, *, max_bytes: int, hears:
     try:
         while not isinstance(step := await _in_thread(partial(_step, talk, given)), _Ended):
             given = None
-            if coming is None and (hears or not step):
+            if coming is None and (reads_early or not step):
                 coming = asyncio.create_task(_read_frame(reader, max_bytes))
             try:
                 if step:
@@ -143,7 +141,7 @@ async def _carried_out(talk: Talk[_T], stream: Stream, *, max_bytes: int, hears:
                     given, coming = await coming, None
             except (OSError, EOFError) as error:
                 given = TransferBroken(f"the stream ended before the transfer did ({type(error).__name__}: {error}); "
-                                       f"send the snapshot again over another one")
+                                       f"send the snapshot again over another stream")
             except FrameDamaged as error:
                 given = error
         return step.result
@@ -166,7 +164,7 @@ async def _read_frame(reader: ByteReader, max_bytes: int) -> bytes:
 
 
 async def _drained(writer: ByteWriter, coming: asyncio.Task[bytes] | None) -> None:
-    """Return when more may be written, or when an answer has come: who does not want the rest does not read it."""
+    """Return when more may be written, or when an answer has arrived: a peer that refuses does not read the rest."""
     if coming is None:
         await writer.drain()
         return
@@ -186,7 +184,7 @@ def _abandon(task: asyncio.Future[_T]) -> None:
 
 
 async def _in_thread(call: Callable[[], _T]) -> _T:
-    """Call in a thread; a call that is cancelled is waited for all the same, since it holds the side."""
+    """Call in a thread. A cancelled call is waited for, because it uses the side."""
     running = asyncio.get_running_loop().run_in_executor(None, call)
     try:
         return await asyncio.shield(running)

@@ -9,12 +9,12 @@
 data     payloads back to back, from 104 + 40 * max_entries
 ```
 
-A seal is written over the one before the last, and only once the last is durable: so a crash leaves one of them whole,
-and two that are not whole are damage. The first one written after the segment was made lies away from the records, so
-that damage on end cannot hit it and the first record, and leave a seal that knows of neither.
+A seal overwrites the seal before the last, after the last is durable: a crash leaves one of them whole, and two damaged
+seals are damage. The first seal that is written after the creation is at the place away from the records, so that no
+contiguous damage hits both that seal and the first record, and leaves the older seal whole.
 
-Records ascend by index. A sealed segment is cut by one more seal with fewer entries: what lies behind these is ignored,
-and its room is given back when the segment is next rewritten.
+Records ascend by index. A sealed segment is truncated by one more seal with fewer entries: bytes behind these entries
+are ignored, and freed when the segment is rewritten.
 
 All numbers are little-endian. An entry's CRC-32 covers index, term, length and payload, in that order; the record
 also keeps the CRC-32 of the first three, so that one call over the payload finishes the check. Pure functions.
@@ -55,11 +55,11 @@ _BIG_ENDIAN = sys.byteorder == "big"
 
 @attrs.frozen
 class Header:
-    """What a segment is, fixed when it is created.
+    """The header of a segment, which never changes.
 
     Attributes:
-        number: the segment's number; equals the number in its file name.
-        limits: how large it may become; `limits.max_entries` fixes where the payloads begin.
+        number: the segment's number, as in its file name.
+        limits: of the segment; `limits.max_entries` determines the offset of the payloads.
     """
 
     number: int
@@ -73,14 +73,14 @@ class Header:
 
 @attrs.frozen
 class Seal:
-    """How much of a segment was durable when the seal was written; only ever written after an fsync.
+    """The durable part of a segment when the seal was written, after an fsync.
 
     Attributes:
-        entries: index records known durable.
+        entries: count of the durable index records.
         data_end: end of their payloads, an offset in the file.
-        index_crc: CRC-32 of those records' bytes.
-        sealed: nothing will be appended any more; the segment holds exactly these entries.
-        sequence: counts the seals of a segment; the highest one counts, and it says at which of the two places.
+        index_crc: CRC-32 of the bytes of these records.
+        sealed: whether the segment is complete, with exactly these entries.
+        sequence: number of the seal in its segment; the highest counts. It determines the seal's place.
     """
 
     entries: int
@@ -108,7 +108,7 @@ def encode_seal(seal: Seal) -> bytes:
 
 
 def encode_start(header: Header, *seals: Seal) -> bytes:
-    """The header and what stands at the places of the seals, zeros where none of `seals` belongs."""
+    """The header and the places of the seals, with zeros where `seals` has no seal."""
     start = bytearray(INDEX_START)
     start[:HEADER_BYTES] = encode_header(header)
     for seal in seals:
@@ -131,9 +131,9 @@ def decode_header(data: bytes, path: str) -> Header:
 
 
 def decode_seal(data: bytes) -> Seal | None:
-    """The seal that counts of those behind the header in `data`; `None` if neither checks out.
+    """The whole seal of the highest sequence in `data`; `None` if both are damaged.
 
-    One is overwritten in place, so a crash may tear it; the other then says what was known before.
+    A seal is overwritten in place, so that a crash may tear it; then the other seal counts.
     """
     found = [seal for place in range(HEADER_BYTES, INDEX_START, SEAL_BYTES)
              if (seal := _seal_at(data, place)) is not None]
@@ -157,7 +157,7 @@ def _sequence(seal: Seal) -> int:
 
 
 def head_crc(index: int, term: int, length: int) -> int:
-    """CRC-32 of an entry's index, term and length: where the check of its payload starts from."""
+    """CRC-32 of an entry's index, term and length: the start value of its payload's CRC."""
     return crc32(_ENTRY_HEAD.pack(index, term, length), 0)
 
 
@@ -182,7 +182,7 @@ class Columns:
 
 
 def head_crcs(first: int, term: int, lengths: Sequence[int]) -> Iterator[int]:
-    """`head_crc` of entries of consecutive indexes and one term. Without a step of the interpreter for each."""
+    """`head_crc` of entries with consecutive indexes and one term, without interpreter steps for each."""
     return map(crc32, map(_ENTRY_HEAD.pack, range(first, first + len(lengths)), repeat(term), lengths), repeat(0))
 
 
@@ -213,14 +213,14 @@ def encode_records(columns: Columns) -> bytes:
 
 
 def indexes_of(region: bytes) -> array[int]:
-    """The indexes alone of index records."""
+    """The indexes of index records."""
     words = array("Q")
     words.frombytes(region)
     return _little_endian(words[::_WORDS])
 
 
 def moved(region: bytes, offsets: Iterable[int]) -> memoryview:
-    """Index records that say other offsets."""
+    """Index records with other offsets."""
     words = array("Q")
     words.frombytes(region)
     words[3::_WORDS] = _little_endian(array("Q", offsets))
@@ -228,7 +228,7 @@ def moved(region: bytes, offsets: Iterable[int]) -> memoryview:
 
 
 def _little_endian(words: array[int]) -> array[int]:
-    """From this machine's order of bytes, or back to it."""
+    """Convert from this machine's byte order, or back."""
     if _BIG_ENDIAN:
         words = words[:]
         words.byteswap()
@@ -236,7 +236,7 @@ def _little_endian(words: array[int]) -> array[int]:
 
 
 def first_bad_head(columns: Columns) -> int:
-    """Position of the first record whose own CRC fails, or -1: names the place once a region's CRC has failed."""
+    """Position of the first record whose own CRC fails, or -1; to locate the damage in a region whose CRC fails."""
     for position in range(len(columns)):
         head = head_crc(columns.indexes[position], columns.terms[position], columns.lengths[position])
         if head != columns.heads[position]:

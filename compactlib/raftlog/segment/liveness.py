@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet, merge_positions
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.model.refs import asked_refs
+from compactlib.raftlog.model.refs import refs_holding
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.index import SegmentIndex, is_uniform, picked
@@ -83,7 +83,7 @@ def require_live(live: IndexSet, before: SnapshotMeta | None, refs: Sequence[Seg
         LiveIndexMissing: some are missing; says how many, and the first.
     """
     risen = live.at_most(before.index) - before.live if before is not None else IndexSet()
-    found = [here & held(ref) for ref, here in asked_refs(refs, live)]
+    found = [here & held(ref) for ref, here in refs_holding(refs, live)]
     missing = risen | (live - IndexSet().union(*found) - elsewhere)
     if missing:
         raise LiveIndexMissing(f"{len(missing)} of {len(live)} live indexes are in no segment or died before, the "

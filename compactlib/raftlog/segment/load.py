@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening a segment file: which entries are there, and how its end was left.
+"""Loads the header and the index of a segment file, and finds a torn tail.
 
-What a seal covers was durable: the CRC over those index records must hold. Behind the seal of a segment that is still
-open, entries count up to the first that is not whole, by its own CRCs: the rest is a tail that a crash has torn.
+The index records that a seal covers were durable: their CRC must hold. Behind the seal of an unsealed segment, entries
+count up to the first incomplete entry, by their own CRCs: the rest is a tail that a crash has torn.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _RA_MAGIC = b"RASG"
 
 @attrs.frozen
 class LoadedSegment:
-    """What a segment file says of itself, checked as far as its index goes.
+    """The checked header, seal and index of a segment file.
 
     Attributes:
-        index: the entries that count.
-        header: its header.
-        seal: the one that counts: what is known to be durable, and whether anything may be appended.
-        data_end: where the last payload ends.
+        index: of the entries that count.
+        header: of the segment.
+        seal: the newest whole seal.
+        data_end: offset of the end of the last payload.
         index_crc: CRC-32 of the index records.
-        torn_records: index records behind the whole entries, which are incomplete or whose payload is.
-        is_torn: whether anything lies behind the whole entries; none of it was ever confirmed as durable.
+        torn_records: count of index records behind the whole entries, incomplete or with an incomplete payload.
+        is_torn: whether there are bytes behind the whole entries; they were never acknowledged.
     """
 
     index: SegmentIndex
@@ -52,17 +52,17 @@ class LoadedSegment:
 
 
 def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: int | None = None) -> LoadedSegment:
-    """Read a segment's header and index, and check what can be checked without its payloads.
+    """Read and check a segment's header and index, without payloads behind the seal's place.
 
     Args:
         descriptor: the file, open for reading.
         path: its name, for messages.
-        tail: a file that was not sealed may end in entries that were never confirmed: `"cut"` leaves out those that
-            are not whole (right for the newest segment), `"refuse"` takes an unsealed file for damaged.
-        number: the number in the file's name, to be compared with the header's.
+        tail: an unsealed file may end in entries that were never acknowledged: `"cut"` leaves out incomplete entries,
+            for the newest segment; `"refuse"` raises `CorruptData` for an unsealed file.
+        number: the number in the file's name, which the header must have.
 
     Raises:
-        CorruptData: the file is damaged; says where.
+        CorruptData: the file is damaged; the message has the place.
         Unsupported: the format version is unknown, or it is a file of RabbitMQ Ra.
     """
     header, seal = _start_of(descriptor, path, number)
@@ -71,7 +71,7 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
                           found="two damaged seals" if seal is None else "one left open, by the seal that is whole")
     size = os.fstat(descriptor).st_size
     if seal is None:
-        # No crash damages both, and nothing says what was durable of what is there.
+        # No crash damages both seals, and without a seal the durable size is not known.
         if size > header.data_start or _records_from(descriptor, native.INDEX_START, header.data_start):
             raise CorruptData(path=path, offset=native.HEADER_BYTES, found="two damaged seals before entries",
                               expected="one that says how many entries were durable; a crash damages one at most")
@@ -82,13 +82,13 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
     if not seal.sealed:
         return _with_tail(descriptor, header, seal, region, size)
     index = SegmentIndex.of(records)
-    # Of one that was cut, what lies behind the cut takes room until it is rewritten.
+    # In a truncated segment, the truncated payloads take room until it is rewritten.
     index.data_bytes = max(index.data_bytes, size - header.data_start)
     return LoadedSegment(index, header, seal, seal.data_end, seal.index_crc)
 
 
 def sealed_records(descriptor: int, path: str) -> bytes | None:
-    """The index records, as they lie in the file, of a segment that is sealed; `None` if it is not.
+    """The bytes of the index records of a sealed segment; `None` if it is not sealed.
 
     Raises:
         CorruptData, Unsupported: as `load_segment`.

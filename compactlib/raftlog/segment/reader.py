@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading one segment file: single entries, many, or all, each with its checksum verified."""
+"""`SegmentReader`: reads single, many or all entries of a segment file, and verifies their checksums."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _pread = os.pread
 
 
 class SegmentReader(ReadDescriptor):
-    """A segment file open for reading. Threads may share one.
+    """An open segment file. Threads may share it.
 
-    The file is closed when the last reference goes, so a reader dropped from a cache stays usable for a caller that
-    still reads through it.
+    The file is closed with the last reference, so that a reader that was dropped from a cache stays usable for a
+    running read.
 
     Args:
-        path: the file; a symbolic link left by a compaction leads to the segment that took its entries.
-        tail: what an unsealed end means, see `load_segment`.
-        number: the number that the header must have, if that is known.
+        path: the file; or a compaction's symbolic link to the merged segment.
+        tail: the rule for an unsealed segment, see `load_segment`.
+        number: the number that the header must have; `None` if it is not known.
 
     Raises:
         CorruptData: the header or the index is damaged.
@@ -58,7 +58,7 @@ class SegmentReader(ReadDescriptor):
 
     @classmethod
     def following(cls, path: StrPath, index: SegmentIndex) -> SegmentReader:
-        """A reader that answers from the `index` of the segment's writer, so that it sees what was just flushed."""
+        """A reader with the `index` of the segment's writer, so that it finds all flushed entries."""
         reader = cls(path)
         reader._follow(index)
         return reader
@@ -69,7 +69,7 @@ class SegmentReader(ReadDescriptor):
 
     @property
     def path(self) -> str:
-        """The name it was opened under."""
+        """The path with which it was opened."""
         return self._path
 
     def fileno(self) -> int:
@@ -87,15 +87,15 @@ class SegmentReader(ReadDescriptor):
         return StorageError.from_os(error, "read", self._path)
 
     def read(self, index: int) -> Entry | None:
-        """The entry of `index`, or `None` if the segment does not hold it. One `pread`.
+        """The entry of `index`, or `None` if the segment lacks it. One `pread`.
 
         Raises:
             CorruptData: the entry's checksum fails.
             Closed: the reader was closed.
         """
         indexes, terms, offsets, lengths, heads, crcs = self._columns
-        # The guess of `SegmentIndex.find`, written out: this is the path of every random read. Below the first index
-        # it counts from the end, where no index is as low.
+        # The guess of `SegmentIndex.find`, inlined: the path of every random read. Below the first index the position
+        # is negative and counts from the end, where the indexes are higher.
         try:
             position = index - indexes[0]
             is_there = indexes[position] == index
@@ -111,13 +111,13 @@ class SegmentReader(ReadDescriptor):
         except OSError as error:
             raise self._refused(error) from error
         if crc32(payload, heads[position]) != crcs[position] or len(payload) != length:
-            payload = look_again(self.fileno(), self._path, self.index.columns, position)
+            payload = read_again(self.fileno(), self._path, self.index.columns, position)
         return entry_of((index, terms[position], payload))
 
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
-        """Answer each of `indexes` (strictly ascending), in order; neighbours in the file are read together.
+        """Iterate over the answers for `indexes` (strictly ascending); neighbours in the file are read together.
 
-        A damaged entry is answered as `DamagedEntry`, an index that the segment does not hold as `MissingEntry`.
+        A damaged entry is a `DamagedEntry`, an index that the segment lacks a `MissingEntry`.
 
         Raises:
             Unsorted: the indexes do not ascend.
@@ -129,7 +129,7 @@ class SegmentReader(ReadDescriptor):
             yield MissingEntry(index) if position < 0 else next(answers)
 
     def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | DamagedEntry]:
-        """Every entry from `first` to `last`, ascending; damaged ones as `DamagedEntry`."""
+        """Every entry from `first` to `last`, ascending; a damaged entry as `DamagedEntry`."""
         return self.answers_at(self.index.positions_between(first, last))
 
     def answers_at(self, positions: Sequence[int]) -> Iterator[Entry | DamagedEntry]:
@@ -145,15 +145,15 @@ class SegmentReader(ReadDescriptor):
                 yield DamagedEntry(entry.index, self._damage_at(position)) if position in damaged else entry
 
     def damaged_entries(self) -> list[CorruptData]:
-        """Read everything and list what fails its checksum."""
+        """Read every entry, and list those whose checksum fails."""
         return [self._damage_at(position) for _, _, damaged in self._spans(range(len(self.index)))
                 for position in sorted(damaged)]
 
     def _spans(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], Sequence[memoryview], set[int]]]:
         """Read and check the payloads at ascending positions of the index, physical neighbours together.
 
-        Gives for each span its positions, a view of each payload (valid until the next span), and which of the
-        positions are damaged. One system call a span of up to 1 MiB; memory is one span, or the largest entry.
+        Yields for each span its positions, a view of each payload (valid until the next span), and the damaged
+        positions. A system call reads a span of up to 1 MiB; memory is a span, or the largest entry.
         """
         columns = self.index.columns
         offsets, lengths = picked(columns.offsets, positions), picked(columns.lengths, positions)
@@ -182,7 +182,7 @@ class SegmentReader(ReadDescriptor):
             yield part, payloads, damaged
 
     def _damage_at(self, position: int) -> CorruptData:
-        """The error that describes a damaged entry, read anew."""
+        """The error of a damaged entry, which is read again."""
         columns = self.index.columns
         try:
             payload = read_exactly(self.fileno(), columns.lengths[position], columns.offsets[position])
@@ -195,10 +195,10 @@ class SegmentReader(ReadDescriptor):
 
 
 def read_spans(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Cut ascending byte ranges into spans `(i, j)` of positions that are read with one call each.
+    """Split ascending byte ranges into spans `(i, j)` of positions, each of which is read with a single call.
 
-    Reading over a gap of up to 16 KiB is cheaper than another call. No span is longer than 1 MiB, unless it is one
-    entry that is. O(n), in C but for the cuts.
+    Reading a gap of up to 16 KiB is cheaper than another call. No span is longer than 1 MiB, unless it is a single
+    entry. O(n), in C but for the splits.
     """
     gaps = map(sub, islice(starts, 1, None), ends)
     cuts = list(compress(count(1), map(gt, gaps, repeat(MAX_GAP_BYTES))))
@@ -209,11 +209,11 @@ def read_spans(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int
             first = split
 
 
-def look_again(descriptor: int, path: str, columns: Columns, position: int) -> bytes:
-    """Read one payload again of which a checksum failed: a read may have come back short.
+def read_again(descriptor: int, path: str, columns: Columns, position: int) -> bytes:
+    """Read a payload again whose checksum failed: the first read may have been short.
 
     Raises:
-        CorruptData: it is damaged.
+        CorruptData: the payload is damaged.
         OSError: reading failed.
     """
     length, crc = columns.lengths[position], columns.crcs[position]

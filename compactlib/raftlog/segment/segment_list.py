@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The segments of a log in order, the row of its snapshot, the open files behind them, and the leases of readers.
 
-Ranges are disjoint and ascend with the numbers. The list is one immutable value that a change replaces as a whole, so
-that a read takes no lock; whoever finds that a file has gone reads the list anew.
+Invariant: ranges are disjoint and ascend with the numbers. The list is an immutable value that a change replaces as a
+whole, so that a read takes no lock. A reader that finds a file removed re-reads the list.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _MAX_LISTINGS = 100
 
 @attrs.frozen
 class KnownSegment:
-    """What is remembered of a segment without reading it again.
+    """The facts of a segment that the list keeps in memory.
 
     Attributes:
         ref: its number and its range.
         entries: index records in the file.
-        data_bytes: payload bytes in the file, those behind a cut included.
-        is_dense: whether it holds every index of its range.
+        data_bytes: payload bytes in the file, truncated entries included.
+        is_dense: whether it has every index of its range.
     """
 
     ref: SegmentRef
@@ -51,7 +51,7 @@ class KnownSegment:
 
     @classmethod
     def of(cls, number: int, index: SegmentIndex) -> KnownSegment | None:
-        """What to remember of a segment with this index; `None` if it holds nothing."""
+        """The facts of a segment with this index; `None` if it is empty."""
         if not len(index):
             return None
         return cls(SegmentRef(number, index.first, index.last), len(index), index.data_bytes, index.is_dense)
@@ -73,11 +73,12 @@ class _View:
 
 
 class OpenFiles:
-    """Bounds how many segments are open for reading, in all logs that share it, and how many of their index records are
-    in memory (about 2 million). The one that was opened first goes first. Threads may share it.
+    """Bounds the files open for reading in all logs that share it, and their index records in memory (about 2 million).
+
+    The file that was opened first is closed first. Thread-safe.
 
     Args:
-        most: how many files.
+        most: limit of the files.
     """
 
     def __init__(self, most: int) -> None:
@@ -86,7 +87,7 @@ class OpenFiles:
         self._entries: dict[tuple[SegmentList, int], int] = {}
 
     def opened(self, segments: SegmentList, number: int, entries: int) -> None:
-        """Count a file, and let others go if there are too many."""
+        """Count a file, and close others above the limit."""
         with self._lock:
             self._entries[segments, number] = entries
             while len(self._entries) > 1 and (len(self._entries) > self._most
@@ -96,7 +97,7 @@ class OpenFiles:
                 oldest.readers.pop(place, None)
 
     def closed(self, segments: SegmentList, numbers: Iterable[int]) -> None:
-        """Let files of one log go."""
+        """Close files of a log."""
         with self._lock:
             for number in numbers:
                 self._entries.pop((segments, number), None)
@@ -104,19 +105,19 @@ class OpenFiles:
 
 
 class Releasable(Protocol):
-    """What pins entries."""
+    """The holder of pins."""
 
     def release(self) -> None:
-        """Let them go."""
+        """Release the pinned entries."""
 
 
 class SegmentList:
-    """Which segment answers for which index, and an open reader for each that is asked.
+    """The segments of a log, and an open reader for each segment that is read.
 
-    Threads may read while one of them changes the list: a change is one assignment.
+    Threads may read while another thread changes the list: a change is a single assignment.
 
     Args:
-        folder: where the segments are.
+        folder: of the segments.
         known: the segments, oldest first.
         row: the snapshot in force.
         open_files: bounds the readers that are kept open.
@@ -124,7 +125,7 @@ class SegmentList:
     Attributes:
         folder: as given.
         row: as given; a later one is assigned.
-        readers: those that are open, by number.
+        readers: the open readers, by number.
     """
 
     def __init__(self, folder: StrPath, known: Iterable[KnownSegment] = (), row: SnapshotMeta | None = None, *,
@@ -134,7 +135,7 @@ class SegmentList:
         self.readers: dict[int, SegmentReader] = {}
         self._open_files = OpenFiles(DEFAULT_MAX_OPEN) if open_files is None else open_files
         self._view = _View.of(known)
-        # Guards the leases, and the change of the list with its number.
+        # Guards the leases, and the list with its epoch.
         self._lock = threading.Lock()
         self._changes = itertools.count(1)
         self._epoch = 0
@@ -148,20 +149,20 @@ class SegmentList:
         return self._view.refs
 
     def known(self) -> tuple[KnownSegment, ...]:
-        """What is remembered of each segment, oldest first."""
+        """The facts of each segment, oldest first."""
         return tuple(self._view.known.values())
 
     def known_of(self, number: int) -> KnownSegment | None:
-        """What is remembered of one segment; `None` if it is not listed."""
+        """The facts of a segment; `None` if it is not listed."""
         return self._view.known.get(number)
 
-    # -- asking for an index
+    # -- reads
 
     def read(self, index: int) -> Entry | None:
-        """The entry of `index`, or `None` if no segment holds it.
+        """The entry of `index`, or `None` if no segment has it.
 
         Raises:
-            NotFound: a segment has gone meanwhile; read again.
+            NotFound: a segment was removed; re-read the list.
             CorruptData: the entry or its segment is damaged.
         """
         view = self._view
@@ -173,11 +174,11 @@ class SegmentList:
         return (self.reader(number) if reader is None else reader).read(index)
 
     def index_of(self, number: int) -> SegmentIndex:
-        """The index of a segment; raises what `reader` does."""
+        """The index of a segment; raises as `reader`."""
         return self.reader(number).index
 
     def term_of(self, index: int) -> int | None:
-        """The term of the entry of `index`, dead or not, `None` if no segment holds it. Raises what `reader` does."""
+        """The term of the entry of `index`, dead or not, `None` if no segment has it. Raises as `reader`."""
         ref = next_ref(self.refs, index)
         if ref is None or ref.first > index:
             return None
@@ -186,7 +187,7 @@ class SegmentList:
         return None if position < 0 else found.columns.terms[position]
 
     def next_index(self, index: int) -> int | None:
-        """The lowest index from `index` on that is held, dead or not; `None` if there is none."""
+        """The lowest index >= `index` in a segment, dead or not; `None` without any."""
         refs = self.refs
         while (ref := next_ref(refs, index)) is not None:
             found = self.index_of(ref.number)
@@ -197,7 +198,7 @@ class SegmentList:
         return None
 
     def matching(self, first: int, last: int, term: int) -> int:
-        """How many entries from `first` on, up to `last`, are held with this term: for a replay. O(entries), in C."""
+        """Count the entries in `first..last`, from `first` on, that have this term. O(entries), in C."""
         matched = 0
         refs = self.refs
         while first + matched <= last and (ref := next_ref(refs, first + matched)) is not None:
@@ -218,11 +219,11 @@ class SegmentList:
     # -- open readers
 
     def reader(self, number: int) -> SegmentReader:
-        """The open reader of a segment; opens it. A segment that was merged into another leads there through its link.
+        """The open reader of a segment, opened if necessary; that of the merged segment, if it was merged.
 
         Raises:
-            NotFound: the file is gone; the list has changed meanwhile.
-            CorruptData, Unsupported, StorageError: it cannot be opened.
+            NotFound: the file was removed; the list has changed.
+            CorruptData, Unsupported, StorageError: the segment cannot be opened.
             Closed: the log was closed.
         """
         while True:
@@ -240,9 +241,9 @@ class SegmentList:
                     continue
                 raise
             if known is not None and (not len(reader.index) or reader.index.last < known.ref.last):
-                raise NotFound(f"segment {number} of {self.folder} was cut or rewritten; read the list again")
+                raise NotFound(f"segment {number} of {self.folder} was cut or rewritten; re-read the list")
             with self._lock:
-                # After a change the name may lead elsewhere: what was opened before it must not be kept.
+                # After a change the name may be of another file: a reader opened before is not kept.
                 if epoch != self._epoch or self._closed:
                     continue
                 self.readers[number] = reader
@@ -252,9 +253,9 @@ class SegmentList:
     # -- changes
 
     def _show(self, view: _View, gone: Iterable[int] = ()) -> None:
-        """Put another list in the place of the present one, and open the segments `gone` anew when they are asked for.
+        """Replace the list, and close the readers of the segments `gone`, whose files have changed.
 
-        The list comes before its number: a lease taken between the two holds more than it must, never less.
+        The list is assigned before its epoch: a lease taken in between leases more than it must, never less.
         """
         with self._lock:
             self._view = view
@@ -264,10 +265,10 @@ class SegmentList:
     # -- leases
 
     def lease(self, since: float | None = None) -> Lease:
-        """Keep every file that can be read now from being removed by a compaction until the lease is released.
+        """Keep compactions from removing any current file until the lease is released.
 
         Args:
-            since: now, in seconds since the epoch, for a lease of a host's.
+            since: the current time, in seconds since the epoch, for a host's lease; `None` for a read's.
         """
         with self._lock:
             lease = Lease(self, self._epoch, since)
@@ -275,55 +276,55 @@ class SegmentList:
         return lease
 
     def is_leased(self, epoch: int) -> bool:
-        """Whether a lease is held that was taken before the change number `epoch`."""
+        """Whether a lease exists that was taken before the change number `epoch`."""
         with self._lock:
             return any(lease.epoch < epoch for lease in self._leases)
 
     def oldest_lease(self) -> float | None:
-        """Since when the oldest lease of a host's is held, in seconds since the epoch."""
+        """The time of the oldest host's lease, in seconds since the epoch; `None` without any."""
         with self._lock:
             return min((lease.since for lease in self._leases if lease.since is not None), default=None)
 
     def release(self, lease: Lease) -> None:
-        """Let a lease go; again does nothing."""
+        """Release a lease; idempotent."""
         with self._lock:
             self._leases.discard(lease)
 
     # -- pins
 
     def pin(self, holder: Releasable, indexes: IndexSet) -> None:
-        """Have compactions keep entries as if they were live, until `unpin` of the same holder."""
+        """Let compactions keep entries as if they were live, until `unpin` of the same holder."""
         self._pins[holder] = indexes
 
     def unpin(self, holder: Releasable) -> None:
-        """Let them go; again does nothing."""
+        """Release the entries of a holder; idempotent."""
         self._pins.pop(holder, None)
 
     @property
     def pins(self) -> tuple[Releasable, ...]:
-        """Who pins entries."""
+        """The holders of pins."""
         return tuple(self._pins)
 
     @property
     def pinned(self) -> IndexSet:
-        """What is pinned."""
+        """The pinned indexes."""
         return IndexSet().union(*list(self._pins.values()))
 
     def close(self) -> None:
-        """Let all readers go; none is opened any more, for a scan that was left half-way either."""
+        """Close all readers. No reader is opened later, also for an unfinished scan."""
         with self._lock:
             self._closed = True
             self._open_files.closed(self, list(self.readers))
 
 
 class Lease:
-    """Holds files in place for a reader, in this process. A context manager; releasing again does nothing.
+    """Keeps files for a reader in this process. A context manager.
 
-    A truncation does not wait for leases: what it removes was never committed.
+    A truncation does not wait for leases: its entries were never committed.
 
     Attributes:
-        epoch: after which change of the list it was taken.
-        since: when, in seconds since the epoch; `None` of one that a read takes for itself.
+        epoch: number of the last change of the list when it was taken.
+        since: when a host took it, in seconds since the epoch; `None` of a read's lease.
     """
 
     def __init__(self, segments: SegmentList, epoch: int, since: float | None) -> None:
@@ -332,7 +333,7 @@ class Lease:
         self.since = since
 
     def release(self) -> None:
-        """Let the files go; what was waiting for it is removed by the next compaction or `reclaim`."""
+        """Release the files, idempotent; the next compaction or `reclaim` removes those that waited for it."""
         self._segments.release(self)
 
     def __enter__(self) -> Lease:
@@ -353,12 +354,12 @@ class FolderContents:
     """The segments in a folder.
 
     Attributes:
-        known: those that hold entries, oldest first, with disjoint ranges.
-        empty: numbers of those that hold none, the newest aside.
-        inside: numbers of those of which an older one holds all that is alive, each with that one's.
-        unsealed: number of one that is not the newest, and not sealed: a crash came in the middle of a truncation.
-        newest: the open reader of the newest; it may hold no entry. `None` if there is no segment.
-        number: the newest one's, 0 if there is none.
+        known: segments with entries, oldest first, with disjoint ranges.
+        empty: numbers of empty segments, without the newest.
+        inside: numbers of segments whose live entries are all in an older segment, with the number of that.
+        unsealed: number of an unsealed segment that is not the newest, after a crash during a truncation.
+        newest: the open reader of the newest segment, which may be empty. `None` if there is no segment.
+        number: of the newest segment, 0 if there is no segment.
     """
 
     known: tuple[KnownSegment, ...]
@@ -370,9 +371,9 @@ class FolderContents:
 
 
 def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
-    """Open every segment and learn what it holds. Costs one read of each segment's index.
+    """Open every segment, and read its index.
 
-    A file that a compaction in another process removes meanwhile is no error: the folder is listed anew.
+    If a compaction in another process removes a file during that, the folder is listed again.
 
     Args:
         folder: the log's.
@@ -380,8 +381,8 @@ def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
 
     Raises:
         CorruptData, Unsupported: a segment is damaged or of an unknown version.
-        NotFound: files kept vanishing while they were opened.
-        StorageError: one cannot be read.
+        NotFound: files were removed during each of many attempts.
+        StorageError: a segment cannot be read.
     """
     for _ in range(_MAX_LISTINGS - 1):
         try:
@@ -408,21 +409,22 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
             empty.append(number)
         elif number != numbers[-1] and not reader.loaded.seal.sealed:
             unsealed = number
-        # Behind one that is not sealed only an empty one can be, which a truncation has just begun.
+        # Behind an unsealed segment there is at most an empty segment, which a truncation has begun.
         may_be_unsealed = may_be_unsealed and segment is None
     if gone := set(numbers).difference(list_segments(folder)):
-        # A truncation in another process may have been read half before it and half after it.
-        raise NotFound(f"segments {sorted(gone)} of {os.fspath(folder)} went while the folder was read; read it again")
+        # The folder may have been read partly before and partly after a truncation by its owner.
+        raise NotFound(f"segments {sorted(gone)} of {os.fspath(folder)} were removed while the folder was read; read "
+                       f"it again")
     kept, inside = _disjoint(folder, known[::-1], row)
     return FolderContents(tuple(kept), tuple(empty), inside, unsealed, newest, numbers[-1] if numbers else 0)
 
 
 def _disjoint(folder: StrPath, known: Sequence[KnownSegment],
               row: SnapshotMeta | None) -> tuple[list[KnownSegment], dict[int, int]]:
-    """The segments of a log, oldest first; and those that lie in the range of an older one, each with that one.
+    """The segments of a log, oldest first; and the segments within the range of an older segment, with its number.
 
-    A merged segment reaches from its first member to its last. What lies in between, and may be there after a crash, is
-    another member, or was dropped: the merged one holds all of it that is alive.
+    A merged segment reaches from its first member to its last. After a crash, there may be segments within that range:
+    other members, or dropped segments. The merged segment has all of their live entries.
     """
     kept: list[KnownSegment] = []
     inside: dict[int, int] = {}
@@ -444,7 +446,7 @@ def _disjoint(folder: StrPath, known: Sequence[KnownSegment],
 
 
 def list_segments(folder: StrPath) -> list[int]:
-    """The numbers of the segments in a folder, ascending; those merged into others are left out, linked yet or not.
+    """The numbers of the segments in a folder, ascending, without merged members, linked yet or not.
 
     Raises:
         StorageError: the folder cannot be read.
@@ -458,11 +460,11 @@ def list_segments(folder: StrPath) -> list[int]:
 
 
 def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> SegmentReader:
-    """Open segment `number`, or the one it was merged into.
+    """Open segment `number`, or the segment into which it was merged.
 
     Raises:
         NotFound: there is no such file.
-        CorruptData, Unsupported, StorageError: it cannot be opened.
+        CorruptData, Unsupported, StorageError: the segment cannot be opened.
     """
     path = os.path.join(folder, segment_name(number))
     merged = os.path.islink(path)
@@ -470,16 +472,15 @@ def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> Segme
         return SegmentReader(path, tail="cut" if newest else "refuse", number=None if merged else number)
     except (CorruptData, StorageError) as error:
         if not merged and os.path.islink(path):
-            # It became a link between the two calls.
+            # A compaction has replaced it by a link between the two calls.
             return open_segment(folder, number)
         if isinstance(error, CorruptData) or error.errno != errno.ENOENT:
             raise
-        raise NotFound(f"segment {path} is gone; read the index again") from error
+        raise NotFound(f"segment {path} was removed; read the entry again") from error
 
 
 def file_bytes(folder: StrPath, number: int) -> int:
-    """The size of a segment's own file; 0 if it was removed by hand: dropping that is still right, and copying from it
-    fails by name.
+    """The size of a segment's file; 0 if it was removed by hand: it can be dropped, and copying from it raises.
 
     Raises:
         StorageError: the disk refused.
@@ -489,9 +490,9 @@ def file_bytes(folder: StrPath, number: int) -> int:
 
 
 def is_committed(folder: StrPath, members: Sequence[int]) -> bool:
-    """Whether the leader's own name (not a link) leads to the new file of a group, durably or not.
+    """Whether the leader's name, which is not a symbolic link, is a hard link of a group's new file, durably or not.
 
-    A link count of 2 alone says nothing: the second name may be `1.segment.swap`, or the private one.
+    A link count of 2 alone is no proof: the second name may be `1.segment.swap`, or the private name.
 
     Raises:
         StorageError: the disk refused.

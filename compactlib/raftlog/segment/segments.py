@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The segments of a log that is open for writing: append, sync, truncate, drop, replace.
 
-Entries are appended to the newest segment, which is sealed when it is full. A number is never given twice, and nothing
-is appended to a file that was ever sealed.
+Entries are appended to the newest segment, which is sealed when it is full. A number is never used twice, and nothing
+is appended to a file that was sealed once.
 
-**Truncation** leaves no file with what was cut, in three steps, each durable before the next:
+**Truncation** leaves no file with truncated entries, in three steps, each durable before the next:
 
 (a) create the next segment, empty. It needs room; if there is none, nothing has changed;
 (b) remove the segments that begin above the cut, newest first, so that a crash leaves a prefix of the log;
-(c) end the segment that holds the cut by one more seal, with fewer entries.
+(c) end the segment with the cut by one more seal, with fewer entries.
 
-So an empty newest segment may lie behind one that is not sealed: a crash came between. Opening seals that one, and
-appends to the empty one. Whether the cut has happened is for the caller to know: a store's WAL says so, and the cut is
-then made again. A log without a WAL is a prefix of what it was.
+After a crash between these steps an empty newest segment is behind an unsealed segment. Opening seals the latter, and
+appends to the empty segment. Opening also syncs the last seal: a killed owner may have written it without a sync. A
+store's WAL has the truncation, and opening the store repeats it; a log without a WAL is then a prefix of what it was.
 
-A truncation concerns what was never committed and lies above the snapshot, a compaction only segments at or below it:
-they never change the same file.
+Invariant: a truncation changes segments above the snapshot, a compaction segments at or below it, so that they never
+change the same file.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _BEYOND = MAX_INDEX + 1
 
 @attrs.frozen
 class _Dropped:
-    """A segment that is not listed any more, and whose file is still there.
+    """A dropped segment whose file exists.
 
     Attributes:
-        number: the segment.
-        epoch: the list's when it was taken out.
-        since: when that was, in seconds since the epoch.
+        number: of the segment.
+        epoch: of the list without it.
+        since: time of the drop, in seconds since the epoch.
     """
 
     number: int
@@ -59,20 +59,20 @@ class _Dropped:
 
 
 class Segments(SegmentList):
-    """The segments of a log, with the one that is appended to. Changes take the lock of `guard`.
+    """The segments of a log, with the active segment. Changes take the lock of `guard`.
 
-    What fails in a change closes the log, unless it says otherwise. Reads of older segments take no lock.
+    A failed change closes the log, unless its method says otherwise. Reads of older segments take no lock.
 
     Args:
         files: the disk.
-        folder: the log's folder, locked by this process, with no compaction under way.
-        limits: for segments to be created.
+        folder: the log's folder, locked by this process, without a running compaction.
+        limits: of new segments.
         guard: of the log.
         row: the snapshot in force.
-        open_files: bounds the readers that are kept open.
+        open_files: bounds the open readers.
 
     Attributes:
-        torn_entries: entries that were cut off at the end when the log was opened.
+        torn_entries: count of entries that the opening has cut off at the end.
     """
 
     def __init__(self, files: Files, folder: str, limits: SegmentLimits, guard: Guard, row: SnapshotMeta | None, *,
@@ -83,11 +83,11 @@ class Segments(SegmentList):
         self._limits = limits
         self._guard = guard
         self._writer: SegmentWriter | None = None
-        # Reads the file of the newest segment by the index of its writer.
+        # Reads the file of the active segment with the index of its writer.
         self._newest_reader: SegmentReader | None = None
-        # The next segment, when a truncation has begun it and was not carried out.
+        # The next segment, created for a truncation that was not executed.
         self._successor: SegmentWriter | None = None
-        # From here on the newest segment answers.
+        # The first index of the active segment.
         self._newest_first = _BEYOND
         self._last = found.known[-1].ref.last if found.known else -1
         self._newest = found.number
@@ -99,21 +99,22 @@ class Segments(SegmentList):
                 writer.seal()
         self._begin(found.newest)
         for leader in set(found.inside.values()):
-            # Nothing is removed for a segment that cannot be read.
+            # No file is removed if its merged segment is damaged.
             for damage in self.reader(leader).damaged_entries():
                 raise damage
         self._drop([*found.empty, *found.inside], 0.0)
 
     def _begin(self, newest: SegmentReader | None) -> None:
-        """Go on with the newest segment that was found, or begin the first."""
+        """Continue the newest segment that was found, or begin the first."""
+        refs = self._view.refs
         if newest is None:
             self._use(self._create(1))
-        elif newest.loaded.seal.sealed:
-            # The process that wrote the seal may have ended before it was synced.
-            with contextlib.closing(self._files.open(newest.path)) as out:
-                out.sync()
-        else:
+        elif not newest.loaded.seal.sealed:
             self._use(self._reopened(self._newest))
+        if refs and (newest is None or newest.loaded.seal.sealed or not len(newest.index)):
+            # The process that wrote the last seal, or cut that segment, may have been killed before it synced it.
+            with contextlib.closing(self._files.open(os.path.join(self.folder, segment_name(refs[-1].number)))) as out:
+                out.sync()
 
     def _reopened(self, number: int) -> SegmentWriter:
         writer = SegmentWriter.open(self._files, self.folder, number)
@@ -133,29 +134,30 @@ class Segments(SegmentList):
         return self._last
 
     def append(self, index: int, term: int, payload: bytes) -> None:
-        """Append an entry whose numbers were checked. An index that is held takes back all from there on, durably.
+        """Append a checked entry. At or below the last index, it truncates the log there first, durably.
+
+        The caller holds the guard's lock.
 
         Raises:
             StorageError, Closed: the disk refused, or the log was closed.
         """
         guard = self._guard
-        with guard.lock:
-            if index <= self._last:
-                self.prepare_truncation()
-            guard.begin("an append")
-            if index <= self._last:
-                self._truncate(index - 1)
-            writer = self._writer
-            if writer is None or writer.is_full:
-                writer = self._roll()
-            writer.append(index, term, payload)
-            if index < self._newest_first:
-                self._newest_first = index
-            self._last = index
-            guard.done()
+        if index <= self._last:
+            self.prepare_truncation()
+        guard.begin("an append")
+        if index <= self._last:
+            self._truncate(index - 1)
+        writer = self._writer
+        if writer is None or writer.is_full:
+            writer = self._roll()
+        writer.append(index, term, payload)
+        if index < self._newest_first:
+            self._newest_first = index
+        self._last = index
+        guard.done()
 
     def append_run(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
-        """Append entries of consecutive indexes and one term, as `append` does; with few calls.
+        """Append entries of consecutive indexes and one term, as `append`; a few calls for any number.
 
         Raises:
             StorageError, Closed: as `append`.
@@ -179,7 +181,7 @@ class Segments(SegmentList):
             guard.done()
 
     def sync(self) -> None:
-        """Make every entry appended so far durable: one fsync, none if there is nothing new.
+        """Make all appended entries durable: one fsync, none without new entries.
 
         Raises:
             StorageError, Closed: as `append`.
@@ -192,7 +194,7 @@ class Segments(SegmentList):
             guard.done()
 
     def end_segment(self) -> None:
-        """End the newest segment, and begin the next one.
+        """Seal the active segment, and begin the next.
 
         Raises:
             StorageError, Closed: as `append`.
@@ -203,18 +205,18 @@ class Segments(SegmentList):
             self._guard.done()
 
     def take_back(self) -> None:
-        """End the newest segment at the last sync, after a `StorageError`; what was appended since is taken back whole.
+        """Truncate the active segment to the last sync, after a `StorageError`, and seal it.
 
         Needs no room; the next append begins another segment.
 
         Raises:
-            StorageError: the disk refuses that too: the log is closed.
+            StorageError: the disk refused that too; the log is closed.
         """
         with self._guard.lock:
             writer = self._writer
             if writer is not None:
                 known = KnownSegment.of(writer.number, writer.index.head(writer.synced_entries))
-                # Before the file: nobody reads what is taken back.
+                # Before the file: no read finds truncated entries.
                 self._writer = self._newest_reader = None
                 self._show(_View.of([*self._view.known.values(), *([] if known is None else [known])]))
                 self._newest_first, refs = _BEYOND, self._view.refs
@@ -228,17 +230,17 @@ class Segments(SegmentList):
             self._guard.undone()
 
     def _roll(self) -> SegmentWriter:
-        """Begin the next segment, unless the newest is empty; the one that is full becomes an older one, durably."""
+        """Seal the active segment durably, and begin the next; an empty active segment stays."""
         writer = self._writer
         if writer is not None:
             known = KnownSegment.of(writer.number, writer.index)
             if known is None:
                 return writer
-            # Sealed durably before its successor gets an entry: only the newest one that has any is ever torn.
+            # Sealed durably before its successor has entries: only the last segment with entries may be torn.
             writer.seal()
             writer.close()
             self._writer = self._newest_reader = None
-            # First the list: a read without the lock finds the segment in one of the two.
+            # The list first: a read without the lock finds the entry in the list or in the active segment.
             self._show(_View.of([*self._view.known.values(), known]))
             self._newest_first = _BEYOND
         successor = self._begin_successor()
@@ -252,13 +254,13 @@ class Segments(SegmentList):
 
     def _create(self, number: int) -> SegmentWriter:
         if look_at(os.path.join(self.folder, segment_name(number))) is not None:
-            # An earlier try created it, and the disk refused only the last sync.
+            # An earlier attempt has created it, and the disk refused only the last sync.
             self._files.sync_folder(self.folder)
             return SegmentWriter.open(self._files, self.folder, number)
         return SegmentWriter.create(self._files, self.folder, number, self._limits)
 
     def _use(self, writer: SegmentWriter) -> None:
-        """Append to this segment from now on."""
+        """Make `writer` the active segment."""
         self._writer, self._newest_reader, self._newest, self._successor = writer, None, writer.number, None
         index = writer.index
         self._newest_first = index.first if len(index) else _BEYOND
@@ -271,10 +273,10 @@ class Segments(SegmentList):
     # -- truncation
 
     def prepare_truncation(self) -> None:
-        """Step (a), for a caller that notes the cut durably before it calls `truncate`.
+        """Step (a), for a caller that records the truncation durably before it calls `truncate`.
 
         Raises:
-            StorageError: there is no room; nothing has changed, and the log stays open.
+            StorageError: the disk is full; nothing has changed, and the log stays open.
             Closed: as `append`.
         """
         with self._guard.lock:
@@ -288,7 +290,7 @@ class Segments(SegmentList):
             self._guard.done()
 
     def truncate(self, after: int) -> None:
-        """Take back every entry above `after`; durable when this returns, and no file holds them.
+        """Truncate every entry above `after`; durable when this returns, and no file has them.
 
         Raises:
             StorageError, Closed: as `append`; opening the log finds a prefix of it that ends at `after` or above.
@@ -317,7 +319,7 @@ class Segments(SegmentList):
             if cut is not None and cut.ref.number == writer.number:
                 writer.flush()
             writer.abandon()
-        # Before the files: who reads without the lock finds the file of what is listed.
+        # The list before the files: a read without the lock finds the files of all listed segments.
         self._show(_View.of(kept), [*removed, *([] if cut is None else [cut.ref.number])])
         self._use(successor)
         # Step (b).
@@ -328,7 +330,7 @@ class Segments(SegmentList):
         if cut is not None:
             cut_segment(self._files, self.folder, cut.ref.number, after)
 
-    # -- asking
+    # -- reads
 
     @property
     def refs(self) -> tuple[SegmentRef, ...]:
@@ -350,13 +352,13 @@ class Segments(SegmentList):
             return newest if newest is not None and newest.ref.number == number else super().known_of(number)
 
     def _known_newest(self) -> KnownSegment | None:
-        """What the segment holds that is appended to; `None` if nothing, or if there is no such."""
+        """The facts of the active segment; `None` if it is empty or there is none."""
         writer = self._writer
         return None if writer is None else KnownSegment.of(writer.number, writer.index)
 
     def read(self, index: int) -> Entry | None:
         if index < self._newest_first:
-            # As in `SegmentList.read`, without a call: this is the path of every random read.
+            # As `SegmentList.read`, inlined: the path of every random read.
             view = self._view
             place = bisect_right(view.firsts, index) - 1
             if place < 0 or view.refs[place].last < index:
@@ -368,7 +370,7 @@ class Segments(SegmentList):
             self._guard.require_open()
             writer = self._writer
             if index < self._newest_first or writer is None:
-                # It moved on while this thread waited.
+                # Another thread has begun a new segment before this thread had the lock.
                 return super().read(index)
             position = writer.index.find(index)
             if position < 0:
@@ -404,14 +406,14 @@ class Segments(SegmentList):
 
     @property
     def last_term(self) -> int | None:
-        """The term of the last entry of the segment that is appended to, `None` if it has none."""
+        """The term of the active segment's last entry, `None` if it is empty."""
         if self._writer is None or not len(self._writer.index):
             return None
         return self._writer.index.columns.terms[-1]
 
     @property
     def durability(self) -> tuple[int, int]:
-        """The last entry that is durable for sure, -1 if none is; and how many entries are not."""
+        """The last index that is certainly durable, -1 without any; and the count of entries that are not."""
         with self._guard.lock:
             writer, refs = self._writer, self._view.refs
             synced = 0 if writer is None else writer.synced_entries
@@ -483,10 +485,10 @@ class Segments(SegmentList):
     # -- ending
 
     def audit(self) -> None:
-        """Check that numbers and ranges ascend without overlap, and that the last index is the last one's.
+        """Check that numbers and ranges ascend without overlap, and that `last_index` is the last segment's.
 
         Raises:
-            AuditFailed: they do not; says which, with the numbers.
+            AuditFailed: an invariant is broken; the message has the numbers.
         """
         with self._guard.lock:
             refs = self.refs
@@ -497,7 +499,7 @@ class Segments(SegmentList):
                 raise AuditFailed(f"the last index is {self._last}, and the segments are {refs}")
 
     def close(self) -> None:
-        """Let all files go without another write; closing again does nothing."""
+        """Close all files without another write. Idempotent."""
         super().close()
         writers = [each for each in (self._writer, self._successor) if each is not None]
         self._newest_reader = None
@@ -505,7 +507,7 @@ class Segments(SegmentList):
             writer.abandon()
 
     def end(self) -> None:
-        """Sync, and close the log; a log that is closed is left as it is.
+        """Sync, and close the log; does nothing in a closed log.
 
         Raises:
             StorageError: the disk refused.

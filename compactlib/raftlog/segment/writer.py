@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing a segment file: entries are appended, made durable by `sync`, and ended by a seal.
+"""`SegmentWriter`: writes a segment file. Entries are appended, made durable by `sync`, and ended by a seal.
 
-Payloads are written before the index records that name them, and a seal says how much an fsync has covered. A seal is
-written to the place of the one before the last, after an fsync that covered the last: so a crash tears one at most.
+Payloads are written before their index records. A seal has the size that an fsync has covered. It is written to the
+place of the seal before the last, after an fsync that covered the last seal: so a crash tears at most one of them.
 
-A segment is never written again once it was sealed, with one exception: a cut (`cut_segment`) writes one more seal,
-with fewer entries. Nothing is overwritten by it, so a crash leaves all entries or those that were kept.
+A sealed segment is never written again, with an exception: a truncation (`cut_segment`) writes one more seal, with
+fewer entries. It overwrites no entry, so that a crash leaves all entries or those below the cut.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _JOINED_BYTES = 4096
 
 
 class SegmentWriter(Closing):
-    """The one writer of a segment. Used by one thread at a time. Make one with `create` or `open`.
+    """The writer of a segment, made by `create` or `open`. Not thread-safe.
 
-    Entries wait in memory until 1024 of them or 1 MiB have gathered, or `flush`, `sync` or `seal` is called; only
-    `sync` and `seal` make them durable. After a `StorageError` the file holds what the last sync covered and perhaps
-    more: it is opened again, or ended there with `take_back`.
+    Entries are buffered in memory up to 1024 entries or 1 MiB, or until `flush`, `sync` or `seal`; only `sync` and
+    `seal` make them durable. After a `StorageError` the file has the synced entries and perhaps more: open it again, or
+    truncate it to the synced entries with `take_back`.
 
     Attributes:
-        index: everything appended so far, flushed or not.
+        index: of all appended entries, flushed or not.
         header: of the segment.
-        torn_records: index records that `open` cut off.
+        torn_records: count of index records that `open` has cut off.
     """
 
     def __init__(self, out: OutFile, loaded: LoadedSegment) -> None:
@@ -57,7 +57,7 @@ class SegmentWriter(Closing):
         self._index_crc = loaded.index_crc
         self._payloads: list[bytes] = []
         self._records: list[bytes] = []
-        # What the last sync covered, as a seal says it; an entry found when the file was opened is not part of it.
+        # What the last sync of this writer has covered, as a seal.
         self._synced = native.Seal(0, loaded.header.data_start, 0, sealed=False, sequence=loaded.seal.sequence)
         self._is_open = True
         start = loaded.header.data_start
@@ -82,13 +82,11 @@ class SegmentWriter(Closing):
 
     @classmethod
     def open(cls, files: Files, folder: StrPath, number: int) -> SegmentWriter:
-        """Go on with segment `number`; a torn tail is cut back to the last whole entry, and that cut is made durable.
-
-        Its limits are those it was created with.
+        """Continue segment `number`, with the limits of its header; a torn tail is cut off durably.
 
         Raises:
             InvalidInput: the segment is sealed.
-            CorruptData: it is damaged in what was known to be durable.
+            CorruptData: it is damaged in its durable part.
             StorageError: the disk refused.
         """
         path = os.path.join(folder, segment_name(number))
@@ -106,7 +104,7 @@ class SegmentWriter(Closing):
 
     def _clear_tail(self, loaded: LoadedSegment) -> None:
         if loaded.torn_records:
-            # They may look whole again once entries of the same length are put before them.
+            # Zeroed: they would count again behind new entries of the same lengths.
             place = native.INDEX_START + len(self.index) * native.RECORD_BYTES
             self._out.write_at(place, [bytes(loaded.torn_records * native.RECORD_BYTES)])
         if loaded.is_torn:
@@ -130,21 +128,21 @@ class SegmentWriter(Closing):
 
     @property
     def is_full(self) -> bool:
-        """Whether the next entry belongs in a new segment: the index is used up, or the payloads exceed `max_bytes`."""
+        """Whether the next entry needs a new segment: the index is full, or the payloads exceed `max_bytes`."""
         return len(self.index) >= self.header.limits.max_entries or self._data_end > self._full_beyond
 
     @property
     def synced_entries(self) -> int:
-        """Entries that are durable."""
+        """Count of the durable entries."""
         return self._synced.entries
 
     def unflushed(self, position: int) -> bytes | None:
-        """The payload at a position of the index that only memory holds yet; `None` if the file holds it."""
+        """The buffered payload at a position of the index; `None` if it is in the file."""
         place = position - self._flushed_entries
         return self._payloads[place] if place >= 0 else None
 
     def append(self, index: int, term: int, payload: bytes) -> None:
-        """Add one entry above all others; it is valid, and the segment is not full. Gaps are allowed.
+        """Append a checked entry above the last index; the segment is not full. Gaps are allowed.
 
         Raises:
             StorageError: the disk refused a flush.
@@ -164,12 +162,12 @@ class SegmentWriter(Closing):
             self.flush()
 
     def append_run(self, first: int, term: int, payloads: Sequence[bytes]) -> int:
-        """Add entries of consecutive indexes and one term, until the segment is full; returns how many it took.
+        """Append entries of consecutive indexes and one term, until the segment is full; return their count.
 
-        As `append` for each, with a few calls for all.
+        As `append` for each entry, with a few calls for all.
         """
         if len(payloads) <= 1:
-            # Arrays of one cost twice as much.
+            # Arrays of a single element cost twice as much.
             for payload in payloads:
                 self.append(first, term, payload)
             return len(payloads)
@@ -180,11 +178,11 @@ class SegmentWriter(Closing):
         lengths = list(map(len, fitting))
         offsets = list(accumulate(lengths, initial=self._data_end))
         if offsets[-2] > self._full_beyond:
-            # An entry fits as long as those before it do not exceed the limit.
+            # An entry fits if its predecessors do not exceed the limit.
             count = bisect_right(offsets, self._full_beyond)
             fitting, lengths, offsets = fitting[:count], lengths[:count], offsets[:count + 1]
         end, heads = offsets.pop(), list(native.head_crcs(first, term, lengths))
-        # As arrays, once: what follows copies memory.
+        # As arrays: the following calls copy memory.
         columns = native.Columns(
             indexes=array("Q", range(first, first + len(lengths))), terms=array("Q", [term]) * len(lengths),
             offsets=array("Q", offsets), lengths=array("I", lengths),
@@ -228,11 +226,11 @@ class SegmentWriter(Closing):
             self._ahead_of_records.follow(self._out, native.INDEX_START + self._flushed_entries * native.RECORD_BYTES)
             self._ahead_of_payloads.follow(self._out, self._flushed_end)
             self._out.sync()
-            # Not synced in turn: an older seal only means that more is checked when the segment is opened.
+            # Not synced: with an older seal, opening the segment checks more entries.
             self._write_seal(sealed=False)
 
     def seal(self) -> None:
-        """Make everything durable and end the segment: nothing can be appended any more.
+        """Make everything durable and seal the segment: nothing is appended later.
 
         Raises:
             StorageError: the disk refused.
@@ -243,16 +241,16 @@ class SegmentWriter(Closing):
         self.flush()
         self._cut_zeros()
         self._out.sync()
-        # From here on nothing may be appended, whatever the disk says of the rest.
+        # From here on nothing is appended, also if the disk refuses the rest.
         self._is_open = False
         self._write_seal(sealed=True)
         self._out.sync()
 
     def take_back(self) -> None:
-        """End the segment with the entries that the last sync covered, durably. Needs no room.
+        """Truncate the segment to the synced entries and seal it, durably. Needs no room.
 
-        What was written but not synced may read back whole and be lost in a crash all the same, because a sync that
-        failed promises nothing. It may have lost the last seal, too: that one is written again in its own place.
+        After a failed fsync, written entries may be readable and yet be lost in a crash. The last seal may be lost,
+        too: it is written again to the same place.
 
         Raises:
             StorageError: the disk refused.
@@ -263,12 +261,12 @@ class SegmentWriter(Closing):
         self._out.sync()
 
     def _cut_zeros(self) -> None:
-        """A file that is left has nothing behind its payloads; what a crash leaves there is a torn tail."""
+        """Cut the zeros behind the payloads off the file, which would be a torn tail to the next opening."""
         if self._ahead_of_payloads.filled > self._flushed_end:
             self._out.truncate(self._flushed_end)
 
     def _write_seal(self, *, sealed: bool) -> None:
-        """Write the next seal, after an fsync that has covered the last one."""
+        """Write the next seal, after an fsync that has covered the last seal."""
         self._synced = self._seal_now(self._synced.sequence + 1)
         self._out.write_at(self._synced.place, [native.encode_seal(attrs.evolve(self._synced, sealed=sealed))])
 
@@ -276,10 +274,10 @@ class SegmentWriter(Closing):
         return native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, False, sequence)
 
     def close(self) -> None:
-        """Sync what can be synced and give up the file; closing again does nothing.
+        """Sync and close the file. Idempotent.
 
         Raises:
-            StorageError: the disk refused the last sync; the file is closed all the same.
+            StorageError: the disk refused the last sync; the file is closed nevertheless.
         """
         try:
             if self._is_open:
@@ -289,7 +287,7 @@ class SegmentWriter(Closing):
             self.abandon()
 
     def abandon(self) -> None:
-        """Give up the file without another write; what was not synced may be lost."""
+        """Close the file without another write; entries that were not synced may be lost."""
         self._is_open = False
         self._out.close()
 
@@ -301,9 +299,9 @@ class SegmentWriter(Closing):
 
 
 def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
-    """End a segment, sealed or not, behind its last entry up to `after`, durably: by one more seal. Needs no room.
+    """Truncate a segment, sealed or not, above `after`, durably: by one more seal. Needs no room.
 
-    What lies behind the seal is ignored, and given back when the segment is next rewritten.
+    The bytes of the truncated entries are ignored, and freed when the segment is rewritten.
 
     Raises:
         CorruptData: the segment is damaged.

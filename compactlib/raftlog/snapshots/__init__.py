@@ -1,5 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of a state machine with their live sets: their files, and what the log needs of a machine.
-
-See `docs/raftlog.md`.
-"""
+"""The snapshots of a state machine: their files, and the protocol of the machine."""

@@ -3,14 +3,14 @@
 
 ```
 <index>-<term>-<attempt>.state        the machine's own bytes
-<index>-<term>-<attempt>.checkpoint   puts such a state in force for a fast start; the log keeps what lies below
-<index>-<term>-<attempt>.entries      live entries of a received snapshot that the log has yet to take
+<index>-<term>-<attempt>.checkpoint   the row of a checkpoint with such a state; no entry dies by it
+<index>-<term>-<attempt>.entries      live entries of a half installed snapshot
 incoming.manifest .state .entries     a snapshot that is being received
 ```
 
-A snapshot is taken in two steps: the state is written and synced, then the log's row (`SNAPSHOT`) is replaced, which
-names it. So a state that no row and no checkpoint names is a leftover. A row whose state is missing, or has another
-size, is `SnapshotLost` when the log is opened.
+A snapshot is taken in two steps: the state is written and synced; then the log's row (`SNAPSHOT`), which names the
+state, is replaced. A state that no row and no checkpoint names is a leftover. Opening a log whose row names a missing
+state, or a state of another size, raises `SnapshotLost`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _name(row: SnapshotMeta, suffix: str) -> str:
 
 
 class Snapshots:
-    """See the module. The log's process writes it, one call at a time.
+    """The folder of a log's snapshots. The log's owner makes one call at a time.
 
     Args:
         files: the disk.
@@ -75,10 +75,10 @@ class Snapshots:
     # -- opening
 
     def recover(self) -> SnapshotMeta | None:
-        """Return the log's row, and remove what a crash has left.
+        """Return the log's row, and remove leftovers.
 
         Raises:
-            SnapshotLost: the state that the row names is not there.
+            SnapshotLost: the state that the row names is missing.
             LiveSetLost: the row's live set is damaged and cannot be rebuilt.
             CorruptData, Unsupported, StorageError: as `read_snapshot_meta`.
         """
@@ -97,7 +97,7 @@ class Snapshots:
     def begin(self) -> None:
         """Make the folder, durably; the caller holds the log's lock.
 
-        The row's file is there before: that it is missing later on means that it was lost.
+        The row's file is written before: if it is missing later, it was lost.
 
         Raises:
             StorageError: the disk refused.
@@ -109,14 +109,14 @@ class Snapshots:
         self._files.sync_folder(self._log_folder)
 
     def tidy(self, row: SnapshotMeta | None, *, receives: bool = False) -> None:
-        """Remove older snapshots, checkpoints that are not above the newest one, and leftovers.
+        """Remove older snapshots, checkpoints that are not above the newest snapshot, and leftovers.
 
         Args:
             row: of the log.
             receives: whether a snapshot is being received.
 
         Raises:
-            StorageError: the disk refused; what is left goes with the next call.
+            StorageError: the disk refused; the next call removes the rest.
         """
         if look_at(self.folder) is None:
             return
@@ -126,15 +126,15 @@ class Snapshots:
             stem = SnapshotMeta(index, term, attempt=attempt)
             kept |= {_name(stem, "checkpoint"), _name(stem, "state")}
         keeps_incoming = receives or staged_in(self.folder) is not None
-        going = [name for name in list_folder(self.folder) if name not in kept
+        removed = [name for name in list_folder(self.folder) if name not in kept
                  and (_NAME.fullmatch(name) or (is_incoming(name) and not keeps_incoming))]
-        # Checkpoints first, durably: a state without one is a leftover, one without its state would be damage.
-        checkpoints = [name for name in going if name.endswith(".checkpoint")]
+        # Checkpoints first, durably: a state without a checkpoint is a leftover, the reverse would be damage.
+        checkpoints = [name for name in removed if name.endswith(".checkpoint")]
         for name in checkpoints:
             self._files.unlink(os.path.join(self.folder, name))
         if checkpoints:
             self._files.sync_folder(self.folder)
-        for name in going:
+        for name in removed:
             if name not in checkpoints:
                 self._files.unlink(os.path.join(self.folder, name))
 
@@ -151,10 +151,10 @@ class Snapshots:
         return StateReader(os.path.join(self.folder, _name(row, "state")), row.manifest)
 
     def write(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int, cluster: bytes) -> SnapshotMeta:
-        """Write a state durably, read it back, and return the row that names it; nothing is in force by that.
+        """Write a state durably, read it back, and return the row that names it, which the caller commits.
 
         Raises:
-            CorruptData: what is read back is not what was written.
+            CorruptData: the state that is read back differs from what was written.
             InvalidInput: see `SnapshotManifest`.
             StorageError: the disk refused.
         """
@@ -180,7 +180,7 @@ class Snapshots:
             raise
 
     def discard(self, row: SnapshotMeta) -> None:
-        """Remove a state that did not come into force: a full disk must not be kept full by what is of no use."""
+        """Remove a state that was not committed, so that it takes no room on a full disk."""
         path = os.path.join(self.folder, _name(row, "state"))
         with contextlib.suppress(StorageError):
             if may_be_there(path):
@@ -194,10 +194,10 @@ class Snapshots:
     # -- checkpoints
 
     def write_checkpoint(self, row: SnapshotMeta) -> None:
-        """Put a checkpoint whose state was written in force, durably, in one step.
+        """Commit a checkpoint whose state was written, durably and atomically.
 
         Raises:
-            StorageError: the disk refused; it may be in force.
+            StorageError: the disk refused; the outcome is unknown.
         """
         path = os.path.join(self.folder, _name(row, "checkpoint"))
         try:
@@ -208,26 +208,22 @@ class Snapshots:
             raise
 
     def require_above(self, index: int, above: int) -> None:
-        """Return if a checkpoint at `index` would be the newest.
-
-        Raises:
-            Stale: a snapshot (`above`) or a checkpoint of the same or a higher index is there.
-        """
+        """Raise `Stale` if the snapshot (`above`) or a checkpoint has the same or a higher index."""
         newest = max([above, *(key[0] for key in self._checkpoint_keys(above))])
         if index <= newest:
-            raise Stale(f"checkpoint {index} is not above {newest}, which is there")
+            raise Stale(f"checkpoint {index} is not above {newest}, the newest snapshot or checkpoint")
 
     def checkpoints(self, above: int) -> tuple[SnapshotMeta, ...]:
-        """Those above an index, oldest first.
+        """The checkpoints above an index, oldest first.
 
         Raises:
-            LiveSetLost: the live set of one is damaged, and cannot be rebuilt.
-            CorruptData, Unsupported, StorageError: one cannot be read.
+            LiveSetLost: a live set is damaged, and cannot be rebuilt.
+            CorruptData, Unsupported, StorageError: a checkpoint cannot be read.
         """
         return tuple(map(self._checkpoint, self._checkpoint_keys(above)))
 
     def checkpoint_below(self, index: int, above: int) -> SnapshotMeta | None:
-        """The newest at or below `index` and above the snapshot, `None` if there is none; raises as `checkpoints`."""
+        """The newest checkpoint in `above + 1 .. index`, `None` without any; raises as `checkpoints`."""
         keys = [key for key in self._checkpoint_keys(above) if key[0] <= index]
         return self._checkpoint(keys[-1]) if keys else None
 
@@ -242,7 +238,7 @@ class Snapshots:
         return checkpoint_keys(self.folder, above)
 
     def _read(self, path: str) -> SnapshotMeta | None:
-        """The row in a file; its live set is rebuilt if it is damaged and that can be done."""
+        """The row in a file; a damaged live set is rebuilt, if there is a machine and a state."""
         data = read_if_there(path)
         if data is None:
             raise CorruptData(path=path, offset=0, expected="a checkpoint", found="no file")
@@ -260,8 +256,8 @@ class Snapshots:
         manifest = head.manifest
         with self.open_state(head.meta(IndexSet())) as reader:
             machine.restore(reader.pieces())
-        asked = machine.live_indexes()
-        live = asked if isinstance(asked, IndexSet) else IndexSet.from_iterable(asked)
+        indexes = machine.live_indexes()
+        live = indexes if isinstance(indexes, IndexSet) else IndexSet.from_iterable(indexes)
         if head.kept:
             live |= IndexSet.range(manifest.index + 1 - head.kept, manifest.index)
         try:
@@ -273,7 +269,7 @@ class Snapshots:
     # -- receiving
 
     def receive(self, manifest: SnapshotManifest) -> Incoming:
-        """Make room for a snapshot that comes from elsewhere, or go on with what an earlier stream has brought of it.
+        """Start to receive a snapshot, behind the part of its state that an earlier transfer has left.
 
         Raises:
             StorageError: the disk refused.
@@ -283,12 +279,12 @@ class Snapshots:
                         keep_bytes=staged[1] if staged is not None and staged[0] == manifest else 0)
 
     def place(self, incoming: Incoming, row: SnapshotMeta, cut_after: int | None) -> SnapshotMeta:
-        """Give a received state, and the live entries that came with it, the names of a snapshot, durably.
+        """Rename a received state and its live entries to those of a snapshot, durably. Returns the row.
 
         Args:
             incoming: checked (`Incoming.finish`).
             row: of the snapshot.
-            cut_after: the log takes the entries above this index, in place of its own; `None`: it takes none.
+            cut_after: the received entries above this index replace the log's; `None`: no entry does.
 
         Raises:
             StorageError: the disk refused.
@@ -301,11 +297,11 @@ class Snapshots:
         return row
 
     def entries_path(self, row: SnapshotMeta) -> str:
-        """The file of the live entries that the log has yet to take; its presence alone says so."""
+        """The file of a half installed snapshot's live entries; it exists until the log has them."""
         return os.path.join(self.folder, _name(row, "entries"))
 
     def taken(self, row: SnapshotMeta) -> None:
-        """Remove that file, durably: the log has taken the entries.
+        """Remove the file of the live entries, durably, since the log has them.
 
         Raises:
             StorageError: the disk refused; call again.
@@ -316,11 +312,7 @@ class Snapshots:
         self._files.sync_folder(self.folder)
 
     def read_all(self, row: SnapshotMeta | None) -> None:
-        """Read the states of the snapshot and of every checkpoint, and check that they are whole.
-
-        Raises:
-            CorruptData: one is not.
-        """
+        """Read the states of the snapshot and of every checkpoint; raise `CorruptData` for a damaged state."""
         rows = [] if row is None or row.manifest is None else [row]
         for each in [*rows, *self.checkpoints(-1 if row is None else row.index)]:
             with self.open_state(each) as reader:
@@ -338,10 +330,10 @@ def checkpoint_keys(folder: StrPath, above: int) -> list[tuple[int, int, int]]:
 
 
 def checkpoint_in(folder: StrPath, index: int) -> SnapshotMeta | None:
-    """The checkpoint of that index of the log in `folder`, which another process may be writing; `None` without one.
+    """The checkpoint at `index` of the log in `folder`, which may have a writer; `None` if it does not exist.
 
     Raises:
-        CorruptData, Unsupported, StorageError: it cannot be read.
+        CorruptData, Unsupported, StorageError: the checkpoint cannot be read.
     """
     inside = os.path.join(folder, SNAPSHOTS_FOLDER)
     for found, term, attempt in reversed(checkpoint_keys(inside, index - 1)):
@@ -352,7 +344,7 @@ def checkpoint_in(folder: StrPath, index: int) -> SnapshotMeta | None:
 
 
 def is_half_installed(folder: StrPath, row: SnapshotMeta) -> bool:
-    """Whether the log in `folder`, whose row is given, has yet to take live entries that came with that snapshot."""
+    """Whether the snapshot of `row` in the log's `folder` is half installed: the log lacks its live entries."""
     return look_at(os.path.join(folder, SNAPSHOTS_FOLDER, _name(row, "entries"))) is not None
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A snapshot that is being received: state and live entries are written piece by piece beside the log.
+"""`Incoming`: a snapshot that is being received, with its state and its live entries in files of the snapshots' folder.
 
-The state is kept for another try when the stream breaks; the manifest beside it says of which snapshot it is. The live
-entries are kept as the frames in which they came. `sealed_entries` ends their file by one more frame without entries,
-which names the index above which the log takes them.
+The state stays for a retry when the stream breaks; the manifest's file names its snapshot. The live entries are stored
+as the frames in which they arrived. `sealed_entries` ends their file by a frame without entries, which has the index
+above which these entries replace the log's.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _SEAL_BYTES = len(encode(Entries(-1, ())))
 
 
 class Incoming:
-    """See the module. Used by one thread at a time; `Snapshots.receive` makes it.
+    """A snapshot that is being received. Not thread-safe; made by `Snapshots.receive`.
 
     Args:
         files: the disk.
         folder: the folder of snapshots.
         manifest: what is being received.
-        keep_bytes: how much of the state an earlier try has left; the rest of the file is cut.
+        keep_bytes: size of the state that an earlier transfer has left; the rest of the file is cut.
 
     Attributes:
         manifest: as given.
-        state_bytes: how much of the state was there already.
-        is_open: whether it is still received.
+        state_bytes: as `keep_bytes`.
+        is_open: whether it is still being received.
 
     Raises:
         StorageError: the disk refused.
@@ -61,7 +61,7 @@ class Incoming:
         path = os.path.join(folder, INCOMING_STATE)
         if not keep_bytes:
             self._remove()
-            # The manifest first: a state without one cannot be gone on with, and is removed.
+            # The manifest first: a state without a manifest is a leftover.
             write_durably(files, os.path.join(folder, INCOMING_MANIFEST), [encode_head(manifest)])
         _remove_if_there(files, self._entries_path)
         self._outs: list[OutFile] = []
@@ -78,7 +78,7 @@ class Incoming:
         return out
 
     def write(self, offset: int, data: bytes) -> None:
-        """Put a piece of the state where it belongs; not durable.
+        """Write a piece of the state at its offset; not durable.
 
         Raises:
             StorageError: the disk refused.
@@ -87,19 +87,19 @@ class Incoming:
         self._state.write_at(offset, [data])
 
     def write_entries(self, entries: Entries) -> None:
-        """Put live entries behind the others; not durable. Raises as `write`."""
+        """Append live entries; not durable. Raises as `write`."""
         self._require_open()
         self._entries_bytes += self._entries.write_at(self._entries_bytes, [encode(entries)])
 
     def groups(self) -> Iterator[Entries]:
-        """The live entries, as they came."""
+        """The live entries in the frames in which they arrived."""
         return _groups(self._entries.fileno(), self._entries_path)
 
     def finish(self) -> None:
-        """Make the state durable, and check that it is what the manifest says.
+        """Make the state durable, read it, and compare it with the manifest.
 
         Raises:
-            CorruptData: it is not.
+            CorruptData: it differs.
             StorageError: the disk refused.
         """
         self._require_open()
@@ -114,16 +114,16 @@ class Incoming:
         return self._entries_path
 
     def close(self) -> None:
-        """Let the files go, and leave the state for another try; closing again does nothing."""
+        """Close the files, and leave the state for a retry. Idempotent."""
         self.is_open = False
         while self._outs:
             self._outs.pop().close()
 
     def discard(self) -> None:
-        """Let the files go and remove them.
+        """Close and remove the files.
 
         Raises:
-            StorageError: the disk refused; the next try, or opening the log, removes them.
+            StorageError: the disk refused; the next transfer, or opening the log, removes them.
         """
         self.close()
         self._remove()
@@ -138,10 +138,10 @@ class Incoming:
 
 
 def staged_in(folder: StrPath) -> tuple[SnapshotManifest, int] | None:
-    """The snapshot of which an earlier try has left the beginning of the state, and how many bytes; or `None`.
+    """The manifest of the snapshot of an interrupted transfer, and the size of the state that it left; or `None`.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: a file cannot be read.
     """
     path = os.path.join(folder, INCOMING_MANIFEST)
     try:
@@ -156,15 +156,15 @@ def staged_in(folder: StrPath) -> tuple[SnapshotManifest, int] | None:
 
 
 def is_incoming(name: str) -> bool:
-    """Whether a name is one under which a snapshot is received."""
+    """Whether a file of this name belongs to a snapshot that is being received."""
     return name.removesuffix(".tmp") in (INCOMING_MANIFEST, INCOMING_STATE, INCOMING_ENTRIES)
 
 
 def read_sealed(path: StrPath) -> tuple[int, Iterator[Entries]]:
-    """The index above which a log takes the live entries in a file, and these entries, which are read as they are used.
+    """Read a file that `sealed_entries` has ended: the index, and an iterator over the live entries above it.
 
     Raises:
-        CorruptData: the file is not whole; from the iterator, too.
+        CorruptData: the file is damaged; raised by the iterator, too.
         StorageError: it cannot be read.
     """
     name = os.fspath(path)

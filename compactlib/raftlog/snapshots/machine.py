@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the log needs of a replicated state machine, and the live set kept up to date without asking it."""
+"""`StateMachine`, the protocol of a replicated state machine, and `LiveTracker`, which maintains its live set."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ if TYPE_CHECKING:
 
 
 class StateMachine(Protocol):
-    """A deterministic machine over the entries of a log. Called by one thread at a time.
+    """A deterministic machine over the entries of a log. Called by a single thread at a time.
 
-    What it needs of an entry may stay in the log: then the entry is live, and the state of a snapshot holds its index
+    The content of an entry may stay in the log: then the entry is live, and the state of a snapshot has its index
     instead of its content.
 
-    A machine whose live entries are to be clumped (`plan_clump`) has one more command, "rewrite entry i": it holds the
-    content of entry i again, and takes its place if i is still live when it is applied; else it changes nothing, and
-    is dead itself. `examples/kv_machine.py` has one.
+    A machine whose live entries are clumped (`plan_clump`) has the command "rewrite entry i": it has the content of
+    entry i, and replaces entry i if that is still live when the command is applied; else it changes nothing, and is
+    dead itself. `examples/kv_machine.py` has such a machine.
     """
 
     def apply(self, entry: Entry) -> Any:
-        """Carry out one entry. Entries come in the order of the log, each once; the answer is the host's."""
+        """Apply an entry. Called for each entry once, in the order of the log; the result is the host's."""
 
     def live_indexes(self) -> IndexSet | Iterable[int]:
-        """The entries that the state now relies on, in any order. An empty answer says that there are none."""
+        """The indexes of the entries that the state needs, in any order; empty if it needs no entry."""
 
     def snapshot(self) -> Iterable[Buffer]:
-        """The state now, in pieces of any size.
+        """The current state, in pieces of any size.
 
-        The pieces may be asked for while later entries are applied, in another thread: give those of a copy, or of
-        values that do not change.
+        The iterator may run in another thread while later entries are applied: iterate over a copy, or over immutable
+        values.
         """
 
     def restore(self, pieces: Iterator[bytes]) -> None:
-        """Forget everything and take the state that `snapshot` gave, which comes in pieces of other sizes."""
+        """Replace the state by a state that `snapshot` has returned; the pieces have other sizes."""
 
 
 class LiveTracker:
-    """The live set of a machine that reports deaths as they happen: an entry is live from its application on.
+    """The live set of a machine that reports each death. An entry is live from its application on.
 
-    A snapshot then costs what has changed since the one before, not a walk over the whole state.
-    What survives a restart is the live set stored with the snapshot; the entries behind it are applied again.
+    A snapshot then costs the changes since the last snapshot, instead of a scan of the whole state. After a restart it
+    begins with the live set of the snapshot; the entries behind the snapshot are applied again.
 
     Args:
         live: the live set of the snapshot that the machine was restored from.
@@ -65,10 +65,10 @@ class LiveTracker:
         return self._applied
 
     def apply(self, index: int) -> None:
-        """The machine has applied the entry of `index`, which is live from here on. O(1).
+        """Record that the machine has applied the entry of `index`, which is live now. O(1).
 
         Raises:
-            Unsorted: this index or a later one was applied before.
+            Unsorted: this index or a higher index was applied before.
         """
         if index <= self._applied:
             raise Unsorted(f"entry {index} was applied after {self._applied}; apply each once, in the log's order",
@@ -77,14 +77,14 @@ class LiveTracker:
         self._applied = index
 
     def mark_dead(self, indexes: Iterable[int]) -> None:
-        """The machine needs these entries no more, in any order. An entry that leaves nothing behind dies at once.
+        """Record that entries are dead, in any order. An entry that leaves nothing in the state dies at once.
 
         Checked by the next `live_set`. O(1) for each.
         """
         self._dead.extend(indexes)
 
     def live_set(self) -> IndexSet:
-        """What is live now. O(live runs + deaths log deaths) since the last call.
+        """The live set. O(live runs + deaths log deaths), with the deaths since the last call.
 
         Raises:
             InvalidInput: an entry was reported dead twice, or was never live; names the lowest. Nothing was changed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading the state of a snapshot, from any place, while newer ones take its place in the folder."""
+"""`StateReader`: reads the state of a snapshot from any offset, also after a newer snapshot has replaced it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PIECE_BYTES = 1 << 20
 
 
 def require_state(descriptor: int, path: str, state_bytes: int, state_crc: int) -> None:
-    """Read a state that was written, and return if it is what it has to be. O(bytes).
+    """Read a written state; raise `CorruptData` if its size or its CRC differs. O(bytes).
 
     Raises:
-        CorruptData: it is not.
+        CorruptData: it differs.
         StorageError: the disk refused.
     """
     size = crc = 0
@@ -35,14 +35,14 @@ def require_state(descriptor: int, path: str, state_bytes: int, state_crc: int) 
 
 
 class StateReader(ReadDescriptor):
-    """A state open for reading; it stays readable when the snapshot is removed. A context manager.
+    """An open state; it stays readable when the snapshot is removed. A context manager.
 
     Args:
         path: the state's file.
-        manifest: the snapshot it belongs to.
+        manifest: of its snapshot.
 
     Raises:
-        SnapshotLost: the file is missing, or has another size than the manifest says.
+        SnapshotLost: the file is missing, or its size differs from the manifest's.
         StorageError: it cannot be opened.
     """
 
@@ -69,7 +69,7 @@ class StateReader(ReadDescriptor):
         return self._manifest
 
     def read(self, offset: int, length: int) -> bytes:
-        """A piece of the state; shorter only where it ends. Not checked: only the whole has a checksum.
+        """Read a piece of the state; shorter than `length` at its end. Not checked: the checksum is of the whole state.
 
         Raises:
             Closed: the reader was closed.
@@ -83,10 +83,10 @@ class StateReader(ReadDescriptor):
             raise StorageError.from_os(error, "read", self._path) from error
 
     def pieces(self) -> Iterator[bytes]:
-        """The whole state, checked as it is read: once the last piece was given, all bytes were right.
+        """Iterate over the whole state. The last piece is yielded after all bytes were checked.
 
         Raises:
-            CorruptData: what was given does not add up to the state that was written; do not use it.
+            CorruptData: the bytes are not the state that was written; do not use the pieces.
             StorageError: the disk refused.
         """
         offset = crc = 0
@@ -99,7 +99,7 @@ class StateReader(ReadDescriptor):
         if (offset, crc) != (self._manifest.state_bytes, self._manifest.state_crc):
             raise CorruptData(path=self._path, offset=0, found=f"{offset} with {crc:#010x}",
                               expected=f"{self._manifest.state_bytes} bytes with CRC {self._manifest.state_crc:#010x}")
-        # Only now: with the last piece the receiver would take the state for complete.
+        # After the check: with the last piece, the caller takes the state for complete.
         if data:
             yield data
 

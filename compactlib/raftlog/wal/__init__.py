@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The write-ahead log that all logs of a store share: one file at a time, one fsync for what many threads append."""
+"""The write-ahead log (WAL) of a store, with the queued writes of all its logs."""

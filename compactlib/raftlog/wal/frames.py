@@ -6,9 +6,9 @@
 64   frames, each a header of 64 bytes, a body, and zeros up to a multiple of 8
 ```
 
-A frame is a batch of one log: a run (consecutive indexes of one term), sparse entries, or a cut. It says in
-`synced_end` how much of the file was durable when it was written. So a reader that finds a whole frame behind a damaged
-one knows whether a crash can have torn that (it was not synced then) or whether bytes changed that were durable.
+A frame is a batch of a log: a run (consecutive indexes of a term), sparse entries, or a truncation. Its `synced_end` is
+the durable size of the file when it was written. With it, a reader that finds a whole frame behind a damaged frame
+knows whether a crash may have torn the damaged frame (it was not synced then) or whether durable bytes have changed.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ def wal_number(name: str) -> int | None:
 
 
 def is_wal_leftover(name: str) -> bool:
-    """Whether a name is that of a WAL file that was never put in place."""
+    """Whether a name is of an unfinished WAL file."""
     return name.endswith(WAL_TEMPORARY_SUFFIX) and wal_number(name.removesuffix(WAL_TEMPORARY_SUFFIX)) is not None
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame holds."""
+    """The content of a frame."""
 
     RUN = 1
     """Entries of consecutive indexes and one term."""
     SPARSE = 2
     """Entries of ascending indexes, each with its term."""
     CUT = 3
-    """No entry: everything above `previous` is taken back."""
+    """No entry: the log is truncated above `previous`."""
     LOG = 4
-    """No entry: the log that later frames of this file name by number; `first` is its last index plus one, or
-    `previous` is its last index, if that is the highest there can be."""
+    """No entry: the id of the log that later frames of this file name by number. `first` is its last index plus 1; if
+    that is the highest possible index, `previous` is its last index."""
     MARK = 5
-    """Nothing but how much of the file is durable."""
+    """No entry: only `synced_end`."""
 
 
 @attrs.frozen
@@ -81,10 +81,9 @@ class FileHeader:
     """The start of a WAL file.
 
     Attributes:
-        number: the file's number; equals the one in its name.
-        previous_end: how much of the file before counts; nothing behind it is read. 0 if there was none.
-        created_ns: when it was made, nanoseconds since the epoch; also distinguishes its frames from those of other
-            files.
+        number: the file's number, as in its name.
+        previous_end: durable size of the file before; nothing behind it is read. 0 in the first file.
+        created_ns: time of its creation, nanoseconds since the epoch; part of the salt of its frames.
     """
 
     number: int
@@ -94,19 +93,19 @@ class FileHeader:
 
 @attrs.frozen
 class Frame:
-    """One frame, checked.
+    """A checked frame.
 
     Attributes:
-        kind: what it holds.
+        kind: of its content.
         log: number of the log in this file.
-        previous: the index that the first entry follows, `None` if it was not said.
-        cuts: everything above `previous` is taken back first.
+        previous: the index of the first entry's predecessor, `None` if it was not given.
+        cuts: whether the log is truncated above `previous` first.
         first: the first index.
         term: of all entries (RUN).
         indexes: of the entries (SPARSE), else empty.
         terms: of the entries (SPARSE), else empty.
         payloads: of the entries; the log's id in a LOG frame.
-        synced_end: how much of the file was durable when it was written.
+        synced_end: durable size of the file when the frame was written.
     """
 
     kind: FrameKind
@@ -122,7 +121,7 @@ class Frame:
 
 
 class Body(NamedTuple):
-    """The body of a frame to be written, with what its header says of it; made by the thread that appends."""
+    """The body of a frame to write, with the fields of its header; made by the thread that appends."""
 
     kind: FrameKind
     data: bytes
@@ -149,7 +148,7 @@ def decode_file_header(data: bytes, path: str) -> FileHeader:
     """The inverse of `encode_file_header`.
 
     Raises:
-        CorruptData: any check fails.
+        CorruptData: a check fails.
         Unsupported: written by another release.
     """
     number, previous_end, created_ns = _FILE.decode_header(data, path)
@@ -157,7 +156,7 @@ def decode_file_header(data: bytes, path: str) -> FileHeader:
 
 
 def salt_of(header: FileHeader) -> int:
-    """What the CRCs of a file's frames start from: bytes of another file are never taken for frames of this one."""
+    """The start value of the CRCs of a file's frames, so that frames of other files fail their check."""
     # Without the header's own CRC: over both together it would be the same number for every header.
     return crc32(b"salt", crc32(encode_file_header(header)[:-_CRC.size], 0))
 
@@ -166,7 +165,7 @@ def run_body(payloads: Sequence[bytes]) -> Body:
     """The body of entries with consecutive indexes and one term: lengths u32, padding, payloads. O(1) calls a batch.
 
     Raises:
-        InvalidInput: a payload has more bytes than such a length can say, and a segment takes.
+        InvalidInput: a payload is too large.
     """
     if len(payloads) == 1 and len(payloads[0]) < _FEW_BYTES:
         # As below, in a third of the time.
@@ -210,7 +209,7 @@ def _finished(kind: FrameKind, data: bytes, count: int) -> Body:
 
 def encode_frame(body: Body, *, log: int, previous: int | None, cuts: bool, first: int, term: int, synced_end: int,
                  salt: int) -> list[bytes]:
-    """The pieces of one frame; together `body.frame_bytes` long. `previous` is -1 or `None` if there is no index."""
+    """The pieces of a frame, together `body.frame_bytes` long. `previous` is -1 or `None` without a predecessor."""
     previous = None if previous is None or previous < 0 else previous
     flags = (_CUTS if cuts else 0) | (0 if previous is None else _HAS_PREVIOUS)
     head = _FRAME.pack(FRAME_MAGIC, body.kind, flags, 0, log, body.entries, previous or 0, first, term, synced_end,
@@ -222,7 +221,7 @@ def encode_frame(body: Body, *, log: int, previous: int | None, cuts: bool, firs
 
 @attrs.frozen
 class FrameHead:
-    """The header of a frame, checked; its body is not yet."""
+    """The checked header of a frame, whose body is not checked."""
 
     kind: FrameKind
     flags: int
@@ -242,7 +241,7 @@ class FrameHead:
 
 
 def decode_head(data: bytes | memoryview, offset: int, salt: int) -> FrameHead | None:
-    """The frame header at `offset` of `data`, or `None` if there is no whole one."""
+    """The frame header at `offset` of `data`, or `None` if it is not whole."""
     if len(data) - offset < FRAME_HEADER_BYTES:
         return None
     (stored,) = _CRC.unpack_from(data, offset + FRAME_HEADER_BYTES - 4)
@@ -256,7 +255,7 @@ def decode_head(data: bytes | memoryview, offset: int, salt: int) -> FrameHead |
 
 
 def decode_body(head: FrameHead, data: bytes | memoryview, offset: int) -> Frame | None:
-    """The frame whose header lies at `offset` of `data`, or `None` if its body is not whole."""
+    """The frame with its header at `offset` of `data`, or `None` if its body is not whole."""
     start = offset + FRAME_HEADER_BYTES
     body = memoryview(data)[start:start + head.body_bytes]
     if len(body) < head.body_bytes or crc32(body, 0) != head.body_crc or len(data) < offset + head.frame_bytes:

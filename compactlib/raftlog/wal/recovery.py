@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading the WAL files of a store: which frames count, where each file ends, and what is torn or damaged.
+"""Reads the WAL files of a store: which frames count, where each file ends, and what is torn or damaged.
 
-Files have consecutive numbers, and each says in its header how much of the one before counts. So only the newest can
-have a torn end; its last batch, of which nothing says that it was durable, is written anew into the next file. What is
-not whole there was torn by a crash, unless a frame behind it says that the place was durable: then it is damage.
+Files have consecutive numbers, and the header of each file has the durable size of its predecessor. So only the newest
+file can have a torn end. Its last batch, which no later frame proves durable, is repeated in the next file. An
+incomplete frame in the newest file was torn by a crash, unless a frame behind it proves that the place was durable:
+then it is damage.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from compactlib.raftlog.wal.frames import (
 
 @attrs.frozen
 class LoggedFrame:
-    """A frame, the log it belongs to, and the number of the file it was found in."""
+    """A frame, its log, and the number of its file."""
 
     log_id: str
     frame: Frame
@@ -44,15 +45,15 @@ class LoggedFrame:
 
 @attrs.frozen
 class RecoveredWal:
-    """What was found.
+    """The content of a store's WAL files.
 
     Attributes:
         numbers: of the files, ascending.
-        last_end: how much of the newest file is known to be durable.
-        frames: every frame that counts, in the order of writing; those that only name logs are left out.
-        unproven: how many of the last ones are not known to be durable.
-        lasts: the last index of each log that the files name, -1 if none.
-        torn_bytes: what was left out at the end of the newest file.
+        last_end: proven durable size of the newest file.
+        frames: every frame that counts, in the order of writing, without the frames that name logs.
+        unproven: count of the last frames that are not proven durable.
+        lasts: the last index of each log that the files name, -1 of an empty log.
+        torn_bytes: size of the torn end of the newest file.
     """
 
     numbers: tuple[int, ...] = ()
@@ -64,12 +65,12 @@ class RecoveredWal:
 
     @property
     def last_number(self) -> int:
-        """Of the newest file; 0 if there is none."""
+        """The number of the newest file; 0 without files."""
         return self.numbers[-1] if self.numbers else 0
 
 
 def recover_wal(files: Files, folder: StrPath) -> RecoveredWal:
-    """`read_wal`, for the owner of the folder: what was never put in place is removed first."""
+    """Remove leftovers, then `read_wal`; for the owner of the folder."""
     for name in list_folder(folder):
         if is_wal_leftover(name):
             files.unlink(os.path.join(folder, name))
@@ -80,7 +81,7 @@ def read_wal(folder: StrPath) -> RecoveredWal:
     """Read the WAL files in `folder`. O(bytes).
 
     Raises:
-        CorruptData: a file is missing between two others, or damaged in what was durable.
+        CorruptData: a file is missing between two others, or damaged in its durable part.
         Unsupported: a file was written by a later release.
         StorageError: the disk refused.
     """
@@ -88,7 +89,7 @@ def read_wal(folder: StrPath) -> RecoveredWal:
     for before, after in pairwise(numbers):
         if after != before + 1:
             raise CorruptData(path=os.path.join(folder, wal_name(before + 1)), offset=0, expected="a WAL file, since "
-                              f"{wal_name(before)} and {wal_name(after)} are there", found="none")
+                              f"{wal_name(before)} and {wal_name(after)} exist", found="no file")
     headers = [_header(folder, number) for number in numbers]
     frames: list[LoggedFrame] = []
     lasts: dict[str, int] = {}
@@ -113,12 +114,12 @@ def _log_of(frame: Frame, ids: dict[int, str], path: str) -> str:
         ids[frame.log] = frame.payloads[0].decode()
     if frame.log not in ids:
         raise CorruptData(path=path, offset=FILE_HEADER_BYTES, expected="frames of the logs that the file names",
-                          found=f"one of log number {frame.log}")
+                          found=f"a frame of log number {frame.log}")
     return ids[frame.log]
 
 
 def _last_after(frame: Frame, last: int) -> int:
-    """The last index of a log once `frame` is written to it."""
+    """The last index of a log after `frame`."""
     match frame.kind:
         case FrameKind.RUN:
             return frame.first + len(frame.payloads) - 1
@@ -133,9 +134,9 @@ def _last_after(frame: Frame, last: int) -> int:
 
 
 def without_repeats(frames: Iterable[LoggedFrame]) -> list[LoggedFrame]:
-    """The frames of logs that could not be opened, once: each file begins with all that those before it have of them.
+    """The frames of damaged logs without duplicates: each file begins with their frames of the files before.
 
-    What a file repeats takes the place of what was found before. Those of one log stay in order. O(bytes).
+    The frames that a file repeats replace those of the files before. The frames of a log stay in order. O(bytes).
     """
     kept: dict[str, list[LoggedFrame]] = {}
     for _, in_file in groupby(frames, key=lambda each: each.file):
@@ -150,22 +151,22 @@ def without_repeats(frames: Iterable[LoggedFrame]) -> list[LoggedFrame]:
 
 
 def _written(logged: LoggedFrame) -> Frame:
-    """The frame without what depends on the place it has in its file."""
+    """The frame without the fields that depend on its file."""
     return attrs.evolve(logged.frame, log=0, synced_end=0)
 
 
-# -- one file
+# -- a single file
 
 
 @attrs.frozen
 class ScannedFile:
-    """The frames of one file.
+    """The frames of a file.
 
     Attributes:
-        frames: those that count, in order, without marks.
-        proven: how many of them are known to be durable: all in a file that has a successor.
-        proven_end: where the last of those ends.
-        torn_bytes: what lies behind, and behind its mark, up to the last byte that is not zero.
+        frames: the frames that count, in order, without marks.
+        proven: count of those that are proven durable: all in a file with a successor.
+        proven_end: offset of the end of the proven frames.
+        torn_bytes: size of the bytes behind the frames and the mark, without zeros at the end.
     """
 
     frames: tuple[Frame, ...]
@@ -181,10 +182,10 @@ def scan_file(data: bytes, header: FileHeader, path: str, *, counts_to: int | No
         data: the whole file.
         header: its header, checked.
         path: its name, for messages.
-        counts_to: how much of it counts, from its successor; `None` for the newest file, which a crash may have torn.
+        counts_to: its durable size, from its successor; `None` for the newest file, which a crash may have torn.
 
     Raises:
-        CorruptData: bytes changed that were durable.
+        CorruptData: durable bytes have changed.
     """
     salt = salt_of(header)
     frames: list[Frame] = []
@@ -207,8 +208,8 @@ def scan_file(data: bytes, header: FileHeader, path: str, *, counts_to: int | No
     torn_bytes = len(data[behind:].rstrip(b"\0"))
     if counts_to is not None:
         if offset != counts_to:
-            raise CorruptData(path=path, offset=offset, expected=f"whole frames up to {counts_to}, as the next file "
-                              f"says", found="a damaged frame" if offset < len(data) else "the end of the file")
+            raise CorruptData(path=path, offset=offset, expected=f"whole frames up to {counts_to}, the size in the "
+                              f"next file", found="a damaged frame" if offset < len(data) else "the end of the file")
         return ScannedFile(tuple(frames), len(frames), offset, torn_bytes)
     _require_torn(data, salt, offset, path)
     proven = sum(end <= proven_end for end in ends) - 1
@@ -216,13 +217,13 @@ def scan_file(data: bytes, header: FileHeader, path: str, *, counts_to: int | No
 
 
 def _require_torn(data: bytes, salt: int, offset: int, path: str) -> None:
-    """Refuse damage at `offset` if a frame behind it says that the place was durable."""
+    """Raise `CorruptData` if a frame behind `offset` proves that the place was durable."""
     place = data.find(FRAME_MAGIC, offset)
     while place >= 0:
         head = decode_head(data, place, salt) if place % ALIGNMENT == 0 else None
         if head is not None and head.synced_end > offset:
             raise CorruptData(path=path, offset=offset, expected=f"a whole frame, since everything up to "
-                              f"{head.synced_end} was durable", found="a damaged one")
+                              f"{head.synced_end} was durable", found="a damaged frame")
         place = data.find(FRAME_MAGIC, place + 1)
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Wal`: the one file that all logs of a store append to, with one fsync for what many threads have queued.
+"""`Wal`: the file to which all logs of a store append, with an fsync for the queued writes of many threads.
 
-Writes are queued at once, in the order of each log, and made durable by `sync`: the first thread that syncs writes what
-all have queued, the others wait for it. A write that the disk refuses for want of room is taken off the file again and
-stays queued. A sync that fails, or an interrupt in the middle of a batch, closes the WAL, and with it the store: nobody
-knows what is durable then, and opening finds out.
+Writes are queued in the order of each log, and made durable by `sync`: the first thread that syncs writes the whole
+queue, the others wait for it. A batch that the disk refuses for lack of space is cut off the file again and stays
+queued. A failed fsync, or an interrupt within a batch, closes the WAL, and with it the store: the outcome is unknown,
+and opening reads it from the disk.
 
-A file that has become large is closed, and the next is begun; each names all logs at its head. What the closed files
-hold has to be in segments before they are removed, oldest first.
+A file that exceeds its limit is closed, and the next file is begun; each file names all logs at its start. Closed files
+are removed, oldest first, after their entries are durable in segments.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ from compactlib.raftlog.wal.frames import (
 from compactlib.raftlog.wal.recovery import LoggedFrame, RecoveredWal
 
 _LAST_SECOND = 1.8e10
-"""The last second of which the nanoseconds are a 64-bit number, or nearly."""
+"""The last second whose nanoseconds fit into 64 bits, rounded down."""
 
 
 class QueuedWrite(NamedTuple):
     """A write that waits for the next batch.
 
     Attributes:
-        log_id: of which log.
-        body: its bytes, checksummed already.
-        previous: the index that the first entry follows; `None` if none does.
-        cut_after: everything above is taken back first; `None` if nothing is.
+        log_id: of the log.
+        body: its bytes with their checksum.
+        previous: the index of the first entry's predecessor; `None` without a predecessor.
+        cut_after: the log is truncated above this index first; `None` without a truncation.
         first: the first index.
-        last: the last index; below `first` if there is no entry.
-        term: of the entries, the last one's if they differ.
+        last: the last index; below `first` for a write without entries.
+        term: of the entries; of the last entry if they differ.
         indexes: of sparse entries, `None` for a run.
         terms: of sparse entries, `None` for a run.
     """
@@ -78,12 +78,12 @@ class QueuedWrite(NamedTuple):
 
 @attrs.frozen
 class Confirmed:
-    """Entries of one log and term became durable. Entries taken back in the same batch are not among them.
+    """Entries of a log and term that became durable, without those that the same batch truncates.
 
     Attributes:
-        log_id: of which log.
-        term: their term.
-        indexes: which.
+        log_id: of the log.
+        term: of the entries.
+        indexes: of the entries.
     """
 
     log_id: str
@@ -92,25 +92,25 @@ class Confirmed:
 
 
 class Wal:
-    """See the module. Threads may share it.
+    """The write-ahead log of a store. Thread-safe.
 
     Args:
-        folder: where the files are; nothing else may write there.
-        guard: of the store, which is closed by what fails here.
+        folder: of the WAL files, locked by this process.
+        guard: of the store, which a failure in the WAL closes.
         max_bytes: a file is closed, and the next begun, after the batch that exceeds this.
         files: the disk.
-        clock: where time comes from.
-        recovered: what the folder holds.
+        clock: stamps the files.
+        recovered: the content of the folder.
         lasts: the last index of each log.
-        held: frames of logs that cannot be opened now, in order: each file repeats them, so that files may go.
+        held: frames of damaged logs, in order: each new file repeats them, so that old files can be removed.
 
     Attributes:
         guard: as given.
         smallest_live: by log, the index below which everything is dead; a log sets it with each snapshot.
-        confirmed: what became durable, in order, for the store to take.
-        queued_bytes: what waits for the next batch.
-        number: of the file that is written to.
-        closed_files: how many files there are besides the one that is written to.
+        confirmed: queue of what became durable, in order; the store takes from it.
+        queued_bytes: bytes that wait for the next batch.
+        number: of the current file.
+        closed_files: count of the files before the current file.
         durable_ticket: everything up to this ticket is durable.
     """
 
@@ -142,13 +142,12 @@ class Wal:
     # -- files
 
     def _begin_file(self, number: int, previous_end: int, tail: Sequence[LoggedFrame] = ()) -> OutFile:
-        """Create the next file durably: it names every log, and repeats what was not proven to be durable."""
-        # A clock may stand anywhere; the time is for people who look at the file; together with the number it
-        # identifies the file.
+        """Create the next file durably: it names every log, and repeats the frames that were not proven durable."""
+        # The clock may return any time. The time serves people who inspect the file, and the salt of its frames.
         created_ns = int(min(max(self._clock.now(), 0.0), _LAST_SECOND) * 1e9)
         header = FileHeader(number, previous_end, created_ns)
         with self._queueing:
-            # A copy: other threads go on to write, to logs that are new as well.
+            # A copy: other threads queue writes at the same time, also of new logs.
             lasts = dict(self._lasts)
         pieces, numbers = encode_beginning(header, lasts, [*self._held, *tail])
         path = os.path.join(self._folder, wal_name(number))
@@ -163,24 +162,24 @@ class Wal:
 
     @property
     def path(self) -> str:
-        """The file that is written to."""
+        """The path of the current file."""
         return os.path.join(self._folder, wal_name(self.number))
 
     @property
     def size_bytes(self) -> int:
-        """How much of that file is durable."""
+        """Durable bytes of the current file."""
         return self._end
 
     def remove_through(self, number: int) -> None:
         """Remove the closed files up to `number`: everything in them is durable in segments. One call at a time.
 
-        One after the other, each durably: an older file that came back after a newer one had gone would undo it.
+        The folder is synced after each removal: an older file that reappeared without its successor would be damage.
 
         Raises:
             StorageError: the disk refused; call again.
         """
         self.guard.require_open()
-        assert number < self.number, "that file is written to"
+        assert number < self.number, "the current file"
         while self._oldest <= number:
             path = os.path.join(self._folder, wal_name(self._oldest))
             if look_at(path) is not None:
@@ -201,12 +200,12 @@ class Wal:
         with self._queueing:
             self._lasts[write.log_id] = write.last
             self.queued_bytes += FRAME_HEADER_BYTES + len(write.body.data)
-            # Last: what comes before does no harm if an interrupt comes in between.
+            # Last: an interrupt before this statement leaves nothing queued.
             self._queue += (write,)
             return self._taken + len(self._queue)
 
     def forget(self, log_id: str) -> None:
-        """The log is no more; nothing of it is queued. Later files do not name it."""
+        """Forget a removed log, without queued writes: later files do not name it."""
         with self._committing, self._queueing:
             self._lasts.pop(log_id, None)
             self.smallest_live.pop(log_id, None)
@@ -221,11 +220,11 @@ class Wal:
     # -- committing
 
     def sync(self, ticket: int | None = None) -> None:
-        """Return when everything up to `ticket` (default: all that is queued) is durable.
+        """Make the writes up to `ticket` (default: the whole queue) durable.
 
         Raises:
-            StorageError: the disk has no room, and the writes stay queued; or a sync failed, and the store is closed:
-                nobody knows whether they are durable.
+            StorageError: the disk is full, and the writes stay queued; or an fsync failed, and the store is closed: the
+                outcome is unknown.
             Closed: the store was closed, or closed itself.
         """
         self.guard.require_open()
@@ -237,10 +236,10 @@ class Wal:
                     self._commit()
 
     def roll_over(self) -> None:
-        """Close the file and begin the next, after all that was made durable. Called by itself at `max_bytes`.
+        """Close the current file and begin the next. Also called after the batch that exceeds `max_bytes`.
 
         Raises:
-            StorageError: the disk has no room; the file goes on to be written to, and it is tried again.
+            StorageError: the disk is full; the current file stays, and the next batch retries.
         """
         with self._committing:
             self._begin_writing()
@@ -249,12 +248,12 @@ class Wal:
                 self._out = self._begin_file(self.number + 1, self._end)
             except StorageError as error:
                 if may_be_there(following):
-                    # It may count after a crash or not: nothing may be added to this file any more, nor to that.
+                    # After a crash the new file may exist or not: neither file may be written any more.
                     self.guard.fail(error)
                 self._is_writing = False
                 raise
             self._is_writing = False
-            # All of it is durable; an error now would mean nothing.
+            # The file is durable; an error of closing it has no meaning.
             with contextlib.suppress(StorageError):
                 before.close()
 
@@ -286,14 +285,14 @@ class Wal:
             self._write_mark()
         self.confirmed.extend(confirmations(kept))
         self._is_writing = False
-        # What is held is no reason to begin another file, which would hold it too.
+        # Without the held frames, which the next file would repeat.
         if self._end - (self._begun if self._held else 0) > self._max_bytes:
-            # What was asked for is durable; a full disk shows with the next batch, which tries this again.
+            # The batch is durable. On a full disk, the next batch retries.
             with contextlib.suppress(StorageError):
                 self.roll_over()
 
     def _write_batch(self, writes: Sequence[QueuedWrite]) -> None:
-        """Make `writes` durable. A `StorageError` of a store that is open means that nothing of them counts."""
+        """Make `writes` durable. After a `StorageError` that leaves the store open, none of them counts."""
         if not writes:
             return
         pieces, size, named = assemble(writes, offset=self._end, salt=self._salt, numbers=self._numbers)
@@ -302,7 +301,7 @@ class Wal:
         try:
             self._out.write_at(self._end, pieces)
         except StorageError:
-            # Whole frames of it may be there. The next batch may be a shorter one, and they would count behind it.
+            # Whole frames may be on the disk. They would count behind a shorter next batch.
             self._must_cut = True
             with contextlib.suppress(StorageError):
                 self._cut_refused()
@@ -317,51 +316,51 @@ class Wal:
         self._numbers.update(named)
 
     def _cut_refused(self) -> None:
-        """Take what a refused batch has left off the end; durable with the next batch, before which nothing counts."""
+        """Cut a refused batch off the file; durable with the next batch, before which none of its frames counts."""
         self._out.truncate(self._end)
         self._ahead = ZerosAhead(self._begun, self._end)
         self._must_cut = False
 
     def _without_dead(self, writes: Sequence[QueuedWrite]) -> list[QueuedWrite]:
-        """What a snapshot has overtaken since it was queued need not be written; a cut is always."""
+        """The writes without those that died by a snapshot since they were queued; truncations are kept."""
         smallest = self.smallest_live
         return [write for write in writes
                 if write.cut_after is not None or write.last >= smallest.get(write.log_id, 0)]
 
     def _write_mark(self) -> None:
-        # It says that everything before is durable; so does the next batch, which is written over it.
+        # The mark proves that everything before is durable. The next batch proves it too, and overwrites the mark.
         with contextlib.suppress(StorageError):
             self._out.write_at(self._end, encode_frame(empty_body(FrameKind.MARK), log=0, previous=None, cuts=False,
                                                        first=0, term=0, synced_end=self._end, salt=self._salt))
 
     def close(self) -> None:
-        """Give the file up without another write; closing again does nothing. The store's guard calls it."""
+        """Close the file without another write; idempotent. Called by the store's guard."""
         self._out.close()
 
     def __repr__(self) -> str:
         return f"<Wal {self.path!r}: {self._end:,} bytes durable, {len(self._queue)} writes queued>"
 
 
-# -- what is written
+# -- the bytes
 
 
 def encode_beginning(header: FileHeader, lasts: Mapping[str, int],
                      tail: Sequence[LoggedFrame] = ()) -> tuple[list[bytes], dict[str, int]]:
-    """Return the bytes that a new file is made with, and the numbers it gives to logs.
+    """Return the first bytes of a new file, and the numbers of the logs in it.
 
-    Header, every log by name, and what was not proven durable in the file before.
+    The bytes are the header, every log's name, and the frames that were not proven durable in the file before.
 
     Args:
         header: the file's.
-        lasts: the last index of every log, -1 if it has none.
-        tail: frames of the file before, to be written again.
+        lasts: the last index of every log, -1 of an empty log.
+        tail: the frames to repeat.
     """
     salt = salt_of(header)
     pieces = [encode_file_header(header)]
     numbers: dict[str, int] = {}
     for log_id, last in lasts.items():
         numbers[log_id] = len(numbers)
-        # No number comes behind the highest index: such a log's last index is said itself.
+        # The highest index has no successor: the frame has the last index itself.
         ended = last == MAX_INDEX
         pieces += encode_frame(log_body(log_id), log=numbers[log_id], previous=last if ended else None, cuts=False,
                                first=0 if ended else last + 1, term=0, synced_end=FILE_HEADER_BYTES, salt=salt)
@@ -377,13 +376,13 @@ def encode_beginning(header: FileHeader, lasts: Mapping[str, int],
 
 def assemble(writes: Iterable[QueuedWrite], *, offset: int, salt: int,
              numbers: Mapping[str, int]) -> tuple[list[bytes], int, dict[str, int]]:
-    """Return the bytes of a batch back to back, how many they are, and the numbers of logs that it names. O(writes).
+    """Return the bytes of a batch, their count, and the numbers of the new logs that it names. O(writes).
 
     Args:
-        writes: in the order they were queued.
-        offset: where the batch begins; up to there the file is durable.
+        writes: in the order of the queue.
+        offset: of the batch in the file; everything before is durable.
         salt: of the file.
-        numbers: of the logs that the file names already; others are new, and named first.
+        numbers: of the logs that the file names already.
     """
     pieces: list[bytes] = []
     size = 0
@@ -404,15 +403,15 @@ def assemble(writes: Iterable[QueuedWrite], *, offset: int, salt: int,
 
 
 def confirmations(writes: Iterable[QueuedWrite]) -> list[Confirmed]:
-    """Return one index set for each log and term of a batch, in the order of first use, without what it takes back.
+    """Return an index set for each log and term of a batch, in the order of first use, without truncated entries.
 
     O(writes and sparse entries).
     """
-    # By log: first index, last index and term of what stands, ascending.
-    standing: dict[str, list[tuple[int, int, int]]] = {}
+    # By log: first index, last index and term of the entries that are not truncated, ascending.
+    remaining: dict[str, list[tuple[int, int, int]]] = {}
     found: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for write in writes:
-        runs = standing.setdefault(write.log_id, [])
+        runs = remaining.setdefault(write.log_id, [])
         while write.cut_after is not None and runs and runs[-1][1] > write.cut_after:
             first, _, term = runs.pop()
             if first <= write.cut_after:
@@ -423,7 +422,7 @@ def confirmations(writes: Iterable[QueuedWrite]) -> list[Confirmed]:
             runs.append((write.first, write.last, write.term))
         for term in (write.term,) if write.terms is None else write.terms:
             found.setdefault((write.log_id, term), [])
-    for log_id, runs in standing.items():
+    for log_id, runs in remaining.items():
         for first, last, term in runs:
             found[log_id, term].append((first, last))
-    return [Confirmed(log_id, term, IndexSet.from_runs(stand)) for (log_id, term), stand in found.items() if stand]
+    return [Confirmed(log_id, term, IndexSet.from_runs(runs)) for (log_id, term), runs in found.items() if runs]

@@ -183,7 +183,7 @@ class LongLives(RuleBasedStateMachine):
         return self.kept(IndexSet.from_bytes(pair[0].to_bytes()), pair[1])
 
     @rule(pair=pairs)
-    def look_again(self, pair: tuple[IndexSet, frozenset[int]]) -> None:
+    def read_again(self, pair: tuple[IndexSet, frozenset[int]]) -> None:
         check(pair[0], set(pair[1]))
 
 

@@ -37,6 +37,7 @@ from compactlib.testing import (
     RecordingFiles,
     Request,
     explore_crashes,
+    explore_kills,
     explore_recovery,
     record,
 )
@@ -252,6 +253,30 @@ def test_truncation_survives_a_power_failure(story: Callable[[Life], None], tmp_
     points = range(0, len(recording.operations) + 1, effort(2, 1))
     assert explore_crashes(recording, check, limit_per_point=effort(4, 64), points=points) > 20
     explore_recovery(recording, recover, check, recoveries=effort(3, 100), limit_per_point=effort(2, 16))
+
+
+@pytest.mark.parametrize("story", [within_a_segment, several_segments], ids=lambda story: story.__name__)
+def test_truncation_of_a_killed_owner_survives_its_successor_and_a_power_failure(story: Callable[[Life], None],
+                                                                                 effort: Effort) -> None:
+    """A successor reads a cut that was never synced, and acknowledges an entry behind it."""
+    def first(folder: Path, files: RecordingFiles) -> None:
+        with SegmentLog(folder / "log", options(files)) as log:
+            story(Life(log, lambda state: None))
+
+    def successor(folder: Path, files: RecordingFiles) -> None:
+        with SegmentLog(folder / "log", options(files)) as log:
+            index = log.last_index + 1
+            log.append([(index, 9, payload_of(index, 9))])
+            log.sync()
+            files.acknowledge(index)
+
+    def check(folder: Path, acknowledged: Sequence[int]) -> None:
+        if (folder / "log").exists() or acknowledged:
+            with SegmentLog(folder / "log", options()) as log:
+                assert log.verify().is_sound
+                assert all(terms_of(log.entries())[index] == 9 for index in acknowledged)
+
+    assert explore_kills(first, successor, check, limit_per_point=effort(2, 16)) > 20
 
 
 # -- a log of a store

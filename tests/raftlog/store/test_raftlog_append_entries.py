@@ -102,7 +102,7 @@ def test_a_log_that_begins_in_the_middle_says_what_it_needs(tmp_path: Path) -> N
     with open_log(tmp_path / "middle", SMALL) as log:
         log.append(rows(50, 60))
         for prev_index in (0, 48, 49):
-            with pytest.raises(InvalidInput, match=r"begins at 50, .* have the leader send its snapshot"):
+            with pytest.raises(InvalidInput, match=r"begins at 50 .* have the leader send its snapshot"):
                 log.append_entries(prev_index, 0, rows(prev_index + 1, 70))
         assert log.append_entries(50, 1, rows(51, 61)) == AppendAnswer(True, 61, 62)
 

@@ -174,7 +174,7 @@ def test_a_store_with_a_flipped_byte_in_the_middle_of_its_wal_is_not_opened(tmp_
     (path,) = (tmp_path / "store" / "wal").iterdir()
     data = path.read_bytes()
     path.write_bytes(flipped(data, len(data) // 2, 1))
-    with pytest.raises(CorruptData, match="was durable, found a damaged one"):
+    with pytest.raises(CorruptData, match="was durable, found a damaged frame"):
         open_log(tmp_path / "store", StoreOptions())
     path.write_bytes(data)
     with open_log(tmp_path / "store", StoreOptions()) as log:

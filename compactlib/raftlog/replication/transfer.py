@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both sides of the transfer of a snapshot with its live entries to another member. No I/O but the logs'.
+
+    sender                                        receiver
+    Offer ─────────────────────────────────────▶  refuses, or accepts
+          ◀─────────────────────────────────────  Accept(last_applied, state_offset)
+    Live… Entries… State… ─────────────────────▶  writes them beside the log
+          ◀─────────────────────────────────────  Installed, once the snapshot is in force, durably
+
+`sending` and `receiving` are generators: they yield frames to write, and take frames that were read. `streams.py` runs
+them over a stream of asyncio. Live entries are sent in the order of the log and before the state, each frame with the
+index before its first entry. Neither side has timers: the host closes a silent stream, which ends both sides.
+
+The receiver changes nothing in the log before the whole snapshot is on the disk and was checked. The state that has
+arrived stays for the next stream with the same snapshot, unless the disk refused or the state is not the manifest's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator
+from itertools import islice
+from typing import TypeAlias, TypeVar
+
+import attrs
+
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Stale, StorageError, Unsupported
+from compactlib.files.checksum import crc32
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferBroken, TransferRefused
+from compactlib.raftlog.messages import (
+    MAX_FRAME_ENTRIES,
+    OVERHEAD_BYTES,
+    Accept,
+    Entries,
+    Installed,
+    Live,
+    Message,
+    Offer,
+    Refuse,
+    State,
+    decode,
+    encode,
+)
+from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
+from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES, Entry
+from compactlib.raftlog.pins import Pin
+from compactlib.raftlog.raft_log import RaftLog
+from compactlib.raftlog.snapshots.incoming import Incoming
+from compactlib.raftlog.snapshots.state_reader import StateReader
+
+_MessageT = TypeVar("_MessageT", bound=Message)
+_T = TypeVar("_T")
+
+Talk: TypeAlias = Generator[bytes, "bytes | None", _T]
+"""One side of a transfer. It yields a frame to write, and is sent a frame that has arrived, or `None`; or it yields
+`b""`, and is sent the next frame. `TransferBroken` is thrown into it when the stream ends."""
+
+
+@attrs.frozen(kw_only=True)
+class TransferReport:
+    """A transfer that has ended well: the snapshot is in force at the follower, durably.
+
+    Attributes:
+        manifest: of the snapshot.
+        entries: count of live entries that were sent.
+        resumed_at: bytes of the state that an earlier stream had transferred.
+    """
+
+    manifest: SnapshotManifest
+    entries: int
+    resumed_at: int
+
+    @property
+    def index(self) -> int:
+        """The snapshot's index."""
+        return self.manifest.index
+
+
+# -- the leader's side
+
+
+def sending(log: RaftLog, *, term: int, chunk_bytes: int) -> Talk[TransferReport]:
+    """Send the log's newest snapshot; see `send_snapshot`."""
+    if chunk_bytes < 1:
+        raise InvalidInput(f"chunk_bytes is {chunk_bytes}; give at least 1")
+    with _held_snapshot(log) as (row, pin, state):
+        index, last_applied = row.index, -1
+        try:
+            frame = (yield encode(Offer(term, state.manifest, log.log_id))) or (yield b"")
+            accept = _expected(frame, Accept, index=index)
+            last_applied = accept.last_applied
+            if last_applied >= row.kept_from:
+                raise TransferRefused(
+                    reason=RefusalReason.ALREADY_APPLIED, index=index, term=term, last_applied=last_applied,
+                    detail=f"the follower has applied up to {last_applied}, and the leader's log holds every entry "
+                    f"from {row.kept_from} on; send those")
+            needed = row.live.at_least(last_applied + 1)
+            answer = None
+            for message in _messages(row.live, needed, pin, state, accept, term, chunk_bytes):
+                answer = yield encode(message)
+                if answer is not None:
+                    # The follower refuses the rest.
+                    break
+            installed = _expected(answer or (yield b""), Installed, index=index)
+            if installed.index != index:
+                raise FrameDamaged(path="<stream>", offset=0, expected=f"snapshot {index} installed",
+                                   found=f"{installed.index}")
+            return TransferReport(manifest=state.manifest, entries=needed.count, resumed_at=accept.state_offset)
+        except CompactlibError as error:
+            yield from _refusing(error, term=term, last_applied=last_applied)
+            raise
+
+
+@contextlib.contextmanager
+def _held_snapshot(log: RaftLog) -> Iterator[tuple[SnapshotMeta, Pin, StateReader]]:
+    """The newest snapshot, with its live entries pinned and its state open for reading."""
+    while True:
+        row = log.state
+        with log.open_state() as state:
+            try:
+                pin = log.pin(row.live)
+            except LiveIndexMissing:
+                if log.state is row:
+                    raise
+                continue
+            with pin:
+                # Else a newer snapshot has replaced it.
+                if state.manifest == row.manifest:
+                    yield row, pin, state
+                    return
+
+
+def _messages(live: IndexSet, needed: IndexSet, pin: Pin, state: StateReader, accept: Accept, term: int,
+              chunk_bytes: int) -> Iterator[Message]:
+    manifest = state.manifest
+    data = live.to_bytes()
+    for offset in range(0, len(data), chunk_bytes):
+        yield Live(offset, data[offset:offset + chunk_bytes])
+    previous = accept.last_applied
+    group: list[Entry] = []
+    size = 0
+    for index in needed:
+        entry = pin.read(index)
+        size += len(entry.payload)
+        if len(entry.payload) > accept.max_entry_bytes:
+            raise TransferRefused(
+                reason=RefusalReason.TOO_LARGE, index=manifest.index, term=term, last_applied=accept.last_applied,
+                detail=f"live entry {index} has {len(entry.payload)} bytes, the follower takes at most "
+                f"max_entry_bytes={accept.max_entry_bytes}; raise that there")
+        if group and (size > chunk_bytes or len(group) == MAX_FRAME_ENTRIES):
+            yield Entries(previous, tuple(group))
+            previous, group, size = group[-1].index, [], len(entry.payload)
+        group.append(entry)
+    if group:
+        yield Entries(previous, tuple(group))
+    offset, crc = accept.state_offset, 0
+    while offset < manifest.state_bytes:
+        data = state.read(offset, chunk_bytes)
+        if not data:
+            raise CorruptData(path="<the state>", offset=offset, expected=f"{manifest.state_bytes} bytes",
+                              found=f"{offset}")
+        crc = crc32(data, crc)
+        yield State(offset, data)
+        offset += len(data)
+    if not accept.state_offset and crc != manifest.state_crc:
+        raise CorruptData(path=f"<the state of snapshot {manifest.index}>", offset=0, found=f"CRC {crc:#010x}",
+                          expected=f"CRC {manifest.state_crc:#010x}; take another snapshot")
+
+
+# -- the follower's side
+
+
+def receiving(log: RaftLog, *, last_applied: int, machine_versions: tuple[int, int], max_entry_bytes: int,
+              max_live_bytes: int) -> Talk[TransferReport]:
+    """Receive a snapshot, and put it in force; see `receive_snapshot`."""
+    if not 0 < max_entry_bytes <= MAX_PAYLOAD_BYTES - OVERHEAD_BYTES:
+        raise InvalidInput(f"max_entry_bytes is {max_entry_bytes}; a frame takes entries of 1 to "
+                           f"{MAX_PAYLOAD_BYTES - OVERHEAD_BYTES} bytes")
+    if last_applied < log.state.index:
+        raise InvalidInput(f"last_applied is {last_applied}, and the log's snapshot covers {log.state.index}: restore "
+                           f"the machine by that first")
+    try:
+        receiver = _Receiver(log, _expected((yield b""), Offer, index=-1), last_applied)
+        receiver.require_welcome(machine_versions, max_live_bytes)
+        report = yield from receiver.received(max_entry_bytes)
+    except CompactlibError as error:
+        yield from _refusing(error, term=log.hard_state.term, last_applied=last_applied)
+        raise
+    # The snapshot is in force, also where this frame does not arrive.
+    with contextlib.suppress(TransferBroken):
+        yield encode(Installed(report.index))
+    return report
+
+
+@attrs.frozen
+class _Receiver:
+    """The follower's side, once an offer has arrived."""
+
+    log: RaftLog
+    offer: Offer
+    last_applied: int
+
+    def require_welcome(self, machine_versions: tuple[int, int], max_live_bytes: int) -> None:
+        """Return if the offered snapshot can be taken; the term of its leader is durable then."""
+        manifest, (lowest, highest) = self.offer.manifest, machine_versions
+        if self.offer.log_id != self.log.log_id:
+            raise self._refusal(RefusalReason.OTHER_LOG, f"the leader sends the log {self.offer.log_id!r}, the stream "
+                                f"leads to {self.log.log_id!r}")
+        with contextlib.suppress(Stale):
+            self.log.record_hard_state(self.offer.term)
+        self._require_term()
+        if manifest.index <= self.last_applied:
+            raise self._refusal(RefusalReason.ALREADY_APPLIED, f"entries up to {self.last_applied} are applied")
+        if not lowest <= manifest.machine_version <= highest:
+            raise self._refusal(RefusalReason.UNSUPPORTED, f"the state is of machine version "
+                                f"{manifest.machine_version}, this member restores {lowest} to {highest}: upgrade it")
+        if manifest.live_bytes > max_live_bytes:
+            raise self._refusal(RefusalReason.TOO_LARGE, f"the live set has {manifest.live_bytes} bytes, the follower "
+                                f"takes at most max_live_bytes={max_live_bytes}")
+
+    def received(self, max_entry_bytes: int) -> Talk[TransferReport]:
+        manifest = self.offer.manifest
+        incoming = self.log._begin_receiving(manifest)
+        offset = resumed_at = incoming.state_bytes
+        try:
+            yield encode(Accept(self.last_applied, offset, max_entry_bytes))
+            data = bytearray()
+            while len(data) < manifest.live_bytes:
+                live_piece = yield from self._next(Live)
+                _require_next(live_piece, len(data), manifest.live_bytes)
+                data += live_piece.data
+            live = manifest.live_set(bytes(data), path="<stream>")
+            needed = live.at_least(self.last_applied + 1)
+            yield from self._take_entries(iter(needed), needed.count, incoming)
+            while offset < manifest.state_bytes:
+                piece = yield from self._next(State)
+                _require_next(piece, offset, manifest.state_bytes)
+                incoming.write(offset, piece.data)
+                offset += len(piece.data)
+            self.log._install(incoming, live)
+        except (CorruptData, StorageError) as error:
+            if not isinstance(error, FrameDamaged):
+                with contextlib.suppress(StorageError):
+                    incoming.discard()
+            raise
+        finally:
+            incoming.close()
+        return TransferReport(manifest=manifest, entries=needed.count, resumed_at=resumed_at)
+
+    def _take_entries(self, needed: Iterator[int], count: int, incoming: Incoming) -> Talk[None]:
+        """Write the needed entries beside the log; each frame follows the one before."""
+        previous, term = self.last_applied, self.offer.manifest.term
+        while count:
+            frame = yield from self._next(Entries)
+            indexes = [entry.index for entry in frame.entries]
+            due = list(islice(needed, len(indexes)))
+            if frame.previous != previous or not indexes or indexes != due:
+                raise FrameDamaged(path="<stream>", offset=0, expected=f"entries after {previous}: {due[:3]}, …",
+                                   found=f"entries after {frame.previous}: {indexes[:3]}, …")
+            if any(entry.term > term for entry in frame.entries):
+                raise FrameDamaged(path="<stream>", offset=0, expected=f"entries of terms up to {term}",
+                                   found="a higher one")
+            incoming.write_entries(frame)
+            previous, count = indexes[-1], count - len(indexes)
+
+    def _next(self, kind: type[_MessageT]) -> Generator[bytes, bytes | None, _MessageT]:
+        message = _expected((yield b""), kind, index=self.offer.manifest.index)
+        self._require_term()
+        return message
+
+    def _require_term(self) -> None:
+        """Return if the follower knows no term above the sender's."""
+        term = self.log.hard_state.term
+        if term > self.offer.term:
+            raise self._refusal(RefusalReason.HIGHER_TERM, f"the sender leads in term {self.offer.term}, the follower "
+                                f"knows term {term}")
+
+    def _refusal(self, reason: RefusalReason, detail: str) -> TransferRefused:
+        return TransferRefused(reason=reason, detail=detail, index=self.offer.manifest.index,
+                               term=self.log.hard_state.term, last_applied=self.last_applied)
+
+
+def _require_next(piece: Live | State, offset: int, end: int) -> None:
+    if piece.offset != offset or not piece.data or offset + len(piece.data) > end:
+        raise FrameDamaged(path="<stream>", offset=0, expected=f"bytes from {offset} on, up to {end}",
+                           found=f"{len(piece.data)} from {piece.offset} on")
+
+
+# -- both sides
+
+
+def _expected(frame: bytes | None, kind: type[_MessageT], *, index: int) -> _MessageT:
+    """The message in a frame, which must be of this kind or a refusal. `index` is the snapshot's."""
+    assert frame is not None, "a side that waits is sent a frame"
+    message = decode(frame)
+    if isinstance(message, kind):
+        return message
+    if isinstance(message, Refuse):
+        raise TransferRefused(reason=message.reason, detail=message.detail, index=index, term=message.term,
+                              last_applied=message.last_applied, by_peer=True)
+    raise FrameDamaged(path="<stream>", offset=0, expected=kind.__name__, found=type(message).__name__)
+
+
+def _refusing(error: CompactlibError, *, term: int, last_applied: int) -> Talk[None]:
+    """Send the peer the reason of an error that ends the transfer on this side, if the stream still takes it."""
+    if isinstance(error, TransferBroken) or (isinstance(error, TransferRefused) and error.by_peer):
+        return
+    if isinstance(error, TransferRefused):
+        reason, detail = error.reason, error.detail
+    else:
+        reason = RefusalReason.UNSUPPORTED if isinstance(error, Unsupported) else RefusalReason.FAILED
+        detail = str(error)
+    with contextlib.suppress(TransferBroken):
+        yield encode(Refuse(reason, term, last_applied, detail))
