@@ -50,7 +50,7 @@ _SQLITE_BEGINNING = b"SQLite format 3\0"
 
 
 @attrs.frozen
-class Answer:
+class Result:
     """The result of a command.
 
     Attributes:
@@ -87,50 +87,50 @@ class _Kind(ABC):
                                f"{', '.join(_POLICIES[self.name])}")
 
     @abstractmethod
-    def inspect(self) -> Answer:
+    def inspect(self) -> Result:
         """Describe the store."""
 
     @abstractmethod
-    def made_plan(self) -> Any:
+    def compaction_plan(self) -> Any:
         """Return the plan of a compaction, a `contract.Plan`."""
 
     @abstractmethod
-    def compacted(self) -> Any:
+    def run_compaction(self) -> Any:
         """Compact in this process; return the report."""
 
     @abstractmethod
-    def verified(self) -> VerifyReport:
+    def run_verify(self) -> VerifyReport:
         """Read and check the whole store."""
 
-    def plan(self) -> Answer:
+    def plan(self) -> Result:
         """Show the plan of a compaction, and its reason."""
-        plan = self.made_plan()
-        return Answer({"is_empty": plan.is_empty, "why": plan.why, "rows": plan.to_dicts()}, str(plan))
+        plan = self.compaction_plan()
+        return Result({"is_empty": plan.is_empty, "why": plan.why, "rows": plan.to_dicts()}, str(plan))
 
-    def compact(self) -> Answer:
+    def compact(self) -> Result:
         """Compact, and report the changes."""
         problem = ""
         try:
-            report = self.compacted()
+            report = self.run_compaction()
         except CompactionFailed as error:
             report, problem = error.report, str(error)
         if report.is_empty:
-            return Answer({"outcome": "nothing", "why": report.why, "rows": []}, f"nothing to do: {report.why}")
+            return Result({"outcome": "nothing", "why": report.why, "rows": []}, f"nothing to do: {report.why}")
         if report.is_partial:
             problem = f"only a part was done and committed: {report.why}"
         data = {"outcome": "failed" if problem else "done", "why": problem or report.why, "rows": report.to_dicts()}
-        return Answer(data, "\n".join([str(report), *([problem] if problem else [])]), int(bool(problem)))
+        return Result(data, "\n".join([str(report), *([problem] if problem else [])]), int(bool(problem)))
 
-    def verify(self) -> Answer:
+    def verify(self) -> Result:
         """Read the whole store, and list the damage."""
-        report = self.verified()
+        report = self.run_verify()
         found = [finding.error for finding in report.findings if not finding.is_harmless]
         bad, others = len(found), sum(isinstance(error, Unsupported) for error in found)
         verdict = (f"{bad:,} damaged or missing; restore the files from a copy" if bad > others
                    else f"{bad:,} written by another release; nothing is known to be damaged" if bad
                    else f"{report.records:,} {self.unit} in {report.bytes_read:,} bytes, all as they were written")
         table = [str(Table.from_dicts(report.to_dicts()))] if report.findings else []
-        return Answer(report.to_dicts(), "\n".join([*table, f"{self.path}: {verdict}"]), int(bad > 0))
+        return Result(report.to_dicts(), "\n".join([*table, f"{self.path}: {verdict}"]), int(bad > 0))
 
     def policy_of(self, *kinds: Any) -> Any:
         """Return the policy of `--policy`; `None` for the store's own."""
@@ -163,7 +163,7 @@ class _RaftLog(_Kind):
     name = "raft log"
     unit = "entries"
 
-    def inspect(self) -> Answer:
+    def inspect(self) -> Result:
         from compactlib.raftlog import LogReader
 
         with LogReader(self.path) as reader:
@@ -184,9 +184,9 @@ class _RaftLog(_Kind):
         tables = [str(Table.from_dicts(rows, title=title))]
         if others:
             tables += ["", str(Table.from_dicts(others, title="Other names"))]
-        return Answer(data, "\n".join(tables))
+        return Result(data, "\n".join(tables))
 
-    def made_plan(self) -> Any:
+    def compaction_plan(self) -> Any:
         from compactlib.clock import SystemClock
         from compactlib.raftlog import DeadRatio, DropDead, LogReader, SeedPolicy
         from compactlib.raftlog.policy import MajorCadence, plan_for
@@ -199,7 +199,7 @@ class _RaftLog(_Kind):
         return plan_for(view, SeedPolicy() if is_due else DropDead(),
                         why=why if is_due else f"nothing is rewritten yet: {why}")
 
-    def compacted(self) -> Any:
+    def run_compaction(self) -> Any:
         from compactlib.raftlog import DeadRatio, LogOptions, LogReader, SegmentLog
 
         with LogReader(self.path) as reader:
@@ -207,7 +207,7 @@ class _RaftLog(_Kind):
         with self.copying() as given, SegmentLog(self.path, LogOptions(limits=limits, trigger=DeadRatio())) as log:
             return log.compact(policy=self._policy(), **given)
 
-    def verified(self) -> VerifyReport:
+    def run_verify(self) -> VerifyReport:
         from compactlib.raftlog import verify_log
 
         return verify_log(self.path)
@@ -224,7 +224,7 @@ class _StoreOfLogs(_Kind):
     name = "store of raft logs"
     unit = "entries"
 
-    def inspect(self) -> Answer:
+    def inspect(self) -> Result:
         rows: list[dict[str, Any]] = []
         for path, found in self._of_each("inspect"):
             segments, snapshot = found.data["segments"], found.data["snapshot"]
@@ -232,17 +232,17 @@ class _StoreOfLogs(_Kind):
             rows.append({"log": os.path.basename(path), "segments": len(segments), **sums,
                          "in_wal": found.data["unflushed"], "snapshot": snapshot and snapshot["index"]})
         title = f"{self.path}: {len(rows):,} logs with one write-ahead log; inspect one by its folder, {self._one()}"
-        return Answer({"folder": self.path, "logs": rows}, str(Table.from_dicts(rows, title=title)))
+        return Result({"folder": self.path, "logs": rows}, str(Table.from_dicts(rows, title=title)))
 
-    def made_plan(self) -> Any:
+    def compaction_plan(self) -> Any:
         raise InvalidInput(f"{self.path} is a {self.name}; name one of its logs, {self._one()}")
 
-    def compacted(self) -> Any:
+    def run_compaction(self) -> Any:
         raise InvalidInput(f"{self.path} is a {self.name}, which compacts them itself: "
                            f"RaftLogStore(folder, options).log(ID).compact()")
 
-    def verified(self) -> VerifyReport:
-        reports = [report for _, report in self._of_each("verified")]
+    def run_verify(self) -> VerifyReport:
+        reports = [report for _, report in self._of_each("run_verify")]
         # Damage of the write-ahead log is a finding of each log.
         found = {(each.kind, each.place, each.what): each for report in reports for each in report.findings}
         return VerifyReport(tuple(found.values()), sum(each.records for each in reports),
@@ -282,17 +282,17 @@ class _BlobStore(_Kind):
 
     name = "blob store"
 
-    def inspect(self) -> Answer:
+    def inspect(self) -> Result:
         with self._reader() as reader:
             status, view, damage = reader.status(), reader.view(), [str(each) for each in reader.damage]
         data = {"folder": self.path, "store": status.to_dicts()[0], "segments": view.to_dicts(), "damage": damage}
-        return Answer(data, "\n".join([str(status), str(view), *(f"damaged: {each}" for each in damage)]))
+        return Result(data, "\n".join([str(status), str(view), *(f"damaged: {each}" for each in damage)]))
 
-    def made_plan(self) -> Any:
+    def compaction_plan(self) -> Any:
         with self._reader() as reader:
             return reader.plan()
 
-    def compacted(self) -> Any:
+    def run_compaction(self) -> Any:
         from compactlib.blobstore import BlobStore, BlobStoreConfig
 
         if self.given.retention is None:
@@ -308,7 +308,7 @@ class _BlobStore(_Kind):
             raise Busy(f"{busy}; have that process compact it: a CompactionManager in it does, by itself or by "
                        f"request(name)") from busy
 
-    def verified(self) -> VerifyReport:
+    def run_verify(self) -> VerifyReport:
         with self._reader() as reader:
             report: VerifyReport = reader.verify()
         return report
@@ -338,7 +338,7 @@ class _Repository(_Kind):
         super().__init__(path, given)
         self.partition = partition
 
-    def inspect(self) -> Answer:
+    def inspect(self) -> Result:
         with self._opened() as repository:
             survey = repository.survey()
         rows = [{"branch": each.branch, "generation": each.generation, "sealed": each.sealed_tokens,
@@ -348,19 +348,19 @@ class _Repository(_Kind):
                 "dropped_tokens": survey.dropped_tokens}
         title = (f"{self.path}: {survey.repository or 'repository'}, {len(rows):,} branches, "
                  f"{survey.dropped_tokens:,} dropped tokens")
-        return Answer(data, str(Table.from_dicts(rows, title=title)))
+        return Result(data, str(Table.from_dicts(rows, title=title)))
 
-    def made_plan(self) -> Any:
+    def compaction_plan(self) -> Any:
         with self._opened() as repository:
             return repository.plan(branch=self._branch)
 
-    def compacted(self) -> Any:
+    def run_compaction(self) -> Any:
         from compactlib.demo import progress_bar
 
         with self._opened() as repository, progress_bar("compact") as observer:
             return repository.compact(branch=self._branch, budget=self.budget(), observer=observer)
 
-    def verified(self) -> VerifyReport:
+    def run_verify(self) -> VerifyReport:
         with self._opened() as repository:
             report: VerifyReport = repository.verify()
         return report
@@ -417,19 +417,19 @@ class _Repositories(_Kind):
         super().__init__(path, given)
         self.partitions = [partition.decode("utf-8", "surrogateescape") for partition in partitions]
 
-    def inspect(self) -> Answer:
+    def inspect(self) -> Result:
         rows = [{"partition": partition} for partition in self.partitions]
         title = f"{self.path}: {len(rows):,} repositories; inspect one by --partition NAME"
-        return Answer({"path": self.path, "repositories": rows}, str(Table.from_dicts(rows, title=title)))
+        return Result({"path": self.path, "repositories": rows}, str(Table.from_dicts(rows, title=title)))
 
-    def made_plan(self) -> Any:
+    def compaction_plan(self) -> Any:
         raise InvalidInput(f"{self.path} holds {len(self.partitions):,} repositories; name one by --partition NAME, "
                            f"see compactlib inspect {self.path}")
 
-    def compacted(self) -> Any:
-        return self.made_plan()
+    def run_compaction(self) -> Any:
+        return self.compaction_plan()
 
-    def verified(self) -> VerifyReport:
+    def run_verify(self) -> VerifyReport:
         """Check each row of the key-value store by its checksum."""
         from compactlib.kv import SqliteStore
 
@@ -542,10 +542,10 @@ def _run(given: argparse.Namespace) -> int:
             input=given.input, executors=_DEMO_EXECUTORS[given.executor or "both"],
             optional=("spark",) if given.executor is None else (), folder=given.folder,
             max_bytes=given.max_bytes, seed=given.seed, workers=given.workers))
-    answer: Answer = getattr(_store_at(given), given.command)()
+    result: Result = getattr(_store_at(given), given.command)()
     # `default=str`: the fields of an error may have any type.
-    print(json.dumps(answer.data, indent=2, default=str) if given.json else answer.text)
-    return answer.code
+    print(json.dumps(result.data, indent=2, default=str) if given.json else result.text)
+    return result.code
 
 
 def _size(text: str) -> int:

@@ -79,7 +79,7 @@ class DemoSettings:
 
 @contextlib.contextmanager
 def opened_executor(name: str, workers: int | None = None) -> Iterator[Executor]:
-    """Open the named executor; close it at the end of the context.
+    """Open the named executor for the duration of the context.
 
     Args:
         name: `"local"` (threads of this process), `"process"` (processes of this machine), `"spark"` (a session of

@@ -26,7 +26,7 @@ WRITTEN_DDL: Final = ("number bigint, rows bigint, size_bytes bigint, digest str
 time, in seconds since the epoch. `untimed` counts the rows without a time.
 """
 
-NOT_HELD: Final = "Spark holds times in microseconds, from the year 1 to 9999"
+TIME_RANGE: Final = "Spark holds times in microseconds, from the year 1 to 9999"
 """Part of the error for a value that Spark would change; `MergeBlocks` recognizes the error by it."""
 
 _BATCH_ROWS: Final = 8192
@@ -171,7 +171,7 @@ class ReadBlocks:
                             try:
                                 yield batch.select(names).cast(self.schema)
                             except pa.ArrowInvalid as error:
-                                raise InvalidInput(f"{share.key}: {error}; {NOT_HELD}") from error
+                                raise InvalidInput(f"{share.key}: {error}; {TIME_RANGE}") from error
                         if seen != group.num_rows:
                             raise CorruptData(path=share.key, offset=0, found=f"{seen} rows that can be read",
                                               expected=f"{group.num_rows} rows in row group {number}")

@@ -189,16 +189,16 @@ class MergeBlocks:
 
     def _merge(self, objects: ObjectStore, job: RunningJob, sources: Sequence[_Source], schema: pa.Schema,
                rows: int) -> tuple[BlockMeta, ...]:
-        from compactlib.spark.block_workers import NOT_HELD
+        from compactlib.spark.block_workers import TIME_RANGE
 
         made: list[str] = []
         try:
             try:
                 blocks = self._written(objects, job, sources, schema, rows, made)
             except Exception as error:
-                if NOT_HELD in str(error):
+                if TIME_RANGE in str(error):
                     raise InvalidInput(f"a value of {', '.join(source.id for source in sources)} would come out as "
-                                       f"another one: {NOT_HELD}; write finer times as whole numbers") from error
+                                       f"another one: {TIME_RANGE}; write finer times as whole numbers") from error
                 raise
             count = sum(block.rows or 0 for block in blocks)
             if count != rows:

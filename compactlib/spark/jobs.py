@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _Job: TypeAlias = "list[list[str]]"
 """The names of the pieces of each partition."""
 
-_ANSWER_DDL = "partition bigint, answers binary"
+_RESULTS_DDL = "partition bigint, results binary"
 _PARTITIONS_A_SLOT = 4
 _JOBS_AT_ONCE = 2
 _POLL_SECONDS = 0.2
@@ -152,9 +152,9 @@ def _collected(spark: SparkSession, partitions: _Partitions, tag: str) -> dict[s
             context.addJobTag(tag)
             context.setInterruptOnCancel(True)
     count = len(partitions.pieces)
-    rows = spark.range(0, count, 1, count).mapInArrow(partitions, _ANSWER_DDL).collect()
-    return {name: _loaded(name, answer) for row in rows for (name, _), answer
-            in zip(partitions.pieces[row["partition"]], pickle.loads(row["answers"]), strict=True)}
+    rows = spark.range(0, count, 1, count).mapInArrow(partitions, _RESULTS_DDL).collect()
+    return {name: _loaded(name, data) for row in rows for (name, _), data
+            in zip(partitions.pieces[row["partition"]], pickle.loads(row["results"]), strict=True)}
 
 
 @attrs.frozen
@@ -172,14 +172,14 @@ class _Partitions:
             numbers: list[Any] = batch.column(0).to_pylist()  # by position, as Spark binds columns
             for number in numbers:
                 if self.at_once == 1:
-                    found = list(map(self._answer, self.pieces[number]))
+                    found = list(map(self._pickled_value, self.pieces[number]))
                 else:
                     with ThreadPoolExecutor(self.at_once) as pool:
-                        found = list(pool.map(self._answer, self.pieces[number]))
+                        found = list(pool.map(self._pickled_value, self.pieces[number]))
                 yield pa.RecordBatch.from_pydict({"partition": pa.array([number], pa.int64()),
-                                                  "answers": pa.array([pickle.dumps(found)], pa.binary())})
+                                                  "results": pa.array([pickle.dumps(found)], pa.binary())})
 
-    def _answer(self, piece: tuple[str, bytes]) -> bytes:
+    def _pickled_value(self, piece: tuple[str, bytes]) -> bytes:
         name, data = piece
         try:
             given = pickle.loads(data)
@@ -194,11 +194,11 @@ class _Partitions:
             return pickled(portable_error(name, error, pickled))
 
 
-def _loaded(name: str, answer: bytes) -> Any:
+def _loaded(name: str, data: bytes) -> Any:
     try:
-        return pickle.loads(answer)
+        return pickle.loads(data)
     except Exception as error:  # unpickling runs foreign code, which may raise anything
-        message = f"the answer of {name!r} cannot be read here: {type(error).__name__}: {error}"
+        message = f"the value of {name!r} cannot be unpickled here: {type(error).__name__}: {error}"
         return TaskFailed(message, task=name, kind=type(error).__name__, detail=message)
 
 

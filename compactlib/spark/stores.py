@@ -41,7 +41,7 @@ OUTCOME_DDL = ("store string, outcome string, reason string, bytes_written bigin
 _MOST_STORES_IN_A_TASK = 64
 
 
-def is_path_of_something(name: str) -> bool:
+def is_nonempty_path(name: str) -> bool:
     """Return whether `name` is a file, or a folder with an entry that is not hidden."""
     if os.path.isdir(name):
         return any(not each.startswith(".") for each in list_folder(name))
@@ -74,7 +74,7 @@ def plan_many(names: Iterable[str], plan: Callable[[str], Plan], *, threads: int
 
 def compact_on_workers(spark: SparkSession, stores: Iterable[str], open_store: OpenStore, *, policy: Any = None,
                        open_fence: OpenFence | None = None, limits: BudgetLimits | None = None,
-                       stores_at_once: int = 16, exists: Callable[[str], bool] = is_path_of_something) -> DataFrame:
+                       stores_at_once: int = 16, exists: Callable[[str], bool] = is_nonempty_path) -> DataFrame:
     """Compact each store on a Spark worker; return the outcomes as a DataFrame, after all Spark jobs have ended.
 
     The DataFrame has a row for each store: `store`, `outcome` (`done`, `skipped` or `failed`), `reason` (the report in
