@@ -5,7 +5,7 @@ A subclass of `_Kind` for each kind of store implements the four commands on a p
 `_OPTIONS` lists the commands and kinds of each option. Only `compact` changes a store; the other commands work while
 another process writes. Each command imports its engine itself, so that the others start quickly.
 
-Exit codes: 0 success; 1 the store is damaged, or a part of the work could not be done; 2 the command failed, and one
+Exit codes: 0 success; 1 the store is damaged, or a part of the work could not be done; 2 the command failed, and a
 line on stderr gives the reason; 130 interrupted; 141 the reader of the output closed its pipe.
 """
 
@@ -305,7 +305,7 @@ class _BlobStore(_Kind):
         except BudgetSpent:
             raise
         except Busy as busy:
-            raise Busy(f"{busy}; have that process compact it: a CompactionManager in it does, by itself or by "
+            raise Busy(f"{busy}; have that process compact it: a CompactionManager in it does, on its schedule or by "
                        f"request(name)") from busy
 
     def run_verify(self) -> VerifyReport:
@@ -409,7 +409,7 @@ class _Repository(_Kind):
 
 
 class _Repositories(_Kind):
-    """An SQLite file with several repositories. Commands on one need `--partition`; `verify` checks all rows."""
+    """An SQLite file with several repositories. Commands on a repository need `--partition`; `verify` checks all rows."""
 
     name = "file of several repositories"
 
@@ -495,7 +495,7 @@ def _is_sqlite(path: str) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; return the exit code.
+    """Run a command line; return the exit code.
 
     Args:
         argv: the arguments without the program's name; by default those of this process.
