@@ -409,7 +409,7 @@ class _Repository(_Kind):
 
 
 class _Repositories(_Kind):
-    """An SQLite file with several repositories. Commands on a repository need `--partition`; `verify` checks all rows."""
+    """An SQLite file with several repositories. `plan` and `compact` need `--partition`."""
 
     name = "file of several repositories"
 
