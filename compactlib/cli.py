@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The console script `compactlib`: demo, inspect, plan, compact, verify. `docs/cli.md` describes it for users.
 
-A `_Kind` for each kind of store answers the four commands of a path; `_found` says which kind lies there; `_OPTIONS`
-says which command of which kind takes an option. Only `compact` changes anything; the others work while another process
-writes. Each command imports what it needs.
+A subclass of `_Kind` for each kind of store implements the four commands on a path. `_store_at` detects the kind.
+`_OPTIONS` lists the commands and kinds of each option. Only `compact` changes a store; the other commands work while
+another process writes. Each command imports its engine itself, so that the others start quickly.
 
-Exit codes: 0 all is well; 1 the store is damaged, or a part of the work could not be done; 2 the command could not be
-carried out, and one line on stderr says why; 130 interrupted; 141 nobody reads the output any more.
+Exit codes: 0 success; 1 the store is damaged, or a part of the work could not be done; 2 the command failed, and a
+line on stderr gives the reason; 130 interrupted; 141 the reader of the output closed its pipe.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _SQLITE_BEGINNING = b"SQLite format 3\0"
 
 
 @attrs.frozen
-class Answer:
-    """What a command found or did.
+class Result:
+    """The result of a command.
 
     Attributes:
-        data: as `--json` prints it.
-        text: as a person reads it.
+        data: the output with `--json`.
+        text: the output for people.
         code: the exit code.
     """
 
@@ -68,7 +68,7 @@ class _Kind(ABC):
     """A store at a path.
 
     Args:
-        path: where it is.
+        path: the store's folder or file.
         given: the options of the command line.
     """
 
@@ -87,62 +87,62 @@ class _Kind(ABC):
                                f"{', '.join(_POLICIES[self.name])}")
 
     @abstractmethod
-    def inspect(self) -> Answer:
-        """What lies there."""
+    def inspect(self) -> Result:
+        """Describe the store."""
 
     @abstractmethod
-    def made_plan(self) -> Any:
-        """The plan of a compaction: `contract.Plan`."""
+    def compaction_plan(self) -> Any:
+        """Return the plan of a compaction, a `contract.Plan`."""
 
     @abstractmethod
-    def compacted(self) -> Any:
-        """Compact in this process; return the report, or raise."""
+    def run_compaction(self) -> Any:
+        """Compact in this process; return the report."""
 
     @abstractmethod
-    def verified(self) -> VerifyReport:
-        """Read and check everything."""
+    def run_verify(self) -> VerifyReport:
+        """Read and check the whole store."""
 
-    def plan(self) -> Answer:
-        """What a compaction would do now, and why."""
-        plan = self.made_plan()
-        return Answer({"is_empty": plan.is_empty, "why": plan.why, "rows": plan.to_dicts()}, str(plan))
+    def plan(self) -> Result:
+        """Show the plan of a compaction, and its reason."""
+        plan = self.compaction_plan()
+        return Result({"is_empty": plan.is_empty, "why": plan.why, "rows": plan.to_dicts()}, str(plan))
 
-    def compact(self) -> Answer:
-        """Compact, and say what was done."""
+    def compact(self) -> Result:
+        """Compact, and report the changes."""
         problem = ""
         try:
-            report = self.compacted()
+            report = self.run_compaction()
         except CompactionFailed as error:
             report, problem = error.report, str(error)
         if report.is_empty:
-            return Answer({"outcome": "nothing", "why": report.why, "rows": []}, f"nothing to do: {report.why}")
+            return Result({"outcome": "nothing", "why": report.why, "rows": []}, f"nothing to do: {report.why}")
         if report.is_partial:
-            problem = f"only a part could be done, and stays: {report.why}"
+            problem = f"only a part was done and committed: {report.why}"
         data = {"outcome": "failed" if problem else "done", "why": problem or report.why, "rows": report.to_dicts()}
-        return Answer(data, "\n".join([str(report), *([problem] if problem else [])]), int(bool(problem)))
+        return Result(data, "\n".join([str(report), *([problem] if problem else [])]), int(bool(problem)))
 
-    def verify(self) -> Answer:
-        """Read everything, and list what is damaged."""
-        report = self.verified()
+    def verify(self) -> Result:
+        """Read the whole store, and list the damage."""
+        report = self.run_verify()
         found = [finding.error for finding in report.findings if not finding.is_harmless]
         bad, others = len(found), sum(isinstance(error, Unsupported) for error in found)
         verdict = (f"{bad:,} damaged or missing; restore the files from a copy" if bad > others
                    else f"{bad:,} written by another release; nothing is known to be damaged" if bad
                    else f"{report.records:,} {self.unit} in {report.bytes_read:,} bytes, all as they were written")
         table = [str(Table.from_dicts(report.to_dicts()))] if report.findings else []
-        return Answer(report.to_dicts(), "\n".join([*table, f"{self.path}: {verdict}"]), int(bad > 0))
+        return Result(report.to_dicts(), "\n".join([*table, f"{self.path}: {verdict}"]), int(bad > 0))
 
     def policy_of(self, *kinds: Any) -> Any:
-        """The policy that was asked for; `None` for the store's own."""
+        """Return the policy of `--policy`; `None` for the store's own."""
         return next((policy for kind in kinds if (policy := kind()).name == self.given.policy), None)
 
     def budget(self) -> Budget:
-        """What the command line allows."""
+        """Return the budget of `--rate` and `--max-bytes`."""
         return Budget(bytes_per_second=self.given.rate, total_bytes=self.given.max_bytes)
 
     @contextlib.contextmanager
     def copying(self) -> Iterator[dict[str, Any]]:
-        """The executor, the budget and the observer of a compaction."""
+        """Open the executor, the budget and the observer of a compaction."""
         from compactlib.demo import opened_executor, progress_bar
 
         with opened_executor(self.given.executor or "local", self.given.workers) as executor, \
@@ -158,12 +158,12 @@ def _date(seconds: float | None) -> str | None:
 
 
 class _RaftLog(_Kind):
-    """A raft log in a folder of its own, or one of a store's."""
+    """A raft log in its own folder, or a log of a store of logs."""
 
     name = "raft log"
     unit = "entries"
 
-    def inspect(self) -> Answer:
+    def inspect(self) -> Result:
         from compactlib.raftlog import LogReader
 
         with LogReader(self.path) as reader:
@@ -184,9 +184,9 @@ class _RaftLog(_Kind):
         tables = [str(Table.from_dicts(rows, title=title))]
         if others:
             tables += ["", str(Table.from_dicts(others, title="Other names"))]
-        return Answer(data, "\n".join(tables))
+        return Result(data, "\n".join(tables))
 
-    def made_plan(self) -> Any:
+    def compaction_plan(self) -> Any:
         from compactlib.clock import SystemClock
         from compactlib.raftlog import DeadRatio, DropDead, LogReader, SeedPolicy
         from compactlib.raftlog.policy import MajorCadence, plan_for
@@ -199,15 +199,15 @@ class _RaftLog(_Kind):
         return plan_for(view, SeedPolicy() if is_due else DropDead(),
                         why=why if is_due else f"nothing is rewritten yet: {why}")
 
-    def compacted(self) -> Any:
+    def run_compaction(self) -> Any:
         from compactlib.raftlog import DeadRatio, LogOptions, LogReader, SegmentLog
 
         with LogReader(self.path) as reader:
-            limits = reader.limits  # `SegmentLog` would make a log where none is
+            limits = reader.limits  # raises without a log; `SegmentLog` would create it
         with self.copying() as given, SegmentLog(self.path, LogOptions(limits=limits, trigger=DeadRatio())) as log:
             return log.compact(policy=self._policy(), **given)
 
-    def verified(self) -> VerifyReport:
+    def run_verify(self) -> VerifyReport:
         from compactlib.raftlog import verify_log
 
         return verify_log(self.path)
@@ -219,12 +219,12 @@ class _RaftLog(_Kind):
 
 
 class _StoreOfLogs(_Kind):
-    """All logs of a `RaftLogStore`: planned one by one, and compacted by their store."""
+    """All logs of a `RaftLogStore`. A plan takes the path of a single log; only the store itself compacts its logs."""
 
     name = "store of raft logs"
     unit = "entries"
 
-    def inspect(self) -> Answer:
+    def inspect(self) -> Result:
         rows: list[dict[str, Any]] = []
         for path, found in self._of_each("inspect"):
             segments, snapshot = found.data["segments"], found.data["snapshot"]
@@ -232,17 +232,17 @@ class _StoreOfLogs(_Kind):
             rows.append({"log": os.path.basename(path), "segments": len(segments), **sums,
                          "in_wal": found.data["unflushed"], "snapshot": snapshot and snapshot["index"]})
         title = f"{self.path}: {len(rows):,} logs with one write-ahead log; inspect one by its folder, {self._one()}"
-        return Answer({"folder": self.path, "logs": rows}, str(Table.from_dicts(rows, title=title)))
+        return Result({"folder": self.path, "logs": rows}, str(Table.from_dicts(rows, title=title)))
 
-    def made_plan(self) -> Any:
+    def compaction_plan(self) -> Any:
         raise InvalidInput(f"{self.path} is a {self.name}; name one of its logs, {self._one()}")
 
-    def compacted(self) -> Any:
+    def run_compaction(self) -> Any:
         raise InvalidInput(f"{self.path} is a {self.name}, which compacts them itself: "
                            f"RaftLogStore(folder, options).log(ID).compact()")
 
-    def verified(self) -> VerifyReport:
-        reports = [report for _, report in self._of_each("verified")]
+    def run_verify(self) -> VerifyReport:
+        reports = [report for _, report in self._of_each("run_verify")]
         # Damage of the write-ahead log is a finding of each log.
         found = {(each.kind, each.place, each.what): each for report in reports for each in report.findings}
         return VerifyReport(tuple(found.values()), sum(each.records for each in reports),
@@ -252,7 +252,7 @@ class _StoreOfLogs(_Kind):
         return os.path.join(self.path, "logs", "LOG")
 
     def _of_each(self, method: str) -> Iterator[tuple[str, Any]]:
-        """Yield each log with the answer of a method of `_RaftLog`, but for logs that their owner removes meanwhile."""
+        """Call a method of `_RaftLog` on each log; yield path and result, but for logs removed during the call."""
         from compactlib.raftlog import logs_of_store
         from compactlib.raftlog.errors import NotALog
 
@@ -270,7 +270,7 @@ class _StoreOfLogs(_Kind):
 def _file_bytes(path: str) -> int | None:
     try:
         return os.stat(path).st_size
-    except FileNotFoundError:  # removed by a compaction since it was listed
+    except FileNotFoundError:  # removed by a compaction after it was listed
         return None
 
 
@@ -282,17 +282,17 @@ class _BlobStore(_Kind):
 
     name = "blob store"
 
-    def inspect(self) -> Answer:
+    def inspect(self) -> Result:
         with self._reader() as reader:
             status, view, damage = reader.status(), reader.view(), [str(each) for each in reader.damage]
         data = {"folder": self.path, "store": status.to_dicts()[0], "segments": view.to_dicts(), "damage": damage}
-        return Answer(data, "\n".join([str(status), str(view), *(f"damaged: {each}" for each in damage)]))
+        return Result(data, "\n".join([str(status), str(view), *(f"damaged: {each}" for each in damage)]))
 
-    def made_plan(self) -> Any:
+    def compaction_plan(self) -> Any:
         with self._reader() as reader:
             return reader.plan()
 
-    def compacted(self) -> Any:
+    def run_compaction(self) -> Any:
         from compactlib.blobstore import BlobStore, BlobStoreConfig
 
         if self.given.retention is None:
@@ -305,10 +305,10 @@ class _BlobStore(_Kind):
         except BudgetSpent:
             raise
         except Busy as busy:
-            raise Busy(f"{busy}; have that process compact it: a CompactionManager in it does, by itself or by "
+            raise Busy(f"{busy}; have that process compact it: a CompactionManager in it does, on its schedule or by "
                        f"request(name)") from busy
 
-    def verified(self) -> VerifyReport:
+    def run_verify(self) -> VerifyReport:
         with self._reader() as reader:
             report: VerifyReport = reader.verify()
         return report
@@ -338,7 +338,7 @@ class _Repository(_Kind):
         super().__init__(path, given)
         self.partition = partition
 
-    def inspect(self) -> Answer:
+    def inspect(self) -> Result:
         with self._opened() as repository:
             survey = repository.survey()
         rows = [{"branch": each.branch, "generation": each.generation, "sealed": each.sealed_tokens,
@@ -348,19 +348,19 @@ class _Repository(_Kind):
                 "dropped_tokens": survey.dropped_tokens}
         title = (f"{self.path}: {survey.repository or 'repository'}, {len(rows):,} branches, "
                  f"{survey.dropped_tokens:,} dropped tokens")
-        return Answer(data, str(Table.from_dicts(rows, title=title)))
+        return Result(data, str(Table.from_dicts(rows, title=title)))
 
-    def made_plan(self) -> Any:
+    def compaction_plan(self) -> Any:
         with self._opened() as repository:
             return repository.plan(branch=self._branch)
 
-    def compacted(self) -> Any:
+    def run_compaction(self) -> Any:
         from compactlib.demo import progress_bar
 
         with self._opened() as repository, progress_bar("compact") as observer:
             return repository.compact(branch=self._branch, budget=self.budget(), observer=observer)
 
-    def verified(self) -> VerifyReport:
+    def run_verify(self) -> VerifyReport:
         with self._opened() as repository:
             report: VerifyReport = repository.verify()
         return report
@@ -377,7 +377,7 @@ class _Repository(_Kind):
         from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, TombstoneCostPolicy, repository_in
 
         command, name = self.given.command, repository_in(self.partition) or ""
-        # `inspect` shows what the records alone say, wherever the ranges are.
+        # `inspect` reads the records alone, so it needs no ranges.
         objects = MemoryObjects() if command == "inspect" else LocalObjects(self._objects())
         with contextlib.closing(SqliteStore(self.path, create=False, read_only=command != "compact")) as store:
             ranges = CommittedRanges(objects)
@@ -390,26 +390,26 @@ class _Repository(_Kind):
                 yield repository
 
     def _objects(self) -> str:
-        """The folder of the ranges; it must be there, since opening makes one."""
+        """Return the folder of the ranges. It must exist: opening a missing folder would create it."""
         from compactlib.objects import is_local_objects
 
         given = self.given.objects
         if given is not None:
             if not is_local_objects(given):
-                raise NotFound(f"{given} is no folder of objects; give that of the repository's ranges")
+                raise NotFound(f"{given} is no folder of objects; give the folder of the repository's ranges")
             return str(given)
-        beside = os.path.dirname(os.path.abspath(self.path))
-        found = [name for name in list_folder(beside) if is_local_objects(os.path.join(beside, name))]
+        parent = os.path.dirname(os.path.abspath(self.path))
+        found = [name for name in list_folder(parent) if is_local_objects(os.path.join(parent, name))]
         if len(found) > 1 and "ranges" in found:
             found = ["ranges"]
         if len(found) != 1:
-            raise InvalidInput(f"{self.path} is a {self.name}, and beside it are {len(found)} folders of objects; say "
-                               f"by --objects FOLDER where its ranges are")
-        return os.path.join(beside, found[0])
+            raise InvalidInput(f"{self.path} is a {self.name}, and its folder has {len(found)} folders of objects; "
+                               f"name that of its ranges by --objects FOLDER")
+        return os.path.join(parent, found[0])
 
 
 class _Repositories(_Kind):
-    """An SQLite file with several repositories, which are inspected one by one."""
+    """An SQLite file with several repositories. `plan` and `compact` need `--partition`."""
 
     name = "file of several repositories"
 
@@ -417,20 +417,20 @@ class _Repositories(_Kind):
         super().__init__(path, given)
         self.partitions = [partition.decode("utf-8", "surrogateescape") for partition in partitions]
 
-    def inspect(self) -> Answer:
+    def inspect(self) -> Result:
         rows = [{"partition": partition} for partition in self.partitions]
         title = f"{self.path}: {len(rows):,} repositories; inspect one by --partition NAME"
-        return Answer({"path": self.path, "repositories": rows}, str(Table.from_dicts(rows, title=title)))
+        return Result({"path": self.path, "repositories": rows}, str(Table.from_dicts(rows, title=title)))
 
-    def made_plan(self) -> Any:
-        raise InvalidInput(f"{self.path} holds {len(self.partitions):,} repositories; say which one by --partition "
-                           f"NAME, see compactlib inspect {self.path}")
+    def compaction_plan(self) -> Any:
+        raise InvalidInput(f"{self.path} holds {len(self.partitions):,} repositories; name one by --partition NAME, "
+                           f"see compactlib inspect {self.path}")
 
-    def compacted(self) -> Any:
-        return self.made_plan()
+    def run_compaction(self) -> Any:
+        return self.compaction_plan()
 
-    def verified(self) -> VerifyReport:
-        """The key-value store itself: each row by its checksum."""
+    def run_verify(self) -> VerifyReport:
+        """Check each row of the key-value store by its checksum."""
         from compactlib.kv import SqliteStore
 
         with contextlib.closing(SqliteStore(self.path, read_only=True)) as store:
@@ -439,13 +439,13 @@ class _Repositories(_Kind):
         return VerifyReport((), len(sizes), sum(sizes))
 
 
-# --- what lies at a path ------------------------------------------------------------------------------------------
+# --- the store at a path ------------------------------------------------------------------------------------------
 
 
-def _found(given: argparse.Namespace) -> _Kind:
-    """Return the store at a path; a raft log if nothing says that it is another: reading it says what is wrong then.
+def _store_at(given: argparse.Namespace) -> _Kind:
+    """Detect the store at a path. The default is a raft log, whose reader gives the error of any other path.
 
-    A folder with one SQLite file in it, beside the folder of a repository's objects say, is what that file is.
+    A folder with a single SQLite file means that file: it often holds a repository next to the folder of its objects.
     """
     from compactlib.blobstore import is_blob_store
     from compactlib.raftlog import is_log, logs_of_store
@@ -477,14 +477,14 @@ def _in_sqlite(path: str, given: argparse.Namespace) -> _Kind:
     if wanted is not None:
         raise NotFound(f"{path} holds no repository in a partition {given.partition!r}; see compactlib inspect {path}")
     if not found:
-        raise Unsupported(f"{path} is a key-value store without a staging repository; the commands know no other store "
-                          f"in an SQLite file")
+        raise Unsupported(f"{path} is a key-value store without a staging repository; the commands support no other "
+                          f"store in an SQLite file")
     return _Repositories(path, given, found)
 
 
 def _is_sqlite(path: str) -> bool:
     try:
-        # Without waiting, in case the name is a pipe's.
+        # Opening a named pipe must not block.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             return file.read(len(_SQLITE_BEGINNING)) == _SQLITE_BEGINNING
     except OSError:
@@ -495,15 +495,15 @@ def _is_sqlite(path: str) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out one command line; return the exit code.
+    """Run a command line; return the exit code.
 
     Args:
-        argv: the arguments without the program's name; default those of this process.
+        argv: the arguments without the program's name; by default those of this process.
 
     Raises:
-        SystemExit: `--help` or `--version` was asked for, or the arguments make no sense (code 2), as argparse does.
+        SystemExit: from argparse: `--help` or `--version` was given, or the arguments are wrong (code 2).
     """
-    # A stream that was closed before the start goes nowhere: else a file of a store would get its number, and the text.
+    # Open the null device for a closed standard stream: else a store's file would get its number, and the output.
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -511,7 +511,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files may hold what a terminal cannot show
+            stream.reconfigure(errors="backslashreplace")  # file names may have characters that a terminal cannot show
     try:
         code = _run(given)
         sys.stdout.flush()
@@ -520,16 +520,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain("interrupted; what was finished stays")
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python prints another error at exit
         return 141
     except (CompactlibError, OSError) as error:
         _complain(" ".join(str(error).split()))
-        # Damage that lets nothing more be read is what `verify` was to find.
+        # Damage that stops `verify` is a finding of `verify`.
         return 1 if given.command == "verify" and isinstance(error, CorruptData | AuditFailed) else 2
 
 
 def _complain(what: str) -> None:
-    # The exit code says it too, where the line cannot be written: on the same full disk, for example.
+    # If stderr cannot be written (a full disk, for example), the exit code still reports the failure.
     with contextlib.suppress(OSError):
         print(f"compactlib: {what}", file=sys.stderr)
 
@@ -542,10 +542,10 @@ def _run(given: argparse.Namespace) -> int:
             input=given.input, executors=_DEMO_EXECUTORS[given.executor or "both"],
             optional=("spark",) if given.executor is None else (), folder=given.folder,
             max_bytes=given.max_bytes, seed=given.seed, workers=given.workers))
-    answer: Answer = getattr(_found(given), given.command)()
-    # What an error carries may be anything; as text it can always be shown.
-    print(json.dumps(answer.data, indent=2, default=str) if given.json else answer.text)
-    return answer.code
+    result: Result = getattr(_store_at(given), given.command)()
+    # `default=str`: the fields of an error may have any type.
+    print(json.dumps(result.data, indent=2, default=str) if given.json else result.text)
+    return result.code
 
 
 def _size(text: str) -> int:
@@ -563,9 +563,10 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]] = {
     "partition": (("inspect", "plan", "compact", "verify"), (_REPOSITORY,), {
         "metavar": "NAME", "help": "which repository, where an SQLite file holds several"}),
     "objects": (("inspect", "plan", "compact", "verify"), (_REPOSITORY,), {
-        "metavar": "FOLDER", "help": "of a repository: where its ranges are (default: the folder beside the file)"}),
+        "metavar": "FOLDER",
+        "help": "of a repository: the folder of its ranges (default: the folder of objects next to the file)"}),
     "policy": (("plan", "compact"), (_LOG, _BLOBS, _REPOSITORY), {
-        "metavar": "NAME", "help": "what chooses; the first is the default: " + "; ".join(
+        "metavar": "NAME", "help": "the policy; the first is the default: " + "; ".join(
             f"{kind}: {', '.join(names)}" for kind, names in _POLICIES.items())}),
     "branch": (("plan", "compact"), (_REPOSITORY,), {
         "metavar": "NAME", "help": "of a repository (default: main)"}),
@@ -574,21 +575,21 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]] = {
         "help": "of a blob store: how long its owner keeps deletes; compact needs it (default of plan: a week)"}),
     "executor": (("compact",), (_LOG, _BLOBS), {
         "choices": ("local", "process", "spark"),
-        "help": "who copies: this process, several, or Spark (default: local)"}),
+        "help": "where to copy: in this process, in several, or on Spark (default: local)"}),
     "workers": (("compact",), (_LOG, _BLOBS), {
         "metavar": "N", "type": int,
         "help": "how many tasks run at once (default: 1 locally, else one per processor)"}),
     "rate": (("compact",), (_LOG, _BLOBS, _REPOSITORY), {
-        "metavar": "SIZE", "type": _size, "help": "write at most so many bytes a second"}),
+        "metavar": "SIZE", "type": _size, "help": "the most bytes to write in a second"}),
     "max_bytes": (("compact",), (_LOG, _BLOBS, _REPOSITORY), {
-        "metavar": "SIZE", "type": _size, "help": "write at most so many bytes in all"}),
+        "metavar": "SIZE", "type": _size, "help": "the most bytes to write in total"}),
 }
 """Options of a store's commands: the commands, the kinds of store, and how argparse reads them."""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="compactlib", description="Compaction primitives: try them, and look after the stores they made.",
+        prog="compactlib", description="Compaction primitives: try them, and maintain the stores that they made.",
         epilog="Sizes are bytes, or a number with a unit: 500kB, 64MB, 1GiB.")
     parser.add_argument("--version", action="version", version=f"compactlib {compactlib.__version__}")
     verbs = parser.add_subparsers(dest="command", required=True, metavar="command")
@@ -597,14 +598,15 @@ def _parser() -> argparse.ArgumentParser:
                       help="read the files below it (default: Python's standard library)")
     demo.add_argument("--executor", choices=tuple(_DEMO_EXECUTORS),
                       help="where to compact (default: both, one after the other; without Spark, only here)")
-    demo.add_argument("--folder", metavar="FOLDER", help="keep the logs there; missing or empty")
+    demo.add_argument("--folder", metavar="FOLDER", help="keep the logs in this folder, which must be missing or empty")
     demo.add_argument("--max-bytes", metavar="SIZE", type=_size, default=24_000_000,
-                      help="read files of so many bytes (default: 24MB)")
-    demo.add_argument("--seed", metavar="N", type=int, default=0, help="another choice of files and history")
-    for name, does in (("inspect", "what lies there; changes nothing"),
-                       ("plan", "what a compaction would do, and why; changes nothing"),
-                       ("compact", "give back what is dead"),
-                       ("verify", "read and check everything; changes nothing")):
+                      help="the most bytes of files to read (default: 24MB)")
+    demo.add_argument("--seed", metavar="N", type=int, default=0,
+                      help="the seed of the choice of files and of their history")
+    for name, does in (("inspect", "describe the store; changes nothing"),
+                       ("plan", "show the plan of a compaction, and its reason; changes nothing"),
+                       ("compact", "free the space of dead data"),
+                       ("verify", "read and check the whole store; changes nothing")):
         verb = verbs.add_parser(name, help=does)
         verb.add_argument("path", metavar="PATH", help="the folder of a raft log, of a store of raft logs or of a blob "
                                                        "store, or an SQLite file with staging repositories")

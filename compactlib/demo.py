@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`compactlib demo`: a key-value store written onto a real log, compacted by each executor, verified, and reported on.
+"""`compactlib demo`: write a key-value store onto a Raft log, compact the log with each executor, verify and report.
 
-1. Write: real files become the commands of a key-value store, each an entry of a Raft log: every file two to four
-   times, one in ten deleted in the end. The store keeps nothing but the index of each key's last put, so a snapshot of
-   it is the set of these indexes.
+1. Write: files of a folder become the commands of a key-value store. Each command is an entry of a Raft log. Each file
+   is put two to four times, and a tenth of the keys are deleted at the end. The store keeps the index of each key's
+   last put, so its snapshot is the set of these indexes.
 2. Compact: each executor compacts a copy of the same log.
-3. Verify: every live value has the SHA-256 that it was written with, every other index answers `DeadEntry`, the log
-   alone leads to the same keys at the same indexes, and the executors' files are the same byte by byte.
+3. Verify: each live value has the SHA-256 taken at its write; each other index reads as `DeadEntry`; a store rebuilt
+   from the log has the same keys at the same indexes; the executors' files are the same, byte by byte.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from compactlib.report import Table
 from compactlib.rewrite import Executor
 
 DEFAULT_MAX_BYTES = 24_000_000
-"""How many bytes of files the demo reads by default; it writes about three times as many."""
+"""The most bytes of files that the demo reads by default. It writes about three times as many."""
 WRITTEN = "written"
-"""The folder of the log before it is compacted; the others bear their executors' names."""
+"""The folder of the log before compaction. The compacted copies are named after their executors."""
 
 OpenExecutor: TypeAlias = Callable[[str, int | None], AbstractContextManager[Executor]]
 
@@ -55,16 +55,17 @@ _MOST_PROBLEMS = 10
 
 @attrs.frozen(kw_only=True)
 class DemoSettings:
-    """What the demo is to do.
+    """The settings of a demo.
 
     Attributes:
         input: the folder whose files are read.
-        executors: names of executors, each of which compacts a copy of the same log.
-        optional: those that are left out if they cannot run here.
-        folder: where to keep the logs: missing or empty; default a temporary folder that goes at the end.
-        max_bytes: how many bytes of files to read.
-        seed: decides which files are chosen, and their history.
-        workers: how many tasks an executor runs at once; default its own.
+        executors: the names of the executors; each compacts a copy of the same log.
+        optional: the executors to skip if they cannot run here.
+        folder: the folder in which to keep the logs; it must be missing or empty. By default a temporary folder, which
+            is removed at the end.
+        max_bytes: the most bytes of files to read.
+        seed: determines the choice of files and their history.
+        workers: how many tasks an executor runs at once; by default the executor's own number.
     """
 
     input: str
@@ -78,7 +79,7 @@ class DemoSettings:
 
 @contextlib.contextmanager
 def opened_executor(name: str, workers: int | None = None) -> Iterator[Executor]:
-    """Open an executor by its name, for as long as the context lasts.
+    """Open the named executor for the duration of the context.
 
     Args:
         name: `"local"` (threads of this process), `"process"` (processes of this machine), `"spark"` (a session of
@@ -115,7 +116,7 @@ def _spark_session(cores: int) -> Iterator[Any]:
         raise InvalidInput(f"{cores} workers; give at least 1")
     found = SparkSession.getActiveSession()
     try:
-        # A worker that is killed is tried again; nothing listens beyond this machine; Java comes up quickly.
+        # Spark retries a killed worker, listens on this machine alone, and starts Java quickly.
         spark = found or SparkSession.builder.appName("compactlib").master(f"local[{cores},4]").config(map={
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.driver.host": "127.0.0.1",
@@ -130,9 +131,9 @@ def _spark_session(cores: int) -> Iterator[Any]:
                           "apt-get install openjdk-17-jre-headless) and put it on the PATH") from error
     try:
         if found is None:
-            # Without PYSPARK_PYTHON Spark would run the first `python3` of the PATH.
+            # Without this, or PYSPARK_PYTHON, Spark would run the first `python3` on the PATH.
             spark.sparkContext.pythonExec = sys.executable
-            # Starts the workers now: a first job would be timed with them.
+            # Start the workers now, so that the time of the first job does not include their start.
             spark.range(0, cores, 1, cores).mapInArrow(lambda batches: batches, "id bigint").collect()
         yield spark
     finally:
@@ -156,11 +157,11 @@ def progress_bar(label: str) -> Iterator[Any]:
 
 
 def run_demo(settings: DemoSettings, *, open_executor: OpenExecutor = opened_executor) -> int:
-    """Run the demo and print what happens; return the exit code: 0 if everything was verified, else 1.
+    """Run the demo and print its steps; return the exit code: 0 if everything was verified, else 1.
 
     Raises:
-        NotFound, InvalidInput: there is no input, or the folder for the logs has something in it.
-        StorageError: the disk refused.
+        NotFound, InvalidInput: there is no input, or the folder for the logs is not empty.
+        StorageError: the disk failed.
         MissingDependency, Unsupported: an executor cannot run here.
     """
     folder = _prepared(settings.folder)
@@ -172,7 +173,7 @@ def run_demo(settings: DemoSettings, *, open_executor: OpenExecutor = opened_exe
                 if (run := _compact(name, os.path.join(folder, name), written, settings, open_executor))]
         print(f"\n{Table.from_dicts([written.row, *(run.row for run in runs)])}\n")
         is_verified = _verdict(written, runs)
-        is_kept = is_kept or not is_verified  # what went wrong must be there to be examined
+        is_kept = is_kept or not is_verified  # keep a wrong log for examination
         if is_kept:
             _print_commands(folder, [WRITTEN, *(run.executor for run in runs)])
         return 0 if is_verified else 1
@@ -186,7 +187,7 @@ def _prepared(folder: str | None) -> str:
         return tempfile.mkdtemp(prefix="compactlib-demo-")
     os.makedirs(folder, exist_ok=True)  # noqa: TID251 - scratch of the demo, no data of the library
     if names := list_folder(folder):
-        raise InvalidInput(f"{folder} is not empty (it holds {names[0]!r}); name a folder that is, or none that exists")
+        raise InvalidInput(f"{folder} is not empty (it holds {names[0]!r}); name an empty or a new folder")
     return folder
 
 
@@ -195,13 +196,13 @@ def _prepared(folder: str | None) -> str:
 
 @attrs.frozen(kw_only=True)
 class _Written:
-    """A log before it is compacted, and what must be found in it for ever after.
+    """A log before compaction, and the content that it must keep.
 
     Attributes:
         places: the index of each key's last put.
         digests: SHA-256 of each key's value, taken when it was written.
         last_index: the last entry's index, at which the snapshot was recorded.
-        row: its size, for the table.
+        row: the log's row in the printed table.
     """
 
     folder: str
@@ -259,9 +260,9 @@ def _write(folder: str, settings: DemoSettings) -> _Written:
 
 
 def _chosen_files(folder: str, max_bytes: int, rng: random.Random) -> list[tuple[str, str, int]]:
-    """Choose regular files below a folder at random until `max_bytes` are full: key, path and size of each."""
+    """Choose random regular files below a folder, at most `max_bytes` together; return key, path and size of each."""
     if not os.path.isdir(folder):
-        raise NotFound(f"{folder} is not a folder; name one that has files to read")
+        raise NotFound(f"{folder} is not a folder; name a folder with files to read")
     found: list[tuple[str, str, int]] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
@@ -285,10 +286,10 @@ def _chosen_files(folder: str, max_bytes: int, rng: random.Random) -> list[tuple
 
 
 def _history(files: Sequence[tuple[str, str, int]], rng: random.Random) -> list[tuple[str, str, int, int]]:
-    """Order the commands: key, path, size, and which quarters of the file are put; 0 deletes the key.
+    """Return the commands in order: key, path, size, and how many quarters of the file are put; 0 deletes the key.
 
-    An import of all files comes first, then edits in any order. The import is over when edits are well under way, so
-    that its first segments die whole.
+    Imports of all files come in the first quarter, edits in any order after a fifth. So the first segments have imports
+    alone, and all of their entries die.
     """
     placed: list[tuple[float, tuple[str, str, int, int]]] = []
     for file in files:
@@ -353,7 +354,7 @@ def _compact(name: str, folder: str, written: _Written, settings: DemoSettings,
 
 
 def _problems(folder: str, written: _Written) -> Iterator[str]:
-    """Yield what is wrong with a compacted log."""
+    """Verify a compacted log; yield its problems."""
     places = written.places
     dead = IndexSet.range(1, written.last_index) - IndexSet.from_iterable(places.values())
     try:
@@ -374,13 +375,13 @@ def _problems(folder: str, written: _Written) -> Iterator[str]:
 
 
 def differing_files(folder: str, other: str) -> list[str]:
-    """Return the names in the folders of two logs that are not the same file, byte by byte."""
+    """Return the names of files that differ between two log folders, byte by byte, or are missing in one."""
     names = {*list_folder(folder), *list_folder(other)} - _NOT_COMPARED
     _, different, missing = filecmp.cmpfiles(folder, other, names, shallow=False)
     return sorted([*different, *missing])
 
 
-# --- telling ------------------------------------------------------------------------------------------------------
+# --- reporting ----------------------------------------------------------------------------------------------------
 
 
 def _verdict(written: _Written, runs: Sequence[_Run]) -> bool:
@@ -395,7 +396,7 @@ def _verdict(written: _Written, runs: Sequence[_Run]) -> bool:
         return False
     names = [run.executor for run in runs]
     _say("verified", f"{len(written.places):,} live values identical by SHA-256, "
-                     f"{written.last_index - len(written.places):,} dead entries answer DeadEntry;")
+                     f"{written.last_index - len(written.places):,} dead entries read as DeadEntry;")
     _say("", f"the log alone rebuilds the store ({', '.join(names)})"
              + (f";\n{'':<9} the segments of {' and '.join(names)} are the same, byte by byte" if names[1:] else ""))
     return True

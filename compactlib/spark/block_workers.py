@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a merge of Parquet blocks runs on Spark's workers: read row groups of objects; write sorted rows to objects."""
+"""The worker side of a merge of Parquet blocks: read row groups of objects; write sorted rows to objects."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ from compactlib.objects import Digest, ObjectExists, ObjectStore
 
 WRITTEN_DDL: Final = ("number bigint, rows bigint, size_bytes bigint, digest string, stored string, begin double, "
                       "end double, untimed bigint")
-"""A block that was written: its digest, that of a read of its object, its oldest and its newest time, and how many of
-its rows have none."""
+"""The columns that describe a written block.
 
-NOT_HELD: Final = "Spark holds times in microseconds, from the year 1 to 9999"
-"""What the error of a block says with a value that would come out as another one."""
+`digest` is of the bytes written, `stored` of the object as read back. `begin` and `end` are the oldest and the newest
+time, in seconds since the epoch. `untimed` counts the rows without a time.
+"""
+
+TIME_RANGE: Final = "Spark holds times in microseconds, from the year 1 to 9999"
+"""Part of the error for a value that Spark would change; `MergeBlocks` recognizes the error by it."""
 
 _BATCH_ROWS: Final = 8192
 _BATCH_BYTES: Final = 16 << 20
 _GROUP_BYTES: Final = 128 << 20
-"""A row group is ended here, however many rows it may have: one is in a worker's memory at a time."""
+"""Size at which a row group ends, even with few rows: a worker holds a whole row group in memory."""
 _READ_BYTES: Final = 32 << 20
 
 
 class ObjectFile(io.RawIOBase):
-    """An object of this length as a file whose parts are read by range."""
+    """Read an object of known size as a seekable file, by range requests."""
 
     def __init__(self, objects: ObjectStore, key: str, size_bytes: int) -> None:
         super().__init__()
@@ -61,7 +64,7 @@ class ObjectFile(io.RawIOBase):
 
 
 def open_block(objects: ObjectStore, key: str, size_bytes: int) -> parquet.ParquetFile:
-    """A block, with its footer read; raises `CorruptData` if it is no Parquet file, and what the store does."""
+    """Open a block and read its footer. Raises `CorruptData` if it is no Parquet file, and the store's errors."""
     try:
         return parquet.ParquetFile(pa.PythonFile(ObjectFile(objects, key, size_bytes), mode="r"), pre_buffer=True)
     except CompactlibError:
@@ -71,10 +74,10 @@ def open_block(objects: ObjectStore, key: str, size_bytes: int) -> parquet.Parqu
 
 
 def rows_of(file: parquet.ParquetFile, key: str) -> int:
-    """How many rows a block has, by all that it says of them.
+    """Count the rows of a block.
 
     Raises:
-        CorruptData: the footer, the row groups and the columns' chunks say different things.
+        CorruptData: the counts in the footer, the row groups and the column chunks differ.
     """
     counts = [_rows_of_group(file, key, number) for number in range(file.num_row_groups)]
     if sum(counts) != file.metadata.num_rows:
@@ -84,8 +87,10 @@ def rows_of(file: parquet.ParquetFile, key: str) -> int:
 
 
 def _rows_of_group(file: parquet.ParquetFile, key: str, number: int) -> int:
-    """How many rows a row group has, which none of its columns contradicts: each row has a value, a null maybe, and
-    where a column repeats nothing, just one."""
+    """Count the rows of a row group; raise `CorruptData` if a column contradicts its header.
+
+    Each row has a value in each column (nulls count); only a repeated column has more.
+    """
     group, schema = file.metadata.row_group(number), file.schema
     rows = group.num_rows
     for place in range(group.num_columns):
@@ -104,7 +109,7 @@ _CARRIED: Final[dict[pa.DataType, pa.DataType]] = {
 
 
 def carried(kind: pa.DataType) -> pa.DataType:
-    """The type in which values of this one go through Spark and come out."""
+    """Return the Spark-compatible type that carries values of `kind`; the output has this type."""
     if isinstance(kind, pa.DictionaryType):
         value: pa.DataType = kind.value_type
         return carried(value)
@@ -122,13 +127,13 @@ def carried(kind: pa.DataType) -> pa.DataType:
 
 
 def carried_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    """The same column in a type that goes through Spark."""
+    """Return the column with its carried type."""
     return pa.field(field.name, carried(field.type))
 
 
 @attrs.frozen
 class Share:
-    """The row groups of a block that are to be read: of so many shares of them, the one of this number."""
+    """A share of a block's row groups to read: share `number` of `count`."""
 
     key: str
     size_bytes: int
@@ -138,15 +143,19 @@ class Share:
 
 @attrs.frozen
 class ReadBlocks:
-    """Reads the columns of `schema` of blocks as rows, a row group at a time; for `DataFrame.mapInArrow`."""
+    """Read the columns of `schema` from blocks, a row group at a time; for `DataFrame.mapInArrow`."""
 
     open_objects: Callable[[], ObjectStore]
     schema: pa.Schema
     parts: Sequence[Sequence[Share]]
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Rows of `schema` for the numbers of parts. Raises `InvalidInput` where Spark does not hold a value, and
-        `CorruptData` where other rows are read than a row group's header counts."""
+        """Yield the rows of the numbered parts.
+
+        Raises:
+            InvalidInput: Spark has no such value.
+            CorruptData: a row group gives another number of rows than its header counts.
+        """
         names = self.schema.names
         with self.open_objects() as objects:
             for share in (share for batch in batches for part in batch[0].to_pylist() for share in self.parts[part]):
@@ -162,7 +171,7 @@ class ReadBlocks:
                             try:
                                 yield batch.select(names).cast(self.schema)
                             except pa.ArrowInvalid as error:
-                                raise InvalidInput(f"{share.key}: {error}; {NOT_HELD}") from error
+                                raise InvalidInput(f"{share.key}: {error}; {TIME_RANGE}") from error
                         if seen != group.num_rows:
                             raise CorruptData(path=share.key, offset=0, found=f"{seen} rows that can be read",
                                               expected=f"{group.num_rows} rows in row group {number}")
@@ -170,10 +179,10 @@ class ReadBlocks:
 
 @attrs.frozen
 class WriteBlocks:
-    """Writes the rows of each of Spark's partitions to the object of its key; for `DataFrame.mapInArrow`.
+    """Write each Spark partition to an object; for `DataFrame.mapInArrow`.
 
-    A file of this machine takes them first, of which one row group is in memory. Its object is created in one request,
-    and read again. The others are as in `MergeOptions`.
+    Partition N goes to `keys[N]`. The rows go to a local temporary file first; one row group is in memory. The object
+    is created in one request, then read back for its digest. `row_group_rows` and `time_column`: see `MergeOptions`.
     """
 
     open_objects: Callable[[], ObjectStore]
@@ -183,7 +192,7 @@ class WriteBlocks:
     time_column: str | None
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """A row of `WRITTEN_DDL`. Raises `ObjectExists` if there is another block under the key."""
+        """Yield a row of `WRITTEN_DDL`. Raises `ObjectExists` if the key already has other bytes."""
         task = TaskContext.get()
         assert task is not None
         number = task.partitionId()
@@ -206,10 +215,10 @@ class WriteBlocks:
                         objects.create(self.keys[number], data)
                     except ObjectExists as error:
                         exists = error
-                    # The sources go for this object: what counts is what a read of it gives.
+                    # The sources are deleted in favour of this object, so its stored bytes are checked.
                     stored = Digest.of_parts(_parts_of(objects, self.keys[number]))
                     if exists is not None and stored != digest:
-                        raise exists  # another attempt of the same merge would have left the same bytes
+                        raise exists  # a repeated attempt of this merge writes the same bytes, so these are foreign
                 yield pa.RecordBatch.from_pylist([{
                     "number": number, "rows": written.metadata.num_rows, "size_bytes": len(mapped),
                     "digest": digest.hex, "stored": stored.hex, "begin": min(times, default=None),
@@ -240,13 +249,13 @@ def _parts_of(objects: ObjectStore, key: str) -> Iterator[bytes]:
 
 
 def _times_in(column: Any) -> Any:
-    """The values of a column that are times: a null is none, nor is what is no number, or infinite."""
+    """Return the values of a column without nulls, NaN and infinities."""
     known = column.drop_null()
     return known.filter(pc.is_finite(known)) if pa.types.is_floating(known.type) else known
 
 
 def _seconds(value: Any) -> float:
-    """A number, timestamp or date of Arrow's as seconds since the epoch."""
+    """Return an Arrow number, timestamp or date as seconds since the epoch."""
     if pa.types.is_temporal(value.type):
         return float(value.cast(pa.timestamp("us")).value) / 1e6
     return float(value.as_py())

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MergeBlocks`: a worker's execute that merges Parquet blocks as a Spark DataFrame job, fenced.
+"""`MergeBlocks`: merge Parquet blocks in a fenced Spark DataFrame job; an `Execute` of a scheduler's worker.
 
-What comes out depends on the sources' rows and on the job's token alone, so a repeated attempt writes the same bytes
-under the same keys: cuts come from a sample that the keys' hash chooses (`repartitionByRange` draws another one each
-time), and rows of equal keys are ordered by their own hash. This process counts the rows that were written, and commits
-the list of blocks, whose ids contain the token, to the fence. A late worker's list is refused, its blocks are removed.
+The outputs depend only on the sources' rows and the job's token, so a repeated attempt writes the same bytes under the
+same keys. Cuts come from a sample chosen by the keys' hash (`repartitionByRange` draws a new sample each time). Rows of
+equal keys are ordered by their own hash.
+
+The calling process counts the written rows. Then it commits the list of block ids to the fence; each id contains the
+token. The fence refuses the list of a late worker, and the late worker's blocks are removed.
 """
 
 from __future__ import annotations
@@ -32,62 +34,68 @@ if TYPE_CHECKING:
 
 _SAMPLES_PER_BLOCK = 200
 _SHARE_BYTES = 128 << 20
-"""About what one task reads."""
+"""About how many bytes a Spark task reads."""
 _NOT_COMMITTED = (FencedOff, CommittedOtherwise, InvalidInput, Busy)
-"""Answers of a fence after which its list is known not to name the blocks. After any other error it may."""
+"""Errors of a fence that prove that the list was not committed. After any other error it may be committed."""
 
 
 @attrs.frozen
 class BlockFolder:
-    """Names the objects of blocks: `<prefix>tenant-<tenant>/shard-<shard>/block-<id>.parquet`; `@` escapes as `%` does.
+    """Name the objects of blocks: `<prefix>tenant-<tenant>/shard-<shard>/block-<id>.parquet`.
+
+    Tenant and id are percent-encoded, with `@` in place of `%`.
 
     Attributes:
-        open_objects: opens the object store, here and on Spark's workers; picklable. `functools.partial(LocalObjects,
-            folder)` for files in a folder that every machine sees under the same path.
-        prefix: what all keys begin with, for blocks alone: `"blocks/"`, for example.
+        open_objects: opens the object store in this process and on Spark's workers; picklable. For files in a folder
+            that every machine mounts under the same path: `functools.partial(LocalObjects, folder)`.
+        prefix: the beginning of all keys, used for blocks alone; for example `"blocks/"`.
 
     Raises:
-        BadKey: no key can begin with the prefix.
+        BadKey: keys cannot begin with the prefix.
     """
 
     open_objects: Callable[[], ObjectStore]
     prefix: str = attrs.field(default="", validator=lambda _, __, prefix: check_prefix(prefix))
 
     def key_of(self, tenant: str, shard: int, block_id: str) -> str:
-        """The key of a block, whether it exists or not."""
+        """Return the key of a block; the block need not exist."""
         # The words in front keep names from beginning with "." or "_", which Spark and Hive take for hidden.
         names = (quote(name, safe="").replace("~", "%7E").replace("%", "@") for name in (tenant, block_id))
         return f"{self.prefix}tenant-{next(names)}/shard-{shard}/block-{next(names)}.parquet"
 
     def delete(self, tenant: str, shard: int, block_id: str) -> None:
-        """Remove a block durably; one that is gone is fine. Raises what `ObjectStore.delete` does."""
+        """Remove a block durably; idempotent. Raises the errors of `ObjectStore.delete`."""
         with self.open_objects() as objects:
             objects.delete([self.key_of(tenant, shard, block_id)])
 
     def sweep(self, known: Iterable[BlockMeta], *, now: float, older_than_seconds: float) -> int:
-        """Remove blocks of which nobody knows: what merges have left that died, or came too late. Returns how many.
+        """Remove orphan blocks: outputs of merges that died or were fenced off. Returns the number of blocks removed.
 
-        Every block is removed that is so old at a time by the store's clock, and not among the `known`: give all that
-        may be read still, those of the scheduler's metadata index and of its tombstones, and an age above what a merge
-        takes, and a block to become known. Raises what the object store does; call again.
+        A block is removed if it is not `known` and is older than `older_than_seconds` at `now`, by the store's clock.
+        `sweep` may raise the object store's errors; call it again then.
 
-        Only the scheduler that the blocks are for may sweep them, never a copy of it: blocks that were made since the
-        copy are unknown to that.
+        Only the blocks' own scheduler may sweep them. A copy of the scheduler does not know the blocks that were made
+        after the copy, and would remove them.
+
+        Args:
+            known: all blocks that may still be read: those in the scheduler's metadata index and in its tombstones.
+            now: seconds since the epoch.
+            older_than_seconds: an age above the duration of a merge plus the time until its blocks become known.
 
         Raises:
-            InvalidInput: `now` is no number, or `older_than_seconds` none from 0 on.
-            Conflict: none of the blocks that are there is known, so the list is that of an empty scheduler, or of
-                another folder; nothing was removed.
+            InvalidInput: `now` is not a number, or `older_than_seconds` is not a number >= 0.
+            Conflict: the folder has blocks, and not one is known, so `known` is from an empty scheduler or for another
+                folder. Nothing was removed.
         """
         kept = {self.key_of(block.tenant, block.shard, block.id) for block in known}
         require_age(now, older_than_seconds)
         with self.open_objects() as objects:
-            there = list(objects.list(f"{self.prefix}tenant-"))
-            old = [info.key for info in there if info.modified_at < now - older_than_seconds and info.key not in kept]
-            if old and kept.isdisjoint(info.key for info in there):
-                raise Conflict(f"none of the {len(there)} blocks below {self.prefix!r} is among the {len(kept)} known "
-                               f"ones, so this list is not theirs; give the blocks of the scheduler that they are for, "
-                               f"or remove the objects yourself if nobody needs them")
+            listed = list(objects.list(f"{self.prefix}tenant-"))
+            old = [info.key for info in listed if info.modified_at < now - older_than_seconds and info.key not in kept]
+            if old and kept.isdisjoint(info.key for info in listed):
+                raise Conflict(f"none of the {len(listed)} blocks below {self.prefix!r} is among the {len(kept)} "
+                               f"known blocks; give the blocks that the scheduler of this folder knows, or remove "
+                               f"the objects yourself if they are not needed")
             objects.delete(old)
             return len(old)
 
@@ -98,12 +106,13 @@ class MergeOptions:
 
     Attributes:
         sort_by: the columns to sort by, ascending, nulls first; at least one.
-        target_bytes: about how large an output may become, in bytes of the sources; `None` for one output. Rows with
-            equal keys stay together, whatever their size. A block is put in one request: S3 takes at most 5 GB.
+        target_bytes: the approximate largest size of an output, in bytes of the sources; `None` for one output. Rows
+            with equal keys share an output, even above this size. An output is put in one request, at most 5 GB on S3.
         time_column: timestamps, dates, or numbers of seconds, from which the outputs' `min_time` and `max_time` are
-            taken. Without it, and where a row of it has no time (null, NaN, infinite), the output has the span of all
-            sources in `RunningJob.blocks` as well; no times at all if those of one source are not known.
-        row_group_rows: most rows of one row group in the files.
+            taken. Without the column, the output has the span of all sources in `RunningJob.blocks`. If a row has no
+            time (null, NaN, infinite), the output's span includes that of the sources. The output has no times if those
+            of a source are not known.
+        row_group_rows: the most rows in a row group of the files.
     """
 
     sort_by: tuple[str, ...]
@@ -118,7 +127,7 @@ class MergeOptions:
 
 @attrs.frozen
 class _Source:
-    """A block that is there, and its metadata if the poll carried it."""
+    """An existing source block, with its metadata if the poll carried it."""
 
     id: str
     key: str
@@ -129,7 +138,7 @@ class _Source:
 class MergeBlocks:
     """An `Execute` for jobs whose sources are Parquet blocks. Any thread may call it.
 
-    Columns come out in types that Spark has: an unsigned number as the next larger signed one, a timestamp in
+    Output columns have types of Spark: an unsigned number as the next larger signed type, a timestamp in
     microseconds, a dictionary as its values. Workers must be able to import the library (`ship_library`). Every commit
     goes through the fence, under the job's name.
     """
@@ -145,14 +154,14 @@ class MergeBlocks:
         """Merge the job's sources.
 
         Raises:
-            FencedOff: the job went to another worker; nothing of this attempt is left.
-            JobLost: likewise, as the worker found out.
-            InvalidInput: the sources' columns differ, a key is not among them, or Spark does not hold a
-                value, such as a time finer than microseconds.
+            FencedOff: the job went to another worker; the blocks of this attempt were removed.
+            JobLost: the same, found by the worker's own check.
+            InvalidInput: the sources' columns differ, a key is not among them, or Spark has no such
+                value, for example a time finer than microseconds.
             CorruptData: a source is damaged, or rows were lost on the way.
-            ObjectStoreFailed, StorageError: the object store cannot be asked, or the disk refused.
-            OutcomeUnknown: the fence cannot say whether it has committed the list of blocks; they stay, in case it has.
-            Exception: what Spark raises.
+            ObjectStoreFailed, StorageError: the object store cannot be reached, or the disk failed.
+            OutcomeUnknown: it is not known whether the fence committed the list of blocks. The blocks are kept.
+            Exception: an error of Spark.
         """
         plan, known = job.plan, {block.id: block for block in job.blocks}
         self._fence.admit(plan.name, job.token)
@@ -171,7 +180,7 @@ class MergeBlocks:
                 if column is not None and column not in schema.names:
                     raise InvalidInput(f"the blocks have no column {column!r}; they have {_columns(schema)}")
             if not rows:
-                # Nothing will be written that could be counted: what says that it is empty is read.
+                # Without outputs there are no rows to count: read the sources to confirm that they are empty.
                 for source in sources:
                     _require_empty(objects, source)
                 return done(no_output=NoOutput.EMPTY)
@@ -180,16 +189,16 @@ class MergeBlocks:
 
     def _merge(self, objects: ObjectStore, job: RunningJob, sources: Sequence[_Source], schema: pa.Schema,
                rows: int) -> tuple[BlockMeta, ...]:
-        from compactlib.spark.block_workers import NOT_HELD
+        from compactlib.spark.block_workers import TIME_RANGE
 
         made: list[str] = []
         try:
             try:
                 blocks = self._written(objects, job, sources, schema, rows, made)
             except Exception as error:
-                if NOT_HELD in str(error):
+                if TIME_RANGE in str(error):
                     raise InvalidInput(f"a value of {', '.join(source.id for source in sources)} would come out as "
-                                       f"another one: {NOT_HELD}; write finer ones as whole numbers") from error
+                                       f"another one: {TIME_RANGE}; write finer times as whole numbers") from error
                 raise
             count = sum(block.rows or 0 for block in blocks)
             if count != rows:
@@ -208,8 +217,10 @@ class MergeBlocks:
 
     def _written(self, objects: ObjectStore, job: RunningJob, sources: Sequence[_Source], schema: pa.Schema, rows: int,
                  made: list[str]) -> tuple[BlockMeta, ...]:
-        """Write the blocks. The keys of those that are not there already come into `made` first: an earlier attempt
-        with this token may have committed them."""
+        """Write the blocks. First append to `made` the keys that do not exist yet: the caller may discard those alone.
+
+        An earlier attempt with this token may have committed the existing blocks.
+        """
         from pyspark.sql import functions as f
 
         from compactlib.spark.block_workers import WRITTEN_DDL, WriteBlocks
@@ -221,7 +232,7 @@ class MergeBlocks:
         frame = self._frame(sources, schema)
         first = f.struct(*(key.alias(f"c{place}") for place, key in enumerate(keys)))
         frame = frame.repartitionById(len(cuts) + 1, _part(first, cuts, 0)) if cuts else frame.coalesce(1)
-        # Within equal keys by the rest of the row, so that blocks do not depend on who was faster. Maps have no hash.
+        # Rows of equal keys are ordered by the hash of the row, independent of task timing. Spark cannot hash maps.
         rest = f.xxhash64(*(f.col(field.name).cast("string") if "map<" in field.dataType.simpleString()
                             else f.col(field.name) for field in frame.schema))
         ordered = frame.sortWithinPartitions(*(key.asc_nulls_first() for key in keys), rest)
@@ -247,7 +258,7 @@ class MergeBlocks:
             for begin, end in [_span(row, whole, options)])
 
     def _frame(self, sources: Sequence[_Source], schema: pa.Schema) -> DataFrame:
-        """These columns of all sources' rows, as `c0`, `c1`, ...: PySpark minds dots in names."""
+        """Read columns of all sources, named `c0`, `c1`, ...: PySpark misreads names with dots."""
         import pyarrow as pa
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -262,19 +273,19 @@ class MergeBlocks:
             ReadBlocks(self._folder.open_objects, schema, parts), from_arrow_schema(columns, prefer_timestamp_ntz=True))
 
     def _cuts(self, sources: Sequence[_Source], schema: pa.Schema, rows: int, count: int) -> list[Column]:
-        """The first keys of all blocks but the first. The sample depends on the keys, not on how they are read."""
+        """Return the first key of each output but the first. The sample depends on the keys, not on reading order."""
         from pyspark.sql import functions as f
 
         if count < 2:
             return []
         frame = self._frame(sources, schema.empty_table().select(dict.fromkeys(self._options.sort_by)).schema)
         every = max(1, rows // (_SAMPLES_PER_BLOCK * count))
-        # Structs are compared as rows are sorted: field by field, a null before all else.
+        # Structs compare as rows are sorted: field by field, nulls first.
         sample = frame.where(f.pmod(f.xxhash64("*"), f.lit(every)) == 0).select(f.struct("*").alias("key"))
         ordered = [[bytes(value) if isinstance(value, bytearray) else value for value in row.key]
                    for row in sample.orderBy("key").collect()]
         fields: Any = sample.schema["key"].dataType
-        # A key that is more than one block long gets one block. No block begins with the first key: none is empty.
+        # A key larger than a block gives a single cut. The smallest key gives no cut: the first block would be empty.
         chosen = groupby(key for key in (ordered[len(ordered) * number // count]
                                          for number in range(1, count if ordered else 0)) if key != ordered[0])
         return [f.struct(*(f.lit(value).cast(field.dataType).alias(field.name)
@@ -282,13 +293,13 @@ class MergeBlocks:
 
 
 def _discard(objects: ObjectStore, keys: Sequence[str]) -> None:
-    """Remove objects. `sweep` removes those that the store keeps, or a late attempt of Spark makes anew."""
+    """Remove objects, as far as the store allows. `sweep` removes leftovers, and objects of a late Spark attempt."""
     with contextlib.suppress(CompactlibError):
         objects.delete(keys)
 
 
 def _read_footers(objects: ObjectStore, sources: Sequence[_Source]) -> tuple[pa.Schema, int]:
-    """The columns of all blocks, as they go through Spark, and how many rows they have together."""
+    """Return the carried columns, which all blocks share, and the sum of the blocks' rows."""
     import pyarrow as pa
 
     from compactlib.spark.block_workers import carried_field, open_block, rows_of
@@ -310,18 +321,18 @@ def _read_footers(objects: ObjectStore, sources: Sequence[_Source]) -> tuple[pa.
 
 
 def _require_empty(objects: ObjectStore, source: _Source) -> None:
-    """Raise `CorruptData` unless a block is read to its end and gives no row."""
+    """Read a block to its end; raise `CorruptData` if it has a row."""
     from compactlib.spark.block_workers import open_block
 
     with open_block(objects, source.key, source.size_bytes) as file:
         if rows := sum(batch.num_rows for batch in file.iter_batches()):
             raise CorruptData(path=source.key, offset=0, found=f"{rows} rows that can be read",
-                              expected="none, as its footer and its row groups say")
+                              expected="no rows, as its footer and its row groups say")
 
 
 def _span(row: Any, whole: tuple[float | None, float | None],
           options: MergeOptions) -> tuple[float | None, float | None]:
-    """The times of a block that was written. A row without one is as old, or as new, as any of the sources."""
+    """Return the times of a written block. A row without a time may have any time of the sources."""
     if options.time_column is not None and not row.untimed:
         return row.begin, row.end
     begin, end = whole
@@ -331,7 +342,7 @@ def _span(row: Any, whole: tuple[float | None, float | None],
 
 
 def _part(key: Column, cuts: Sequence[Column], first: int) -> Column:
-    """Which of the parts that begin at these cuts a row belongs to; the part before them has the number `first`."""
+    """Return the number of a row's part, by binary search. Each cut begins a part; part `first` is before all cuts."""
     from pyspark.sql import functions as f
 
     if not cuts:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SparkExecutor`: rewrite tasks as DataFrame jobs, over a classic session or Spark Connect.
+"""`SparkExecutor`: run rewrite tasks as DataFrame jobs, over a classic session or Spark Connect.
 
-A task reads and writes its files itself, on the worker; only its pickled self and its report pass through Spark.
-Nothing is published there: the caller commits, after the outcome has come back.
+A task reads and writes its files on the worker; only the pickled task and its report pass through Spark. Workers
+publish nothing: the caller commits, once it has the outcome.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_OBSERVATIONS = 256
-"""How many events one attempt may send home; later ones are left out."""
+"""The most events that an attempt returns; later events are dropped."""
 _MARK_BYTES = 64
 _Mark: TypeAlias = tuple[int, bytes]
-"""The size of a file, and its first bytes: a checksum of its header is among them."""
+"""The size of a file and its first bytes, which include a checksum of its header."""
 
 
 class NotVisible(NotFound):
-    """A worker and this process do not see the same file under a path that one of them reads or has written.
+    """A file is missing, or has other content, on a worker or in this process: they do not share its file system.
 
     Attributes:
         path: the file.
-        host: the worker's.
+        host: the host name of the worker.
     """
 
     def __init__(self, path: str, host: str) -> None:
@@ -49,26 +49,26 @@ class NotVisible(NotFound):
 
 
 class SparkExecutor:
-    """A `compactlib.executors.Executor` whose tasks run on Spark's workers.
+    """Run rewrite tasks on Spark's workers; an `Executor` of `compactlib.executors`.
 
-    Tasks and their results are pickled by value where they come from a notebook, by reference where they come from a
-    module, which the workers must have: see `ship_library`. Folders named in tasks must be reachable under the same
-    path from every worker and from this process; else the task fails with `NotVisible`: before it begins where the
-    worker sees no or other `source_files`, afterwards where this process does not see the new files.
+    Classes from a notebook are pickled by value, classes from a module by reference: the workers must have the module
+    (see `ship_library`). Every worker and this process must reach the folders named in tasks under the same path. A
+    task fails with `NotVisible` before it begins if its `source_files` differ on the worker, and after it ended if this
+    process does not see the new files.
 
-    A run is several small jobs of four Spark tasks for each slot of the session, two at a time; the outcomes of a job
-    come when it ends. Where the workers of a job die in every attempt, its tasks run again one by one, and the one
-    that kills them fails alone. What reaches the other side:
+    A run is several small jobs, two at a time, each of four Spark tasks for each slot of the session. The outcomes of a
+    job arrive when it ends. If the workers of a job die in every attempt, its tasks run again one by one, so that only
+    the task that kills its worker fails.
 
-    * **budget**: cancel ends the jobs; while paused, none begins. Tasks check the deadline by the workers' clocks. A
-      byte rate is divided among the session's slots. Under a total, tasks run one after the other, each with what is
-      left. What tasks report as spent is charged, also by those that failed.
-    * **observer**: counters and events of a task come with its outcome, its written bytes as its progress.
-    * **errors** come back with all their fields; one that cannot be pickled comes as `TaskFailed` with its text.
+    * **budget**: cancel ends the jobs; pause starts no further job. Tasks check the deadline by the workers' clocks. A
+      byte rate is divided among the session's slots. Under a total, tasks run in sequence, each with the
+      remaining bytes. The bytes that tasks report are charged, those of failed tasks too.
+    * **observer**: a task's counters and events arrive with its outcome; its written bytes are its progress.
+    * **errors** keep all their fields; an error that cannot be pickled becomes `TaskFailed` with its text.
 
     Args:
-        tasks_per_partition: how many tasks share one Spark task, one after the other, >= 1: a Spark task costs 20 to
-            60 ms of a core whatever it does, but a killed worker repeats all that share it.
+        tasks_per_partition: how many rewrite tasks share a Spark task, in sequence, >= 1. A Spark task costs 20 to
+            60 ms of a core by itself, but a killed worker repeats all tasks that share it.
     """
 
     def __init__(self, spark: SparkSession, *, tasks_per_partition: int = 1) -> None:
@@ -80,10 +80,10 @@ class SparkExecutor:
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
-        """See `Executor.run`. Nothing starts before the first outcome is asked for.
+        """See `Executor.run`. The first job starts with the first `next()`.
 
-        A job that fails as a whole (a session that was stopped) gives a failure for each of its tasks, with Spark's
-        message. Leaving the iterator early has Spark end the jobs, and waits for that.
+        A job that fails as a whole (the session was stopped) gives a failure for each of its tasks, with Spark's
+        message. Closing the iterator early cancels the jobs and waits until they have ended.
         """
         return self._run(checked_names(tasks), Budget() if budget is None else budget, Observers(observer))
 
@@ -95,12 +95,12 @@ class SparkExecutor:
             try:
                 budget.check()
             except BudgetSpent as spent:
-                # Each gets an error of its own.
+                # Each task gets its own error object.
                 yield from [RewriteFailure(name, budget.refusal or spent) for name in undone]
                 return
             slots = 1
             if not has_total:
-                with contextlib.suppress(Exception):  # of a session that is gone: the job's own error says so
+                with contextlib.suppress(Exception):  # a stopped session: the job raises a better error
                     slots = slots_of(self._spark)
             now = {name: (task, {path: _mark(path) for path in getattr(task, "source_files", ())})
                    for name, task in islice(undone.items(), 1 if has_total else None)}
@@ -114,7 +114,7 @@ class SparkExecutor:
                     budget.charge(report.spent_bytes)
                     for event, fields in report.events:
                         observer.event(event, **fields)
-                    outcome = _seen(report)
+                    outcome = _checked_outcome(report)
                     if isinstance(outcome, RewriteResult):
                         observer.event("progress", work=name, done=outcome.bytes_written,
                                        total=outcome.bytes_written, unit="bytes")
@@ -128,7 +128,7 @@ class SparkExecutor:
 
 @attrs.frozen
 class _Report:
-    """How one attempt ended, what it spent, and what it reported to its observer."""
+    """The outcome of an attempt, its spent bytes, and its events."""
 
     outcome: RewriteOutcome
     host: str = ""
@@ -138,7 +138,7 @@ class _Report:
 
 @attrs.frozen
 class _Attempted:
-    """Runs on a worker: an attempt at a task, with these limits, if the files that it reads are those of the driver."""
+    """Attempt a task on a worker, within the limits; refuse it if its source files are not those of the driver."""
 
     limits: BudgetLimits
 
@@ -154,7 +154,7 @@ class _Attempted:
 
 
 def _mark(path: str) -> _Mark | None:
-    """Return what tells a file from another one; `None` if it cannot be read."""
+    """Return the mark of a file; `None` if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return os.fstat(file.fileno()).st_size, file.read(_MARK_BYTES)
@@ -162,15 +162,15 @@ def _mark(path: str) -> _Mark | None:
         return None
 
 
-def _seen(report: _Report) -> RewriteOutcome:
-    """Return an attempt's outcome: a failure where this process does not see its files. Objects are not checked."""
+def _checked_outcome(report: _Report) -> RewriteOutcome:
+    """Return an attempt's outcome, or a failure if this process does not see its files. Objects are not checked."""
     outcome = report.outcome
     for file in outcome.files if isinstance(outcome, RewriteResult) else ():
         if "://" in file.path:
             continue
         try:
             size = os.stat(file.path).st_size
-        except (OSError, ValueError):  # the latter for a name that no file can have
+        except (OSError, ValueError):  # `ValueError`: an invalid file name
             return RewriteFailure(outcome.task, NotVisible(file.path, report.host))
         if size != file.size_bytes:
             return RewriteFailure(outcome.task, CorruptData(

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function over pieces of work, as small DataFrame jobs over a classic session or Spark Connect.
+"""Call a function with pieces of work in small DataFrame jobs, over a classic session or Spark Connect.
 
-A job is a few partitions, a partition a few pieces; the pieces travel with the function. The values of a job come back
-when it ends, and two jobs run at a time, so that the caller works on the values of one while the next one runs. A job
-whose workers die in every attempt runs again partition by partition, and a partition piece by piece: the piece that
-kills its worker then fails alone.
+A job has a few partitions, a partition a few pieces; the pieces are pickled with the function. The values of a job
+arrive when it ends. Two jobs run at a time: the caller handles the values of a job while the next job runs.
+
+If the workers of a job die in every attempt, the job runs again partition by partition, and a partition piece by piece.
+So only the piece that kills its worker fails.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _Job: TypeAlias = "list[list[str]]"
 """The names of the pieces of each partition."""
 
-_ANSWER_DDL = "partition bigint, answers binary"
+_RESULTS_DDL = "partition bigint, results binary"
 _PARTITIONS_A_SLOT = 4
 _JOBS_AT_ONCE = 2
 _POLL_SECONDS = 0.2
@@ -42,7 +43,7 @@ _MAX_DETAIL = 65_536
 
 def require_spark(purpose: str) -> None:
     """Raise `MissingDependency`, which names the purpose, unless PySpark, PyArrow and pandas can be imported."""
-    for package in ("pyspark", "pyarrow", "pandas"):  # PySpark asks for pandas in `mapInArrow`
+    for package in ("pyspark", "pyarrow", "pandas"):  # `mapInArrow` requires pandas
         try:
             importlib.import_module(package)
         except ImportError:
@@ -50,20 +51,20 @@ def require_spark(purpose: str) -> None:
 
 
 def pickled(value: object) -> bytes:
-    """Return `value` as bytes for `pickle.loads`: classes of notebooks travel along, those of modules by name."""
+    """Return `value` as bytes for `pickle.loads`: classes of notebooks by value, classes of modules by name."""
     from pyspark import cloudpickle
 
     return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
 
 
 def slots_of(spark: SparkSession) -> int:
-    """Return how many tasks the session runs at once, as it is now; over Spark Connect a small job finds out."""
+    """Return how many tasks the session runs at once now. Over Spark Connect this costs a small job."""
     context = _classic_context(spark)
     if context is not None:
         return context.defaultParallelism
     from pyspark.sql import functions
 
-    # Collected as they are: an aggregate would cost a second stage.
+    # Collect the rows themselves: an aggregate would cost a second stage.
     parts = spark.range(0, _PROBE_ROWS).select(functions.spark_partition_id()).collect()
     return 1 + max(int(row[0]) for row in parts)
 
@@ -73,18 +74,19 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
                pause: Callable[[], bool] = lambda: False) -> Generator[tuple[str, Any], None, None]:
     """Call `function` with each piece on the workers; yield each piece's name with its value when its job has ended.
 
-    In place of a value comes the `CompactlibError` that the call raised, or `TaskFailed` where it raised another
-    error, where Spark's job failed, or where piece or value cannot be pickled or loaded. Closing the iterator has Spark
-    end the jobs, and waits for that. A job sees the caller's local properties and tags, such as the scheduler pool.
+    If the call raised a `CompactlibError`, the value is that error. The value is a `TaskFailed` if the call raised
+    another error, if the Spark job failed, or if the piece or its value cannot be pickled or loaded. Closing the
+    iterator cancels the jobs and waits until they have ended. A job has the caller's local properties and tags, such as
+    the scheduler pool.
 
     Args:
         function: picklable; called again for a piece whose worker died.
-        pieces: the work by its names.
-        slots: a job has four partitions for each.
+        pieces: the arguments of the calls, by name.
+        slots: a job has four partitions for each slot.
         together: how many pieces share a partition.
-        at_once: how many of them run at once, in threads.
-        stop: asked five times a second; once true, the jobs and the iterator end.
-        pause: asked as often; while true, no further job begins.
+        at_once: how many pieces of a partition run at once, in threads.
+        stop: called five times a second; once it returns true, the jobs and the iterator end.
+        pause: called five times a second; while it returns true, no further job begins.
     """
     packed: dict[str, bytes] = {}
     for name, piece in pieces.items():
@@ -120,7 +122,7 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
                         yield from ((name, _job_failure(name, raised)) for part in job for name in part)
         finally:
             while running and wait(running, timeout=_POLL_SECONDS).not_done:
-                # Again and again: a job may be about to begin. A session that is gone has no jobs either.
+                # Cancel in a loop: a job may be about to begin. A stopped session raises, and has no jobs.
                 with contextlib.suppress(Exception):
                     context = _classic_context(spark)
                     if context is None:
@@ -135,7 +137,7 @@ def _with_properties(spark: SparkSession, job: Callable[[], dict[str, Any]]) -> 
     try:
         made: Callable[[], dict[str, Any]] = inheritable_thread_target(spark)(job)
     except Exception:
-        return job  # the session is gone: the job's own error says so
+        return job  # a stopped session: the job raises a better error
     return made
 
 
@@ -150,14 +152,14 @@ def _collected(spark: SparkSession, partitions: _Partitions, tag: str) -> dict[s
             context.addJobTag(tag)
             context.setInterruptOnCancel(True)
     count = len(partitions.pieces)
-    rows = spark.range(0, count, 1, count).mapInArrow(partitions, _ANSWER_DDL).collect()
-    return {name: _loaded(name, answer) for row in rows for (name, _), answer
-            in zip(partitions.pieces[row["partition"]], pickle.loads(row["answers"]), strict=True)}
+    rows = spark.range(0, count, 1, count).mapInArrow(partitions, _RESULTS_DDL).collect()
+    return {name: _loaded(name, data) for row in rows for (name, _), data
+            in zip(partitions.pieces[row["partition"]], pickle.loads(row["results"]), strict=True)}
 
 
 @attrs.frozen
 class _Partitions:
-    """What Spark maps over the numbers of partitions; the names of the pieces can be read where they cannot."""
+    """Map `function` over partition numbers. Names are not in the pickle of a piece: a failure to load it names it."""
 
     function: Callable[[Any], Any]
     pieces: tuple[list[tuple[str, bytes]], ...]
@@ -167,17 +169,17 @@ class _Partitions:
         import pyarrow as pa
 
         for batch in batches:
-            numbers: list[Any] = batch.column(0).to_pylist()  # by its place: Spark binds columns so
+            numbers: list[Any] = batch.column(0).to_pylist()  # by position, as Spark binds columns
             for number in numbers:
                 if self.at_once == 1:
-                    found = list(map(self._answer, self.pieces[number]))
+                    found = list(map(self._pickled_value, self.pieces[number]))
                 else:
                     with ThreadPoolExecutor(self.at_once) as pool:
-                        found = list(pool.map(self._answer, self.pieces[number]))
+                        found = list(pool.map(self._pickled_value, self.pieces[number]))
                 yield pa.RecordBatch.from_pydict({"partition": pa.array([number], pa.int64()),
-                                                  "answers": pa.array([pickle.dumps(found)], pa.binary())})
+                                                  "results": pa.array([pickle.dumps(found)], pa.binary())})
 
-    def _answer(self, piece: tuple[str, bytes]) -> bytes:
+    def _pickled_value(self, piece: tuple[str, bytes]) -> bytes:
         name, data = piece
         try:
             given = pickle.loads(data)
@@ -192,28 +194,28 @@ class _Partitions:
             return pickled(portable_error(name, error, pickled))
 
 
-def _loaded(name: str, answer: bytes) -> Any:
+def _loaded(name: str, data: bytes) -> Any:
     try:
-        return pickle.loads(answer)
+        return pickle.loads(data)
     except Exception as error:  # unpickling runs foreign code, which may raise anything
-        message = f"the answer of {name!r} cannot be read here: {type(error).__name__}: {error}"
+        message = f"the value of {name!r} cannot be unpickled here: {type(error).__name__}: {error}"
         return TaskFailed(message, task=name, kind=type(error).__name__, detail=message)
 
 
 def _is_death(error: Exception) -> bool:
-    """Return whether a job failed because its workers or executors ended in the midst of a task."""
+    """Return whether a job failed because its workers or executors died during a task."""
     return "Python worker exited unexpectedly" in str(error) or "ExecutorLostFailure" in str(error)
 
 
 def _job_failure(name: str, error: Exception) -> CompactlibError:
-    """Return the failure of a piece of work of which the Spark job has failed, with advice."""
+    """Return the failure, with advice, of a piece whose Spark job failed."""
     message = str(error)
     if "No module named 'compactlib" in message:
         advice = "the workers cannot import compactlib: install it there, or call compactlib.spark.ship_library(spark)"
     elif "ModuleNotFoundError" in message or "ImportError" in message:
         advice = "install the missing module on the workers, or ship it with spark.addArtifacts(path, pyfile=True)"
     elif _is_death(error) and "failed 1 times" in message:
-        advice = ("a worker died, and tasks are not tried again: use the master local[N,4], or on a cluster raise "
+        advice = ("a worker died, and tasks are not retried: use the master local[N,4], or on a cluster raise "
                   "spark.task.maxFailures")
     elif _is_death(error):
         advice = "it killed its worker in every attempt: check for lack of memory or a crash in native code"
@@ -228,5 +230,5 @@ def _job_failure(name: str, error: Exception) -> CompactlibError:
 def _classic_context(spark: SparkSession) -> SparkContext | None:
     try:
         return spark.sparkContext
-    except Exception:  # over Spark Connect, or of a session that is gone: each has an error of its own
+    except Exception:  # Spark Connect and a stopped session raise different errors
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session of the caller: sending the library to its workers, and making the tables known to it."""
+"""Send the library to the workers of a Spark session; register the tables in it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def library_archive(with_dependencies: bool = False) -> bytes:
-    """The sources of the library as a zip that Python can import from; equal sources give equal bytes."""
+    """Return the library's sources as an importable zip. Equal sources give equal bytes."""
     packages = ("compactlib", "attr", "attrs", "sortedcontainers") if with_dependencies else ("compactlib",)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for package in packages:
             for name, data in sorted(_sources(importlib.resources.files(package), package)):
-                # As of 1980, whatever the time.
+                # `ZipInfo` dates each file 1980: the bytes must not depend on the time.
                 archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
@@ -44,11 +44,16 @@ def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
 
 
 def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str:
-    """Send compactlib's sources to the workers of this session; they go before an installed copy.
+    """Send compactlib's sources to the workers of this session, where they precede an installed copy.
 
-    Call it once per session, before the first job; again with unchanged sources it does nothing. The archive stays in a
-    temporary folder until this process ends; its file name, which is returned, carries a digest of the sources. With
-    dependencies, attrs and sortedcontainers are sent too, for workers that have only PySpark's own packages.
+    Call it once per session, before the first job; a second call with unchanged sources has no effect. The archive
+    stays in a temporary folder until this process ends.
+
+    Args:
+        with_dependencies: send attrs and sortedcontainers too, for workers that have only PySpark's own packages.
+
+    Returns:
+        The file name of the archive, which contains a digest of the sources.
     """
     require_spark("shipping the library")
     from pyspark.errors import PySparkException
@@ -64,22 +69,21 @@ def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str
     try:
         spark.addArtifacts(path, pyfile=True)
     except PySparkException as error:
-        # The name carries the digest, so an artifact of that name is the same archive.
+        # The name contains the digest, so an artifact of that name is the same archive.
         if error.getCondition() not in ("DUPLICATED_ARTIFACT", "ARTIFACT_ALREADY_EXISTS"):
             raise
         shutil.rmtree(folder, ignore_errors=True)
     finally:
-        # Spark puts it on this process's path as well, where it would be a second copy of what is installed.
+        # Spark adds the archive to this process's path too, where it would be a second copy of the library.
         sys.path[:] = [entry for entry in sys.path if entry in before or os.path.basename(entry) != name]
     return name
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format(...).load(folder)` work in this session for `compactlib.raftlog` and
-    `compactlib.blobstore`; `docs/spark.md` has their columns and options.
+    """Register the formats `compactlib.raftlog` and `compactlib.blobstore` for `spark.read.format(...)` in a session.
 
-    A DataFrame sees the files that it found when it was first executed; after a compaction it may fail with `Stale`.
-    With `payload=false` and `damaged=column` payloads are checked but not passed on.
+    `docs/spark.md` lists their columns and options. A DataFrame keeps the plan of its first execution; after a
+    compaction it may fail with `Stale`. With `payload=false` and `damaged=column`, payloads are checked, not returned.
     """
     require_spark("a data source of compactlib")
     from compactlib.spark.tables import BlobTable, LogTable

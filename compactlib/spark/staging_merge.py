@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StagingMerge`: the rewrite of a staging compaction as one Spark job, for large branches."""
+"""`StagingMerge`: run the rewrite of a staging compaction as one Spark job, for large branches."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 
 class StagingMerge(MergeInParts):
-    """Merges changes into a metarange on Spark. Also an `Executor` for the tasks of `Repository.compact`.
+    """Merge changes into a metarange on Spark; also an `Executor` for the tasks of `Repository.compact`.
 
-    Workers must be able to import the library (`ship_library`). `open_objects`, which is picklable, gives them the
-    object store of `committed`. The keys are divided into `partitions` parts, >= 1. A failed Spark job raises
-    `TaskFailed`.
+    Workers must be able to import the library (`ship_library`). A failed Spark job raises `TaskFailed`.
+
+    Args:
+        open_objects: opens the object store of `committed` on a worker; picklable.
+        partitions: the number of parts into which the keys are divided, >= 1.
     """
 
     def __init__(self, spark: SparkSession, committed: CommittedRanges, open_objects: Callable[[], ObjectStore], *,
@@ -32,7 +34,7 @@ class StagingMerge(MergeInParts):
     def _on_workers(self, merge: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Any]:
         named = {f"part {number}": part for number, part in enumerate(parts)}
         found: dict[str, Any] = {}
-        for name, value in on_workers(self._spark, merge, named, slots=len(named)):  # one job
+        for name, value in on_workers(self._spark, merge, named, slots=len(named)):  # `slots` makes it one job
             if isinstance(value, CompactlibError):
                 raise value
             found[name] = value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many stores: `plan_many` asks what there is to do, `compact_on_workers` compacts each store whole on a worker.
+"""Many stores: `plan_many` plans them in this process, `compact_on_workers` compacts each on a Spark worker.
 
-The lock of a store decides who may change it, and a fence that the workers reach. Opening a store finishes or removes
-what a worker's death has left in it.
+A store's own lock, and a fence that the workers reach, decide which process may change the store. Opening a store
+finishes or removes the leftovers of a worker that died.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from compactlib.fences import Fence
 
 OpenStore: TypeAlias = "Callable[[str], Compaction]"
-"""Opens the store of this name, under its lock; picklable, runs on the workers. Give `create=False`."""
+"""Open the named store and take its lock. Picklable; runs on the workers. Must not create a store (`create=False`)."""
 
 OpenFence: TypeAlias = "Callable[[str], CommitFence]"
-"""The fence of the store of this name; picklable, runs on the workers, all of which must reach what it asks."""
+"""Open the fence of the named store. Picklable; runs on the workers, which must all reach the fence's storage."""
 
 OUTCOME_DDL = ("store string, outcome string, reason string, bytes_written bigint, bytes_freed bigint, seconds double, "
                "error string")
@@ -41,23 +41,23 @@ OUTCOME_DDL = ("store string, outcome string, reason string, bytes_written bigin
 _MOST_STORES_IN_A_TASK = 64
 
 
-def is_path_of_something(name: str) -> bool:
-    """Return whether there is a file of this name, or a folder in which something lies that is not hidden."""
+def is_nonempty_path(name: str) -> bool:
+    """Return whether `name` is a file, or a folder with an entry that is not hidden."""
     if os.path.isdir(name):
         return any(not each.startswith(".") for each in list_folder(name))
     return os.path.exists(name)
 
 
 def plan_many(names: Iterable[str], plan: Callable[[str], Plan], *, threads: int = 16) -> Table:
-    """Plan many stores in threads of this process; nothing is opened for writing, nothing changes.
+    """Plan many stores in threads of this process. Stores are opened for reading only, and do not change.
 
     Returns:
         A table with a row for each store: `store`, `plan` (`work`, `nothing`, or `failed`), `bytes_to_copy`,
-        `bytes_freed`, and `why`, of a failure the error's message.
+        `bytes_freed`, and `why` (the plan's reason, or the error's message).
 
     Args:
-        names: no two the same.
-        plan: opens a reader of this store and returns what it plans; what it raises is the store's failure.
+        names: the stores, without duplicates.
+        plan: opens a reader of the named store and returns its plan; its exception makes the store's row `failed`.
         threads: how many stores are read at once.
     """
     def row(name: str) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def plan_many(names: Iterable[str], plan: Callable[[str], Plan], *, threads: int
             made = plan(name)
             return {"store": name, "plan": "nothing" if made.is_empty else "work",
                     "bytes_to_copy": made.bytes_to_copy, "bytes_freed": made.bytes_freed, "why": made.why}
-        except Exception as error:  # a host's own code may raise anything; the other stores go on
+        except Exception as error:  # a host's own code may raise anything; the other stores continue
             return {"store": name, "plan": "failed", "bytes_to_copy": None, "bytes_freed": None, "why": str(error)}
 
     with ThreadPoolExecutor(threads, thread_name_prefix="compactlib-plan") as pool:
@@ -74,43 +74,42 @@ def plan_many(names: Iterable[str], plan: Callable[[str], Plan], *, threads: int
 
 def compact_on_workers(spark: SparkSession, stores: Iterable[str], open_store: OpenStore, *, policy: Any = None,
                        open_fence: OpenFence | None = None, limits: BudgetLimits | None = None,
-                       stores_at_once: int = 16, exists: Callable[[str], bool] = is_path_of_something) -> DataFrame:
-    """Compact each store on a worker, in Spark jobs that have ended when this returns; the outcomes are a DataFrame.
+                       stores_at_once: int = 16, exists: Callable[[str], bool] = is_nonempty_path) -> DataFrame:
+    """Compact each store on a Spark worker; return the outcomes as a DataFrame, after all Spark jobs have ended.
 
-    It has a row for each store: `store`, `outcome` (`done`, `skipped` or `failed`), `reason` (of what was done the
-    report in one line, of a failure the error's message), `bytes_written`, `bytes_freed`, `seconds`, and `error` (a
-    failure's class).
+    The DataFrame has a row for each store: `store`, `outcome` (`done`, `skipped` or `failed`), `reason` (the report in
+    one line, or the error's message), `bytes_written`, `bytes_freed`, `seconds`, and `error` (the class of the error).
 
-    One store's failure stops no other. A store that another process holds is skipped, as is one that was committed
-    before its worker died. Stores whose worker died in every attempt are failed. A store that does not exist is failed
-    with `NotFound`, and not opened, since `open_store` might make it.
+    A store's failure does not stop the others. A store is `skipped` if another process holds its lock, or if an earlier
+    attempt committed before its worker died. A store is `failed` if its worker died in every attempt. A store that does
+    not exist is `failed` with `NotFound`, and is not opened, since `open_store` might create it.
 
     Args:
-        stores: their names, no two the same; folders, for example, that all workers reach.
-        policy: instead of the stores' own; picklable.
-        limits: what each store's compaction may use up.
+        stores: the names, without duplicates; for example folders that all workers reach.
+        policy: used in place of the stores' own policies; picklable.
+        limits: the budget of each store's compaction.
         stores_at_once: how many stores a Spark task has open at the same time, each in a thread: small stores mostly
             wait for the disk.
-        exists: returns whether there is a store of this name; runs on the workers. By default the names are paths, of
-            files or of folders that are not empty.
+        exists: returns whether the named store exists; runs on the workers. By default names are paths, and a file or
+            a folder that is not empty is a store.
     """
     require_spark("compact_on_workers")
     if stores_at_once < 1:
         raise InvalidInput(f"stores_at_once is {stores_at_once}; give at least 1")
     names, slots = _listed_once(stores), slots_of(spark)
-    one = _OneStore(open_store, policy, open_fence, BudgetLimits() if limits is None else limits, exists)
-    # A cluster that grows on demand grows by the tasks that wait; a large task repeats more when its worker dies.
+    compact_one = _OneStore(open_store, policy, open_fence, BudgetLimits() if limits is None else limits, exists)
+    # Small tasks: a cluster that grows on demand grows by waiting tasks, and a killed worker repeats its whole task.
     together = max(1, min(_MOST_STORES_IN_A_TASK, len(names) // (4 * slots)))
-    coming = on_workers(spark, one, dict(zip(names, names, strict=True)), slots=slots, together=together,
-                        at_once=stores_at_once)
+    results = on_workers(spark, compact_one, dict(zip(names, names, strict=True)), slots=slots, together=together,
+                         at_once=stores_at_once)
     rows = [(name, *(found if isinstance(found, tuple) else ("failed", str(found), 0, 0, 0.0, type(found).__name__)))
-            for name, found in coming]
+            for name, found in results]
     return spark.createDataFrame(sorted(rows), OUTCOME_DDL)
 
 
 @attrs.frozen
 class _OneStore:
-    """One store's compaction on a worker, from opening to closing; returns the columns from `outcome` to `error`."""
+    """Open, compact and close a store on a worker; return the columns from `outcome` to `error`."""
 
     open_store: OpenStore
     policy: Any
@@ -124,17 +123,17 @@ class _OneStore:
         outcome, kind, freed = "done", None, None
         try:
             if not self.exists(name):
-                raise NotFound(f"there is no store {name!r}, so none was opened; check the name, make the store first, "
-                               f"or say by exists= where stores are that are no files or folders of these names")
+                raise NotFound(f"there is no store {name!r}; check the name, or create the store first; if names "
+                               f"are not paths, give exists=, a function that returns whether the store exists")
             fence = None if self.open_fence is None else self.open_fence(name)
             with contextlib.closing(self.open_store(name)) as store:
                 report = store.compact(policy=self.policy, budget=budget, fence=fence)
             outcome, reason = ("skipped", report.why) if report.is_empty else ("done", repr(report))
             freed = getattr(report, "bytes_freed", None)
-        except Exception as error:  # a host's own code may raise anything; the other stores go on
+        except Exception as error:  # a host's own code may raise anything; the other stores continue
             own = own_error(name, error)
-            # Busy: another has it open, perhaps an attempt at this very task, which Spark has given up and which goes
-            # on. A budget that is spent before anything was committed is a failure.
+            # Busy: another process holds the store, perhaps an earlier attempt that Spark gave up but that still runs.
+            # A budget that is spent before the first commit is a failure.
             is_held = isinstance(error, Busy) and not isinstance(error, BudgetSpent)
             outcome, reason, kind = ("skipped", str(own), None) if is_held else ("failed", str(own), type(own).__name__)
         return outcome, reason, budget.spent_bytes, freed, clock.monotonic() - began, kind
@@ -142,11 +141,14 @@ class _OneStore:
 
 @attrs.frozen
 class HeldFence:
-    """A `CommitFence` for holders of a store's own lock: each commit first admits the token, to any kind of `Fence`.
+    """Admit the token to a `Fence` before each commit; a `CommitFence` for holders of a store's own lock.
 
-    The lock keeps the holder of a newer token out until the store is closed, so a commit need not be guarded to its
-    end, and the fence may be one that cannot do that: `KVFence` and `ObjectFence`, which workers on any machine reach.
-    The resource is the fence's name for the store, the token that of the driver, or of its job.
+    The lock keeps the holder of a newer token out until the store is closed, so the fence need not guard a commit to
+    its end. Hence any `Fence` will do, such as `KVFence` and `ObjectFence`, which workers on any machine reach.
+
+    Attributes:
+        resource: the fence's name for the store.
+        token: the token of the driver, or of its job.
     """
 
     fence: Fence

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables `compactlib.raftlog` and `compactlib.blobstore`: entries and records as rows, for `spark.read`.
 
-A query plans once, in one process: which segments of which stores are read, and what is live or valid then. Each part
-is read in any process that sees the folder, through the stores' own readers, which check what they read; a part that
-was compacted since it was planned is `Stale`. Neighbouring segments share a partition up to `partition_bytes`.
+A query is planned once, in one process. The plan names the segments to read and fixes which entries are live and which
+records are valid. Any process that sees the folder can read a part, through the store's own reader, which checks the
+data. Reading a part that was compacted after the plan raises `Stale`. Neighbouring segments share a partition up to
+`partition_bytes`.
 
-Filters are not taken from Spark, on purpose: Spark (4.3.0) reads the next query on the same DataFrame through what a
-filtered one has pushed: after `df.where("index = 7").count()`, `df.count()` gives 1.
+The tables refuse filters from Spark: Spark (4.3.0) applies a pushed filter to later queries on the same DataFrame.
+After `df.where("index = 7").count()`, `df.count()` would give 1.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.errors import LiveIndexMissing
 
 Row: TypeAlias = tuple[Any, ...]
-"""Values of the columns between `store` and `payload`, then the payload, and the damage or `None`."""
+"""Values of the columns between `store` and `payload`, then the payload, then the error of a damaged row or `None`."""
 
 MAX_INDEX = (1 << 64) - 1
 _LARGEST_LONG = (1 << 63) - 1
@@ -53,7 +54,7 @@ _ARROW = {"bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(), "binar
 
 
 _Option: TypeAlias = tuple[Any, Callable[[str], Any], str]
-"""The default of an option of `spark.read`, how its text is read, and the values that it takes, in words."""
+"""An option of `spark.read`: its default, the parser of its text, and a description of its values for errors."""
 
 
 def _whole(text: str) -> int:
@@ -83,32 +84,32 @@ _COMMON: dict[str, _Option] = {
 
 
 class _Table(DataSource, DataSourceReader):
-    """A table as PySpark asks for it; each kind of store says what is read, and how."""
+    """A table in PySpark's interface. A subclass plans (`parts`) and reads (`rows`) a kind of store."""
 
     source: ClassVar[str]
-    """What `spark.read.format` takes."""
+    """The name for `spark.read.format`."""
     known: ClassVar[Mapping[str, _Option]]
-    """The options of this table."""
+    """The options of this table alone."""
     own: ClassVar[tuple[tuple[str, str], ...]]
     """Names and Spark SQL types of the columns between `store` and `payload`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         known = {**_COMMON, **self.known}
-        self.asked: dict[str, Any] = {name: default for name, (default, _, _) in known.items()}
+        self.settings: dict[str, Any] = {name: default for name, (default, _, _) in known.items()}
         for name, text in options.items():
             if name.lower() not in known:
                 raise InvalidInput(f"unknown option {name!r}; this source has {', '.join(sorted(known))}")
             _, read, takes = known[name.lower()]
             try:
-                self.asked[name.lower()] = read(text)
+                self.settings[name.lower()] = read(text)
             except (KeyError, ValueError) as error:
                 raise InvalidInput(f"option {name!r} is {text!r:.400}; it takes {takes}") from error
-        self._reads = self.asked["payload"] or self.asked["damaged"] == "column"
-        self._columns = (("store", "string"), *self.own, *([("payload", "binary")] if self.asked["payload"] else []),
-                         *([("error", "string")] if self.asked["damaged"] == "column" else []))
-        if not self.asked["path"] and not self.asked["paths"]:
-            raise InvalidInput("which store? Give its folder, a list of folders or a pattern: "
+        self._reads = self.settings["payload"] or self.settings["damaged"] == "column"
+        self._columns = (("store", "string"), *self.own, *([("payload", "binary")] if self.settings["payload"] else []),
+                         *([("error", "string")] if self.settings["damaged"] == "column" else []))
+        if not self.settings["path"] and not self.settings["paths"]:
+            raise InvalidInput("no store is named; give a folder, a list of folders or a pattern: "
                                "spark.read.format(...).load(folder)")
 
     @classmethod
@@ -119,7 +120,7 @@ class _Table(DataSource, DataSourceReader):
         return ", ".join(f"{name} {kind}" for name, kind in self._columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Refuses a schema that was given by `.schema(...)`, if it is not the source's own."""
+        """Return this reader; refuse a `.schema(...)` other than the table's own."""
         given = tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
         if given != self._columns:
             raise InvalidInput(f"this source has the columns {self._columns}, found {given}; leave .schema() out, and "
@@ -132,14 +133,14 @@ class _Table(DataSource, DataSourceReader):
         for folder in self._folders():
             for part in self.parts(folder):
                 size += part.size_bytes
-                if not groups or size > self.asked["partition_bytes"]:
+                if not groups or size > self.settings["partition_bytes"]:
                     groups.append([])
                     size = part.size_bytes
                 groups[-1].append(part)
         return list(map(InputPartition, groups))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes one partition of `None` when there is nothing to read.
+        # Without parts Spark reads one partition with the value `None`.
         for part in partition.value or ():
             batch: list[Row] = []
             held = 0
@@ -155,16 +156,16 @@ class _Table(DataSource, DataSourceReader):
                 yield self._batch(part.folder, batch)
 
     def parts(self, folder: str) -> list[Any]:
-        """Plan: the parts of a store to read, in order; each has `folder` and `size_bytes`."""
+        """Plan the parts of a store to read, in order; each has `folder` and `size_bytes`."""
         raise NotImplementedError
 
     def rows(self, part: Any) -> Iterator[Row]:
-        """Read a part, in any process."""
+        """Read the rows of a part; runs in any process."""
         raise NotImplementedError
 
     def _folders(self) -> list[str]:
         found: list[str] = []
-        for given in [*([self.asked["path"]] if self.asked["path"] else []), *self.asked["paths"]]:
+        for given in [*([self.settings["path"]] if self.settings["path"] else []), *self.settings["paths"]]:
             path = local_path(given)
             matching = sorted(glob.glob(path)) if glob.has_magic(path) and not os.path.exists(path) else [path]
             if not matching:
@@ -177,22 +178,22 @@ class _Table(DataSource, DataSourceReader):
         names = (*(name for name, _ in self.own), "payload", "error")
         columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=True))
         damage = next((error for error in columns["error"] if error is not None), None)
-        if damage is not None and self.asked["damaged"] == "fail":
+        if damage is not None and self.settings["damaged"] == "fail":
             raise damage
         columns["error"] = [None if error is None else str(error) for error in columns["error"]]
         columns["store"] = [folder] * len(rows)
         for name, kind in self._columns:
             largest = max((value for value in columns[name] if value is not None), default=0) if kind == "bigint" else 0
-            if largest > (_LARGEST_BINARY if name == "length" and self.asked["payload"] else _LARGEST_LONG):
-                raise Unsupported(f"{folder}: a {name} of {largest} is larger than Spark's type holds; read the others "
-                                  f"with payload=false or a range, or this with the store's own reader")
+            if largest > (_LARGEST_BINARY if name == "length" and self.settings["payload"] else _LARGEST_LONG):
+                raise Unsupported(f"{folder}: a {name} of {largest} is too large for Spark's type; read the other rows "
+                                  f"with payload=false or a range, and this row with the store's own reader")
         return pa.RecordBatch.from_arrays([
             _binaries(columns[name]) if name == "payload" else pa.array(columns[name], schema.field(name).type)
             for name in schema.names], schema=schema)
 
 
 def _binaries(values: Sequence[bytes | None]) -> pa.Array[Any]:
-    """Return what `pa.array` makes, which takes five times as long for large values: its buffer grows."""
+    """Return a binary array, for large values five times as fast as `pa.array`, whose buffer grows."""
     offsets = array("i", accumulate((len(value or b"") for value in values), initial=0))
     mask = pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
     data = pa.py_buffer(b"".join(value or b"" for value in values))
@@ -204,16 +205,16 @@ def _binaries(values: Sequence[bytes | None]) -> pa.Array[Any]:
 
 @attrs.frozen(kw_only=True)
 class _LogPart:
-    """What is read of one segment, or of the write-ahead log, as it was when planned.
+    """The planned read of a segment, or of entries in the write-ahead log, with the state at the time of the plan.
 
     Attributes:
-        number: of the segment; `None` for entries that are in the write-ahead log only.
-        indexes: the range of the segment to read, or these entries.
-        newest: whether it was the log's newest segment, whose end may still grow, or be taken back.
-        last_term: the term of the last entry that is read; another one was written after the plan. `None` if it is
-            damaged, dead or in a gap, or the segment is not the newest.
-        inode: of the segment's file: the number of a file that is gone is given to another one.
-        snapshot: the one that decides what is live, with the live indexes of this range only.
+        number: the segment's number; `None` for entries that are in the write-ahead log only.
+        indexes: the range of indexes to read in the segment, or the indexes of the write-ahead log's entries.
+        newest: whether the segment was the log's newest, whose end may still grow or be truncated.
+        last_term: the term of the last entry to read; another term in the file means that the entry was replaced after
+            the plan. `None` if the entry is damaged, dead or in a gap, or if the segment is not the newest.
+        inode: of the segment's file. A replaced segment has another inode, unless the file system reuses the number.
+        snapshot: the snapshot that decides which entries are live, cut down to the live indexes of this range.
     """
 
     folder: str
@@ -226,15 +227,15 @@ class _LogPart:
     snapshot: SnapshotMeta
 
     def stale(self, what: str) -> Stale:
-        return Stale(f"{what} of {self.folder} was compacted away or taken back after this read was planned; load the "
-                     f"log again to see it as it is now")
+        return Stale(f"{what} of {self.folder} was compacted away or truncated after this read was planned; load the "
+                     f"log again")
 
     def is_superseded(self, now: SnapshotMeta | None) -> bool:
         return now is not None and now.index > self.snapshot.index
 
 
 class LogTable(_Table):
-    """A log's entries; see `register`."""
+    """The entries of a raft log; see `register`."""
 
     source = "compactlib.raftlog"
     known: ClassVar[Mapping[str, _Option]] = {
@@ -245,13 +246,14 @@ class LogTable(_Table):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        if self.asked["first"] > self.asked["last"]:
-            raise InvalidInput(f"first is {self.asked['first']}, which lies above last, {self.asked['last']}")
+        if self.settings["first"] > self.settings["last"]:
+            raise InvalidInput(f"first is {self.settings['first']}, which is above last, {self.settings['last']}")
 
     def parts(self, folder: str) -> list[_LogPart]:
         with LogReader(folder) as log:
-            state, refs, first, as_of = self._state(log, folder), log.refs, self.asked["first"], self.asked["as_of"]
-            last = self.asked["last"] if as_of is None else min(self.asked["last"], as_of)
+            state, refs = self._state(log, folder), log.refs
+            first, as_of = self.settings["first"], self.settings["as_of"]
+            last = self.settings["last"] if as_of is None else min(self.settings["last"], as_of)
             held = IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in refs), log.unflushed)
             if lost := state.live.between(first, last) - held:
                 raise _missing(f"{len(lost)} live indexes of {folder} are in no segment", lost)
@@ -271,8 +273,8 @@ class LogTable(_Table):
                     add(IndexSet.range(max(ref.first, first), min(ref.last, last)), ref.number, inode=file.st_ino,
                         size_bytes=file.st_size)
             if unflushed := log.unflushed.between(first, last):
-                # Reading a part of the write-ahead log reads all of it: it is a partition of its own.
-                add(unflushed, None, inode=0, size_bytes=self.asked["partition_bytes"])
+                # Reading an entry of the write-ahead log reads the whole file, so its entries share a partition.
+                add(unflushed, None, inode=0, size_bytes=self.settings["partition_bytes"])
         return found
 
     def rows(self, part: _LogPart) -> Iterator[Row]:
@@ -283,15 +285,18 @@ class LogTable(_Table):
                    live, entry.payload, entry.error)
 
     def _state(self, log: LogReader, folder: str) -> SnapshotMeta:
-        """The snapshot that decides what is live. What was live by a later one than the last is still in the log."""
-        state, wanted = log.state, self.asked["as_of"]
+        """Return the snapshot that decides which entries are live.
+
+        A checkpoint above the last snapshot can be read: compaction has not dropped its live entries.
+        """
+        state, wanted = log.state, self.settings["as_of"]
         if wanted is None or state.index == wanted:
             return state
         if wanted > state.index and (found := log.checkpoint(wanted)) is not None:
             return found
         last = "it has no snapshot" if state.index < 0 else f"its last snapshot is {state.index}"
-        raise NotFound(f"the log in {folder} cannot be read as of {wanted}: {last}, and above it there is no "
-                       f"checkpoint of that index; what an earlier snapshot saw may be compacted away")
+        raise NotFound(f"the log in {folder} cannot be read as of {wanted}: {last}, and there is no checkpoint "
+                       f"at {wanted} above it; entries of earlier snapshots may be compacted away")
 
     def _stored(self, part: _LogPart, number: int) -> Iterator[StoredEntry]:
         what = f"segment {number}"
@@ -322,13 +327,13 @@ class LogTable(_Table):
                     raise answer.error
                 if not isinstance(answer, Entry) or (answer.index == part.indexes.last
                                                      and answer.term != (part.last_term or answer.term)):
-                    # Taken back, or dead by a snapshot, since the plan.
+                    # Truncated, or dead by a newer snapshot, since the plan.
                     raise part.stale(f"entry {answer.index}")
                 yield StoredEntry(answer.index, answer.term, 0, len(answer.payload), answer.payload, None)
 
 
 def _missing(what: str, lost: IndexSet) -> LiveIndexMissing:
-    return LiveIndexMissing(f"{what}, the first of them {lost.first}; restore the segments from a copy",
+    return LiveIndexMissing(f"{what}, the first is {lost.first}; restore the segments from a copy",
                             missing=len(lost), first=lost.first)
 
 
@@ -336,7 +341,7 @@ def _missing(what: str, lost: IndexSet) -> LiveIndexMissing:
 
 
 class BlobTable(_Table):
-    """A blob store's records; see `register`. Planning says of each record whether a compaction would keep it."""
+    """The records of a blob store; see `register`. The plan marks each record that a compaction would keep as valid."""
 
     source = "compactlib.blobstore"
     known: ClassVar[Mapping[str, _Option]] = {
@@ -349,18 +354,18 @@ class BlobTable(_Table):
         ("permanent", "boolean"), ("erased", "boolean"), ("valid", "boolean"))
 
     def parts(self, folder: str) -> list[SegmentRecords]:
-        asked = self.asked
-        now = SystemClock().now() if asked["now"] is None else asked["now"]
+        settings = self.settings
+        now = SystemClock().now() if settings["now"] is None else settings["now"]
         with BlobReader(folder) as reader:
-            if reader.damage and asked["damaged"] == "fail":
+            if reader.damage and settings["damaged"] == "fail":
                 raise reader.damage[0]
-            found = reader.records(reference_time=now if asked["reference_time"] is None else asked["reference_time"],
-                                   now=now)
+            reference_time = now if settings["reference_time"] is None else settings["reference_time"]
+            found = reader.records(reference_time=reference_time, now=now)
             names = {segment.name for segment in reader.snapshot().segments}
-        if missing := set(asked["segments"]) - names:
+        if missing := set(settings["segments"]) - names:
             raise InvalidInput(f"the store in {folder} has no segment {min(missing)}; it has "
                                f"{', '.join(str(each.name) for each in found)}")
-        return [each for each in found if not asked["segments"] or each.name in asked["segments"]]
+        return [each for each in found if not settings["segments"] or each.name in settings["segments"]]
 
     def rows(self, part: SegmentRecords) -> Iterator[Row]:
         for record in part.read(payloads=self._reads):
