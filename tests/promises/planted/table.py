@@ -219,9 +219,8 @@ MISTAKES: Sequence[Mistake] = (
         "Segments are cut, and a power failure takes the cut and the leader's entries out of the WAL."),
     Mistake(
         "raftlog-rewrite-not-synced", "compactlib/raftlog/compaction/rewrite.py",
-        "                    turn.close()\n"
         "                    out.sync()\n",
-        "                    turn.close()\n",
+        "                    pass\n",
         ("segment_log-crashes",),
         "The merged segment is empty after a power failure, and its sources are gone."),
     Mistake(
