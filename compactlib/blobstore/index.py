@@ -78,8 +78,13 @@ class IndexPart:
         self.id_ends: array[int] = id_ends
         self.hashes: array[int] = hashes
         self.rows: array[int] = rows
-        (self.offsets, self.sizes, self.sequences, self.op_times, self.expiries, _, _, _, self.kinds,
-         self.flags) = self.columns
+        self.offsets: array[int] = columns[0]
+        self.sizes: array[int] = columns[1]
+        self.sequences: array[int] = columns[2]
+        self.op_times: array[int] = columns[3]
+        self.expiries: array[int] = columns[4]
+        self.kinds: array[int] = columns[8]
+        self.flags: array[int] = columns[9]
         self.first_sequence: int = min(self.sequences, default=0)
         self.last_sequence: int = max(self.sequences, default=0)
         self.last_modified_ms: int = max(self.op_times, default=0)

@@ -304,8 +304,7 @@ class CatalogNode(PeriodicService):
                         report = await self.round(peers, seconds=seconds, fence=fence)
                         pause = retry_seconds if report.is_partial else interval_seconds
                     except Exception as error:
-                        self.last_error, self.failures = error, self.failures + 1
-                        _LOGGER.warning("a round of node %s failed: %s", self.name, error, exc_info=error)
+                        self._failed(error)
                         pause = retry_seconds
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):

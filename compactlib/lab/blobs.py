@@ -280,8 +280,9 @@ class BlobLog(Simulation):
     def __init__(self, model: BlobLogModel, policy: BlobPolicy) -> None:
         super().__init__(policy)
         self.model: BlobLogModel = model
-        self.capacity_bytes = model.segments * model.segment_bytes
+        self.capacity_bytes: int = model.segments * model.segment_bytes
         self.name: str = "lab"
+        self.now_ms: int = 0
         self.history: LastPlans | None = None
         self.place: list[Segment | None] = []
         self.size: array[int] = array("I")

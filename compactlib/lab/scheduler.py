@@ -106,6 +106,7 @@ class SchedulerSimulation(Simulation):
 
     def __init__(self, model: SchedulerModel, policy: AssignmentPolicy, seed: int) -> None:
         super().__init__(policy)
+        self.now_ms: int = 0
         self._model = model
         self.machine: SchedulerMachine = SchedulerMachine(model.config, policy=policy)
         # Two generators, so that all policies get the same blocks.

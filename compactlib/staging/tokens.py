@@ -91,7 +91,11 @@ class _StoredMark:
 
 
 _MARK: Final = StoredForm(b"CLDROPPD", _StoredMark, version=2)
-decode_mark = _MARK.decode
+
+
+def decode_mark(data: bytes, place: str) -> object:
+    """Check a stored drop mark, and return it."""
+    return _MARK.decode(data, place)
 
 
 @attrs.frozen
