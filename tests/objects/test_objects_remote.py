@@ -192,5 +192,5 @@ def test_a_fork_does_not_use_its_parent_s_client() -> None:
                 store.close()
                 return str(refused)
 
-        assert "open it anew" in str(in_a_fork(attempt, hangs_after_seconds=10.0))
+        assert "open it again" in str(in_a_fork(attempt, hangs_after_seconds=10.0))
         assert store.get("a") == b"parent"

@@ -73,7 +73,7 @@ def test_a_master_that_never_retries_is_named(answers: dict[str, Any]) -> None:
     kind, message = answers["killed"]
     assert kind == "TaskFailed"
     assert "'deadly'" in message
-    assert "tasks are not tried again" in message
+    assert "tasks are not retried" in message
     assert "local[N,4]" in message
 
 
