@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
-from compactlib.errors import Busy, CorruptData, Stale, Unsupported
+from compactlib.errors import Busy, CorruptData, Stale, StorageError, Unsupported
 from compactlib.fences.fence import FLOORS, RECORDS, Admission, Floor, Rule, RuledFence, check_admission, check_log
-from compactlib.kv import KVStore, PredicateFailed
+from compactlib.kv import KVStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.cell import Cell
 from compactlib.objects import ObjectStore
 from compactlib.objects.register import ObjectRegister, Version
@@ -63,7 +63,12 @@ class _CellFence(RuledFence):
 
         done = self._update(self._place(resource), Admission, changed)
         if is_new[-1]:
-            check_admission(resource, token, done, self._floor())
+            try:
+                floor = self._floor()
+            except StorageError as error:
+                raise OutcomeUnknown(operation=f"token {token} of {resource!r}", path=repr(self),
+                                     detail=f"the floor cannot be read after the write: {error}") from error
+            check_admission(resource, token, done, floor)
         return done
 
     def _record(self, resource: str) -> Admission | None:

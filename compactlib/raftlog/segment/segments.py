@@ -221,12 +221,11 @@ class Segments(SegmentList):
                 self._show(_View.of([*self._view.known.values(), *([] if known is None else [known])]))
                 self._newest_first, refs = _BEYOND, self._view.refs
                 self._last = refs[-1].last if refs else -1
-                if known is None:
-                    self._files.unlink(writer.path)
-                    self._files.sync_folder(self.folder)
-                else:
-                    writer.take_back()
+                writer.take_back()
                 writer.abandon()
+                if known is None:
+                    # The empty file stays the active segment: a folder without a segment is no log.
+                    self._use(SegmentWriter.open(self._files, self.folder, writer.number))
             self._guard.undone()
 
     def _roll(self) -> SegmentWriter:

@@ -247,7 +247,7 @@ class SegmentWriter(Closing):
         self._out.sync()
 
     def take_back(self) -> None:
-        """Truncate the segment to the synced entries and seal it, durably. Needs no room.
+        """Truncate the segment to the synced entries and seal it, durably; an empty segment stays open. Needs no room.
 
         After a failed fsync, written entries may be readable and yet be lost in a crash. The last seal may be lost,
         too: it is written again to the same place.
@@ -257,7 +257,8 @@ class SegmentWriter(Closing):
         """
         self._is_open = False
         self._out.truncate(max(self._synced.data_end, native.INDEX_START))
-        self._out.write_at(self._synced.place, [native.encode_seal(attrs.evolve(self._synced, sealed=True))])
+        if self._synced.entries:
+            self._out.write_at(self._synced.place, [native.encode_seal(attrs.evolve(self._synced, sealed=True))])
         self._out.sync()
 
     def _cut_zeros(self) -> None:
