@@ -26,13 +26,18 @@ class FailingFiles(FilesInFront):
         short_write: half of a refused write or copy is written.
         sticky: later changes are refused, too; on a full disk only those that need room.
         killed_at: the number of the change at which the process ends; from then on each request raises `Killed`.
+
+    Attributes:
+        count: the changes so far.
+        fail_at: as given; may be set later.
     """
 
     def __init__(self, files: Files | None = None, *, fail_at: int | None = None, errno: int = _errno.ENOSPC,
                  short_write: bool = False, sticky: bool = False, killed_at: int | None = None) -> None:
         super().__init__(self._meet, files)
         self.count = 0
-        self._fail_at, self._errno, self._killed_at = fail_at, errno, killed_at
+        self.fail_at: int | None = fail_at
+        self._errno, self._killed_at = errno, killed_at
         self._short_write, self._sticky = short_write, sticky
         self._lock = threading.Lock()
 
@@ -44,14 +49,14 @@ class FailingFiles(FilesInFront):
             raise Killed(f"change {number}: {request}")
         if not self._refuses(request, number):
             return act()
-        if request.half is not None and self._short_write and number == self._fail_at:
+        if request.half is not None and self._short_write and number == self.fail_at:
             request.half()
         error = OSError(self._errno, os.strerror(self._errno))
         raise StorageError.from_os(error, request.kind, request.path)
 
     def _refuses(self, request: Request, number: int) -> bool:
-        if self._fail_at is None or number < self._fail_at:
+        if self.fail_at is None or number < self.fail_at:
             return False
-        if number == self._fail_at and request.changes:
+        if number == self.fail_at and request.changes:
             return True
         return self._sticky and (self._errno not in _FULL or request.needs_room)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from compactlib.errors import Closed, StorageError
 from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLimits, StoreOptions
 from compactlib.testing import FilesInFront, Request
+from tests.harness.failing_files import FailingFiles
 
 
 def refused(request: Request) -> StorageError:
@@ -80,3 +82,29 @@ def test_sync_that_fails_closes_all_logs(tmp_path: Path) -> None:
         with RaftLogStore(tmp_path, options) as again:
             assert again.log("one").read(1) == Entry(1, 1, b"durable")
             assert again.log("one").last_index in (1, 2)
+
+
+def test_log_opens_again_after_its_first_flush_is_refused(tmp_path: Path) -> None:
+    """At each change of the flush, from there on without room or for once; the entries are in the write-ahead log."""
+    entries = [(index, 1, bytes(50)) for index in range(1, 10)]
+
+    def flushed(folder: Path, files: FailingFiles) -> int:
+        options = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=4), files=files), background=False)
+        with contextlib.suppress(StorageError, Closed), RaftLogStore(folder, options) as store:
+            log = store.log("a")
+            log.append(entries)
+            log.sync()
+            before = files.count
+            files.fail_at = before + refused_at
+            store.flush()
+        return files.count - before
+
+    refused_at, count = 1 << 30, 0
+    count = flushed(tmp_path / "whole", FailingFiles())
+    assert count > 5
+    for refused_at in range(1, count + 1):
+        for sticky in (False, True):
+            folder = tmp_path / f"{refused_at}-{sticky}"
+            flushed(folder, FailingFiles(sticky=sticky))
+            with RaftLogStore(folder, StoreOptions(background=False)) as store:
+                assert [entry.index for entry in store.log("a", create=False).entries()] == list(range(1, 10)), folder
