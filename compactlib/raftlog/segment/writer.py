@@ -108,7 +108,7 @@ class SegmentWriter(Closing):
             place = native.INDEX_START + len(self.index) * native.RECORD_BYTES
             self._out.write_at(place, [bytes(loaded.torn_records * native.RECORD_BYTES)])
         if loaded.is_torn:
-            self._out.truncate(max(loaded.data_end, native.INDEX_START))
+            self._out.truncate(loaded.data_end)
         if loaded.is_torn or len(self.index):
             self._out.sync()
         if loaded.is_torn or loaded.seal.entries < len(self.index):
@@ -256,7 +256,8 @@ class SegmentWriter(Closing):
             StorageError: the disk refused.
         """
         self._is_open = False
-        self._out.truncate(max(self._synced.data_end, native.INDEX_START))
+        # Without synced entries, no record may stay: the record of an empty payload would count again.
+        self._out.truncate(self._synced.data_end if self._synced.entries else native.INDEX_START)
         if self._synced.entries:
             self._out.write_at(self._synced.place, [native.encode_seal(attrs.evolve(self._synced, sealed=True))])
         self._out.sync()

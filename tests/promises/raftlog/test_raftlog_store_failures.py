@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from compactlib.errors import Closed, StorageError
-from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLimits, StoreOptions
+from compactlib.raftlog import Entry, LogOptions, LogReader, RaftLogStore, SegmentLimits, StoreOptions
 from compactlib.testing import FilesInFront, Request
 from tests.harness.failing_files import FailingFiles
 
@@ -108,3 +108,30 @@ def test_log_opens_again_after_its_first_flush_is_refused(tmp_path: Path) -> Non
             flushed(folder, FailingFiles(sticky=sticky))
             with RaftLogStore(folder, StoreOptions(background=False)) as store:
                 assert [entry.index for entry in store.log("a", create=False).entries()] == list(range(1, 10)), folder
+
+
+@pytest.mark.parametrize("payload", [b"", b"payload"])
+def test_entries_of_a_flush_whose_sync_is_refused_are_in_no_segment(tmp_path: Path, payload: bytes) -> None:
+    """A power failure may take what such a sync covered, so the next flush must write it again."""
+    failing = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if failing[0] and request.kind == "sync" and request.path.endswith(".segment"):
+            failing[0] = False
+            raise refused(request)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        log = store.log("a")
+        log.append([(index, 1, payload) for index in range(1, 6)])
+        log.sync()
+        failing[0] = True
+        with pytest.raises(StorageError):
+            store.flush()
+        assert not log.refs
+        with LogReader(tmp_path / "logs" / "a") as reader:
+            assert not reader.refs
+        store.flush()
+        assert [(ref.first, ref.last) for ref in log.refs] == [(1, 5)]
+        assert log.read(5) == Entry(5, 1, payload)
