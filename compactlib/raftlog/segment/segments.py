@@ -111,7 +111,7 @@ class Segments(SegmentList):
             self._use(self._create(1))
         elif not newest.loaded.seal.sealed:
             self._use(self._reopened(self._newest))
-        if refs and (newest is None or newest.loaded.seal.sealed or not len(newest.index)):
+        if refs and self._known_newest() is None:
             # The process that wrote the last seal, or cut that segment, may have been killed before it synced it.
             with contextlib.closing(self._files.open(os.path.join(self.folder, segment_name(refs[-1].number)))) as out:
                 out.sync()

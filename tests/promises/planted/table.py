@@ -160,8 +160,8 @@ MISTAKES: Sequence[Mistake] = (
         "A version that is lost passes for one that never was."),
     Mistake(
         "cut-of-a-killed-owner-not-synced", "compactlib/raftlog/segment/segments.py",
-        "        if refs and (newest is None or newest.loaded.seal.sealed or not len(newest.index)):\n",
-        "        if refs and newest is not None and newest.loaded.seal.sealed:\n",
+        "        if refs and self._known_newest() is None:\n",
+        "        if refs and self._writer is None:\n",
         ("tests/promises/raftlog/test_raftlog_truncation.py::"
          "test_truncation_of_a_killed_owner_survives_its_successor_and_a_power_failure",),
         "Truncated entries are there again behind acknowledged ones, and the log cannot be opened."),
