@@ -86,9 +86,9 @@ class Snapshots:
             row = read_snapshot_meta(self._log_folder)
         except LiveSetLost:
             row = self._read(os.path.join(self._log_folder, SNAPSHOT_NAME))
-        if look_at(self.folder) is not None or (row is not None and row.manifest is not None):
-            if row is not None and row.manifest is not None:
-                self.open_state(row).close()
+        if row is not None and row.manifest is not None:
+            self.open_state(row).close()
+        if look_at(self.folder) is not None:
             # An earlier process may have been killed between a name and its sync.
             self._files.sync_folder(self.folder)
             self.tidy(row)

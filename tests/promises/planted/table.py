@@ -345,8 +345,8 @@ MISTAKES: Sequence[Mistake] = (
         "The snapshot in force has no state after a power failure, and the log cannot be opened."),
     Mistake(
         "snapshot-state-not-found-missing", "compactlib/raftlog/snapshots/folder.py",
-        "                self.open_state(row).close()\n",
-        "                pass\n",
+        "            self.open_state(row).close()\n",
+        "            pass\n",
         ("tests/promises/test_promise_lost_snapshot_folder.py",),
         "A log whose snapshot was lost is opened, and the machine is begun anew behind what it covers."),
     Mistake(
