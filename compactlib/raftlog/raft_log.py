@@ -39,7 +39,6 @@ from compactlib.errors import (
     StorageError,
     Unsupported,
 )
-from compactlib.files.disk import may_be_there
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import bytes_of, index_set
 from compactlib.raftlog.errors import GapDetected, Overwriting, SnapshotLost
@@ -53,7 +52,7 @@ from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntri
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.segment.segment_list import OpenFiles
-from compactlib.raftlog.snapshots.folder import Snapshots
+from compactlib.raftlog.snapshots.folder import Snapshots, is_half_installed
 from compactlib.raftlog.snapshots.incoming import Incoming, read_sealed
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.wal.frames import Frame, FrameKind, empty_body, run_body, sparse_body
@@ -1018,7 +1017,7 @@ class RaftLog(OwnedLog):
     def _require_whole_received(self) -> None:
         """Raise `CorruptData` if the live entries of a half installed snapshot are damaged."""
         row = self.state
-        if row.index >= 0 and may_be_there(self._snapshots.entries_path(row)):
+        if is_half_installed(self._folder, row):
             for _ in read_sealed(self._snapshots.entries_path(row))[1]:
                 pass
 
@@ -1030,7 +1029,7 @@ class RaftLog(OwnedLog):
         """
         row = self.state
         self._wal = wal
-        if row.index >= 0 and may_be_there(self._snapshots.entries_path(row)):
+        if is_half_installed(self._folder, row):
             self._take_received(row)
         cuts = [table.base - 1 for table in self._memory.tables if table.cuts]
         if cuts:

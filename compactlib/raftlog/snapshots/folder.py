@@ -345,7 +345,8 @@ def checkpoint_in(folder: StrPath, index: int) -> SnapshotMeta | None:
 
 def is_half_installed(folder: StrPath, row: SnapshotMeta) -> bool:
     """Whether the snapshot of `row` in the log's `folder` is half installed: the log lacks its live entries."""
-    return look_at(os.path.join(folder, SNAPSHOTS_FOLDER, _name(row, "entries"))) is not None
+    return row.manifest is not None and look_at(
+        os.path.join(folder, SNAPSHOTS_FOLDER, _name(row, "entries"))) is not None
 
 
 def _batches(state: Iterable[Buffer]) -> Iterator[bytes]:
