@@ -200,7 +200,6 @@ class RaftLogStore(Closing):
                 log._begin(self._wal)
             except StorageError:
                 # A full disk cannot install a received snapshot, for example. `log` retries.
-                log._end()
                 log._let_go()
 
     def _open_log(self, log_id: str) -> RaftLog:
