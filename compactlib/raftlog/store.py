@@ -232,10 +232,10 @@ class RaftLogStore(Closing):
         lasts = {log_id: memory.memtable.last for log_id, memory in self._memories.items() if log_id in self._logs}
         lasts.update({log_id: found.lasts.get(log_id, -1) for log_id in {logged.log_id for logged in held}})
         unproven = found.frames[len(found.frames) - found.unproven:]
-        tail = tuple(logged for logged in unproven if logged.log_id not in self._damaged)
+        tail = [logged for logged in unproven if logged.log_id not in self._damaged]
         return Wal(os.path.join(self._folder, WAL_FOLDER), self._guard, max_bytes=self.options.max_wal_bytes,
-                   files=self._files, clock=self.options.log.clock, lasts=lasts, held=held,
-                   recovered=attrs.evolve(found, frames=tail, unproven=len(tail)))
+                   files=self._files, clock=self.options.log.clock, recovered=found, lasts=lasts,
+                   held=held, tail=tail)
 
     # -- logs
 

@@ -103,6 +103,7 @@ class Wal:
         recovered: the content of the folder.
         lasts: the last index of each log.
         held: frames of damaged logs, in order: each new file repeats them, so that old files can be removed.
+        tail: the other frames that are not proven durable, in order: the first file repeats them.
 
     Attributes:
         guard: as given.
@@ -115,7 +116,8 @@ class Wal:
     """
 
     def __init__(self, folder: StrPath, guard: Guard, *, max_bytes: int, files: Files, clock: Clock,
-                 recovered: RecoveredWal, lasts: Mapping[str, int], held: Sequence[LoggedFrame] = ()) -> None:
+                 recovered: RecoveredWal, lasts: Mapping[str, int], held: Sequence[LoggedFrame] = (),
+                 tail: Sequence[LoggedFrame] = ()) -> None:
         self._folder = os.fspath(folder)
         self.guard = guard
         self._max_bytes = max_bytes
@@ -135,7 +137,6 @@ class Wal:
         self.number: int = 0
         self.closed_files: int = 0
         self.durable_ticket: int = 0
-        tail = recovered.frames[len(recovered.frames) - recovered.unproven:]
         self._out: OutFile = self._begin_file(recovered.last_number + 1, recovered.last_end, tail)
         guard.keep(self)
 

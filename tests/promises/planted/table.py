@@ -239,8 +239,8 @@ MISTAKES: Sequence[Mistake] = (
         "Entries are in no file once the WAL that held them is removed."),
     Mistake(
         "wal-tail-not-repeated", "compactlib/raftlog/wal/wal.py",
-        "        tail = recovered.frames[len(recovered.frames) - recovered.unproven:]\n",
-        "        tail = recovered.frames[:0]\n",
+        "_begin_file(recovered.last_number + 1, recovered.last_end, tail)\n",
+        "_begin_file(recovered.last_number + 1, recovered.last_end)\n",
         ("raft_log_store-kills_and_power",),
         "Entries that a successor has shown to its peers are lost in a power failure."),
     Mistake(
