@@ -230,8 +230,6 @@ def decode_snapshot_meta(data: bytes, path: str) -> SnapshotMeta | None:
         return None
     try:
         return head.meta(head.manifest.live_set(live, path=path))
-    except LiveSetLost:
-        raise
     except CorruptData as error:
         raise LiveSetLost(path=path, offset=len(data) - len(live) + error.offset, expected=error.expected,
                           found=error.found) from error
