@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files.disk import StrPath, list_folder
-from compactlib.raftlog.errors import NotALog
-from compactlib.raftlog.log.folder import Examination, require_log
+from compactlib.raftlog.log.folder import Examination, is_log
 from compactlib.raftlog.memtable import Memtable, replay
 from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
@@ -32,13 +31,8 @@ def logs_of_store(folder: StrPath) -> list[str] | None:
     logs = os.path.join(folder, LOGS_FOLDER)
     if not (os.path.isdir(logs) and os.path.isdir(os.path.join(folder, WAL_FOLDER))):
         return None
-    found = []
-    for name in list_folder(logs):
-        with contextlib.suppress(NotALog):
-            path = os.path.join(logs, name)
-            if not name.startswith(".") and not os.path.islink(path) and require_log(path, may_create=False):
-                found.append(path)
-    return found
+    paths = [os.path.join(logs, name) for name in list_folder(logs) if not name.startswith(".")]
+    return [path for path in paths if not os.path.islink(path) and is_log(path)]
 
 
 def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
