@@ -75,9 +75,6 @@ class KeptHardState:
         files: the disk.
         folder: the log's, locked by this process.
 
-    Attributes:
-        lock: held during `record`.
-
     Raises:
         CorruptData, Unsupported, StorageError: as `read_hard_state`.
     """
@@ -87,7 +84,7 @@ class KeptHardState:
         self._now = self._kept.read() or HardState()
         # Removed here: a compaction, which runs beside a write of this file, does not remove its leftover.
         self._kept.clear_leftover()
-        self.lock: threading.RLock = threading.RLock()
+        self._lock = threading.RLock()
 
     @property
     def now(self) -> HardState:
@@ -96,7 +93,7 @@ class KeptHardState:
 
     def record(self, term: int, voted_for: str | None) -> HardState:
         """As `RaftLog.record_hard_state`."""
-        with self.lock:
+        with self._lock:
             before, wanted = self._now, HardState(term, voted_for)
             if term < before.term:
                 raise Stale(f"term {term} is over: this member knows term {before.term}; answer with that")
