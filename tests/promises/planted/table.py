@@ -173,6 +173,13 @@ MISTAKES: Sequence[Mistake] = (
         ("segment_log-crashes",),
         "Entries that `sync` has acknowledged are gone after a power failure."),
     Mistake(
+        "refused-flush-leaves-its-records", "compactlib/raftlog/segment/writer.py",
+        "        self._out.truncate(self._synced.data_end if self._synced.entries else native.INDEX_START)\n",
+        "        self._out.truncate(self._synced.data_end)\n",
+        ("tests/promises/raftlog/test_raftlog_store_failures.py::"
+         "test_entries_of_a_flush_whose_sync_is_refused_are_in_no_segment",),
+        "Entries without payload that no sync has covered count as flushed, and a power failure takes them."),
+    Mistake(
         "segment-sealed-after-its-successor", "compactlib/raftlog/segment/segments.py",
         "            writer.seal()\n"
         "            writer.close()\n",
