@@ -205,9 +205,9 @@ class Segments(SegmentList):
             self._guard.done()
 
     def take_back(self) -> None:
-        """Truncate the active segment to the last sync, after a `StorageError`, and seal it.
+        """Truncate the active segment to the last sync, after a `StorageError`, and seal it. Needs no room.
 
-        Needs no room; the next append begins another segment.
+        The next append begins another segment; a segment without a synced entry stays active.
 
         Raises:
             StorageError: the disk refused that too; the log is closed.
