@@ -156,13 +156,13 @@ class IndexPart:
         """Yield the entries of an id, descending by sequence. O(log n)."""
         first = bisect_left(self.hashes, hashed)
         rows: Sequence[int] = self.rows[first:bisect_right(self.hashes, hashed, first)]
-        if len(rows) > 1 and not self._ascends:
+        if len(rows) > 1 and not self.ascends:
             rows = sorted(rows, key=self.sequences.__getitem__)
         return (self.entry(row) for row in reversed(rows) if self.id_of(row) == blob_id)
 
     @cached_property
-    def _ascends(self) -> bool:
-        """Whether sequences ascend; a compaction may copy records in another order."""
+    def ascends(self) -> bool:
+        """Whether its sequences ascend; a compaction may copy records in another order."""
         return all(map(lt, self.sequences, self.sequences[1:]))
 
     def rows_at(self, offsets: Sequence[int]) -> list[int]:
