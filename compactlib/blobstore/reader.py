@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from compactlib.blobstore.blobs import GetOptions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.erasure import pending_erasures
@@ -38,7 +37,6 @@ from compactlib.errors import Busy, Closed, CorruptData, StorageError
 from compactlib.files.disk import LocalFiles, StrPath, list_folder, local_path, look_at
 from compactlib.report import Printed
 
-_PLAIN = GetOptions()
 _TRIES = 100
 """How often a read is repeated because a compaction has switched files."""
 _CERTAIN_AFTER = 10
