@@ -233,7 +233,8 @@ class BlobReader(Reading):
 
     def _out_of_order(self) -> tuple[list[CorruptData], list[str]]:
         # The list does not name yet what a running compaction writes.
-        seen, names = self._seen(), leftovers(list_folder(self._folder), self._seen().layout)
+        seen = self._seen()
+        names = leftovers(list_folder(self._folder), seen.layout)
         is_compacting = any(name.endswith(UNPUBLISHED_SUFFIX) for name in names)
         return list(seen.damage), [] if is_compacting else names
 
