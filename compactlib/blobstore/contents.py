@@ -228,8 +228,7 @@ class LogContents:
     def sealed_open(self, part: IndexPart) -> LogContents:
         """Return the contents after the open index was sealed as a part; the new open index begins at its end."""
         active = self.active
-        kept = (each for each in active.parts if each.start != part.start)
-        grown = LogSegment(active.name, (*kept, part), OpenIndex(active.name, part.end))
+        grown = LogSegment(active.name, (*active.parts, part), OpenIndex(active.name, part.end))
         return self.with_segments({active.name}, [grown])
 
     def with_next(self, name: SegmentName) -> LogContents:
