@@ -150,7 +150,7 @@ class LogContents:
         O(log n) for each part that holds the id.
         """
         open_index = self.segments[-1].open
-        found = [] if open_index is None else since_put(reversed(open_index.of_id(blob_id)))
+        found = [] if open_index is None else since_put(open_index.newest_first(blob_id))
         if not found or found[-1].kind != RecordKind.PUT:
             hashed = hash_id(blob_id, self.key)
             found += self._since_put(self.directory.owners(hashed), blob_id, hashed)

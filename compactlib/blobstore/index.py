@@ -249,6 +249,11 @@ class OpenIndex:
         last = self.last_sequence
         return [entry for entry in known if entry.sequence <= last]
 
+    def newest_first(self, blob_id: bytes) -> Iterator[IndexEntry]:
+        """Yield the entries of an id, descending by sequence; nothing is copied."""
+        last = self.last_sequence
+        return (entry for entry in reversed(self._of_id.get(blob_id, ())) if entry.sequence <= last)
+
     def sealed(self, key: bytes) -> IndexPart:
         """Return the same entries as a part."""
         return IndexPart.of(self.segment, self.start, self.end, self.entries, key)
