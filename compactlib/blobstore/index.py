@@ -172,8 +172,12 @@ class IndexPart:
         return list(map(row_of.__getitem__, mine))
 
     def erased(self, offsets: Collection[int]) -> IndexPart:
-        """Return the part with the records at these offsets marked as erased; itself if it has no such record."""
-        mine = self.rows_at(sorted(offsets))
+        """Return the part with the records at these offsets marked as erased; itself if it has no such record.
+
+        An offset without an entry is skipped: a part that was rebuilt from the log has none of a torn record.
+        """
+        places = ((bisect_left(self.offsets, offset), offset) for offset in offsets)
+        mine = [row for row, offset in places if row < len(self) and self.offsets[row] == offset]
         if not mine:
             return self
         flags = self.flags[:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hard delete was killed, and a full disk keeps it from being finished: a blob that comes back all the same stays."""
+"""Hard deletes that were interrupted: by a kill, by a full disk, or in the middle of a record."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import attrs
 
 from compactlib import CompactlibError
 from compactlib.blobstore import Blob, BlobReader, BlobStore, BlobStoreConfig, GetOptions, RecordKind
+from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES
 from compactlib.clock import ManualClock
 from compactlib.errors import StorageError
 from compactlib.testing import FilesInFront, Killed, Request
@@ -111,3 +112,22 @@ def test_blob_revived_after_a_refused_sync_of_the_folder_stays(tmp_path: Path) -
         store.reclaim()
         assert [store.get(key, EVERYTHING) for key in DELETED] == before
         assert store.verify().is_sound
+
+
+def test_folder_opens_with_a_record_torn_by_a_hard_delete(tmp_path: Path) -> None:
+    """The record is named by the note of the hard delete, and by no index."""
+    left = 0
+    clock = ManualClock(1_700_000_000.0)
+    while killed_in_a_hard_delete(folder := tmp_path / str(left), clock, Disk(), left):
+        for path in folder.glob("*.index"):
+            path.unlink()
+        with open(folder / "0_0.log", "r+b") as log:
+            log.seek(SEGMENT_HEADER_BYTES)
+            log.write(bytes(8))
+        with BlobReader(folder, CONFIG, clock=clock) as reader:
+            assert reader.damage
+            assert not any(reader.get(key) for key in DELETED)
+        with BlobStore(folder, CONFIG, clock=clock) as store:
+            assert not any(store.get(key) for key in DELETED)
+        left += 2
+    assert left > 20
