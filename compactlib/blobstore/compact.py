@@ -273,7 +273,7 @@ class Compactor:
         if not is_committed:
             self._withdraw(survivors)
             return None
-        self._reclaim(survivors, done)
+        self._reclaim(survivors, published, done)
         return survivors
 
     def _lack_of_room(self, needed: int) -> str:
@@ -399,11 +399,10 @@ class Compactor:
             log.switch(step, published, last_full_ms)
             return True
 
-    def _reclaim(self, survivors: Survivors, done: _Progress) -> None:
+    def _reclaim(self, survivors: Survivors, published: Sequence[LogSegment], done: _Progress) -> None:
         """Remove the sources, count the step and notify the observer. Readers with an open source keep its bytes."""
         log = self._log
-        disk = {output.name: output.end + part_bytes(part) for output in survivors.outputs
-                for segment in [log.contents.segment(output.name)] if segment is not None for part in segment.parts}
+        disk = {segment.name: segment.end + sum(map(part_bytes, segment.parts)) for segment in published}
         done.steps += 1
         done.copied_bytes += survivors.copied_bytes
         done.records += sum(output.records for output in survivors.outputs)

@@ -150,7 +150,7 @@ class LogContents:
         O(log n) for each part that holds the id.
         """
         open_index = self.segments[-1].open
-        found = [] if open_index is None else since_put(reversed(open_index.of_id(blob_id)))
+        found = [] if open_index is None else since_put(open_index.newest_first(blob_id))
         if not found or found[-1].kind != RecordKind.PUT:
             hashed = hash_id(blob_id, self.key)
             found += self._since_put(self.directory.owners(hashed), blob_id, hashed)
@@ -228,8 +228,7 @@ class LogContents:
     def sealed_open(self, part: IndexPart) -> LogContents:
         """Return the contents after the open index was sealed as a part; the new open index begins at its end."""
         active = self.active
-        kept = (each for each in active.parts if each.start != part.start)
-        grown = LogSegment(active.name, (*kept, part), OpenIndex(active.name, part.end))
+        grown = LogSegment(active.name, (*active.parts, part), OpenIndex(active.name, part.end))
         return self.with_segments({active.name}, [grown])
 
     def with_next(self, name: SegmentName) -> LogContents:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
 
@@ -93,8 +93,13 @@ def read_state(folder: StrPath, incarnation: bytes) -> tuple[HardDeleteState, st
 
 def pending_erasures(folder: StrPath, incarnation: bytes) -> dict[SegmentName, set[int]]:
     """Return the offsets of the records that the note names, by segment; their contents count as erased."""
+    return offsets_of(read_state(folder, incarnation)[0].erasures)
+
+
+def offsets_of(erasures: Iterable[Erasure]) -> dict[SegmentName, set[int]]:
+    """Return the offsets of records to overwrite, by segment."""
     found: dict[SegmentName, set[int]] = {}
-    for erasure in read_state(folder, incarnation)[0].erasures:
+    for erasure in erasures:
         found.setdefault(erasure.segment, set()).add(erasure.offset)
     return found
 

@@ -156,11 +156,15 @@ def _erase(log: Log, state: HardDeleteState, batch: Sequence[IndexEntry], before
             Erasure(put.segment, put.offset, put.content_bytes,
                     encode_head(put._replace(flags=put.flags | RecordFlag.ERASED), log.descriptor.salt)[0])
             for put in batch if _is_doomed(log.contents, put, before_ms)))
+        note = state_in(log.folder, log.files)
         log.guard.begin("a hard delete")
         try:
-            state_in(log.folder, log.files).write(noted)
+            note.write(noted)
         except StorageError as error:
             if is_without_room(error):
+                if note.read() == noted:
+                    # Only the sync of the folder was refused: the note counts, and the next run overwrites its records.
+                    log.mark_erased(noted.erasures)
                 log.guard.undone()
             raise
         log.mark_erased(noted.erasures)

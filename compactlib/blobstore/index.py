@@ -156,13 +156,13 @@ class IndexPart:
         """Yield the entries of an id, descending by sequence. O(log n)."""
         first = bisect_left(self.hashes, hashed)
         rows: Sequence[int] = self.rows[first:bisect_right(self.hashes, hashed, first)]
-        if len(rows) > 1 and not self._ascends:
+        if len(rows) > 1 and not self.ascends:
             rows = sorted(rows, key=self.sequences.__getitem__)
         return (self.entry(row) for row in reversed(rows) if self.id_of(row) == blob_id)
 
     @cached_property
-    def _ascends(self) -> bool:
-        """Whether sequences ascend; a compaction may copy records in another order."""
+    def ascends(self) -> bool:
+        """Whether its sequences ascend; a compaction may copy records in another order."""
         return all(map(lt, self.sequences, self.sequences[1:]))
 
     def rows_at(self, offsets: Sequence[int]) -> list[int]:
@@ -172,8 +172,12 @@ class IndexPart:
         return list(map(row_of.__getitem__, mine))
 
     def erased(self, offsets: Collection[int]) -> IndexPart:
-        """Return the part with the records at these offsets marked as erased; itself if it has no such record."""
-        mine = self.rows_at(sorted(offsets))
+        """Return the part with the records at these offsets marked as erased; itself if it has no such record.
+
+        An offset without an entry is skipped: a part that was rebuilt from the log has none of a torn record.
+        """
+        places = ((bisect_left(self.offsets, offset), offset) for offset in offsets)
+        mine = [row for row, offset in places if row < len(self) and self.offsets[row] == offset]
         if not mine:
             return self
         flags = self.flags[:]
@@ -248,6 +252,11 @@ class OpenIndex:
             return []
         last = self.last_sequence
         return [entry for entry in known if entry.sequence <= last]
+
+    def newest_first(self, blob_id: bytes) -> Iterator[IndexEntry]:
+        """Yield the entries of an id, descending by sequence; nothing is copied."""
+        last = self.last_sequence
+        return (entry for entry in reversed(self._of_id.get(blob_id, ())) if entry.sequence <= last)
 
     def sealed(self, key: bytes) -> IndexPart:
         """Return the same entries as a part."""

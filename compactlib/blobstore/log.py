@@ -22,7 +22,7 @@ import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.erasure import STATE_FILE, Erasure
+from compactlib.blobstore.erasure import STATE_FILE, Erasure, offsets_of
 from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
 from compactlib.blobstore.folder import part_records
 from compactlib.blobstore.index_file import write_part
@@ -244,9 +244,7 @@ class Log:
 
     def mark_erased(self, erasures: Iterable[Erasure]) -> None:
         """Mark the contents of these records of sealed segments as erased in the index; with the lock held."""
-        offsets: dict[SegmentName, set[int]] = {}
-        for each in erasures:
-            offsets.setdefault(each.segment, set()).add(each.offset)
+        offsets = offsets_of(erasures)
         marked = [attrs.evolve(segment, parts=tuple(part.erased(offsets[name]) for part in segment.parts))
                   for name in offsets if (segment := self.contents.segment(name)) is not None]
         self.contents = self.contents.with_segments(offsets.keys(), marked)

@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from compactlib.blobstore.blobs import GetOptions
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.erasure import pending_erasures
@@ -38,7 +37,6 @@ from compactlib.errors import Busy, Closed, CorruptData, StorageError
 from compactlib.files.disk import LocalFiles, StrPath, list_folder, local_path, look_at
 from compactlib.report import Printed
 
-_PLAIN = GetOptions()
 _TRIES = 100
 """How often a read is repeated because a compaction has switched files."""
 _CERTAIN_AFTER = 10
@@ -235,7 +233,8 @@ class BlobReader(Reading):
 
     def _out_of_order(self) -> tuple[list[CorruptData], list[str]]:
         # The list does not name yet what a running compaction writes.
-        seen, names = self._seen(), leftovers(list_folder(self._folder), self._seen().layout)
+        seen = self._seen()
+        names = leftovers(list_folder(self._folder), seen.layout)
         is_compacting = any(name.endswith(UNPUBLISHED_SUFFIX) for name in names)
         return list(seen.damage), [] if is_compacting else names
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Iterator
-from operator import attrgetter, lt
+from operator import attrgetter
 
 import attrs
 
@@ -198,7 +198,7 @@ def records_after(snapshot: LogContents, sequence: int) -> Iterator[IndexEntry]:
 
 
 def _newer_in(part: IndexPart, sequence: int) -> Iterator[IndexEntry]:
-    if all(map(lt, part.sequences, part.sequences[1:])):
+    if part.ascends:
         return part.entries(bisect_right(part.sequences, sequence))
     rows = [row for row in range(len(part)) if part.sequences[row] > sequence]
     return map(part.entry, sorted(rows, key=part.sequences.__getitem__))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from compactlib.blobstore.blobs import BlobInfo, BlobState, Deleted, GetOptions, blob_state, info_after
+from compactlib.blobstore.blobs import BlobInfo, BlobState, Deleted, blob_state, info_after
 from compactlib.blobstore.compact import Compactor, limited, local_executor, require_own, run_many
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
@@ -57,7 +57,6 @@ from compactlib.rewrite import Executor
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence
 
-_PLAIN = GetOptions()
 StoreWork: TypeAlias = "tuple[BlobStore, BlobPlan | None]"
 """A store and its plan; `None`: the store's policy makes the plan."""
 

@@ -9,7 +9,7 @@ Outputs take the first positions of the sources, and the highest generation of t
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
@@ -72,6 +72,11 @@ class Picked:
     sizes: array[int] = attrs.field(factory=lambda: array("Q"))
     sequences: array[int] = attrs.field(factory=lambda: array("Q"))
 
+    def has(self, offset: int) -> bool:
+        """Whether one of the records is at an offset. O(log n)."""
+        place = bisect_left(self.offsets, offset)
+        return place < len(self.offsets) and self.offsets[place] == offset
+
 
 @attrs.define(eq=False)
 class OutputPlan:
@@ -129,7 +134,7 @@ class Survivors:
 
     def copies(self, entry: IndexEntry) -> bool:
         """Whether a record of a source is copied."""
-        return any(part.segment == entry.segment and entry.offset in part.offsets
+        return any(part.segment == entry.segment and part.has(entry.offset)
                    for output in self.outputs for part in output.picked)
 
     def are_hit_by(self, entries: Iterable[IndexEntry], snapshot: LogContents) -> bool:

@@ -69,7 +69,7 @@ def test_peer_keeps_its_own_delete(tmp_path: Path) -> None:
 
 
 def test_blob_without_a_put_can_be_put(tmp_path: Path) -> None:
-    """Of a blob whose content has not come from its peer, only what ended and revived it is known: it is missing."""
+    """A blob with a DELETE and an UNDELETE of a peer, and no PUT, is missing."""
     config = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12, journal_max_entries=0, max_blob_bytes=0,
                              deleted_retention_seconds=0.0)
     for is_compacted in (False, True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hard delete was killed, and a full disk keeps it from being finished: a blob that comes back all the same stays."""
+"""Hard deletes that were interrupted: by a kill, by a full disk, or in the middle of a record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 import attrs
 
 from compactlib import CompactlibError
-from compactlib.blobstore import Blob, BlobReader, BlobStore, BlobStoreConfig, GetOptions
+from compactlib.blobstore import Blob, BlobReader, BlobStore, BlobStoreConfig, GetOptions, RecordKind
+from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES
 from compactlib.clock import ManualClock
 from compactlib.errors import StorageError
 from compactlib.testing import FilesInFront, Killed, Request
@@ -26,18 +27,19 @@ DELETED = [b"%d" % number for number in range(0, 20, 2)]
 
 
 class Disk:
-    """A step at which the process is killed at some change, and the disk may have no room."""
+    """A step at which the process is killed at some change, and the disk may have no room, also only for folders."""
 
     def __init__(self) -> None:
         self.left: int | None = None
         self.is_full = False
+        self.refuses_folders = False
 
     def __call__(self, request: Request, act: Callable[[], Any]) -> Any:
         if self.left is not None and request.changes:
             self.left -= 1
             if self.left < 0:
                 raise Killed(str(request))
-        if self.is_full and request.needs_room:
+        if (self.is_full and request.needs_room) or (self.refuses_folders and request.kind == "sync folder"):
             raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
         return act()
 
@@ -90,3 +92,42 @@ def test_blob_that_comes_back_stays(tmp_path: Path) -> None:
         left, came_back = left + 2, came_back + len(back)
     assert left > 20
     assert came_back
+
+
+def test_blob_revived_after_a_refused_sync_of_the_folder_stays(tmp_path: Path) -> None:
+    """The note of the hard delete is in the folder then, although its write was refused."""
+    clock, disk = ManualClock(1_700_000_000.0), Disk()
+    with BlobStore(tmp_path / "store", CONFIG, clock=clock, files=FilesInFront(disk)) as store:
+        for number in range(40):
+            store.put(b"%d" % number, b"content %d;" % number * 50)
+        for key in DELETED:
+            store.delete(key)
+        clock.advance(10.0)
+        disk.refuses_folders = True
+        assert store.reclaim().is_partial
+        disk.refuses_folders = False
+        for key in DELETED:
+            store.append_replicated(RecordKind.UNDELETE, key, op_time=clock.now(), life_version=1)
+        before = [store.get(key, EVERYTHING) for key in DELETED]
+        store.reclaim()
+        assert [store.get(key, EVERYTHING) for key in DELETED] == before
+        assert store.verify().is_sound
+
+
+def test_folder_opens_with_a_record_torn_by_a_hard_delete(tmp_path: Path) -> None:
+    """The record is named by the note of the hard delete, and by no index."""
+    left = 0
+    clock = ManualClock(1_700_000_000.0)
+    while killed_in_a_hard_delete(folder := tmp_path / str(left), clock, Disk(), left):
+        for path in folder.glob("*.index"):
+            path.unlink()
+        with open(folder / "0_0.log", "r+b") as log:
+            log.seek(SEGMENT_HEADER_BYTES)
+            log.write(bytes(8))
+        with BlobReader(folder, CONFIG, clock=clock) as reader:
+            assert reader.damage
+            assert not any(reader.get(key) for key in DELETED)
+        with BlobStore(folder, CONFIG, clock=clock) as store:
+            assert not any(store.get(key) for key in DELETED)
+        left += 2
+    assert left > 20

@@ -392,8 +392,7 @@ def allowed_of(journal: Journal) -> dict[bytes, set[State]]:
             old = allowed.get(what.id, {State()})
             new = {_after(state, what) for state in old}
             allowed[what.id] = new if change.acknowledged else old | new
-            if not change.acknowledged:
-                refused.setdefault(what.id, []).append(what)
+            refused[what.id] = [] if change.acknowledged else [*refused.get(what.id, ()), what]
     return allowed
 
 
