@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from compactlib._arguments import own_bytes
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import OutcomeUnknown, PredicateFailed, SlowDown
 from compactlib.kv.cell import Attempt, Fate, Found, Swap, resolve_unknown
@@ -165,7 +166,7 @@ def put_many(context: StagingContext, branch: str, items: Mapping[bytes, bytes])
 
 def _record_of(data: bytes) -> Record:
     """Return the record of data; copies a buffer."""
-    held = b"".join((data,))  # `bytes` would make zeros of a number
+    held = own_bytes(data)
     if len(held) > MAX_PART_BYTES:
         raise InvalidInput(f"a record of {len(held)} bytes was given; the limit is {MAX_PART_BYTES}; split it, or "
                            f"store the data elsewhere and a reference to it here")

@@ -8,6 +8,9 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.metered import metered
@@ -68,6 +71,17 @@ def test_pages_of_a_scan_double_and_a_seek_inside_one_loads_nothing() -> None:
             entries.seek(key)
             assert next(entries).key == key
         assert entries.page_loads == 1
+
+
+def test_scan_takes_no_number_for_a_key() -> None:
+    """`bytes(3)` would be three zeros."""
+    number: Any = 3
+    store = MemoryStore()
+    for bound in ("start", "prefix", "after"):
+        with pytest.raises(TypeError):
+            store.scan(b"p", **{bound: number})
+    with store.scan(b"p") as entries, pytest.raises(TypeError):
+        entries.seek(number)
 
 
 def test_scan_seeks_either_way_within_its_prefix() -> None:
