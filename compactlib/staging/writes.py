@@ -39,7 +39,7 @@ from compactlib.staging.errors import (
 from compactlib.staging.names import token_partition
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import ResetReport
-from compactlib.staging.tokens import Staged, decode_staged, encode_staged
+from compactlib.staging.tokens import Staged, decode_staged, encode_staged, place_of
 from compactlib.staging.values import MAX_PART_BYTES, Record, are_same, check_key
 from compactlib.staging.view import BranchView, checked_keys
 
@@ -256,7 +256,7 @@ def _try_conditionally(context: StagingContext, branch: str, key: bytes, decide:
                        ) -> BranchRecord:
     token, write_id = context.branches.read(branch).staging_token, context.tokens.draw_write_id()
     home, cell = context.branches.cell(branch), (token_partition(token), key)
-    place = f"key {key[:100]!r} of staging token {token}"
+    place = place_of(token, key)
 
     def swapped(branch_record: BranchRecord, cells: Found) -> Swap[BranchRecord]:
         if branch_record.staging_token != token:
