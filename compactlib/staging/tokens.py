@@ -95,12 +95,7 @@ class _StoredMark:
     is_prepared: bool
 
 
-_MARK: Final = StoredForm(b"CLDROPPD", _StoredMark, version=2)
-
-
-def decode_mark(data: bytes, place: str) -> object:
-    """Check a stored drop mark, and return it."""
-    return _MARK.decode(data, place)
+MARKS: Final = StoredForm(b"CLDROPPD", _StoredMark, version=2)
 
 
 @attrs.frozen
@@ -190,11 +185,11 @@ class StagingTokens:
         change_many(self.store, self._partition, dict.fromkeys(mark.key for mark in marks))
 
     def _mark(self, key: bytes, branch: str, tokens: Iterable[StagingToken], *, is_prepared: bool) -> Put:
-        return Put(self._partition, key, _MARK.encode(_StoredMark(
+        return Put(self._partition, key, MARKS.encode(_StoredMark(
             branch=branch, tokens=tuple(tokens), at_ms=round(self._clock.now() * 1000), is_prepared=is_prepared)))
 
     def _decoded(self, key: bytes, value: bytes, predicate: Predicate) -> DropMark:
-        found = _MARK.decode(value, f"key {key!r} of partition {self._partition!r}")
+        found = MARKS.decode(value, f"key {key!r} of partition {self._partition!r}")
         return DropMark(key, found.branch, found.tokens, found.at_ms / 1000, found.is_prepared, predicate)
 
     # --- entries
