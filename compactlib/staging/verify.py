@@ -23,6 +23,7 @@ from compactlib.staging.names import (
     repository_partition,
     token_partition,
 )
+from compactlib.staging.ranges.verify import finding
 from compactlib.staging.reclaim import live_of
 from compactlib.staging.record import BranchRecord, decode_branch_record
 from compactlib.staging.tokens import MARKS, decode_staged
@@ -106,8 +107,7 @@ class _Records:
                 try:
                     decoded = decode(entry, place)
                 except (CorruptData, Unsupported) as error:
-                    kind = "version" if isinstance(error, Unsupported) else "damage"
-                    self.findings.append(Finding(kind, place, str(error), error))
+                    self.findings.append(finding(place, error))
                 else:
                     yield entry, decoded
 
