@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,31 +29,16 @@ from compactlib.kv.errors import ConnectFailed
 from compactlib.testing.kv import P
 from compactlib.testing.stand_ins import in_threads
 from tests.harness.kv.postgres_proxy import PostgresProxy
-from tests.harness.kv.postgres_server import postgres
+from tests.harness.kv.postgres_server import locked, new_table, postgres
 from tests.harness.kv.processes import closed_in_a_child
 
 pytestmark = pytest.mark.cluster
-
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     with postgres() as uri:
         yield uri
-
-
-def new_table() -> str:
-    return f"kv_{next(_numbers)}"
-
-
-@contextlib.contextmanager
-def locked(server: str, table: str) -> Iterator[None]:
-    """Another writer holds the table."""
-    with psycopg.connect(server) as other:
-        other.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
-        yield
-        other.rollback()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from compactlib.kv import KVStore, MemoryStore, SqliteStore
 from compactlib.metered import metered
 from compactlib.observer import EventRecorder
 from compactlib.testing import KVStoreConformance
+from tests.harness.kv.sqlite_file import locked
 
 
 class TestMemoryStore(KVStoreConformance):
@@ -31,18 +31,6 @@ class TestMemoryStoreThatComparesValues(KVStoreConformance):
 class TestMetered(KVStoreConformance):
     def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
         return metered(MemoryStore(page_size=page_size or 1000), EventRecorder(), name="kit")
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Another writer holds the file."""
-    other = sqlite3.connect(path, isolation_level=None)
-    try:
-        other.execute("BEGIN IMMEDIATE")
-        yield
-        other.execute("ROLLBACK")
-    finally:
-        other.close()
 
 
 class TestSqliteStore(KVStoreConformance):
