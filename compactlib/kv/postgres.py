@@ -120,9 +120,11 @@ class PostgresStore(KVStore):
     # -- reading
 
     def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
-        # A simple statement for one cell costs a third of the general one.
-        rows = self._rows("get", cells[0]) or [(None, None)] if len(cells) == 1 else \
-            self._rows("get_many", _columns(cells))
+        if len(cells) == 1:
+            # A simple statement for one cell costs a third of the general one.
+            rows = self._rows("get", cells[0]) or [(None, None)]
+        else:
+            rows = self._rows("get_many", _columns(cells))
         return [None if version is None else Versioned(bytes(value), version) for value, version in rows]
 
     def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
