@@ -132,11 +132,13 @@ class Entries(Closing):
 
     def _load_page(self) -> None:
         start = self._position
-        page, self._is_last_page = self.load(start, self._page_size)
+        page, is_last_page = self.load(start, self._page_size)
+        position = _successor(page[-1].key) if page else start
+        page_size = min(2 * self._page_size, self._largest_page)
+        # Without a call in between, so that an interrupt comes before all of it, or after.
         self.page_loads += 1
-        self._page, self._page_start, self._at = page, start, 0
-        self._position = _successor(page[-1].key) if page else start
-        self._page_size = min(2 * self._page_size, self._largest_page)
+        self._page, self._page_start, self._at, self._is_last_page = page, start, 0, is_last_page
+        self._position, self._page_size = position, page_size
 
     def _require_open(self) -> None:
         if self._closed:

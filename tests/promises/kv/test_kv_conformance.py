@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.kv import KVStore, MemoryStore, SqliteStore
+from compactlib.kv import Entries, KVEntry, KVStore, MemoryStore, SqliteStore
 from compactlib.metered import metered
 from compactlib.observer import EventRecorder
 from compactlib.testing import KVStoreConformance
@@ -85,3 +85,22 @@ def test_scan_seeks_either_way_within_its_prefix() -> None:
                 entries.seek(wanted)
                 found = next(entries, None)
                 assert (found and found.key) == next((key for key in inside if key >= wanted), None)
+
+
+def test_scan_that_is_interrupted_gives_each_key_once() -> None:
+    """Ctrl-C while a page is taken in."""
+    class Interrupted(list[KVEntry]):
+        def __getitem__(self, at: Any) -> Any:
+            if at == -1 and interrupts:
+                raise interrupts.pop()
+            return super().__getitem__(at)
+
+    def load(start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
+        found = [key for key in keys if key >= start][:limit]
+        return Interrupted(KVEntry(key, b"", None) for key in found), len(found) < limit
+
+    keys, interrupts = [b"a", b"b", b"c"], [KeyboardInterrupt()]
+    entries = Entries(load, page_size=2)
+    with pytest.raises(KeyboardInterrupt):
+        next(entries)
+    assert [entry.key for entry in entries] == keys
