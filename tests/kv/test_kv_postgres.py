@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from compactlib.errors import InvalidInput, Unsupported
+from compactlib.errors import AuditFailed, InvalidInput, Unsupported
 from compactlib.kv import (
     EXISTS,
     Condition,
@@ -280,6 +280,16 @@ def test_a_table_and_a_copy_of_it_are_two_places(store: PostgresStore, server: s
         other.execute(f"VACUUM FULL {store.table}".encode())
     with contextlib.closing(PostgresStore(server, table=store.table)) as again:
         assert again.place() == place
+
+
+def test_an_audit_finds_a_sequence_that_gives_a_version_again(store: PostgresStore, server: str) -> None:
+    for value in (b"1", b"2"):
+        store.set(P, b"k", value)
+    store.audit()
+    with psycopg.connect(server, autocommit=True) as other:
+        other.execute(f"ALTER SEQUENCE {store.table}_versions RESTART".encode())
+    with pytest.raises(AuditFailed, match="version 2 is in use, the sequence stands at 1"):
+        store.audit()
 
 
 def test_a_database_and_a_copy_of_it_are_two_places(store: PostgresStore, server: str) -> None:
