@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from sys import float_info
-from typing import Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from compactlib.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Validator: TypeAlias = Callable[[object, Any, Any], None]
 """Takes an instance, one of its fields, and the field's value, as `attrs` passes them."""
@@ -65,6 +68,15 @@ def is_above(limit: float, *, or_none: bool = False) -> Validator:
             _refuse(field.name, value, f"a finite number above {limit}" + ", or None" * or_none)
 
     return check
+
+
+def own_bytes(value: Buffer) -> bytes:
+    """Return a buffer's bytes: the same object, unless its owner could change it later.
+
+    Raises:
+        TypeError: it is no buffer. `bytes` would make zeros of a number.
+    """
+    return b"".join((value,))
 
 
 def _refuse(name: str, value: object, expected: str) -> None:

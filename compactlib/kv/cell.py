@@ -20,7 +20,7 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, Self, TypeAlias, TypeVar
 
 import attrs
 
@@ -115,6 +115,19 @@ class Swap(Generic[ResultT]):
     result: ResultT
     writes: Mapping[Address, bytes | None] = attrs.field(factory=dict)
     conditions: Sequence[Condition] = ()
+
+    @classmethod
+    def of(cls, result: ResultT, address: Address, value: bytes | None,
+           also: Iterable[Condition | Put | Delete]) -> Self:
+        """Return the swap that writes one key, and carries out these parts in the same step."""
+        writes: dict[Address, bytes | None] = {address: value}
+        conditions = []
+        for part in also:
+            if isinstance(part, Condition):
+                conditions.append(part)
+            else:
+                writes[part.partition, part.key] = part.value if isinstance(part, Put) else None
+        return cls(result, writes, conditions)
 
 
 class Fate(enum.Enum):
@@ -428,15 +441,9 @@ class Cell(Generic[T]):
                 return Swap(Updated(before, before))
             updated, write_id = Updated(before, after), self._rng.randbytes(_ID_BYTES)
             sent[write_id] = updated
-            writes: dict[Address, bytes | None] = {self._address: None if after is None else self._encode(
-                _Record((write_id, *(() if record is None else record.ids))[:_KEPT_IDS], after))}
-            conditions = []
-            for part in () if also is None else also(before, after):
-                if isinstance(part, Condition):
-                    conditions.append(part)
-                else:
-                    writes[part.partition, part.key] = part.value if isinstance(part, Put) else None
-            return Swap(updated, writes, conditions)
+            stored = None if after is None else self._encode(
+                _Record((write_id, *(() if record is None else record.ids))[:_KEPT_IDS], after))
+            return Swap.of(updated, self._address, stored, () if also is None else also(before, after))
 
         def judge(attempt: Attempt[Updated[T]], found: Found) -> Fate:
             return self._fate(attempt, found, may_repeat=may_repeat)

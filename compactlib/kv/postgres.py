@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib._arguments import require_seconds
-from compactlib.errors import InvalidInput, MissingDependency, Unsupported
+from compactlib.errors import AuditFailed, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.connections import Connections
 from compactlib.kv.errors import ConnectFailed, OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed, TooLarge
 from compactlib.kv.group_commit import GroupCommit
@@ -114,15 +114,23 @@ class PostgresStore(KVStore):
     def _close(self) -> None:
         self._connections.forget()
 
+    def audit(self) -> None:
+        """Check that the sequence gives out no version again, as beside a table that was restored without it."""
+        (highest, counter), = self._rows("audit")
+        if highest > counter:
+            raise AuditFailed(f"version {highest} is in use, the sequence stands at {counter}")
+
     def __repr__(self) -> str:
         return f"PostgresStore(table={self._table!r})"
 
     # -- reading
 
     def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
-        # A simple statement for one cell costs a third of the general one.
-        rows = self._rows("get", cells[0]) or [(None, None)] if len(cells) == 1 else \
-            self._rows("get_many", _columns(cells))
+        if len(cells) == 1:
+            # A simple statement for one cell costs a third of the general one.
+            rows = self._rows("get", cells[0]) or [(None, None)]
+        else:
+            rows = self._rows("get_many", _columns(cells))
         return [None if version is None else Versioned(bytes(value), version) for value, version in rows]
 
     def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
@@ -279,6 +287,7 @@ def _statements(table: str, busy_seconds: float) -> dict[str, bytes]:
         "mark": f"INSERT INTO {table} VALUES ('', 'schema', %s, 0) RETURNING value",
         "place": f"SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = current_database()), "
                  f"'{table}'::regclass::oid FROM pg_control_system()",
+        "audit": f"SELECT max(version), (SELECT last_value FROM {versions}) FROM {table}",
         "get": f"SELECT value, version {where} = %s",
         "get_many": f"SELECT found.value, found.version {wanted} (SELECT value, version {cell}",
         "scan": f"WITH page AS MATERIALIZED (SELECT key, value, version {where} >= %s ORDER BY key LIMIT %s), "

@@ -14,7 +14,7 @@ from typing import Self, TypeAlias
 
 import attrs
 
-from compactlib._arguments import require_whole
+from compactlib._arguments import own_bytes, require_whole
 from compactlib._closing import Closing
 from compactlib.errors import Closed
 
@@ -65,7 +65,7 @@ class Entries(Closing):
         require_whole("page_size", page_size, 1, or_none=True)
         self.load = load
         self.page_loads: int = 0
-        self._prefix = bytes(prefix)
+        self._prefix = own_bytes(prefix)
         self._largest_page = largest_page
         self._first_page = self._page_size = min(page_size or largest_page, largest_page)
         self._closed = False
@@ -74,7 +74,7 @@ class Entries(Closing):
         self._page_start: bytes | None = None
         self._is_last_page = False
         self._at = 0
-        self._position = max(bytes(start), self._prefix, b"" if after is None else _successor(after))
+        self._position = max(own_bytes(start), self._prefix, b"" if after is None else _successor(own_bytes(after)))
 
     def __iter__(self) -> Self:
         """Itself."""
@@ -109,7 +109,7 @@ class Entries(Closing):
             Closed: the scan was closed.
         """
         self._require_open()
-        wanted = max(bytes(key), self._prefix)
+        wanted = max(own_bytes(key), self._prefix)
         if self._covers(wanted):
             self._at = bisect_left(self._page, wanted, key=_KEY)
             return
@@ -132,11 +132,13 @@ class Entries(Closing):
 
     def _load_page(self) -> None:
         start = self._position
-        page, self._is_last_page = self.load(start, self._page_size)
+        page, is_last_page = self.load(start, self._page_size)
+        position = _successor(page[-1].key) if page else start
+        page_size = min(2 * self._page_size, self._largest_page)
+        # Without a call in between, so that an interrupt comes before all of it, or after.
         self.page_loads += 1
-        self._page, self._page_start, self._at = page, start, 0
-        self._position = _successor(page[-1].key) if page else start
-        self._page_size = min(2 * self._page_size, self._largest_page)
+        self._page, self._page_start, self._at, self._is_last_page = page, start, 0, is_last_page
+        self._position, self._page_size = position, page_size
 
     def _require_open(self) -> None:
         if self._closed:

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_whole, require_whole
+from compactlib._arguments import is_whole, own_bytes, require_whole
 from compactlib._forks import OpenState
 from compactlib.errors import InvalidInput
 from compactlib.kv.errors import KeyNotFound, TooLarge
@@ -367,8 +367,7 @@ def _checked_name(what: str, name: bytes, limit: int) -> bytes:
 
 
 def _within(what: str, value: bytes, limit: int) -> bytes:
-    # The same object, unless the caller could change it later. `bytes` would make zeros of a number.
-    data = b"".join((value,))
+    data = own_bytes(value)
     if len(data) > limit:
         raise TooLarge(what=what, size=len(data), limit=limit)
     return data

@@ -113,8 +113,12 @@ class CachedObjects(Closing):
         self._evict()
 
     def _evict(self) -> None:
-        while self._total > self._max_bytes:
-            self.forget(next(iter(self._sizes)))
+        while True:
+            with self._lock:
+                if self._total <= self._max_bytes:
+                    return
+                oldest = next(iter(self._sizes))
+            self.forget(oldest)
 
     def _note(self, error: CompactlibError) -> None:
         self.failures += 1

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from sortedcontainers import SortedDict
 
+from compactlib._arguments import own_bytes
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Closed
@@ -35,7 +36,7 @@ class MemoryObjects(Closing):
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         self._require_open()
         check_key(key)
-        kept = b"".join((data,))
+        kept = own_bytes(data)
         with self._lock:
             if key in self._objects:
                 raise ObjectExists(key=key)

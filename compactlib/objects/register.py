@@ -19,7 +19,7 @@ import attrs
 
 from compactlib._arguments import require_age
 from compactlib.clock import Clock
-from compactlib.errors import Busy, CorruptData, Stale, StorageError
+from compactlib.errors import Busy, CorruptData, InvalidInput, Stale, StorageError
 from compactlib.files.record_frame import RecordFrame
 from compactlib.kv.cell import resolve_unknown
 from compactlib.objects.errors import AccessDenied, ObjectExists, ObjectNotFound, ObjectStoreFailed
@@ -94,6 +94,7 @@ class ObjectRegister:
         A write without an answer is repeated until its outcome is known.
 
         Raises:
+            InvalidInput: `new_id` gave an id of another length; nothing was changed.
             Stale: there is a newer version; this write has no effect, and never will.
             AccessDenied: the credentials have no right to write; nothing was changed.
             StorageError: the store's disk refused; nothing was changed.
@@ -103,6 +104,8 @@ class ObjectRegister:
         if (self._newest() or 0) >= number:
             raise self._lost(number)
         version = Version(number, self._new_id(), follows, value)
+        if len(version.id) != _ID_BYTES:  # its frame would cut or fill it, and it would not know its own version again
+            raise InvalidInput(f"new_id gave {version.id!r:.100}; it must give {_ID_BYTES} bytes, never the same")
         data = _FRAME.encode(number, version.id, follows, body=value)
         unknown = ObjectStoreFailed(operation="create", key=self._key(number),
                                     detail="it was written, and whether it counts cannot be seen")

@@ -204,15 +204,8 @@ class BranchStore:
                   also: Iterable[Condition | Put | Delete]) -> Swap[T]:
         kept = set[str]() if after is None else set(after.tokens)
         dropped = [token for token in before.tokens if token not in kept]
-        writes: dict[Address, bytes | None] = {
-            self.cell(branch): None if after is None else encode_branch_record(after)}
-        conditions = []
-        for part in (*also, *([self._tokens.mark(branch, dropped)] if dropped else ())):
-            if isinstance(part, Condition):
-                conditions.append(part)
-            else:
-                writes[part.partition, part.key] = part.value if isinstance(part, Put) else None
-        return Swap(result, writes, conditions)
+        return Swap.of(result, self.cell(branch), None if after is None else encode_branch_record(after),
+                       (*also, *([self._tokens.mark(branch, dropped)] if dropped else ())))
 
     def _require_unchanged(self, branch: str, record: BranchRecord) -> None:
         if self.read(branch) != record:

@@ -288,7 +288,7 @@ def hard_reset(context: StagingContext, branch: str, ref: str, *, discard: bool)
         return record.emptied(context.tokens.draw(), target)
 
     update = context.branches.update(branch, change, operation="hard_reset", idempotent=False)
-    return _moved(update, made[-1] if update.is_written else None, discards=True)
+    return _moved(update, made, discards=True)
 
 
 def _move(context: StagingContext, branch: str, next_head: NextHead, *, operation: str, makes_commits: bool = True,
@@ -325,8 +325,7 @@ def _move(context: StagingContext, branch: str, next_head: NextHead, *, operatio
 
     context.branches.update(branch, prepare, operation=operation)
     update = context.branches.update(branch, switch, operation=operation, idempotent=makes_commits)
-    return _moved(update, next(move for move in reversed(made) if move.target == update.after.commit_id)
-                  if update.is_written else own)
+    return _moved(update, made, own)
 
 
 def _move_to(context: StagingContext, record: BranchRecord, target: CommitId | None, applied: Applied | None) -> _Move:
@@ -334,11 +333,16 @@ def _move_to(context: StagingContext, record: BranchRecord, target: CommitId | N
     return _Move(source=record, target=target, counts=counts, applied=applied)
 
 
-def _moved(update: BranchUpdate, own: _Move | None, *, discards: bool = False) -> CommitReport:
+def _moved(update: BranchUpdate, made: Sequence[_Move], own: _Move | None = None, *, discards: bool = False,
+           ) -> CommitReport:
     """Return the report of a move. No request, because a failure here would hide a completed move.
 
+    The update names the move that was written: a try without an answer may have happened before the last one was made.
     A move with `discards` that wrote the record is not empty even if HEAD is unchanged: it dropped uncommitted changes.
     """
+    if update.is_written:
+        own = next(move for move in reversed(made)
+                   if (move.source, move.target) == (update.before, update.after.commit_id))
     if own is None or (own.source.commit_id == own.target and (own.target is None or not discards)):
         return CommitReport.no_changes("HEAD is unchanged", update.after.commit_id)
     if own.target is None:

@@ -82,6 +82,11 @@ def decode_staged(data: bytes, place: str) -> Staged:
     return Staged(Record(body[:identity_bytes], body[identity_bytes:]), write_id)
 
 
+def place_of(token: StagingToken, key: bytes) -> str:
+    """Return the name of a staged entry's cell, for errors."""
+    return f"key {key[:100]!r} of staging token {token}"
+
+
 @attrs.frozen(kw_only=True)
 class _StoredMark:
     branch: str
@@ -90,12 +95,7 @@ class _StoredMark:
     is_prepared: bool
 
 
-_MARK: Final = StoredForm(b"CLDROPPD", _StoredMark, version=2)
-
-
-def decode_mark(data: bytes, place: str) -> object:
-    """Check a stored drop mark, and return it."""
-    return _MARK.decode(data, place)
+MARKS: Final = StoredForm(b"CLDROPPD", _StoredMark, version=2)
 
 
 @attrs.frozen
@@ -185,11 +185,11 @@ class StagingTokens:
         change_many(self.store, self._partition, dict.fromkeys(mark.key for mark in marks))
 
     def _mark(self, key: bytes, branch: str, tokens: Iterable[StagingToken], *, is_prepared: bool) -> Put:
-        return Put(self._partition, key, _MARK.encode(_StoredMark(
+        return Put(self._partition, key, MARKS.encode(_StoredMark(
             branch=branch, tokens=tuple(tokens), at_ms=round(self._clock.now() * 1000), is_prepared=is_prepared)))
 
     def _decoded(self, key: bytes, value: bytes, predicate: Predicate) -> DropMark:
-        found = _MARK.decode(value, f"key {key!r} of partition {self._partition!r}")
+        found = MARKS.decode(value, f"key {key!r} of partition {self._partition!r}")
         return DropMark(key, found.branch, found.tokens, found.at_ms / 1000, found.is_prepared, predicate)
 
     # --- entries
@@ -198,7 +198,7 @@ class StagingTokens:
                  ) -> dict[tuple[StagingToken, bytes], Staged]:
         """Return the entries of keys in tokens, tombstones included. One read for as many keys as the store takes."""
         cells = {(token_partition(token), key): (token, key) for token in tokens for key in keys}
-        return {cells[cell]: decode_staged(found.value, _place(*cells[cell]))
+        return {cells[cell]: decode_staged(found.value, place_of(*cells[cell]))
                 for cell, found in get_many(self.store, cells).items()}
 
     def set_many(self, token: StagingToken, entries: Mapping[bytes, Staged]) -> None:
@@ -284,13 +284,9 @@ class MergedTokens:
         if layer < len(self._staged):
             entry = next(self._staged[layer], None)
             found = None if entry is None else (
-                entry.key, layer, decode_staged(entry.value, _place(self._tokens[layer], entry.key)).record)
+                entry.key, layer, decode_staged(entry.value, place_of(self._tokens[layer], entry.key)).record)
         else:
             committed = None if self._base is None else next(self._base, None)
             found = None if committed is None else (committed[0], layer, committed[1])
         self.scanned += found is not None
         return found
-
-
-def _place(token: StagingToken, key: bytes) -> str:
-    return f"key {key[:100]!r} of staging token {token}"

@@ -23,9 +23,10 @@ from compactlib.staging.names import (
     repository_partition,
     token_partition,
 )
+from compactlib.staging.ranges.verify import finding
 from compactlib.staging.reclaim import live_of
 from compactlib.staging.record import BranchRecord, decode_branch_record
-from compactlib.staging.tokens import decode_mark, decode_staged
+from compactlib.staging.tokens import MARKS, decode_staged
 from compactlib.staging.values import LiveMetaRanges
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ def verify(context: StagingContext, budget: Budget) -> VerifyReport:
     """See `Repository.verify`. Memory for all branch records and commits."""
     records = _Records(context, budget)
     branches, commits = records.branches(), records.commits()
-    records.check(repository_partition(context.repository), DROPPED, decode_mark)
+    records.check(repository_partition(context.repository), DROPPED, MARKS.decode)
     for record in branches.values():
         for token in record.tokens:
             records.check(token_partition(token), b"", decode_staged)
@@ -106,8 +107,7 @@ class _Records:
                 try:
                     decoded = decode(entry, place)
                 except (CorruptData, Unsupported) as error:
-                    kind = "version" if isinstance(error, Unsupported) else "damage"
-                    self.findings.append(Finding(kind, place, str(error), error))
+                    self.findings.append(finding(place, error))
                 else:
                     yield entry, decoded
 

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from compactlib._arguments import own_bytes
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import OutcomeUnknown, PredicateFailed, SlowDown
 from compactlib.kv.cell import Attempt, Fate, Found, Swap, resolve_unknown
@@ -38,7 +39,7 @@ from compactlib.staging.errors import (
 from compactlib.staging.names import token_partition
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import ResetReport
-from compactlib.staging.tokens import Staged, decode_staged, encode_staged
+from compactlib.staging.tokens import Staged, decode_staged, encode_staged, place_of
 from compactlib.staging.values import MAX_PART_BYTES, Record, are_same, check_key
 from compactlib.staging.view import BranchView, checked_keys
 
@@ -79,14 +80,14 @@ def _all_of_it(record: BranchRecord) -> object:
 
 
 def _write_until_held(context: StagingContext, branch: str, operation: str,
-                      make: Callable[[BranchView], _Batch]) -> Any:
+                      make: Callable[[BranchRecord], _Batch]) -> Any:
     """Write a batch until its condition holds afterwards, with waits between the tries. Return its result.
 
     Args:
         context: the stores.
         branch: the branch's name.
         operation: for errors and events.
-        make: returns the batch for the branch as read last.
+        make: returns the batch for the branch's record as read last.
     """
     was_taken = False
     refused: CompactlibError | None = None
@@ -98,7 +99,7 @@ def _write_until_held(context: StagingContext, branch: str, operation: str,
                 record = context.branches.read(branch)
             refused = None
             try:
-                batch = make(BranchView.of(context, branch, record))
+                batch = make(record)
                 if batch.entries:
                     context.tokens.set_many(record.staging_token, batch.entries)
             except (MetaRangeNotFound, RangeNotFound) as error:
@@ -117,6 +118,7 @@ def _write_until_held(context: StagingContext, branch: str, operation: str,
                 now = _seen_after_write(context, branch, operation, record)
             else:
                 now = context.branches.read(branch)
+            context.activity.read(branch, now)
             if batch.condition(now) == batch.condition(record):
                 if batch.fresh:
                     context.activity.wrote_tombstones(branch, now, batch.fresh)
@@ -159,12 +161,12 @@ def put_many(context: StagingContext, branch: str, items: Mapping[bytes, bytes])
     """Write records; see `Branch.put_many`."""
     checked_keys(items)
     batch = _Batch({key: Staged(_record_of(data)) for key, data in items.items()}, _token)
-    _write_until_held(context, branch, "put", lambda view: batch)
+    _write_until_held(context, branch, "put", lambda _: batch)
 
 
 def _record_of(data: bytes) -> Record:
     """Return the record of data; copies a buffer."""
-    held = b"".join((data,))  # `bytes` would make zeros of a number
+    held = own_bytes(data)
     if len(held) > MAX_PART_BYTES:
         raise InvalidInput(f"a record of {len(held)} bytes was given; the limit is {MAX_PART_BYTES}; split it, or "
                            f"store the data elsewhere and a reference to it here")
@@ -175,8 +177,8 @@ def delete_many(context: StagingContext, branch: str, keys: Iterable[bytes]) -> 
     """Delete keys; see `Branch.delete_many`."""
     wanted = checked_keys(keys)
 
-    def make(view: BranchView) -> _Batch:
-        places = view.find_many(wanted)
+    def make(record: BranchRecord) -> _Batch:
+        places = BranchView.of(context, branch, record).find_many(wanted)
         hidden = [key for key, place in places.items() if place.layer is not None]
         known = sum(place.in_staging_token and place.record is None for place in places.values())
         return _Batch(dict.fromkeys(hidden, Staged(None)), _token if len(hidden) == len(wanted) else _all_of_it,
@@ -189,8 +191,9 @@ def reset_key(context: StagingContext, branch: str, key: bytes) -> ResetReport:
     """Restore a key to its state in HEAD; see `Branch.reset_key`."""
     check_key(key)
 
-    def make(view: BranchView) -> _Batch:
-        place, committed = view.find_staged((key,))[key], context.committed
+    def make(record: BranchRecord) -> _Batch:
+        view, committed = BranchView.of(context, branch, record), context.committed
+        place = view.find_staged((key,))[key]
         head = committed.get(view.head, key)
         if place.layer is None and (view.base == view.head or committed.get(view.base, key) == head):
             return _Batch({}, _all_of_it, result=ResetReport(why="the key is as in HEAD"))
@@ -253,7 +256,7 @@ def _try_conditionally(context: StagingContext, branch: str, key: bytes, decide:
                        ) -> BranchRecord:
     token, write_id = context.branches.read(branch).staging_token, context.tokens.draw_write_id()
     home, cell = context.branches.cell(branch), (token_partition(token), key)
-    place = f"key {key[:100]!r} of staging token {token}"
+    place = place_of(token, key)
 
     def swapped(branch_record: BranchRecord, cells: Found) -> Swap[BranchRecord]:
         if branch_record.staging_token != token:

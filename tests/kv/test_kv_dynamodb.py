@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store in DynamoDB, on moto's server: the conformance kit, faults of the network, limits, throttling, processes.
+"""The store in DynamoDB, on moto's server: limits, throttling, repeated and refused requests, processes.
 
 moto is not DynamoDB: it answers one request at a time here (`tests.harness.kv.moto_server`), throttles nobody, and does
 not know a transaction's token again. What DynamoDB says then is put between by a proxy.
@@ -34,6 +34,7 @@ from tests.harness.kv.processes import SESSION, closed_in_a_child, counted
 from tests.harness.ports import free_port
 
 pytestmark = pytest.mark.cluster
+
 
 def client() -> Any:
     return SESSION.client("dynamodb", endpoint_url=servers.moto())

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from compactlib.errors import InvalidInput, Unsupported
+from compactlib.errors import AuditFailed, InvalidInput, Unsupported
 from compactlib.kv import (
     EXISTS,
     Condition,
@@ -30,31 +29,16 @@ from compactlib.kv.errors import ConnectFailed
 from compactlib.testing.kv import P
 from compactlib.testing.stand_ins import in_threads
 from tests.harness.kv.postgres_proxy import PostgresProxy
-from tests.harness.kv.postgres_server import postgres
+from tests.harness.kv.postgres_server import locked, new_table, postgres
 from tests.harness.kv.processes import closed_in_a_child
 
 pytestmark = pytest.mark.cluster
-
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     with postgres() as uri:
         yield uri
-
-
-def new_table() -> str:
-    return f"kv_{next(_numbers)}"
-
-
-@contextlib.contextmanager
-def locked(server: str, table: str) -> Iterator[None]:
-    """Another writer holds the table."""
-    with psycopg.connect(server) as other:
-        other.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
-        yield
-        other.rollback()
 
 
 @pytest.fixture
@@ -296,6 +280,16 @@ def test_a_table_and_a_copy_of_it_are_two_places(store: PostgresStore, server: s
         other.execute(f"VACUUM FULL {store.table}".encode())
     with contextlib.closing(PostgresStore(server, table=store.table)) as again:
         assert again.place() == place
+
+
+def test_an_audit_finds_a_sequence_that_gives_a_version_again(store: PostgresStore, server: str) -> None:
+    for value in (b"1", b"2"):
+        store.set(P, b"k", value)
+    store.audit()
+    with psycopg.connect(server, autocommit=True) as other:
+        other.execute(f"ALTER SEQUENCE {store.table}_versions RESTART".encode())
+    with pytest.raises(AuditFailed, match="version 2 is in use, the sequence stands at 1"):
+        store.audit()
 
 
 def test_a_database_and_a_copy_of_it_are_two_places(store: PostgresStore, server: str) -> None:

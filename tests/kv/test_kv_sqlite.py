@@ -14,7 +14,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +36,10 @@ from compactlib.files.disk import StrPath
 from compactlib.kv import KeyNotFound, MemoryStore, Put, SlowDown, SqliteStore
 from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore, OutcomeUnknown, StoreFailed
 from tests.harness.forks import in_a_fork
+from tests.harness.kv.sqlite_file import locked
 from tests.harness.readonly import read_only_copy
 
 ROOT = Path(__file__).parents[2]
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Another writer holds the file."""
-    other = sqlite3.connect(path, isolation_level=None)
-    try:
-        other.execute("BEGIN IMMEDIATE")
-        yield
-        other.execute("ROLLBACK")
-    finally:
-        other.close()
 
 
 # -- durability, processes

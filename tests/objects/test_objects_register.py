@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CorruptData, Stale, StorageError, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, Stale, StorageError, Unsupported
 from compactlib.objects import BadKey, LocalObjects, MemoryObjects, ObjectStore, ObjectStoreFailed
 from compactlib.objects.errors import AccessDenied
 from compactlib.objects.register import ObjectRegister, Version
@@ -219,6 +219,14 @@ def test_a_disk_that_refuses_leaves_no_version_of_which_nobody_knows(tmp_path: P
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(BadKey):
         ObjectRegister(MemoryObjects(), "../up")
+
+
+@pytest.mark.parametrize("wrong", [b"", b"i" * 15, b"i" * 17])
+def test_an_id_of_another_length_changes_nothing(wrong: bytes) -> None:
+    store = MemoryObjects()
+    with pytest.raises(InvalidInput, match="new_id"):
+        register(store, new_id=lambda: wrong).replace(b"value", None)
+    assert not list(store.list())
 
 
 # -------------------------------------------------------------------------------------------------------- the format

@@ -30,14 +30,14 @@ def verify_ranges(files: RangeFiles, live: LiveMetaRanges, budget: Budget) -> Ve
         for place, entry in enumerate(metarange.entries):
             is_last = place == len(metarange.entries) - 1
             if entry.min_key <= before:
-                findings.append(_finding(path, _damage(path, f"range {place} to lie above {before[:100]!r}",
-                                                       entry.min_key[:100])))
+                findings.append(finding(path, _damage(path, f"range {place} to lie above {before[:100]!r}",
+                                                      entry.min_key[:100])))
             before = entry.max_key
             key = entry.range_id, metarange.rule, is_last
             if key not in seen:
                 budget.check()
                 seen[key] = 0, 0
-                findings += (_finding(files.path_of_range(entry.range_id), error)
+                findings += (finding(files.path_of_range(entry.range_id), error)
                              for error in _problems(files, metarange, place, seen))
     return VerifyReport(findings=tuple(findings), records=sum(count for count, _ in seen.values()),
                         bytes_read=sum(size for _, size in seen.values()))
@@ -53,7 +53,7 @@ def _metarange(files: RangeFiles, metarange_id: MetaRangeId, path: str, findings
             # A commit before HEAD names it.
             findings.append(Finding("orphan", path, "collected while its commit was unreachable, or lost", error))
         else:
-            findings.append(_finding(path, error))
+            findings.append(finding(path, error))
     return MetaRange(SplitRule(), ())
 
 
@@ -88,7 +88,8 @@ def _damage(path: str, expected: str, found: object) -> DamagedRange:
     return DamagedRange(path=path, offset=0, expected=expected, found=str(found))
 
 
-def _finding(path: str, error: CompactlibError) -> Finding:
+def finding(path: str, error: CompactlibError) -> Finding:
+    """Return the finding of an unreadable or missing part."""
     kind = ("version" if isinstance(error, Unsupported)
             else "missing" if isinstance(error, RangeNotFound | MetaRangeNotFound) else "damage")
     return Finding(kind, path, str(error), error)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_numbers = itertools.count()
 
 
 @contextmanager
@@ -26,3 +29,19 @@ def postgres() -> Iterator[str]:
             yield server.get_uri() + "&options=-csynchronous_commit%3Doff"
         finally:
             server.cleanup()
+
+
+def new_table() -> str:
+    """Return the name of a table that no test has used."""
+    return f"kv_{next(_numbers)}"
+
+
+@contextmanager
+def locked(server: str, table: str) -> Iterator[None]:
+    """Another writer holds the table."""
+    import psycopg
+
+    with psycopg.connect(server) as other:
+        other.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
+        yield
+        other.rollback()

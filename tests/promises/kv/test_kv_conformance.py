@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import random
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from compactlib.kv import KVStore, MemoryStore, SqliteStore
+import pytest
+
+from compactlib.kv import Entries, KVEntry, KVStore, MemoryStore, SqliteStore
 from compactlib.metered import metered
 from compactlib.observer import EventRecorder
 from compactlib.testing import KVStoreConformance
+from tests.harness.kv.sqlite_file import locked
 
 
 class TestMemoryStore(KVStoreConformance):
@@ -28,18 +31,6 @@ class TestMemoryStoreThatComparesValues(KVStoreConformance):
 class TestMetered(KVStoreConformance):
     def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
         return metered(MemoryStore(page_size=page_size or 1000), EventRecorder(), name="kit")
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Another writer holds the file."""
-    other = sqlite3.connect(path, isolation_level=None)
-    try:
-        other.execute("BEGIN IMMEDIATE")
-        yield
-        other.execute("ROLLBACK")
-    finally:
-        other.close()
 
 
 class TestSqliteStore(KVStoreConformance):
@@ -70,6 +61,17 @@ def test_pages_of_a_scan_double_and_a_seek_inside_one_loads_nothing() -> None:
         assert entries.page_loads == 1
 
 
+def test_scan_takes_no_number_for_a_key() -> None:
+    """`bytes(3)` would be three zeros."""
+    number: Any = 3
+    store = MemoryStore()
+    for bound in ("start", "prefix", "after"):
+        with pytest.raises(TypeError):
+            store.scan(b"p", **{bound: number})
+    with store.scan(b"p") as entries, pytest.raises(TypeError):
+        entries.seek(number)
+
+
 def test_scan_seeks_either_way_within_its_prefix() -> None:
     rng, store = random.Random(23), MemoryStore(page_size=10)
     keys = sorted({bytes(rng.choices(b"\x00ab\xff", k=rng.randint(1, 4))) for _ in range(150)})
@@ -83,3 +85,22 @@ def test_scan_seeks_either_way_within_its_prefix() -> None:
                 entries.seek(wanted)
                 found = next(entries, None)
                 assert (found and found.key) == next((key for key in inside if key >= wanted), None)
+
+
+def test_scan_that_is_interrupted_gives_each_key_once() -> None:
+    """Ctrl-C while a page is taken in."""
+    class Interrupted(list[KVEntry]):
+        def __getitem__(self, at: Any) -> Any:
+            if at == -1 and interrupts:
+                raise interrupts.pop()
+            return super().__getitem__(at)
+
+    def load(start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
+        found = [key for key in keys if key >= start][:limit]
+        return Interrupted(KVEntry(key, b"", None) for key in found), len(found) < limit
+
+    keys, interrupts = [b"a", b"b", b"c"], [KeyboardInterrupt()]
+    entries = Entries(load, page_size=2)
+    with pytest.raises(KeyboardInterrupt):
+        next(entries)
+    assert [entry.key for entry in entries] == keys

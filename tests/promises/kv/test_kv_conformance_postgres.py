@@ -4,22 +4,18 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from compactlib.kv import KVStore, PostgresStore
 from compactlib.testing import KVStoreConformance
 from tests.harness.kv.pgbouncer import AVAILABLE, pgbouncer
-from tests.harness.kv.postgres_server import postgres
+from tests.harness.kv.postgres_server import locked, new_table, postgres
 
 pytestmark = pytest.mark.cluster
-
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +28,6 @@ def server() -> Iterator[str]:
 def pooled(server: str) -> Iterator[str]:
     with pgbouncer(server) as uri:
         yield uri
-
-
-def new_table() -> str:
-    return f"kv_{next(_numbers)}"
-
-
-@contextlib.contextmanager
-def locked(server: str, table: str) -> Iterator[None]:
-    """Another writer holds the table."""
-    with psycopg.connect(server) as other:
-        other.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
-        yield
-        other.rollback()
 
 
 class TestPostgresStore(KVStoreConformance):

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
-from compactlib.staging import Branch
+from compactlib.staging import Branch, Repository
 from tests.harness.staging_world import NOW, StagingWorld as World
 
 Work = Callable[[World, Branch], object]
@@ -46,6 +47,11 @@ def conditional_put(world: World, branch: Branch) -> None:
     branch.put_if(b"new", b"2", None)
 
 
+def put_of_a_new_process(world: World, branch: Branch) -> None:
+    other = Repository(world.store, world.committed, clock=world.clock, rng=Random(2))
+    other.branch(branch.name).put(b"b", b"2")
+
+
 def idle_reclaim(world: World, branch: Branch) -> object:
     return world.repo.reclaim()
 
@@ -57,6 +63,7 @@ def idle_reclaim(world: World, branch: Branch) -> object:
     (commit_of_one_key, {"changes": 3}),
     (compaction_of_one_key, {"changes": 2}),
     (conditional_put, {"changes": 1}),
+    (put_of_a_new_process, {"all": 3}),
     (idle_reclaim, {"scan": 1, "changes": 0}),
 ])
 def test_operation_takes_few_requests(work: Work, most: dict[str, int]) -> None:
@@ -68,5 +75,6 @@ def test_operation_takes_few_requests(work: Work, most: dict[str, int]) -> None:
     work(world, branch)
     found = Counter(each.kind for each in world.store.operations)
     found["changes"] = sum(each.changes for each in world.store.operations)
+    found["all"] = len(world.store.operations)
     found["tokens"] = sum(each.partition.startswith(b"stg-") and not each.changes for each in world.store.operations)
     assert {name: found[name] for name in most if found[name] > most[name]} == {}, found

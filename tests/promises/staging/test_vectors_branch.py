@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from compactlib.kv import OutcomeUnknown
 from compactlib.staging import DirtyBranch, Repository
 from compactlib.staging.errors import TooManyKeys
 from compactlib.testing import Request, StoreInFront
@@ -210,3 +211,31 @@ def test_two_empty_commits_at_once_are_both_in_the_history() -> None:
     slow = Repository(StoreInFront(world.store, overtake), world.committed, clock=world.clock, rng=Random(5))
     slow.branch("main").commit("second", allow_empty=True)
     assert [commit.message for _, commit in main.log()][:2] == ["second", "first"]
+
+
+def test_a_hard_reset_reports_the_move_that_was_written() -> None:
+    """Its first write comes late, after its second try has found the source elsewhere."""
+    late: list[Callable[[], Any]] = []
+    waiting = 2
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        nonlocal waiting
+        if request.key != b"branches/main" or request.kind not in ("set_if", "transact") or not waiting:
+            return act()
+        waiting -= 1
+        if waiting:
+            late.append(act)
+            source.put(b"b", b"2")
+            committed(source.commit("another"))
+            raise OutcomeUnknown(operation="write", path="a store under test", detail="no answer")
+        late.pop()()
+        return act()
+
+    world = World()
+    main = world.branch({"a": "1"})
+    source = world.repo.create_branch("source", "main")
+    source.put(b"b", b"1")
+    committed(source.commit("one"))
+    other = Repository(StoreInFront(world.store, step), world.committed, clock=world.clock, rng=Random(2))
+    report = other.branch("main").hard_reset("source", discard=True)
+    assert report.commit_id == main.record().commit_id
