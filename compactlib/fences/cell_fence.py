@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
-from compactlib.errors import Busy, CorruptData, Stale, StorageError, Unsupported
+from compactlib.errors import Busy, CompactlibError, CorruptData, Stale, Unsupported
 from compactlib.fences.fence import FLOORS, RECORDS, Admission, Floor, Rule, RuledFence, check_admission, check_log
 from compactlib.kv import KVStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.cell import Cell
@@ -65,7 +65,7 @@ class _CellFence(RuledFence):
         if is_new[-1]:
             try:
                 floor = self._floor()
-            except StorageError as error:
+            except CompactlibError as error:
                 raise OutcomeUnknown(operation=f"token {token} of {resource!r}", path=repr(self),
                                      detail=f"the floor cannot be read after the write: {error}") from error
             check_admission(resource, token, done, floor)
@@ -153,7 +153,8 @@ class ObjectFence(_CellFence):
     """A `Fence` with its records in an object store; as durable and as shared as the store.
 
     An admission or commit costs eight requests, and each retry after another writer eight more. Every method also
-    raises the store's errors; a call can be repeated.
+    raises the store's errors and `OutcomeUnknown`. After these the call may have admitted or committed; it can be
+    repeated.
 
     Args:
         objects: the store of the records.

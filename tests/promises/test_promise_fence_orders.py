@@ -15,7 +15,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
 from compactlib.fences import Admission, Commitment, Fence, FencedOff, KVFence, ObjectFence
-from compactlib.kv import KVStore, MemoryStore
+from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, SlowDown
 from compactlib.objects import MemoryObjects
 from compactlib.testing import Request
 from tests.harness.faulty_store import FaultyStore
@@ -179,6 +179,20 @@ def test_a_floor_that_rises_during_a_commit_is_what_it_is_refused_for(before: in
     with pytest.raises(FencedOff):
         KVFence(FaultyStore(store, meanwhile)).commit("job", 5, b"late")
     assert KVFence(store).committed("job") is None
+
+
+def test_a_floor_that_cannot_be_read_after_a_first_token_leaves_its_outcome_unknown() -> None:
+    """Also if the store only throttles: an error of another kind says that nothing was changed."""
+    store, requests = MemoryStore(), itertools.count(1)
+
+    def throttled(request: Request) -> None:
+        if next(requests) == 4:
+            raise SlowDown(operation=request.kind, detail="too many requests")
+
+    with pytest.raises(OutcomeUnknown):
+        KVFence(FaultyStore(store, throttled), clock=ManualClock()).admit("job", 5)
+    with pytest.raises(FencedOff):
+        KVFence(store).admit("job", 4)
 
 
 # ------------------------------------------------------------------------------------------------ in an object store
