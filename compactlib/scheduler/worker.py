@@ -145,7 +145,7 @@ class Worker:
         rng: for the jitter.
 
     Attributes:
-        last_error: the last exception of a job, a cleanup, the transport or the polling thread.
+        last_error: the last exception of a job, a cleanup, the transport or the start of a thread.
         failures: the number of these exceptions.
     """
 
