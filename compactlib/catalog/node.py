@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -115,7 +116,7 @@ class CatalogNode(PeriodicService):
             log.store, name, lease_seconds=lease_seconds, partition=log.partition, clock=clock.clock, rng=log.rng)
         self._election_seconds = (lease_seconds or 15.0) / 3
         self._upkeep_seconds = upkeep_seconds
-        self._last_election = self._last_upkeep = -1.0
+        self._last_election = self._last_upkeep = -math.inf
         self._topology: Topology | None = None
         self._wakers: set[Callable[[], object]] = set()
 
@@ -304,7 +305,9 @@ class CatalogNode(PeriodicService):
                         report = await self.round(peers, seconds=seconds, fence=fence)
                         pause = retry_seconds if report.is_partial else interval_seconds
                     except Exception as error:
-                        self._failed(error)
+                        self.last_error, self.failures = error, self.failures + 1
+                        _LOGGER.warning("a round of node %s failed, and is tried again in %g s", self.name,
+                                        retry_seconds, exc_info=error)
                         pause = retry_seconds
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
@@ -339,10 +342,10 @@ class CatalogNode(PeriodicService):
     def _keep_up(self, budget: Budget) -> None:
         now = self._clock.monotonic()
         work: list[Callable[[], object]] = [self.service.poll]
-        if self._last_election < 0 or now - self._last_election >= self._election_seconds:
+        if now - self._last_election >= self._election_seconds:
             self._last_election = now
             work += [self._poll_election, self._read_membership]
-        if self._last_upkeep < 0 or now - self._last_upkeep >= self._upkeep_seconds:
+        if now - self._last_upkeep >= self._upkeep_seconds:
             self._last_upkeep = now
             work += [self._watermark.advance, self.service.pins.forget_expired,
                      self._destroy_unreadable, self._forget_removed, lambda: self.service.reclaim(budget=budget)]

@@ -138,23 +138,21 @@ class Pins:
         """Put the pin that `pin_of` returns for the present pins, under the condition that the log has its version."""
         for _ in range(_ATTEMPTS):
             earliest, condition = self._log.earliest()
-            made: list[Pin] = []
 
-            def change(before: PinSet | None, earliest: int = earliest, made: list[Pin] = made) -> PinSet:
+            def change(before: PinSet | None, earliest: int = earliest) -> PinSet:
                 found = before or PinSet()
                 pin = pin_of(found.pins)
                 if pin.version < earliest:
                     raise CatalogVersionNotFound(version=pin.version, earliest=earliest, latest=max(
                         earliest, pin.version))
-                made.append(pin)
                 return PinSet({**found.pins, owner: pin}, found.changes + 1)
 
             try:
                 after = self._cell.update(change, also=lambda *_, held=condition: [held],
-                                          operation=f"taking a pin for {owner!r}").after
+                                          operation=f"taking a pin for {owner!r}").after or PinSet()
             except PredicateFailed:
                 continue  # the log was cut since
-            return made[-1] if after is None else after.pins.get(owner, made[-1])
+            return after.pins[owner]
         raise Busy(f"the log was cut {_ATTEMPTS} times while {owner!r} took a pin; call again")
 
     def release(self, owner: str) -> None:

@@ -143,7 +143,10 @@ class PublishedTimes:
                     self._keep({place: Kept(incarnation, began)})
             except BaseException:
                 with self._lock:
-                    self._replicas.pop(place, None)
+                    if known is None:
+                        del self._replicas[place]
+                    else:
+                        self._replicas[place] = known
                 raise
             return began
 

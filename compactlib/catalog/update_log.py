@@ -157,15 +157,14 @@ class UpdateLog:
                                 for cell, address in zip((self._earliest, self._latest), addresses, strict=False))
             term = TERMS.unseal(keys.TERM, found[addresses[2]].value) if addresses[2] in found else 0
             # The store may read the keys at different moments: contradictory marks are read again.
-            if latest < max(earliest, 1):
-                stray = next(iter(self.entries(0, few=True)), None)
-                if stray is None and not earliest:
-                    break
-                if is_last:
-                    raise RecordMissing(key=keys.LATEST.decode(), version=max(earliest, stray[0] if stray else 0),
-                                        expected="a mark that is not below the records")
-                continue
-            break
+            if latest >= max(earliest, 1):
+                break
+            stray = next(iter(self.entries(0, few=True)), None)
+            if stray is None and not earliest:
+                break
+            if is_last:
+                raise RecordMissing(key=keys.LATEST.decode(), version=max(earliest, stray[0] if stray else 0),
+                                    expected="a mark that is not below the records")
         predicate = found[addresses[2]].predicate if addresses[2] in found else None
         return LogState(latest, earliest, term, Condition(*addresses[2], predicate))
 

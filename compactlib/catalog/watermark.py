@@ -113,20 +113,24 @@ class LowWatermark:
             OutcomeUnknown, CompactlibError: the store did not acknowledge; the value in force is unchanged.
         """
         wanted = self.candidate() if to is None else checked_timestamp(to)
-        with self._lock:
-            if wanted is None or wanted <= (self._time or 0) or self._pending is not None:
-                return Watermark(self._time, self._pending)
-            # From here on no reader begins below `wanted`. The lock is released while the store writes.
-            self._pending = wanted
+        self._put_in_force()  # an interrupt may have ended the last rise before this step
+        is_rising = False
         try:
+            with self._lock:
+                if wanted is None or wanted <= (self._time or 0) or self._pending is not None:
+                    return Watermark(self._time, self._pending)
+                # From here on no reader begins below `wanted`. The lock is released while the store writes.
+                is_rising = True
+                self._pending = wanted
             self._cell.update(lambda kept: max(wanted, kept or 0), operation="keeping the low watermark",
                               may_repeat=True)
+            with self._lock:
+                self._is_kept = True
         except BaseException:
             with self._lock:
-                self._pending = None
+                if is_rising and not self._is_kept:
+                    self._pending = None
             raise
-        with self._lock:
-            self._is_kept = True
         self._put_in_force()
         return self.value
 

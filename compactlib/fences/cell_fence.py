@@ -14,16 +14,16 @@ from __future__ import annotations
 import hashlib
 import random
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import groupby
 from typing import Any, TypeVar
 
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
-from compactlib.errors import Busy, CorruptData, Stale, StorageError, Unsupported
+from compactlib.errors import Busy, CompactlibError, Stale
 from compactlib.fences.fence import FLOORS, RECORDS, Admission, Floor, Rule, RuledFence, check_admission, check_log
-from compactlib.kv import KVStore, OutcomeUnknown, PredicateFailed
+from compactlib.kv import KVEntry, KVStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.cell import Cell
 from compactlib.objects import ObjectStore
 from compactlib.objects.register import ObjectRegister, Version
@@ -65,7 +65,7 @@ class _CellFence(RuledFence):
         if is_new[-1]:
             try:
                 floor = self._floor()
-            except StorageError as error:
+            except CompactlibError as error:
                 raise OutcomeUnknown(operation=f"token {token} of {resource!r}", path=repr(self),
                                      detail=f"the floor cannot be read after the write: {error}") from error
             check_admission(resource, token, done, floor)
@@ -121,23 +121,16 @@ class KVFence(_CellFence):
         assert after is not None, "nothing is removed here"
         return after
 
-    def _forget_below(self, floor: int) -> int:
-        wrong: list[Exception] = []
-        forgotten = 0
+    def _places(self) -> Iterator[KVEntry]:
         with self._store.scan(self._partition, prefix=b"resource/") as entries:
-            for entry in entries:
-                try:
-                    if self._cell(entry.key, Admission).value_of(entry.value).token >= floor:
-                        continue
-                except (CorruptData, Unsupported) as error:
-                    wrong.append(error)
-                    continue
-                with suppress(PredicateFailed):  # a newer token was admitted: the record stays
-                    self._store.delete_if(self._partition, entry.key, entry.predicate)
-                    forgotten += 1
-        if wrong:
-            raise wrong[0]
-        return forgotten
+            yield from entries
+
+    def _forget(self, place: KVEntry, floor: int) -> bool:
+        if self._cell(place.key, Admission).value_of(place.value).token < floor:
+            with suppress(PredicateFailed):  # a newer token was admitted: the record stays
+                self._store.delete_if(self._partition, place.key, place.predicate)
+                return True
+        return False
 
     def _place(self, resource: str) -> bytes:
         return b"resource/" + resource.encode()
@@ -153,7 +146,8 @@ class ObjectFence(_CellFence):
     """A `Fence` with its records in an object store; as durable and as shared as the store.
 
     An admission or commit costs eight requests, and each retry after another writer eight more. Every method also
-    raises the store's errors; a call can be repeated.
+    raises the store's errors and `OutcomeUnknown`. After these the call may have admitted or committed; it can be
+    repeated.
 
     Args:
         objects: the store of the records.
@@ -191,15 +185,12 @@ class ObjectFence(_CellFence):
         self._register(self._floor_place).forget(now=self._clock.now(), older_than_seconds=self._keep_seconds)
         return floor
 
-    def _forget_below(self, floor: int) -> int:
+    def _places(self) -> list[str]:
         keys = (info.key for info in self._objects.list(f"{self._prefix}/resource/"))
-        places = [place for place, _ in groupby(key.rpartition("/")[0] for key in keys)]
-        return sum(self._forget(place, floor) for place in places)
+        return [place for place, _ in groupby(key.rpartition("/")[0] for key in keys)]
 
-    def _forget(self, place: str, floor: int) -> int:
-        """Replace a record below the floor by an empty object, and remove old replaced objects; return 1 if it was
-        below.
-        """
+    def _forget(self, place: str, floor: int) -> bool:
+        # A record below the floor is replaced by an empty object; objects that were replaced long ago are deleted.
         record, seen = self._seen(place, Admission)
         register, now = self._register(place), self._clock.now()
         if record is None:
@@ -212,8 +203,8 @@ class ObjectFence(_CellFence):
         else:
             with suppress(Stale):  # a newer token was admitted: the record stays
                 register.replace(_FORGOTTEN, seen)
-                return 1
-        return 0
+                return True
+        return False
 
     def _seen(self, place: str, kind: type[ValueT]) -> tuple[ValueT | None, Version | None]:
         seen = self._register(place).read()

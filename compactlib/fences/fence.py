@@ -27,14 +27,14 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import attrs
 
 from compactlib._arguments import require_seconds
-from compactlib.errors import Busy, InvalidInput
+from compactlib.errors import Busy, CorruptData, InvalidInput, Unsupported
 from compactlib.fences.errors import CommittedOtherwise, FencedOff, OtherLog
 from compactlib.files.durable_record import JsonRecord
 from compactlib.guard import take_within
@@ -254,7 +254,7 @@ Rule: TypeAlias = Callable[[Admission | None, int], Admission]
 
 
 class RuledFence(ABC):
-    """The methods of a `Fence` over four steps of a store."""
+    """The methods of a `Fence` over the steps of a store."""
 
     @abstractmethod
     def _change(self, resource: str, token: int, rule: Rule) -> Admission:
@@ -269,8 +269,12 @@ class RuledFence(ABC):
         """Raise the floor unless it is higher; return the new floor."""
 
     @abstractmethod
-    def _forget_below(self, floor: int) -> int:
-        """Remove the records below the floor; return their number."""
+    def _places(self) -> Iterable[Any]:
+        """Return where each record is, for `_forget`."""
+
+    @abstractmethod
+    def _forget(self, place: Any, floor: int) -> bool:
+        """Remove a record if it is below the floor; return whether it was."""
 
     def admit(self, resource: str, token: int) -> Admission:
         """Record the token, unless a higher token was admitted; see `Fence.admit`."""
@@ -295,10 +299,22 @@ class RuledFence(ABC):
         Reads every record. Can be repeated after an interrupt.
 
         Raises:
-            CorruptData, Unsupported: a record cannot be read. An object store has processed the others.
+            CorruptData, Unsupported: a record cannot be read; the others were processed.
         """
         check_token(token)
         return self._forget_below(self._raise_floor(token))
+
+    def _forget_below(self, floor: int) -> int:
+        wrong: list[Exception] = []
+        forgotten = 0
+        for place in self._places():
+            try:
+                forgotten += self._forget(place, floor)
+            except (CorruptData, Unsupported) as error:
+                wrong.append(error)
+        if wrong:
+            raise wrong[0]
+        return forgotten
 
 
 class GuardingFence(RuledFence):
@@ -335,6 +351,10 @@ class GuardingFence(RuledFence):
         finally:
             if taken == [True]:
                 lock.release()
+
+    def _forget_below(self, floor: int) -> int:
+        with self._held():
+            return super()._forget_below(floor)
 
     @abstractmethod
     def _replace(self, resource: str, rule: Rule) -> Admission:
@@ -394,12 +414,14 @@ class MemoryFence(GuardingFence):
             self._floor = max(self._floor, token)
             return self._floor
 
-    def _forget_below(self, floor: int) -> int:
-        with self._held():
-            old = [name for name, record in self._records.items() if record.token < floor]
-            for name in old:
-                del self._records[name]
-            return len(old)
+    def _places(self) -> list[str]:
+        return list(self._records)
+
+    def _forget(self, place: str, floor: int) -> bool:
+        is_old = self._records[place].token < floor
+        if is_old:
+            del self._records[place]
+        return is_old
 
     def __repr__(self) -> str:
         return f"MemoryFence({len(self._records)} resources, floor {self._floor})"

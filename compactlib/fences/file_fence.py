@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from compactlib._forks import OfOneProcess
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, CorruptData, ReadOnly, StorageError, Unsupported
+from compactlib.errors import Busy, ReadOnly, StorageError
 from compactlib.fences.fence import (
     FLOORS,
     RECORDS,
@@ -129,23 +129,16 @@ class FileFence(OfOneProcess, GuardingFence):
                 self._write(self._floors, floor, before)
             return floor.token
 
-    def _forget_below(self, floor: int) -> int:
-        wrong: list[Exception] = []
-        forgotten = 0
-        with self._held():
-            for path in self._paths():
-                try:
-                    record = DurableRecord(self._files, path, RECORDS).read()
-                except (CorruptData, Unsupported) as error:
-                    wrong.append(error)
-                    continue
-                if record is not None and record.token < floor:
-                    self._files.unlink(path)
-                    self._durable.pop(path, None)
-                    forgotten += 1
-        if wrong:
-            raise wrong[0]
-        return forgotten
+    def _places(self) -> list[str]:
+        return [os.path.join(self._folder, name) for name in list_folder(self._folder) if name.endswith(SUFFIX)]
+
+    def _forget(self, place: str, floor: int) -> bool:
+        record = DurableRecord(self._files, place, RECORDS).read()
+        is_old = record is not None and record.token < floor
+        if is_old:
+            self._files.unlink(place)
+            self._durable.pop(place, None)
+        return is_old
 
     def _write(self, kept: DurableRecord[RecordT], record: RecordT, before: RecordT | None) -> None:
         if record == before and kept.path not in self._doubtful:
@@ -177,9 +170,6 @@ class FileFence(OfOneProcess, GuardingFence):
         if len(self._durable) >= _MAX_KNOWN:
             self._durable.clear()
         self._durable[path] = record
-
-    def _paths(self) -> list[str]:
-        return [os.path.join(self._folder, name) for name in list_folder(self._folder) if name.endswith(SUFFIX)]
 
     def _kept(self, resource: str) -> DurableRecord[Admission]:
         name = hashlib.sha256(resource.encode()).hexdigest()[:32] + SUFFIX

@@ -22,7 +22,6 @@ their leases end.
 from __future__ import annotations
 
 import logging
-import math
 import random
 import threading
 from collections import deque
@@ -32,6 +31,7 @@ from typing import Any, Self, TypeAlias
 
 import attrs
 
+from compactlib._arguments import is_above
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
@@ -72,11 +72,6 @@ _LOOK_SECONDS = 0.02
 _NOTHING_CHANGED = frozenset({Verdict.DUPLICATE, Verdict.BAD_STATUS})
 
 
-def _above_zero(_: object, field: attrs.Attribute[Any], value: float) -> None:
-    if not 0 < value < math.inf:
-        raise InvalidInput(f"{field.name} is {value!r:.100}; give a finite number above 0")
-
-
 @attrs.frozen(kw_only=True)
 class WorkerOptions:
     """The settings of a worker.
@@ -85,13 +80,13 @@ class WorkerOptions:
         InvalidInput: a number is out of its range.
     """
 
-    capacity: int = attrs.field(default=1, validator=_above_zero)
+    capacity: int = attrs.field(default=1, validator=is_above(0))
     """The number of concurrent jobs."""
-    cleanup_capacity: int = attrs.field(default=4, validator=_above_zero)
+    cleanup_capacity: int = attrs.field(default=4, validator=is_above(0))
     """The number of concurrent deletions, if the worker has a cleanup; up to 64 times as many are queued."""
-    poll_seconds: float = attrs.field(default=5.0, validator=_above_zero)
+    poll_seconds: float = attrs.field(default=5.0, validator=is_above(0))
     """The time between polls; shorter for short leases, and after a job has ended."""
-    max_poll_seconds: float = attrs.field(default=60.0, validator=_above_zero)
+    max_poll_seconds: float = attrs.field(default=60.0, validator=is_above(0))
     """The longest time between polls without an answer."""
     jitter: float = 0.1
     """The random part of this time, 0 .. 1, so that workers do not poll at the same time."""
@@ -145,7 +140,7 @@ class Worker:
         rng: for the jitter.
 
     Attributes:
-        last_error: the last exception of a job, a cleanup, the transport or the polling thread.
+        last_error: the last exception of a job, a cleanup, the transport or the start of a thread.
         failures: the number of these exceptions.
     """
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.errors import CompactlibError
+from compactlib.errors import CompactlibError, CorruptData
 from compactlib.fences import Admission, Commitment, Fence, FencedOff, KVFence, ObjectFence
-from compactlib.kv import KVStore, MemoryStore
+from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, SlowDown
 from compactlib.objects import MemoryObjects
 from compactlib.testing import Request
 from tests.harness.faulty_store import FaultyStore
@@ -181,6 +181,20 @@ def test_a_floor_that_rises_during_a_commit_is_what_it_is_refused_for(before: in
     assert KVFence(store).committed("job") is None
 
 
+def test_a_floor_that_cannot_be_read_after_a_first_token_leaves_its_outcome_unknown() -> None:
+    """Also if the store only throttles: an error of another kind says that nothing was changed."""
+    store, requests = MemoryStore(), itertools.count(1)
+
+    def throttled(request: Request) -> None:
+        if next(requests) == 4:
+            raise SlowDown(operation=request.kind, detail="too many requests")
+
+    with pytest.raises(OutcomeUnknown):
+        KVFence(FaultyStore(store, throttled), clock=ManualClock()).admit("job", 5)
+    with pytest.raises(FencedOff):
+        KVFence(store).admit("job", 4)
+
+
 # ------------------------------------------------------------------------------------------------ in an object store
 
 
@@ -332,3 +346,28 @@ def test_a_record_that_is_wanted_again_while_the_floor_rises_is_not_forgotten(ki
             return
         with pytest.raises(FencedOff):
             plain.admit("job", 8)
+
+
+@pytest.mark.parametrize("kind", ["kv", "objects"])
+def test_a_record_that_cannot_be_read_keeps_no_other_from_being_removed(kind: str) -> None:
+    store, objects = MemoryStore(), MemoryObjects()
+    fence: Fence = KVFence(store) if kind == "kv" else fence_in(objects)
+    names = [f"job {number}" for number in range(5)]
+    for name in names:
+        fence.admit(name, 5)
+        fence.commit(name, 5, b"files")
+    if kind == "kv":
+        store.set(b"fences", next(iter(store.scan(b"fences", prefix=b"resource/"))).key, b"damaged")
+    else:
+        first = next(iter(objects.list("fences/resource/"))).key
+        objects.delete([first])
+        objects.create(first, b"damaged")
+    with pytest.raises(CorruptData):
+        fence.raise_floor(7)
+    left: list[object] = []
+    for name in names:
+        try:
+            left.append(fence.committed(name))
+        except CorruptData as error:
+            left.append(type(error))
+    assert sorted(map(str, left)) == sorted([str(CorruptData), *["None"] * 4])

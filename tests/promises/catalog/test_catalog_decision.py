@@ -179,6 +179,11 @@ def test_copy_of_what_was_cut_is_refused() -> None:
         times.register(2, 0, incarnation=1, created_at=1, inherited=before.activation(3), pins=catalog.pins,
                        history=before)
     assert times.published(2, 0) is None
+    times.register(2, 0, incarnation=1, created_at=now)
+    with pytest.raises(CatalogVersionNotFound):
+        times.register(2, 0, incarnation=2, created_at=1, inherited=before.activation(3), pins=catalog.pins,
+                       history=before)
+    assert times.published(2, 0) == now  # the earlier data still needs it
 
 
 def test_choice_above_what_is_safe_is_refused() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from random import Random
 from typing import Any
 
@@ -36,10 +37,11 @@ from compactlib.catalog.errors import (
     StaleIncarnation,
     TimeBeforeHistory,
 )
+from compactlib.catalog.watermark import Watermark
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.kv import MemoryStore, StoreFailed
-from compactlib.testing import Request, StoreInFront
+from compactlib.testing import Interrupted, Request, StoreInFront
 
 ZONE = 1
 
@@ -273,6 +275,30 @@ def test_watermark_comes_into_force_only_when_the_store_has_it() -> None:
         low.advance()
     assert set(seen) == {first}
     assert (low.value.time, low.value.pending) == (first, None)
+
+
+def test_watermark_rises_again_after_an_interrupt_at_any_place() -> None:
+    clock = ManualClock(1000.0)
+    low = LowWatermark(MemoryStore(), "A", HybridClock(clock), data_availability_seconds=10.0)
+
+    def rise() -> None:
+        clock.advance(60.0)
+        time = low.advance().time
+        low.lock("reader", time or 1)
+        clock.advance(60.0)
+        low.advance()
+        low.unlock("reader")
+
+    with Interrupted() as whole:
+        rise()
+    for place in range(1, whole.places + 1):
+        interrupted = Interrupted(place)
+        with contextlib.suppress(KeyboardInterrupt), interrupted:
+            rise()
+        low.unlock("reader")
+        clock.advance(1.0)
+        low.advance()
+        assert low.value == Watermark(low.candidate()), interrupted.where
 
 
 # -------------------------------------------------------------------------------------------------------------- pins
