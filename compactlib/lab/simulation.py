@@ -34,7 +34,7 @@ class Simulation(ABC):
     Attributes:
         policy: chooses the victims.
         counts: of the current interval.
-        now_ms: the time of the last operation, milliseconds since the epoch.
+        now_ms: the current time, milliseconds since the epoch.
         capacity_bytes: of the store; 0: no limit.
     """
 
@@ -48,6 +48,10 @@ class Simulation(ABC):
     @abstractmethod
     def apply(self, piece: Operations) -> None:
         """Make these operations; call the policy when it is due, and carry out its choice."""
+
+    def advance(self, now_ms: int) -> None:
+        """Move the time to `now_ms`, which is never before the current time."""
+        self.now_ms = now_ms
 
     def finish(self) -> None:  # noqa: B027
         """Complete the work that is under way after the last operation, if there is any."""
