@@ -51,11 +51,12 @@ from compactlib.errors import (
     TaskFailed,
 )
 from compactlib.executors import RewriteTask
+from compactlib.files import StrPath
 from compactlib.observer import Observer
 from compactlib.report import VerifyReport
 from compactlib.testing.choices import spread
 from compactlib.testing.driver import Driver, Journal, World
-from compactlib.testing.in_front import FilesInFront, Request, StrPath, act_at_once
+from compactlib.testing.in_front import FilesInFront, Request, act_at_once
 from compactlib.testing.promises import ConformanceKit, Mismatch, expect, run_kit, same, shown
 from compactlib.testing.stand_ins import (
     Call,
