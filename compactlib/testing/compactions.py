@@ -55,6 +55,7 @@ from compactlib.files import StrPath
 from compactlib.observer import Observer
 from compactlib.report import VerifyReport
 from compactlib.testing.choices import spread
+from compactlib.testing.crash import LOCK_NAME
 from compactlib.testing.driver import Driver, Journal, World
 from compactlib.testing.in_front import FilesInFront, Request, act_at_once
 from compactlib.testing.promises import ConformanceKit, Mismatch, expect, run_kit, same, shown
@@ -81,8 +82,6 @@ _NAMES_A_GATE = re.compile(r"\d|\w_\w|=")
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _MOST_COMPACTIONS, _MOST_ACTS, _MOST_SPENT, _MOST_PAUSED = 8, 200, 40, 3
 _EARLY_SECONDS = 0.05
-_LOCK_NAME = "LOCK"
-"""The lock file of a folder, which has no content."""
 
 
 class Surprise(Exception):
@@ -797,7 +796,7 @@ def folder_contents(folder: Path) -> dict[str, bytes]:
     """Return the bytes of every file below a folder; folders and links have no bytes; the lock file is left out."""
     found: dict[str, bytes] = {}
     for path in sorted(folder.rglob("*")):
-        if path.name != _LOCK_NAME:
+        if path.name != LOCK_NAME:
             name = str(path.relative_to(folder))
             target = f" -> {os.readlink(path)}" if path.is_symlink() else ""
             found[name + target] = path.read_bytes() if path.is_file() and not target else b""
