@@ -26,7 +26,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,7 +57,7 @@ from compactlib.testing.choices import spread
 from compactlib.testing.crash import LOCK_NAME
 from compactlib.testing.driver import Driver, Journal, World
 from compactlib.testing.in_front import FilesInFront, Request, act_at_once
-from compactlib.testing.promises import ConformanceKit, Mismatch, expect, run_kit, same, shown
+from compactlib.testing.promises import ConformanceKit, Mismatch, expect, names_a_gate, run_kit, same, shown
 from compactlib.testing.stand_ins import (
     Call,
     ExecutorBy,
@@ -78,7 +77,6 @@ from compactlib.testing.stand_ins import (
     spent_at,
 )
 
-_NAMES_A_GATE = re.compile(r"\d|\w_\w|=")
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _MOST_COMPACTIONS, _MOST_ACTS, _MOST_SPENT, _MOST_PAUSED = 8, 200, 40, 3
 _EARLY_SECONDS = 0.05
@@ -907,7 +905,7 @@ def _truthful(opened: Opened, error: CompactlibError, before: object, when: str)
 
 
 def _names_a_gate(why: Any) -> None:
-    if not isinstance(why, str) or not _NAMES_A_GATE.search(why):
+    if not isinstance(why, str) or not names_a_gate(why):
         raise Mismatch(shown(why), "a sentence with the value that shut the gate, and the setting to change")
 
 
