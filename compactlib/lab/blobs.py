@@ -278,9 +278,8 @@ class BlobLog(Simulation):
     """
 
     def __init__(self, model: BlobLogModel, policy: BlobPolicy) -> None:
-        super().__init__(policy)
+        super().__init__(policy, model.segments * model.segment_bytes)
         self.model: BlobLogModel = model
-        self.capacity_bytes: int = model.segments * model.segment_bytes
         self.name: str = "lab"
         self.history: LastPlans | None = None
         self.place: list[Segment | None] = []

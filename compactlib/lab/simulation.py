@@ -33,15 +33,14 @@ class Simulation(ABC):
 
     Attributes:
         policy: chooses the victims.
+        capacity_bytes: of the store; 0: no limit.
         counts: of the current interval.
         now_ms: the current time, milliseconds since the epoch.
-        capacity_bytes: of the store; 0: no limit.
     """
 
-    capacity_bytes: int = 0
-
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: Any, capacity_bytes: int = 0) -> None:
         self.policy: Any = policy
+        self.capacity_bytes: int = capacity_bytes
         self.counts: Measures = Measures()
         self.now_ms: int = 0
 
