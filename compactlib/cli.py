@@ -109,15 +109,13 @@ class _Kind(ABC):
 
     def compact(self) -> Result:
         """Compact, and report the changes."""
-        problem = ""
         try:
             report = self.run_compaction()
+            problem = f"only a part was done and committed: {report.why}" if report.is_partial else ""
         except CompactionFailed as error:
             report, problem = error.report, str(error)
-        if report.is_empty:
+        if report.is_empty and not problem:
             return Result({"outcome": "nothing", "why": report.why, "rows": []}, f"nothing to do: {report.why}")
-        if report.is_partial:
-            problem = f"only a part was done and committed: {report.why}"
         data = {"outcome": "failed" if problem else "done", "why": problem or report.why, "rows": report.to_dicts()}
         return Result(data, "\n".join([str(report), *([problem] if problem else [])]), int(bool(problem)))
 

@@ -335,15 +335,13 @@ def _compact(name: str, folder: str, written: _Written, settings: DemoSettings,
             return None
         ready = clock.monotonic() - began
         shutil.copytree(written.folder, folder, symlinks=True, ignore=shutil.ignore_patterns("LOCK"))
-        failures: list[str] = []
         observer = stack.enter_context(progress_bar(name))
         with SegmentLog(folder, LogOptions(limits=written.limits)) as log:
             try:
                 report = log.compact(policy=log.policy, executor=executor, observer=observer)
+                failures = [report.why] if report.is_partial else []
             except CompactionFailed as error:
                 report, failures = error.report, [str(each) for each in error.failures.values()]
-    if report.is_partial:
-        failures = [report.why]
     _say(name, (f"ready after {ready:.1f} s; " if ready >= 0.05 else "") + (
         "there was nothing to compact" if report.is_empty else
         f"dropped {len(report.dropped):,} segments, rewrote {sum(len(group.members) for group in report.done):,} into "

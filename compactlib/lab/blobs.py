@@ -278,11 +278,9 @@ class BlobLog(Simulation):
     """
 
     def __init__(self, model: BlobLogModel, policy: BlobPolicy) -> None:
-        super().__init__(policy)
+        super().__init__(policy, model.segments * model.segment_bytes)
         self.model: BlobLogModel = model
-        self.capacity_bytes: int = model.segments * model.segment_bytes
         self.name: str = "lab"
-        self.now_ms: int = 0
         self.history: LastPlans | None = None
         self.place: list[Segment | None] = []
         self.size: array[int] = array("I")
@@ -341,14 +339,14 @@ class BlobLog(Simulation):
                                            self._is_watched)
         if not self._begun:
             self._begun = True
-            self.now_ms = self.since = piece.times_ms[0]
+            self.since = piece.times_ms[0]
         self._know_keys(max(piece.keys) + 1)
-        current, append, leave, now, user_bytes = self.current, self._append, self._leave, self.now_ms, 0
+        current, append, leave, user_bytes = self.current, self._append, self._leave, 0
         for kind, key, size, life, at in piece.rows():
-            if at != now:
+            if at != self.now_ms:
                 if is_watched:
                     self._ask_about_the_dead()
-                self.now_ms = now = at
+                self.now_ms = at
             if kind == PUT:
                 size += overhead
                 until = NEVER if life == FOREVER else at + life
@@ -564,7 +562,7 @@ class BlobLog(Simulation):
 
     def advance(self, now_ms: int) -> None:
         """Bury the records that end strictly before `now_ms`, as at a compaction's reference time. O(dying records)."""
-        self.now_ms = max(self.now_ms, now_ms)
+        super().advance(now_ms)
         if now_ms <= self._horizon:
             return
         self._horizon = now_ms

@@ -106,7 +106,6 @@ class SchedulerSimulation(Simulation):
 
     def __init__(self, model: SchedulerModel, policy: AssignmentPolicy, seed: int) -> None:
         super().__init__(policy)
-        self.now_ms: int = 0
         self._model = model
         self.machine: SchedulerMachine = SchedulerMachine(model.config, policy=policy)
         # Two generators, so that all policies get the same blocks.
@@ -148,7 +147,7 @@ class SchedulerSimulation(Simulation):
     def _work_until(self, end: float) -> None:
         while self._next[0][0] <= end:
             now, worker = self._next[0]
-            self.now_ms = round(now * 1000)
+            self.advance(round(now * 1000))
             if worker == _TICK:
                 self.machine.carry_out(self._command(now), Tick())
                 self.sample()

@@ -33,21 +33,24 @@ class Simulation(ABC):
 
     Attributes:
         policy: chooses the victims.
-        counts: of the current interval.
-        now_ms: the time of the last operation, milliseconds since the epoch.
         capacity_bytes: of the store; 0: no limit.
+        counts: of the current interval.
+        now_ms: the current time, milliseconds since the epoch.
     """
 
-    capacity_bytes: int = 0
-
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: Any, capacity_bytes: int = 0) -> None:
         self.policy: Any = policy
+        self.capacity_bytes: int = capacity_bytes
         self.counts: Measures = Measures()
         self.now_ms: int = 0
 
     @abstractmethod
     def apply(self, piece: Operations) -> None:
         """Make these operations; call the policy when it is due, and carry out its choice."""
+
+    def advance(self, now_ms: int) -> None:
+        """Move the time to `now_ms`, which is never before the current time."""
+        self.now_ms = now_ms
 
     def finish(self) -> None:  # noqa: B027
         """Complete the work that is under way after the last operation, if there is any."""

@@ -120,7 +120,7 @@ class _OneStore:
     def __call__(self, name: str) -> tuple[str, str, int, int | None, float, str | None]:
         clock = SystemClock()
         began, budget = clock.monotonic(), Budget.from_limits(self.limits)
-        outcome, kind, freed = "done", None, None
+        kind, freed = None, None
         try:
             if not self.exists(name):
                 raise NotFound(f"there is no store {name!r}; check the name, or create the store first; if names "

@@ -26,7 +26,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,12 +50,14 @@ from compactlib.errors import (
     TaskFailed,
 )
 from compactlib.executors import RewriteTask
+from compactlib.files import StrPath
 from compactlib.observer import Observer
 from compactlib.report import VerifyReport
 from compactlib.testing.choices import spread
+from compactlib.testing.crash import LOCK_NAME
 from compactlib.testing.driver import Driver, Journal, World
-from compactlib.testing.in_front import FilesInFront, Request, StrPath, act_at_once
-from compactlib.testing.promises import ConformanceKit, Mismatch, expect, run_kit, same, shown
+from compactlib.testing.in_front import FilesInFront, Request, act_at_once
+from compactlib.testing.promises import ConformanceKit, Mismatch, expect, names_a_gate, run_kit, same, shown
 from compactlib.testing.stand_ins import (
     Call,
     ExecutorBy,
@@ -76,12 +77,9 @@ from compactlib.testing.stand_ins import (
     spent_at,
 )
 
-_NAMES_A_GATE = re.compile(r"\d|\w_\w|=")
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _MOST_COMPACTIONS, _MOST_ACTS, _MOST_SPENT, _MOST_PAUSED = 8, 200, 40, 3
 _EARLY_SECONDS = 0.05
-_LOCK_NAME = "LOCK"
-"""The lock file of a folder, which has no content."""
 
 
 class Surprise(Exception):
@@ -796,7 +794,7 @@ def folder_contents(folder: Path) -> dict[str, bytes]:
     """Return the bytes of every file below a folder; folders and links have no bytes; the lock file is left out."""
     found: dict[str, bytes] = {}
     for path in sorted(folder.rglob("*")):
-        if path.name != _LOCK_NAME:
+        if path.name != LOCK_NAME:
             name = str(path.relative_to(folder))
             target = f" -> {os.readlink(path)}" if path.is_symlink() else ""
             found[name + target] = path.read_bytes() if path.is_file() and not target else b""
@@ -907,7 +905,7 @@ def _truthful(opened: Opened, error: CompactlibError, before: object, when: str)
 
 
 def _names_a_gate(why: Any) -> None:
-    if not isinstance(why, str) or not _NAMES_A_GATE.search(why):
+    if not isinstance(why, str) or not names_a_gate(why):
         raise Mismatch(shown(why), "a sentence with the value that shut the gate, and the setting to change")
 
 

@@ -32,7 +32,7 @@ from compactlib.errors import Closed, CompactlibError, Stale
 from compactlib.files import Files
 from compactlib.kv import OutcomeUnknown
 from compactlib.testing.choices import Choices, explore, sample, spread
-from compactlib.testing.crash import RecordingFiles, explore_crashes, explore_kills, record
+from compactlib.testing.crash import LOCK_NAME, RecordingFiles, explore_crashes, explore_kills, record
 from compactlib.testing.disk_model import Recording
 from compactlib.testing.driver import Change, Driver, Journal, World, WorldClock
 from compactlib.testing.failing import Failing, Killing, disk_error
@@ -528,7 +528,7 @@ def missing_files(bench: Bench) -> int:
     def spoil(choices: Choices, folder: Path, older: Path) -> str:
         for path in sorted(folder.rglob("*")):
             name = str(path.relative_to(folder))
-            if path.name not in _MEANINGLESS and choices.pick(name, "is present", "is missing") == "is missing":
+            if path.name != LOCK_NAME and choices.pick(name, "is present", "is missing") == "is missing":
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
                 return "missing"
         return ""
@@ -881,8 +881,6 @@ def _unlocked() -> Iterator[None]:
 
 # ---------------------------------------------------------------------------------------------------------- all of them
 
-_MEANINGLESS = frozenset({"LOCK"})
-
 HAZARDS: Mapping[str, Hazard] = {
     hazard.__name__: hazard for hazard in (
         refusals, lost_answers, full_disk, opened_on_a_full_disk, kills, interrupts, interrupts_between,
@@ -924,7 +922,7 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
 
 def _files_of(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*"))
-            if path.is_file() and not path.is_symlink() and path.name not in _MEANINGLESS]
+            if path.is_file() and not path.is_symlink() and path.name != LOCK_NAME]
 
 
 def _share(bench: Bench, divisor: int) -> int | None:

@@ -20,11 +20,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 import attrs
 
-from compactlib.files import Files, LocalFiles, OutFile
+from compactlib.files import Files, LocalFiles, OutFile, StrPath
 from compactlib.kv import Condition, Delete, KVEntry, KVStore, Put, Transaction
 from compactlib.objects import ObjectInfo, ObjectRef, ObjectStore
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from compactlib.kv import Address, Versioned
 
 AnswerT = TypeVar("AnswerT")
-StrPath: TypeAlias = str | os.PathLike[str]
 
 _NEEDS_ROOM = frozenset({"create", "write", "copy", "extend", "link", "symlink", "make folder"})
 _DISK_CHANGES = _NEEDS_ROOM | {"truncate", "sync", "rename", "unlink", "remove folder", "sync folder"}

@@ -29,7 +29,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -39,7 +38,7 @@ import attrs
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.report import PolicyRecord
-from compactlib.testing.promises import PromiseBroken, shown
+from compactlib.testing.promises import PromiseBroken, names_a_gate, shown
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -48,7 +47,6 @@ ViewT = TypeVar("ViewT")
 
 TIMES: tuple[float, ...] = (0.0, 1_700_000_000.0, 1_700_086_400.0)
 """The default times at which a policy chooses, seconds since the epoch."""
-_NAMES_A_GATE = re.compile(r"\d|\w_\w|=")
 _MOST_NAME_CHARS = 60
 
 
@@ -195,7 +193,7 @@ def _check_answer(choice: Any, at: str) -> None:
     if not isinstance(why, str) or not why.strip():
         raise _broken("a choice has a reason", f"why is {shown(why)}", "a sentence",
                       "put the found numbers into `why`: plans, logs and reports show it", at)
-    if is_empty and not _NAMES_A_GATE.search(why):
+    if is_empty and not names_a_gate(why):
         raise _broken("an empty choice names the gate", shown(why), "a value, and the setting to change",
                       'write it like "61% of the log is used, below min_used_fraction=0.75; lower it, or wait"', at)
     try:

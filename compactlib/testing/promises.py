@@ -26,6 +26,7 @@ ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 _MOST_CHARS = 300
 _ADVICE = re.compile(r"^To do:\s*", re.MULTILINE)
+_GATE = re.compile(r"\d|\w_\w|=")
 
 
 class Mismatch(AssertionError):
@@ -104,6 +105,11 @@ def expect(*kinds: type[BaseException]) -> Iterator[None]:
 
 def _named(kinds: tuple[type[BaseException], ...]) -> str:
     return " or ".join(kind.__name__ for kind in kinds)
+
+
+def names_a_gate(why: str) -> bool:
+    """Return whether a reason has a value or the name of a setting."""
+    return _GATE.search(why) is not None
 
 
 def shown(value: object) -> str:

@@ -33,8 +33,8 @@ from compactlib.staging import (
 )
 from compactlib.staging.errors import BeingCollected
 from compactlib.staging.policy import BranchRecord
-from compactlib.testing import Request, StoreInFront
-from tests.harness.interleave import ABSENT, History, HistoryOperation, Stage, SteppedObjects, SteppedStore
+from compactlib.testing import ObjectsInFront, Request, StoreInFront
+from tests.harness.interleave import ABSENT, History, HistoryOperation, Stage
 
 MAIN, SOURCE, REPOSITORY = "main", "source", "repo"
 A, B, K, M = b"a", b"b", b"k", b"m"
@@ -58,11 +58,11 @@ class LoggedStore(MemoryStore):
         return "the same for every copy"
 
 
-class WatchedStore(SteppedStore):
-    """Calls `changed` after each change of the branch record."""
+class WatchedStore(StoreInFront):
+    """Takes each request as a step, and calls `changed` after each change of the branch record."""
 
     def __init__(self, store: MemoryStore, stage: Stage) -> None:
-        super().__init__(store, stage)
+        super().__init__(store, stage.step)
         self.changed: Callable[[], object] = bool
 
     def set_if(self, partition: bytes, key: bytes, value: Any, predicate: Predicate | None) -> None:
@@ -189,7 +189,7 @@ class World:
         self.behind = repository(store, objects, 99)
         self._kind = kind
         self._stored = store, objects
-        self._stepped = WatchedStore(store, stage), SteppedObjects(objects, stage)
+        self._stepped = WatchedStore(store, stage), ObjectsInFront(objects, stage.step)
         self._seeds = {name: 100 + 10 * number for number, name in enumerate(names)}
         self._repositories = {name: self._open(name) for name in names}
         self.records: list[tuple[int, BranchRecord]] = [(0, self.behind.branch(MAIN).record())]

@@ -22,9 +22,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from compactlib.errors import CompactlibError
-from compactlib.kv import KVStore
-from compactlib.objects import ObjectStore
-from compactlib.testing import Choices, ObjectsInFront, Request, StoreInFront, explore, sample
+from compactlib.testing import Choices, Request, explore, sample
 
 _PATIENCE_SECONDS = 60.0
 _MOST_CHANGES = 8
@@ -129,7 +127,7 @@ class Stage:
         return self._results
 
     def step(self, request: Request, act: Callable[[], Any]) -> Any:
-        """A step of the stores in front: switch to another actor first, or not."""
+        """A `Step` for `StoreInFront` and `ObjectsInFront`: switch to another actor first, or not."""
         turn = self.turn
         if turn is None:
             return act()
@@ -156,20 +154,6 @@ class Stage:
             next(each for each in self._left if each.name == chosen).mine.release()
         else:
             self._ended.set()
-
-
-class SteppedStore(StoreInFront):
-    """A key-value store whose every request is a step on a stage."""
-
-    def __init__(self, store: KVStore, stage: Stage) -> None:
-        super().__init__(store, stage.step)
-
-
-class SteppedObjects(ObjectsInFront):
-    """An object store whose every request is a step on a stage."""
-
-    def __init__(self, store: ObjectStore, stage: Stage) -> None:
-        super().__init__(store, stage.step)
 
 
 ABSENT: Final = "absent"

@@ -279,7 +279,6 @@ class World:
     def _major(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         log.compact(policy=log.policy)
 
-
     def _reopen(self, log: RaftLog, model: RaftModel, x: int, y: int) -> None:
         self.store.close()
         self.promise()

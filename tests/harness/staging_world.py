@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -24,7 +24,7 @@ from compactlib.staging import (
     SplitRule,
     StagingOptions,
 )
-from compactlib.testing import Request
+from compactlib.testing import ObjectsInFront, Request
 from tests.harness.faulty_store import FaultyStore
 
 State = Mapping[str, str | None]
@@ -40,7 +40,7 @@ def record(value: str) -> Record:
     return Record.of(value.encode())
 
 
-class HookedObjects:
+class HookedObjects(ObjectsInFront):
     """A proxy of objects that calls a function once, before the next create.
 
     Attributes:
@@ -49,25 +49,17 @@ class HookedObjects:
     """
 
     def __init__(self, objects: ObjectStore) -> None:
-        self._objects = objects
+        super().__init__(objects, self._meet)
         self.before_create: Callable[[], object] | None = None
         self.keys_read: list[str] = []
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._objects, name)
-        if name not in ("get", "get_range", "create"):
-            return method
-
-        def hooked(key: str, *rest: Any, **named: Any) -> Any:
-            if name == "create":
-                hook, self.before_create = self.before_create, None
-                if hook is not None:
-                    hook()
-            else:
-                self.keys_read.append(key)
-            return method(key, *rest, **named)
-
-        return hooked
+    def _meet(self, request: Request, act: Callable[[], Any]) -> Any:
+        if request.kind in ("get", "get_range"):
+            self.keys_read.append(request.path)
+        elif request.kind == "create" and (hook := self.before_create) is not None:
+            self.before_create = None
+            hook()
+        return act()
 
 
 class StagingWorld:
@@ -83,8 +75,7 @@ class StagingWorld:
         self.clock = ManualClock(1_000_000.0)
         self._sealing = self._has_sealed = False
         self.store = FaultyStore(type(self).make_store() if store is None else store, self._fault)
-        self.hooks = HookedObjects(MemoryObjects(clock=self.clock) if objects is None else objects)
-        self.objects = cast("ObjectStore", self.hooks)
+        self.objects = self.hooks = HookedObjects(MemoryObjects(clock=self.clock) if objects is None else objects)
         self.committed = CommittedRanges(self.objects, rule=rule, clock=self.clock)
         self.repo = Repository(self.store, self.committed, clock=self.clock, rng=random.Random(seed), options=options)
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import attrs
+
 from compactlib.blobstore import BlobStore, BlobStoreConfig
 from compactlib.indexset import IndexSet
 from compactlib.kv import SqliteStore
@@ -43,12 +45,13 @@ def store_of_logs(folder: Path) -> Path:
     return folder / "logs"
 
 
-def blob_store(folder: Path) -> Path:
+def blob_store(folder: Path, *, blobs: int = 40) -> Path:
     """A store of which every second blob was deleted."""
-    with BlobStore(folder / "blobs", CONFIG) as store:
-        for number in range(40):
+    config = attrs.evolve(CONFIG, capacity_bytes=CONFIG.capacity_bytes * blobs // 40)
+    with BlobStore(folder / "blobs", config) as store:
+        for number in range(blobs):
             store.put(b"%d" % number, b"x" * 900)
-        for number in range(0, 40, 2):
+        for number in range(0, blobs, 2):
             store.delete(b"%d" % number)
     return folder / "blobs"
 

@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ import pytest
 import compactlib
 from compactlib.blobstore import Blob, BlobStore, Deleted
 from compactlib.cli import main
+from compactlib.errors import TaskFailed
+from compactlib.executors import RewriteFailure, RewriteTask
 from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLog
@@ -215,6 +218,22 @@ def test_budget_too_small_for_everything_leaves_a_part(most: str, code: int, tmp
     assert ended == code, out + err
     assert "that process" not in out + err
     assert answer(capsys, "verify", folder)[0] == 0
+
+
+def test_compaction_whose_every_step_failed_is_a_failure(tmp_path: Path, capsys: Console,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        def run(self, tasks: Iterable[RewriteTask], **_: Any) -> Iterator[RewriteFailure]:
+            for task in tasks:
+                yield RewriteFailure(task.name, TaskFailed("no worker is left", task=task.name, kind="", detail=""))
+
+    monkeypatch.setattr("compactlib.demo.opened_executor", lambda *_: contextlib.nullcontext(Refusing()))
+    path = blob_store(tmp_path, blobs=160)
+    before = all_bytes(path)
+    done = data(capsys, "compact", path, "--retention", "0", "--policy", "compact_all", code=1)
+    assert done["outcome"] == "failed"
+    assert "no worker is left" in done["why"]
+    assert all_bytes(path) == before
 
 
 def test_interrupted_compaction_leaves_the_log_as_before(tmp_path: Path) -> None:
