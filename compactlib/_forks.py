@@ -38,10 +38,6 @@ class OfOneProcess:
         """Mark it as the parent's. Runs first in the child, and must not raise."""
         self.is_inherited = True
 
-    def refusal(self, what: str, advice: str = "open it here when it is closed there") -> Closed:
-        """Return the error for a call in a child; `what` is the object's name: `"the log in /data/a"`."""
-        return Closed(f"{what} {self._why_refused(advice)}")
-
     def _why_refused(self, advice: str = "open it here when it is closed there") -> str:
         """Return the predicate of the sentence that begins with the object's name."""
         return (f"was opened by process {self._made_by}, and this is process {os.getpid()}, a fork of it; a fork must "
@@ -81,7 +77,7 @@ class OpenState(OfOneProcess):
         if self._closed:
             raise Closed(f"{self._name} was closed; open it again")
         if self.is_inherited:
-            raise self.refusal(self._name, "open it again here")
+            raise Closed(f"{self._name} {self._why_refused('open it again here')}")
 
 
 def _inherit_all() -> None:

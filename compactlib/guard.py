@@ -215,7 +215,7 @@ class Guard(OfOneProcess):
         uses = self._locks_of_uses()
         if any(map(is_mine, uses)):
             return False
-        return all(_becomes_free(lock, max(0.0, end - now())) for lock in [self.lock, *uses])
+        return all(becomes_free(lock, max(0.0, end - now())) for lock in [self.lock, *uses])
 
     def wait_for_runs(self) -> None:
         """Wait until the present runs have ended.
@@ -226,7 +226,7 @@ class Guard(OfOneProcess):
         for run in list(self._runs.values()):
             while run.is_running:
                 self.require_open()
-                _becomes_free(run.held, _PATIENCE_SECONDS)
+                becomes_free(run.held, _PATIENCE_SECONDS)
 
     @property
     def is_in_run(self) -> bool:
@@ -374,7 +374,7 @@ class Run:
     @property
     def is_running(self) -> bool:
         """Whether any thread is in `with run.held:`."""
-        return is_mine(self.held) or not _becomes_free(self.held, 0.0)
+        return is_mine(self.held) or not becomes_free(self.held, 0.0)
 
 
 def is_mine(lock: threading.RLock) -> bool:
@@ -382,7 +382,7 @@ def is_mine(lock: threading.RLock) -> bool:
     return bool(lock._is_owned())  # type: ignore[attr-defined]  # as `threading.Condition` does
 
 
-def _becomes_free(lock: threading.RLock, seconds: float) -> bool:
+def becomes_free(lock: threading.RLock, seconds: float) -> bool:
     """Return whether no other thread holds the lock, or lets it go within `seconds`."""
     taken: list[bool] = []
     try:

@@ -29,7 +29,7 @@ import attrs
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput, NotFound, StorageError
-from compactlib.guard import is_mine, take_within
+from compactlib.guard import becomes_free, is_mine
 from compactlib.observer import Observer, notify
 from compactlib.report import Table
 from compactlib.service import PeriodicService
@@ -255,14 +255,8 @@ class CompactionManager:
         entry.cancel()
         if is_mine(entry.held):
             raise Busy(f"the store {name!r} is removed, and its present turn, which called this, is its last")
-        taken: list[bool] = []
-        try:
-            take_within(entry.held, wait_seconds, taken)
-            if not taken[0]:
-                raise Busy(f"the store {name!r} is removed, and its last turn goes on after {wait_seconds:g} seconds")
-        finally:
-            if taken and taken[0]:
-                entry.held.release()
+        if not becomes_free(entry.held, wait_seconds):
+            raise Busy(f"the store {name!r} is removed, and its last turn goes on after {wait_seconds:g} seconds")
 
     def request(self, name: str) -> None:
         """Have a store compacted next; a request during its compaction is dropped.

@@ -13,7 +13,7 @@ import os
 import weakref
 
 from compactlib._forks import OfOneProcess, forking
-from compactlib.errors import Busy, Closed, InvalidInput, StorageError, Unsupported
+from compactlib.errors import Busy, InvalidInput, StorageError, Unsupported
 from compactlib.files.disk import StrPath, open_into
 
 LOCK_NAME = "LOCK"
@@ -99,16 +99,6 @@ class FolderLock(OfOneProcess):
     def _holder(self) -> str:
         text = os.pread(self._descriptors[-1], _HOLDER_BYTES, 0).decode("ascii", "replace").strip(" \0")
         return text or "a process"
-
-    def require_mine(self) -> None:
-        """Check that this process holds it; called before each write to the folder.
-
-        Raises:
-            Closed: it was released, or this process is a fork of the holder.
-        """
-        if not self._descriptors:
-            raise (self.refusal(self._folder) if self.is_inherited
-                   else Closed(f"{self._folder} was closed; open it again"))
 
     def release(self) -> None:
         """Release the lock. May be called twice, also after an interrupt in the first call."""

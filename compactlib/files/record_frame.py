@@ -23,14 +23,9 @@ from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.checksum import crc32
 
 
-def other_version(place: str, name: str, found: int, known: int) -> str:
-    """Return the message about a version of a format that this release does not read."""
-    return (f"{place}: {name} version {found}; this release reads {known}: "
-            f"{'upgrade' if found > known else 'use the release that wrote it'}")
-
-
 def _refused(place: str, name: str, found: int, known: int) -> Unsupported:
-    return Unsupported(other_version(place, name, found, known))
+    return Unsupported(f"{place}: {name} version {found}; this release reads {known}: "
+                       f"{'upgrade' if found > known else 'use the release that wrote it'}")
 
 
 class RecordFrame:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least recently used values go first, by number and by size; the books are audited."""
+"""The least recently used values go first, by number and by size."""
 
 from __future__ import annotations
 

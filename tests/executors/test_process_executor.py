@@ -316,6 +316,3 @@ def test_an_observer_that_interrupts_ends_the_run_and_its_workers(tmp_path: Path
     with pytest.raises(KeyboardInterrupt):
         list(run)
     assert workers_alive() == []
-
-
-# --------------------------------------------------------------------------------------------------------------- input

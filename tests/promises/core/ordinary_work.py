@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from compactlib.blobstore import BlobStore, BlobStoreConfig, Greedy
+from compactlib.budget import Budget
 from compactlib.catalog import (
     CatalogService,
     HybridClock,
@@ -16,11 +20,11 @@ from compactlib.catalog import (
     Schema,
     Topology,
     UpdateLog,
-    Zone,
 )
 from compactlib.clock import ManualClock
 from compactlib.commandlog import KVLog
-from compactlib.kv import MemoryStore
+from compactlib.errors import BudgetSpent
+from compactlib.kv import MemoryStore, SnapshotStore
 from compactlib.lab import (
     Arrivals,
     BlobLogModel,
@@ -32,7 +36,7 @@ from compactlib.lab import (
     replay,
 )
 from compactlib.metered import metered
-from compactlib.objects import MemoryObjects
+from compactlib.objects import LocalObjects
 from compactlib.observer import Observer
 from compactlib.raftlog import LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 from compactlib.scheduler import (
@@ -46,25 +50,35 @@ from compactlib.scheduler import (
     SchedulerConfig,
     StatusUpdate,
 )
-from compactlib.staging import CommittedRanges, PressurePolicy, Repository, StagingOptions
+from compactlib.staging import AlwaysPolicy, CommittedRanges, PressurePolicy, Repository, StagingOptions
+
+NOW = 1_700_000_000.0
 
 
 def ordinary_work(folder: Path, observer: Observer) -> None:
     """All of it, one after the other."""
-    for work in (raftlog, blobstore, scheduler, staging, catalog, lab):
+    for work in (*STORES.values(), late_worker, lab):
         work(folder / work.__name__, observer)
 
 
 def raftlog(folder: Path, observer: Observer) -> None:
-    limits = SegmentLimits(max_entries=10)
-    with SegmentLog(folder, LogOptions(limits=limits, observer=observer)) as log:
+    options = LogOptions(limits=SegmentLimits(max_entries=10), observer=observer, clock=ManualClock(NOW))
+    with SegmentLog(folder, options) as log:
+        assert log.compact().is_empty
         log.append([(index, 1, bytes(100)) for index in range(1, 101)])
-        log.snapshot(100, live=range(3, 98, 5))
-        assert not log.compact(policy=SeedPolicy()).is_empty
+        log.snapshot(100, live=range(23, 98, 5))
+        spent = Budget()
+        spent.cancel()
+        with pytest.raises(BudgetSpent):
+            log.compact(policy=SeedPolicy(), budget=spent)
+        with log.lease():
+            assert not log.compact(policy=SeedPolicy()).is_empty
+            log.snapshot(100, live=())
+            log.compact(policy=SeedPolicy())
 
 
 def blobstore(folder: Path, observer: Observer) -> None:
-    clock = ManualClock(1_700_000_000.0)
+    clock = ManualClock(NOW)
     config = BlobStoreConfig(capacity_bytes=40 * 4096, segment_bytes=4096, durability="interval", journal_max_entries=0,
                              max_blob_bytes=0, deleted_retention_seconds=0.0)
     with BlobStore(folder, config, clock=clock, observer=observer) as store:
@@ -72,10 +86,65 @@ def blobstore(folder: Path, observer: Observer) -> None:
             store.put(b"%08d" % number, bytes(500), ttl_seconds=1.0 if number % 3 else None)
         store.delete(b"%08d" % 0)
         clock.advance(60)
+        assert store.compact(policy=Greedy(min_used_fraction=1.0)).is_empty
         assert not store.compact(policy=Greedy(min_used_fraction=0.0)).is_empty
 
 
+def staging(folder: Path, observer: Observer) -> None:
+    clock = ManualClock(NOW)
+    store = metered(MemoryStore(), observer, name="branches", clock=clock)
+    objects = metered(LocalObjects(folder), observer, name="ranges", clock=clock)
+    with Repository(store, CommittedRanges(objects), clock=clock, observer=observer, rng=Random(1),
+                    policy=AlwaysPolicy(window_seconds=0),
+                    options=StagingOptions(owns_ranges=True, range_grace_seconds=1e8)) as repository:
+        main = repository.create_branch("main")
+        main.put_many({b"%03d" % number: b"value" for number in range(200)})
+        main.commit("everything")
+        for number in range(3):
+            main.delete(b"%03d" % number)
+            main.list(limit=1)
+            assert not repository.compact().is_empty
+        assert repository.compact().is_empty
+        repository.reclaim()
+        clock.advance(1e9)
+        assert not repository.reclaim().is_empty
+
+
+def catalog(folder: Path, observer: Observer) -> None:
+    with CatalogService(UpdateLog(MemoryStore()), HybridClock(ManualClock(NOW)), observer=observer) as service:
+        for number in range(6):
+            service.execute([PutObject(Schema(f"S{number}"))])
+        assert service.compact().is_empty
+        service.pins.pin("backup", 3, service.history, ttl_seconds=60)
+        time = service.catalog(5).activation
+        view = service.view(reports=[NodeReport(node=NodeId("A"), transactions_from=time)], topology=Topology.of("A"),
+                            low_watermark=time)
+        assert service.compact(service.plan(view=view)).earliest == 3
+
+
 def scheduler(folder: Path, observer: Observer) -> None:
+    config = SchedulerConfig(levels=(LevelConfig(max_blocks=2),), max_failures=1)
+    store = MemoryStore()
+    service = Scheduler(KVLog(store, clock=ManualClock(NOW)), SnapshotStore(store), config, observer=observer)
+    names = ("a", "b", "c", "d", "e", "f")
+    service.add_blocks(BlockMeta(id=name, tenant="t", shard=0, level=0, size_bytes=100) for name in names)
+    service.poll(PollRequest(job_capacity=3))
+    polled = service.poll(PollRequest(job_capacity=3))
+    leases = {lease.name: lease.token for lease in polled.assignments}
+    done, failed, _ = polled.compaction_jobs
+    output = BlockMeta(id="output", tenant="t", shard=0, level=1, size_bytes=150)
+    results = CompactedBlocks(tenant="t", shard=0, source_blocks=done.source_blocks, new_blocks=(output,))
+    service.poll(PollRequest((StatusUpdate(done.name, leases[done.name], JobStatus.SUCCESS, results),
+                              StatusUpdate(failed.name, leases[failed.name], JobStatus.FAILED))))
+    service.snapshot()
+    service.close()
+
+
+STORES: dict[str, Callable[[Path, Observer], None]] = {
+    "raftlog": raftlog, "blobstore": blobstore, "staging": staging, "catalog": catalog, "scheduler": scheduler}
+
+
+def late_worker(folder: Path, observer: Observer) -> None:
     """A worker is silent for too long, another one does its job, and the first reports after all."""
     clock = ManualClock(0.0)
     config = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
@@ -90,34 +159,6 @@ def scheduler(folder: Path, observer: Observer) -> None:
         output = BlockMeta(id=f"output-{token}", tenant="acme", shard=0, level=1)
         done = CompactedBlocks(tenant="acme", shard=0, source_blocks=plan.source_blocks, new_blocks=(output,))
         scheduler.poll(PollRequest((StatusUpdate(plan.name, token, JobStatus.SUCCESS, done),)))
-
-
-def staging(folder: Path, observer: Observer) -> None:
-    clock = ManualClock(1_700_000_000.0)
-    store = metered(MemoryStore(), observer, name="branches", clock=clock)
-    objects = metered(MemoryObjects(clock=clock), observer, name="ranges", clock=clock)
-    repo = Repository(store, CommittedRanges(objects), clock=clock, rng=Random(1), observer=observer,
-                      options=StagingOptions(owns_ranges=True))
-    main = repo.create_branch("main")
-    main.put_many({b"%03d" % number: b"v" for number in range(200)})
-    main.commit("everything")
-    main.delete_many([b"%03d" % number for number in range(150)])
-    main.list(limit=1)
-    assert not repo.compact().is_empty
-    clock.advance(1e6)
-    assert not repo.reclaim().is_empty
-
-
-def catalog(folder: Path, observer: Observer) -> None:
-    service = CatalogService(UpdateLog(MemoryStore()), HybridClock(ManualClock(1000.0)), observer=observer)
-    service.execute([PutObject(Schema("PUBLIC")), PutObject(Zone("Z", partitions=4))])
-    for number in range(3):
-        service.execute([PutObject(Schema(f"S{number}"))])
-    time = service.catalog(2).activation
-    view = service.view(reports=[NodeReport(node=NodeId("A"), transactions_from=time)], topology=Topology.of("A"),
-                        low_watermark=time)
-    assert service.compact(service.plan(view=view)).earliest == 2
-    service.close()
 
 
 def lab(folder: Path, observer: Observer) -> None:

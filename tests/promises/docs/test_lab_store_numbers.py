@@ -7,125 +7,18 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import prometheus_client
 import pytest
 
-from compactlib.blobstore import BlobStore, BlobStoreConfig, Greedy
-from compactlib.budget import Budget
-from compactlib.catalog import (
-    CatalogService,
-    HybridClock,
-    NodeId,
-    NodeReport,
-    PutObject,
-    Schema,
-    Topology,
-    UpdateLog,
-)
-from compactlib.clock import ManualClock
-from compactlib.commandlog import KVLog
-from compactlib.errors import BudgetSpent
-from compactlib.kv import MemoryStore, SnapshotStore
-from compactlib.objects import LocalObjects
-from compactlib.observer import Observer, PrometheusObserver
-from compactlib.raftlog import LogOptions, RaftLogStore, SeedPolicy, SegmentLimits, SegmentLog, StoreOptions
-from compactlib.scheduler import (
-    BlockMeta,
-    CompactedBlocks,
-    JobStatus,
-    LevelConfig,
-    PollRequest,
-    Scheduler,
-    SchedulerConfig,
-    StatusUpdate,
-)
-from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, StagingOptions
+from compactlib.observer import PrometheusObserver
+from compactlib.raftlog import LogOptions, RaftLogStore, StoreOptions
 from tests.harness.recording import RecordingObserver
+from tests.promises.core.ordinary_work import STORES
 
 DOCS = Path(__file__).parents[3] / "docs"
-NOW = 1_700_000_000.0
-
-
-def raftlog(folder: Path, observer: Observer) -> None:
-    options = LogOptions(limits=SegmentLimits(max_entries=10), observer=observer, clock=ManualClock(NOW))
-    with SegmentLog(folder, options) as log:
-        assert log.compact().is_empty
-        log.append([(index, 1, bytes(100)) for index in range(1, 101)])
-        log.snapshot(100, live=range(23, 98, 5))
-        spent = Budget()
-        spent.cancel()
-        with pytest.raises(BudgetSpent):
-            log.compact(policy=SeedPolicy(), budget=spent)
-        with log.lease():
-            assert not log.compact(policy=SeedPolicy()).is_empty
-            log.snapshot(100, live=())
-            log.compact(policy=SeedPolicy())
-
-
-def blobstore(folder: Path, observer: Observer) -> None:
-    clock = ManualClock(NOW)
-    config = BlobStoreConfig(capacity_bytes=40 * 4096, segment_bytes=4096, durability="interval", journal_max_entries=0,
-                             max_blob_bytes=0, deleted_retention_seconds=0.0)
-    with BlobStore(folder, config, clock=clock, observer=observer) as store:
-        for number in range(60):
-            store.put(b"%08d" % number, bytes(500), ttl_seconds=1.0 if number % 3 else None)
-        clock.advance(60)
-        assert store.compact(policy=Greedy(min_used_fraction=1.0)).is_empty
-        assert not store.compact(policy=Greedy(min_used_fraction=0.0)).is_empty
-
-
-def staging(folder: Path, observer: Observer) -> None:
-    clock = ManualClock(NOW)
-    options = StagingOptions(owns_ranges=True, range_grace_seconds=1e9)
-    policy = AlwaysPolicy(window_seconds=0)
-    with Repository(MemoryStore(), CommittedRanges(LocalObjects(folder)), clock=clock, observer=observer, policy=policy,
-                    options=options) as repository:
-        main = repository.create_branch("main")
-        main.put_many({b"%03d" % number: b"value" for number in range(200)})
-        main.commit("everything")
-        for number in range(3):
-            main.delete(b"%03d" % number)
-            assert not repository.compact().is_empty
-        assert repository.compact().is_empty
-        repository.reclaim()
-
-
-def catalog(folder: Path, observer: Observer) -> None:
-    with CatalogService(UpdateLog(MemoryStore()), HybridClock(ManualClock(NOW)), observer=observer) as service:
-        for number in range(6):
-            service.execute([PutObject(Schema(f"S{number}"))])
-        assert service.compact().is_empty
-        service.pins.pin("backup", 3, service.history, ttl_seconds=60)
-        time = service.catalog(5).activation
-        view = service.view(reports=[NodeReport(node=NodeId("A"), transactions_from=time)], topology=Topology.of("A"),
-                            low_watermark=time)
-        assert service.compact(service.plan(view=view)).earliest == 3
-
-
-def scheduler(folder: Path, observer: Observer) -> None:
-    config = SchedulerConfig(levels=(LevelConfig(max_blocks=2),), max_failures=1)
-    store = MemoryStore()
-    service = Scheduler(KVLog(store, clock=ManualClock(NOW)), SnapshotStore(store), config, observer=observer)
-    names = ("a", "b", "c", "d", "e", "f")
-    service.add_blocks(BlockMeta(id=name, tenant="t", shard=0, level=0, size_bytes=100) for name in names)
-    service.poll(PollRequest(job_capacity=3))
-    polled = service.poll(PollRequest(job_capacity=3))
-    leases = {lease.name: lease.token for lease in polled.assignments}
-    done, failed, _ = polled.compaction_jobs
-    output = BlockMeta(id="output", tenant="t", shard=0, level=1, size_bytes=150)
-    results = CompactedBlocks(tenant="t", shard=0, source_blocks=done.source_blocks, new_blocks=(output,))
-    service.poll(PollRequest((StatusUpdate(done.name, leases[done.name], JobStatus.SUCCESS, results),
-                              StatusUpdate(failed.name, leases[failed.name], JobStatus.FAILED))))
-    service.snapshot()
-    service.close()
-
-
-STORES: dict[str, Callable[[Path, Observer], None]] = {
-    "raftlog": raftlog, "blobstore": blobstore, "staging": staging, "catalog": catalog, "scheduler": scheduler}
 
 
 def promised() -> dict[str, set[str]]:
