@@ -62,14 +62,31 @@ class MemoryStore(KVStore):
                 found = self._find(partition, key)
                 if not holds(predicate, None if found is None else found.predicate):
                     raise PredicateFailed(partition=partition, key=key)
-            for partition, key, value in transaction.changes:
-                if partition not in self._partitions:
-                    self._partitions[partition] = SortedDict()
-                if value is None:
-                    self._partitions[partition].pop(key, None)
-                else:
-                    self._version += 1
-                    self._partitions[partition][key] = Versioned(value, value if self._by_value else self._version)
+            before = [(partition, key, self._find(partition, key)) for partition, key, _ in transaction.changes]
+            try:
+                for partition, key, value in transaction.changes:
+                    if partition not in self._partitions:
+                        self._partitions[partition] = SortedDict()
+                    if value is None:
+                        self._partitions[partition].pop(key, None)
+                    else:
+                        self._version += 1
+                        self._partitions[partition][key] = Versioned(value, value if self._by_value else self._version)
+            except BaseException:
+                self._restore(before)
+                raise
+
+    def _restore(self, before: Sequence[tuple[bytes, bytes, Versioned | None]]) -> None:
+        """Undo an interrupted transaction: each key has its former cell, and each partition is sorted again."""
+        for partition in {partition for partition, _, _ in before}.intersection(self._partitions):
+            # An interrupt inside a `SortedDict` leaves a key in the dictionary and not in its order, or the reverse.
+            cells: dict[bytes, Versioned] = dict(dict.items(self._partitions[partition]))
+            for changed, key, cell in before:
+                if changed == partition:
+                    cells.pop(key, None)
+                    if cell is not None:
+                        cells[key] = cell
+            self._partitions[partition] = SortedDict(cells)
 
     def _close(self) -> None:
         with self._lock:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 
-from sortedcontainers import SortedDict
-
 from compactlib._arguments import own_bytes
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
@@ -29,7 +27,8 @@ class MemoryObjects(Closing):
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._objects: SortedDict[str, tuple[bytes, float]] = SortedDict()
+        # A plain dictionary: an interrupt leaves a key in it or out of it.
+        self._objects: dict[str, tuple[bytes, float]] = {}
         self._lock = threading.Lock()
         self._closed = False
 
@@ -59,11 +58,9 @@ class MemoryObjects(Closing):
         self._require_open()
         check_prefix(prefix)
         with self._lock:
-            # The prefix with the highest character sorts after all keys with the prefix.
-            keys = self._objects.irange(max(prefix, after), prefix + "\U0010ffff")
-            found = [ObjectInfo(key, len(self._objects[key][0]), self._objects[key][1])
-                     for key in keys if key > after]
-        return iter(found)
+            found = [ObjectInfo(key, len(data), modified_at) for key, (data, modified_at) in self._objects.items()
+                     if key.startswith(prefix) and key > after]
+        return iter(sorted(found, key=lambda info: info.key))
 
     def delete(self, keys: Iterable[str]) -> None:
         self._require_open()
