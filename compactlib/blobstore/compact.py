@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
+from compactlib._store_numbers import notify_compaction, notify_levels
 from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.copying_task import CopyRecords, check_output
 from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
@@ -64,7 +65,6 @@ from compactlib.executors.tasks import LocalExecutor, answers_of, own_error
 from compactlib.guard import Run
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Executor, RewriteFailure, RewriteOutcome
-from compactlib.store_numbers import notify_compaction, notify_levels
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence

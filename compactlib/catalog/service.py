@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compactlib._closing import Closing
+from compactlib._store_numbers import notify_compaction
 from compactlib.budget import Budget
 from compactlib.catalog.check import CatalogReclaim, reclaim, recover_history, verify_log
 from compactlib.catalog.commands import Command, plan_update
@@ -51,7 +52,6 @@ from compactlib.guard import Guard, Run
 from compactlib.kv import Condition
 from compactlib.observer import Observer, Observers
 from compactlib.report import Printed, VerifyReport
-from compactlib.store_numbers import notify_compaction
 
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence

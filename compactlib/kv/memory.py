@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 from itertools import islice
-from typing import Literal
+from typing import Literal, cast
 
 from sortedcontainers import SortedDict
 
@@ -80,7 +80,8 @@ class MemoryStore(KVStore):
         """Undo an interrupted transaction: each key has its former cell, and each partition is sorted again."""
         for partition in {partition for partition, _, _ in before}.intersection(self._partitions):
             # An interrupt inside a `SortedDict` leaves a key in the dictionary and not in its order, or the reverse.
-            cells: dict[bytes, Versioned] = dict(dict.items(self._partitions[partition]))
+            held = cast("dict[bytes, Versioned]", self._partitions[partition])
+            cells = dict(dict.items(held))
             for changed, key, cell in before:
                 if changed == partition:
                     cells.pop(key, None)

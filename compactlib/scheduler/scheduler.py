@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from compactlib._closing import Closing
+from compactlib._store_numbers import notify_compaction, notify_levels
 from compactlib.commandlog.errors import NoAnswer, NotLeader
 from compactlib.commandlog.protocol import Command, CommandLog
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput
@@ -44,7 +45,6 @@ from compactlib.scheduler.update import (
     Ticked,
 )
 from compactlib.scheduler.values import BlockMeta, PollRequest, PollResponse
-from compactlib.store_numbers import notify_compaction, notify_levels
 
 SNAPSHOT_FAILED = "scheduler_snapshot_failed"
 """A snapshot may not have been written; the next try is after an eighth of the commands: `error`."""

@@ -11,7 +11,7 @@
 | `staging_tokens_cleaned`, `staging_entries_cleaned` | `repository` | cleanup |
 | `staging_ranges_collected`, `staging_metaranges_collected` | `repository` | garbage |
 
-Compactions, seconds and bytes have the names of every store: `compactlib.store_numbers`.
+Compactions, seconds and bytes have the names of every store: `compactlib._store_numbers`.
 
 Levels are events with a `value`, emitted on each change: `staging_sealed_tokens` (of a branch; `None` when it is
 deleted) and `staging_cleanup_backlog` (dropped tokens that wait). Each garbage collection emits `staging_garbage`, with
@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compactlib._store_numbers import notify_compaction
 from compactlib.errors import CompactlibError
 from compactlib.observer import Observer
 from compactlib.staging.errors import LostRace
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import StagingCompactionReport
-from compactlib.store_numbers import notify_compaction
 
 if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor

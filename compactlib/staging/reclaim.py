@@ -23,6 +23,7 @@ from typing import Any
 
 import attrs
 
+from compactlib._store_numbers import notify_bytes, notify_levels
 from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError
 from compactlib.report import Printed
@@ -33,7 +34,6 @@ from compactlib.staging.names import CommitId
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.tokens import DropMark
 from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
-from compactlib.store_numbers import notify_bytes, notify_levels
 
 _BATCH = 1000
 _MAX_SKEW_SECONDS = 3600.0

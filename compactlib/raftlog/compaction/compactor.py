@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from compactlib._store_numbers import notify_compaction, notify_levels
 from compactlib.budget import Budget
 from compactlib.contract import CommitFence
 from compactlib.errors import (
@@ -59,7 +60,6 @@ from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.segment_list import between, file_bytes, is_committed
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
-from compactlib.store_numbers import notify_compaction, notify_levels
 
 if TYPE_CHECKING:
     from compactlib.raftlog.memtable import Memtable
