@@ -44,7 +44,7 @@ MAX_INDEX = (1 << 64) - 1
 
 _Column: TypeAlias = "array[int]"
 _Runs: TypeAlias = "tuple[_Column, _Column]"
-_FRAME = RecordFrame("index set format", b"CLINDSET", 2, "<HQBB")
+_FRAME = RecordFrame("index set format", b"CLINDSET", 1, "<HQBB")
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 

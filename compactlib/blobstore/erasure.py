@@ -70,7 +70,7 @@ class HardDeleteState:
     erasures: tuple[Erasure, ...] = ()
 
 
-_STATE: JsonRecord[HardDeleteState] = JsonRecord("hard delete state", b"CLBLOBHD", 2, HardDeleteState)
+_STATE: JsonRecord[HardDeleteState] = JsonRecord("hard delete state", b"CLBLOBHD", 1, HardDeleteState)
 
 
 def state_in(folder: StrPath, files: Files | None = None) -> DurableRecord[HardDeleteState]:

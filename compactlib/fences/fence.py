@@ -229,7 +229,7 @@ class Floor:
     token: int = 0
 
 
-RECORDS: JsonRecord[Admission] = JsonRecord("fence record", b"CLFENCE\0", 2, Admission)
+RECORDS: JsonRecord[Admission] = JsonRecord("fence record", b"CLFENCE\0", 1, Admission)
 FLOORS: JsonRecord[Floor] = JsonRecord("fence floor", b"CLFLOOR\0", 1, Floor)
 
 

@@ -18,7 +18,7 @@ from compactlib.scheduler.job_queue import Job, JobQueue
 from compactlib.scheduler.tombstones import TombstoneEntry, Tombstones
 from compactlib.scheduler.values import BlockMeta, QuarantinedJob
 
-_FRAME = RecordFrame("scheduler state", b"CLSCHED\0", 7, "<H")
+_FRAME = RecordFrame("scheduler state", b"CLSCHED\0", 1, "<H")
 """A `StoredState` in JSON."""
 _NOT_STORED = ("_last_attempts",)
 """Not stored: lost last attempts are reported again after a restart."""

@@ -95,7 +95,7 @@ class _StoredMark:
     is_prepared: bool
 
 
-MARKS: Final = StoredForm(b"CLDROPPD", _StoredMark, version=2)
+MARKS: Final = StoredForm(b"CLDROPPD", _StoredMark)
 
 
 @attrs.frozen

@@ -50,7 +50,7 @@ class HardState:
                                f"UTF-8, or None")
 
 
-_FORM: JsonRecord[HardState] = JsonRecord("hard state", b"CLRAFHST", 2, HardState)
+_FORM: JsonRecord[HardState] = JsonRecord("hard state", b"CLRAFHST", 1, HardState)
 
 
 def read_hard_state(folder: StrPath) -> HardState:

@@ -29,7 +29,7 @@ _OWN_CRC_BYTES = 4
 
 SnapshotVersion: TypeAlias = tuple[int, int, int]
 
-_HEAD = RecordFrame("snapshot row", b"CLRAFSNP", 4, "<HHIQQQIIQQIQI")
+_HEAD = RecordFrame("snapshot row", b"CLRAFSNP", 1, "<HHIQQQIIQQIQI")
 _LENGTH = struct.Struct("<12xI")
 _NONE, _WITHOUT_STATE, _WITH_STATE = range(3)
 

@@ -41,7 +41,7 @@ SEALS = 2
 INDEX_START = HEAD_BYTES
 RECORD_BYTES = INDEX_RECORD_BYTES
 
-_HEADER = RecordFrame("segment format", b"CLRAFSEG", 2, "<HHIQQ4x")
+_HEADER = RecordFrame("segment format", b"CLRAFSEG", 1, "<HHIQQ4x")
 _SEAL = struct.Struct("<IIQIQ")
 _ENTRY_HEAD = struct.Struct("<QQI")
 _RECORD = struct.Struct("<QQIIQII")

@@ -25,7 +25,7 @@ u32 = st.integers(0, (1 << 32) - 1)
 
 
 def test_a_header_is_as_its_page_says() -> None:
-    body = b"CLRAFSEG" + struct.pack("<HHIQQI", 2, 40, 3, 1000, 7, 0)
+    body = b"CLRAFSEG" + struct.pack("<HHIQQI", 1, 40, 3, 1000, 7, 0)
     assert native.encode_header(HEADER) == body + struct.pack("<I", zlib.crc32(body))
     assert HEADER.data_start == 104 + 40 * 3
 
@@ -47,7 +47,7 @@ def with_field(offset: int, form: str, value: int) -> bytes:
 
 
 def test_a_later_version_is_unsupported_not_damaged() -> None:
-    with pytest.raises(Unsupported, match=r"x: segment format version 3; this release reads 2: upgrade"):
+    with pytest.raises(Unsupported, match=r"x: segment format version 3; this release reads 1: upgrade"):
         native.decode_header(with_field(8, "<H", 3), "x")
 
 

@@ -171,7 +171,7 @@ def test_damage_anywhere_is_refused_by_name_and_keeps_no_other_log_back(tmp_path
     later = whole[:8] + b"\x03" + whole[9:-4]
     path.write_bytes(later + crc32(later).to_bytes(4, "little"))
     with RaftLogStore(tmp_path / "store", SMALL) as store, \
-            pytest.raises(Unsupported, match="hard state version 3; this release reads 2: upgrade"):
+            pytest.raises(Unsupported, match="hard state version 3; this release reads 1: upgrade"):
         store.log("a")
     path.write_bytes(whole)
     with RaftLogStore(tmp_path / "store", SMALL) as store:
