@@ -96,7 +96,7 @@ def test_damage_in_any_record_is_found(kind: str, tmp_path: Path) -> None:
             for resource in ("log", "idle"):
                 fence.admit(resource, 50)
         except CompactlibError as error:
-            assert isinstance(error, CorruptData), name  # noqa: PT017
+            assert isinstance(error, CorruptData), name
         else:
             raise AssertionError(f"{name} is damaged, and nothing was raised")
 
