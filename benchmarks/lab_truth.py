@@ -23,9 +23,8 @@ import argparse
 import csv
 import gzip
 import random
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import ClassVar
 
 import attrs
@@ -39,15 +38,13 @@ from placement.sfs import SFS
 from placement.warcip import WARCIP
 
 from compactlib.blobstore import CostBenefit, Greedy
-from compactlib.lab import BlobLogModel, HotCold, Operations, Uniform, Workload, Zipf, replay
+from compactlib.lab import BlobLogModel, HotCold, Row, Uniform, Workload, Zipf, replay
 from compactlib.lab.policies import ByLifetime, FADaC, Mixed, UserAndSurvivors
 from compactlib.lab.policy import Placement
 from compactlib.report import Table
 
 PAGES, WRITES = 60_000, 600_000
 TRACE_PAGES, TRACE_REQUEST = 208_696, 656_169 / 66_898
-PIECE = 8_192
-"""Operations of a load that are made at once."""
 ROOM = 1.7
 """A log of no fixed size gets room for so many times what is live."""
 
@@ -66,8 +63,8 @@ class Pages:
     name: ClassVar[str] = "pages"
     operations: ClassVar[int] = PAGES + WRITES
 
-    def pieces(self, seed: int) -> Iterator[Operations]:
-        """See `Workload.pieces`."""
+    def rows(self, seed: int) -> Iterator[Row]:
+        """See `Workload.rows`."""
         drawn = random.Random(seed)
         hot = PAGES // 5
         if self.load.startswith("zipf"):
@@ -78,10 +75,8 @@ class Pages:
                      for _ in range(WRITES)]
         else:
             later = [drawn.randrange(PAGES) for _ in range(WRITES)]
-        keys = array("i", [*range(PAGES), *later])
-        for start in range(0, len(keys), PIECE):
-            part = keys[start:start + PIECE]
-            yield Operations(kinds=bytes(len(part)), keys=part, sizes=1, times_ms=range(start, start + len(part)))
+        for time, key in enumerate(chain(range(PAGES), later)):
+            yield 0, key, 1, -1, time
 
 
 @attrs.frozen
@@ -97,22 +92,15 @@ class Requests:
     name: ClassVar[str] = "cloudphysics"
     operations: ClassVar[int] = 656_169
 
-    def pieces(self, seed: int) -> Iterator[Operations]:
-        """See `Workload.pieces`."""
+    def rows(self, seed: int) -> Iterator[Row]:
+        """See `Workload.rows`."""
         known: dict[int, int] = {}
-        keys, times = array("i"), array("q")
         with (gzip.open if self.path.endswith(".gz") else open)(self.path, "rt", newline="") as lines:
             writes = (row for row in csv.DictReader(lines) if row["op"] == "2a")
             for number, row in enumerate(writes, 1):
                 first, size = int(row["lbn"]) * 512, int(row["size"])
                 for page in range(first // 4_096, (first + max(size, 1) - 1) // 4_096 + 1):
-                    keys.append(known.setdefault(page, len(known)))
-                    times.append(number)
-                if len(keys) >= PIECE:
-                    yield Operations(kinds=bytes(len(keys)), keys=keys, sizes=1, times_ms=times)
-                    keys, times = array("i"), array("q")
-        if keys:
-            yield Operations(kinds=bytes(len(keys)), keys=keys, sizes=1, times_ms=times)
+                    yield 0, known.setdefault(page, len(known)), 1, -1, number
 
 
 def scheme(name: str, request: float) -> Placement:
@@ -136,11 +124,11 @@ def collected(workload: Workload, live: int, per_segment: int, victims: int, dea
     return found.write_amplification
 
 
-Row = tuple[str, float, Callable[[], float]]
+Compared = tuple[str, float, Callable[[], float]]
 """What is compared, what is published, and how ours is found."""
 
 
-def synthetic_rows() -> Iterator[Row]:
+def synthetic_rows() -> Iterator[Compared]:
     """Placement on synthetic loads."""
     for (load, prefers), published in SYNTHETIC.items():
         for name, value in zip(SCHEMES, published, strict=True):
@@ -149,7 +137,7 @@ def synthetic_rows() -> Iterator[Row]:
                        Pages(load), PAGES, 64, 8, 0.15, prefers, scheme(name, 1.0)))
 
 
-def trace_rows(path: str) -> Iterator[Row]:
+def trace_rows(path: str) -> Iterator[Compared]:
     """Placement, and segments that are closed after each collection, on the trace."""
     for (dead, size, prefers), published in TRACE.items():
         for name, value in zip(SCHEMES, published, strict=True):
@@ -173,7 +161,7 @@ def to_begin_with(prefers: Preference) -> Placement:
     return FADaC() if prefers == "dead share" else ByLifetime()
 
 
-def default_rows(path: str | None) -> Iterator[Row]:
+def default_rows(path: str | None) -> Iterator[Compared]:
     """The placement to begin with beside the best published scheme, as all loads take it, without a setting."""
     for (load, prefers), published in SYNTHETIC.items():
         yield (f"{load}.default.{_short(prefers)}", min(published), lambda load=load, prefers=prefers: collected(
@@ -184,7 +172,7 @@ def default_rows(path: str | None) -> Iterator[Row]:
                    Requests(path or ""), TRACE_PAGES, size, 16, dead, prefers, to_begin_with(prefers)))
 
 
-def fixed_rows() -> Iterator[Row]:
+def fixed_rows() -> Iterator[Compared]:
     """Logs of a fixed size, by the library's own policies in their own order."""
     shape = {"keys": PAGES, "writes": 300_000}
     loads: dict[str, Workload] = {"uniform": Uniform(**shape), "hot/cold 10/90": HotCold(**shape),

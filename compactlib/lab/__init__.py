@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         Bursts as Bursts,
         Expiring as Expiring,
         HotCold as HotCold,
-        Operations as Operations,
+        Row as Row,
         TtlMix as TtlMix,
         Uniform as Uniform,
         WithReads as WithReads,
@@ -51,5 +51,5 @@ else:
         "compactlib.lab.staging": "BranchModel",
         "compactlib.lab.trace": "CsvTrace LAYOUTS LogTrace ParquetTrace TraceLayout",
         "compactlib.lab.workloads":
-            "Arrivals Bursts Expiring HotCold Operations TtlMix Uniform WithReads Workload Zipf",
+            "Arrivals Bursts Expiring HotCold Row TtlMix Uniform WithReads Workload Zipf",
     })

@@ -8,9 +8,9 @@ A record is appended to the open segment of its class. It dies when it is replac
 compaction takes its segment, its death only lowers the segment's valid bytes. A compaction copies the valid records of
 its victims, in the order of the choice:
 
-* Without a placement, the log has one open segment. A compaction fills new segments, which get the first victims'
-  positions with the next generation, and closes them at its end: the names are those of a real store. With
-  `survivors`, a step fills its segments class by class.
+* Without a placement, the log has one open segment. A compaction fills new segments step by step, as a real store
+  does. They get the positions of the step's first victims, with the next generation. With `survivors`, a step fills
+  its segments class by class.
 * With a placement, the log has an open segment for each class, for the user's records and for survivors. It stays open
   until it is full. New segments are always the last of the log.
 """
@@ -24,7 +24,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, compress
-from operator import attrgetter, not_
+from operator import attrgetter, itemgetter, not_
 from typing import Any, Self
 
 import attrs
@@ -48,7 +48,7 @@ from compactlib.errors import InvalidInput
 from compactlib.lab.placement import NEVER, Contents, Placement, Placer, SurvivorPlacement, Victim, class_of
 from compactlib.lab.report import Measures
 from compactlib.lab.simulation import Simulation
-from compactlib.lab.workloads import DELETE, FOREVER, PUT, Operations, Workload
+from compactlib.lab.workloads import DELETE, FOREVER, PUT, Row, Workload
 
 MAX_SEGMENTS = 1 << 24
 MAX_ROUNDS = 10_000
@@ -75,8 +75,7 @@ class BlobLogModel:
         record_overhead_bytes: bytes of a record in addition to its content.
         tombstone_bytes: size of the record that a delete writes and that is never dropped; 0: a delete writes nothing.
         deleted_retention_seconds: the time from a delete to its effect.
-        swap_segments: segments that a compaction fills before it frees its sources; decides names, and with
-            `survivors` which records share a segment.
+        swap_segments: the most segments that one step of a compaction fills, at least 1. A step takes whole victims.
         min_free_segments: a new segment calls the policy if at most this number of segments is free, and again while
             that frees a segment; >= 0. `None`: 1, or with a placement the number of its classes.
         forecast_seconds: the length of the forecast of expiring bytes in the view; 0: no forecast.
@@ -102,7 +101,7 @@ class BlobLogModel:
     record_overhead_bytes: int = whole(0)
     tombstone_bytes: int = whole(0)
     deleted_retention_seconds: float = attrs.field(default=0.0, validator=is_seconds(most=_LONGEST_SECONDS))
-    swap_segments: int = whole(1, least=1)
+    swap_segments: int = whole(_MOST_OUTPUTS, least=1)
     min_free_segments: int | None = attrs.field(default=None, validator=is_whole(or_none=True))
     forecast_seconds: float = attrs.field(default=0.0, validator=is_seconds(most=_LONGEST_SECONDS))
     bucket_seconds: float = attrs.field(default=3600.0, validator=is_seconds(0.001, _LONGEST_SECONDS))
@@ -179,7 +178,6 @@ class BlobLogModel:
 
         Every sealed segment is eligible, as in a store with an empty journal (`journal_max_entries=0`). For a policy
         that reads a forecast, give `forecast_seconds`: a store's has seven days, by the hour.
-        Without `survivors`, names differ from the store's after a compaction that fills more than eight segments.
 
         Args:
             config: the store's.
@@ -190,7 +188,7 @@ class BlobLogModel:
         return cls(**{
             "capacity_bytes": config.capacity_bytes, "segment_bytes": config.segment_bytes,
             "record_overhead_bytes": overhead, "tombstone_bytes": overhead, "max_blob_bytes": config.max_blob_bytes,
-            "deleted_retention_seconds": config.deleted_retention_seconds, "swap_segments": _MOST_OUTPUTS, **more})
+            "deleted_retention_seconds": config.deleted_retention_seconds, **more})
 
     def start(self, policy: BlobPolicy, seed: int = 0) -> BlobLog:
         """Make an empty log."""
@@ -203,21 +201,20 @@ def _peak_of(workload: Workload, seed: int, overhead: int) -> tuple[int, int]:
     there: dict[int, tuple[int, int]] = {}
     ends: list[tuple[int, int]] = []
     live = peak = largest = 0
-    for piece in workload.pieces(seed):
-        for kind, key, size, life, time in piece.rows():
-            while ends and ends[0][0] < time:
-                end, expired = heappop(ends)
-                if expired in there and there[expired][1] == end:
-                    live -= there.pop(expired)[0]
-            if kind in (PUT, DELETE):
-                live -= there.pop(key, (0, 0))[0]
-            if kind == PUT:
-                until = NEVER if life == FOREVER else time + life
-                if until != NEVER:
-                    heappush(ends, (until, key))
-                there[key] = size + overhead, until
-                live += size + overhead
-                peak, largest = max(peak, live), max(largest, size + overhead)
+    for kind, key, size, life, time in workload.rows(seed):
+        while ends and ends[0][0] < time:
+            end, expired = heappop(ends)
+            if expired in there and there[expired][1] == end:
+                live -= there.pop(expired)[0]
+        if kind in (PUT, DELETE):
+            live -= there.pop(key, (0, 0))[0]
+        if kind == PUT:
+            until = NEVER if life == FOREVER else time + life
+            if until != NEVER:
+                heappush(ends, (until, key))
+            there[key] = size + overhead, until
+            live += size + overhead
+            peak, largest = max(peak, live), max(largest, size + overhead)
     return peak, largest
 
 
@@ -329,7 +326,7 @@ class BlobLog(Simulation):
 
     # ---------------------------------------------------------------------------------------------------- operations
 
-    def apply(self, piece: Operations) -> None:
+    def apply(self, rows: Sequence[Row]) -> None:
         """Make these operations.
 
         Raises:
@@ -339,10 +336,10 @@ class BlobLog(Simulation):
                                            self._is_watched)
         if not self._begun:
             self._begun = True
-            self.since = piece.times_ms[0]
-        self._know_keys(max(piece.keys) + 1)
+            self.since = rows[0][4]
+        self._know_keys(max(map(itemgetter(1), rows)) + 1)
         current, append, leave, user_bytes = self.current, self._append, self._leave, 0
-        for kind, key, size, life, at in piece.rows():
+        for kind, key, size, life, at in rows:
             if at != self.now_ms:
                 if is_watched:
                     self._ask_about_the_dead()
@@ -371,7 +368,7 @@ class BlobLog(Simulation):
             self._ask_about_the_dead()
         self.advance(self.now_ms)
         self.counts.user_bytes += user_bytes
-        self.counts.operations += len(piece)
+        self.counts.operations += len(rows)
 
     def _know_keys(self, keys: int) -> None:
         known = len(self.current)
@@ -674,10 +671,8 @@ class BlobLog(Simulation):
         done = _Copy(self)
         if self.placer is not None:
             done.by_placement(victims, self.placer)
-        elif self.model.survivors is not None:
-            done.by_survivors(victims, self.model.survivors)
         else:
-            done.in_turn(victims)
+            done.in_steps(victims)
         outputs = {} if self.placer is not None else {output.name.position: output for output in done.outputs}
         for segment in victims:
             index = self._index_of(segment.name)
@@ -725,18 +720,15 @@ class BlobLog(Simulation):
 
 
 class _Copy:
-    """One compaction; `rewrite` calls one of its three ways to place survivors."""
+    """One compaction; `rewrite` calls one of its two ways to place survivors."""
 
     def __init__(self, log: BlobLog) -> None:
         self.outputs: list[Segment] = []
         self.copied_bytes = self.read_bytes = self.reclaimed_bytes = 0
         self.waited = 0.0
         self._log = log
-        # The outputs of this cycle, at most `swap_segments`, and the victims whose positions they may take.
-        self._in_cycle: list[Segment] = []
-        self._sources: list[SegmentName] = []
 
-    def _sort_out(self, source: Segment) -> array[int]:
+    def _sort_out(self, source: Segment) -> Sequence[int]:
         """Count a source, drop its dead records, and return the others."""
         log, members, dead = self._log, source.members, source.dead
         self.reclaimed_bytes += dead
@@ -758,42 +750,80 @@ class _Copy:
             log.contents.records -= len(dropped)
         return array("i", compress(members, alive))
 
-    def _put(self, output: Segment, records: Sequence[int], size: int) -> None:
-        place = self._log.place
+    # --------------------------------------------------------------------------------------------- in a store's steps
+
+    def in_steps(self, victims: Sequence[Segment]) -> None:
+        """Copy as many whole victims in a step as its outputs take. A last output with room is a source of the next
+        step.
+        """
+        log, room, most = self._log, self._log.model.room_bytes, self._log.model.swap_segments
+        waiting, carried = list(victims), list[Segment]()
+        while waiting:
+            budgeted = most * room - sum(each.valid for each in carried)
+            count = max(1, bisect_right(list(accumulate(each.valid for each in waiting)), budgeted))
+            while len(filled := self._filled([*carried, *waiting[:count]])) > most:
+                if count > 1:
+                    count = max(1, min(count - 1, count * most // len(filled)))
+                else:
+                    carried = []
+            sources = [*carried, *waiting[:count]]
+            for source in sources:
+                self._sort_out(source)
+            generation = 1 + max(source.name.generation for source in sources)
+            made = [log._new_segment(SegmentName(source.name.position, generation))
+                    for source, _ in zip(sources, filled, strict=False)]
+            for output, records in zip(made, filled, strict=True):
+                self._put(output, records)
+            self.outputs = [output for output in self.outputs if output not in carried] + made
+            log._release(carried)
+            waiting, carried = waiting[count:], made[-1:]
+            if carried and carried[0].used == room:
+                carried = []
+
+    def _put(self, output: Segment, records: Sequence[int]) -> None:
+        log, place = self._log, self._log.place
         for record in records:
             place[record] = output
         output.members.extend(records)
-        output.used += size
-        output.newest = max(output.newest, *map(self._log.written.__getitem__, records))
+        output.used = sum(map(log.size.__getitem__, records))
+        output.newest = max(map(log.written.__getitem__, records))
 
-    def _end_cycle(self) -> None:
-        if self._in_cycle:
-            generation = 1 + max(name.generation for name in self._sources)
-            for output, source in zip(self._in_cycle, self._sources, strict=False):
-                output.name = SegmentName(source.position, generation)
-        self.outputs += self._in_cycle
-        self._in_cycle, self._sources = [], []
+    def _filled(self, sources: Sequence[Segment]) -> list[Sequence[int]]:
+        """Return the records of each new segment, in log order; with `survivors` class by class, unless log order
+        takes fewer segments.
+        """
+        log, survivors = self._log, self._log.model.survivors
+        kept = array("i", [record for source in sources for record in source.members if log.place[record] is source])
+        plain = self._packed(kept)
+        if survivors is None:
+            return plain
+        classes: dict[int, int] = {}
+        for record in kept:
+            source = log.place[record]
+            assert source is not None
+            classes[record] = class_of(survivors, Survivor(
+                log.written[record], log.until[record], log.size[record], source.name.generation,
+                self._earlier_ms(record), log.now_ms))
+        by_class = self._packed(sorted(kept, key=classes.__getitem__))
+        return by_class if len(by_class) <= len(plain) else plain
 
-    # ---------------------------------------------------------------------------------------- one open segment, in turn
-
-    def in_turn(self, victims: Sequence[Segment]) -> None:
-        """Fill one segment after the other, in the order of the victims."""
+    def _earlier_ms(self, record: int) -> Sequence[int]:
+        """Return the times of the older records of its key, the newest first."""
         log = self._log
-        for victim in victims:
-            kept, done = self._sort_out(victim), 0
-            sizes = list(map(log.size.__getitem__, kept))
-            while done < len(kept):
-                if not self._in_cycle or not (count := bisect_right(
-                        ends := list(accumulate(sizes[done:])), log.model.room_bytes - self._in_cycle[-1].used)):
-                    if len(self._in_cycle) == log.model.swap_segments:
-                        self._end_cycle()
-                    # `_end_cycle` names it.
-                    self._in_cycle.append(log._new_segment(FIRST_SEGMENT))
-                    continue
-                self._put(self._in_cycle[-1], kept[done:done + count], ends[count - 1])
-                done += count
-            self._sources.append(victim.name)
-        self._end_cycle()
+        if log._of_key is None:
+            return ()
+        records = log._of_key[log.key[record]]
+        return [log.written[each] for each in reversed(records[:records.index(record)])]
+
+    def _packed(self, records: Sequence[int]) -> list[Sequence[int]]:
+        """Fill one segment after the other."""
+        ends = list(accumulate(map(self._log.size.__getitem__, records), initial=0))
+        outputs, start = list[Sequence[int]](), 0
+        while start < len(records):
+            stop = bisect_right(ends, ends[start] + self._log.model.room_bytes) - 1
+            outputs.append(records[start:stop])
+            start = stop
+        return outputs
 
     # ------------------------------------------------------------------------------------ an open segment of each class
 
@@ -823,65 +853,3 @@ class _Copy:
                 output.newest = max(output.newest, log.now_ms if log.model.copies_renew else log.written[record])
                 if output.used + size > room:
                     log._close(output.placed)
-
-    # -------------------------------------------------------------------------------------- survivors, class by class
-
-    def by_survivors(self, victims: Sequence[Segment], survivors: SurvivorPlacement) -> None:
-        """Copy class by class in a store's steps: as many whole sources as fit. A last output with room is a source of
-        the next step.
-        """
-        log, room, most = self._log, self._log.model.room_bytes, self._log.model.swap_segments
-        waiting, carried = list(victims), list[Segment]()
-        while waiting:
-            budgeted = most * room - sum(each.valid for each in carried)
-            count = max(1, bisect_right(list(accumulate(each.valid for each in waiting)), budgeted))
-            while len(outputs := self._by_class([*carried, *waiting[:count]], survivors)) > most:
-                if count > 1:
-                    count = max(1, min(count - 1, count * most // len(outputs)))
-                else:
-                    carried = []
-            sources: list[Segment] = [*carried, *waiting[:count]]
-            self._sources = [source.name for source in sources]
-            for source in sources:
-                self._sort_out(source)
-            self._in_cycle = [log._new_segment(FIRST_SEGMENT) for _ in outputs]
-            for output, kept in zip(self._in_cycle, outputs, strict=True):
-                self._put(output, kept, sum(map(log.size.__getitem__, kept)))
-            self.outputs = [output for output in self.outputs if output not in carried]
-            log._release(carried)
-            self._end_cycle()
-            waiting, carried = waiting[count:], self.outputs[-1:] if outputs else []
-            if carried and carried[0].used == room:
-                carried = []
-
-    def _by_class(self, sources: Sequence[Segment], survivors: SurvivorPlacement) -> list[list[int]]:
-        """Return the records of each new segment: class by class, unless log order takes fewer segments."""
-        log, kept, classes = self._log, list[int](), dict[int, int]()
-        for source in sources:
-            for record in source.members:
-                if log.place[record] is source:
-                    kept.append(record)
-                    classes[record] = class_of(survivors, Survivor(
-                        log.written[record], log.until[record], log.size[record], source.name.generation,
-                        self._earlier_ms(record), log.now_ms))
-        plain, by_class = self._packed(kept), self._packed(sorted(kept, key=classes.__getitem__))
-        return by_class if len(by_class) <= len(plain) else plain
-
-    def _earlier_ms(self, record: int) -> Sequence[int]:
-        """Return the times of the older records of its key, the newest first."""
-        log = self._log
-        if log._of_key is None:
-            return ()
-        records = log._of_key[log.key[record]]
-        return [log.written[each] for each in reversed(records[:records.index(record)])]
-
-    def _packed(self, kept: Iterable[int]) -> list[list[int]]:
-        """Fill one segment after the other."""
-        left, outputs = 0, list[list[int]]()
-        for record in kept:
-            if (size := self._log.size[record]) > left:
-                outputs.append([])
-                left = self._log.model.room_bytes
-            left -= size
-            outputs[-1].append(record)
-        return outputs

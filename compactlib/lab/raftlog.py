@@ -9,13 +9,14 @@ After each snapshot the segments without live entries are dropped, and after som
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 import attrs
 
 from compactlib._arguments import is_whole
 from compactlib.clock import ManualClock
 from compactlib.lab.simulation import Simulation
-from compactlib.lab.workloads import DELETE, READ, Operations
+from compactlib.lab.workloads import DELETE, READ, Row
 from compactlib.raftlog import DropDead, LogPlan, LogPolicy, LogView, SegmentLimits
 from compactlib.raftlog.policy import (
     INDEX_RECORD_BYTES,
@@ -125,14 +126,14 @@ class RaftLogSimulation(Simulation):
         self._clock = ManualClock()
         self._cadence: MajorCadence | None = None
 
-    def apply(self, piece: Operations) -> None:
+    def apply(self, rows: Sequence[Row]) -> None:
         """Append these operations; take snapshots and compact when due."""
         model, counts = self._model, self.counts
         if model.trigger is not None and self._cadence is None:
-            self._clock.set_now(piece.times_ms[0] / 1000)
+            self._clock.set_now(rows[0][4] / 1000)
             self._cadence = MajorCadence(model.trigger, self._clock)
-        counts.operations += len(piece)
-        for kind, key, size, _, at in piece.rows():
+        counts.operations += len(rows)
+        for kind, key, size, _, at in rows:
             self.now_ms = at
             if kind == READ:
                 counts.reads += 1

@@ -9,7 +9,7 @@ expired, and is refused by its token; a failing job is reported as failed, and a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import attrs
@@ -19,7 +19,7 @@ from compactlib.commandlog import Command
 from compactlib.errors import InvalidInput
 from compactlib.lab.report import Measures
 from compactlib.lab.simulation import Simulation
-from compactlib.lab.workloads import PUT, Operations
+from compactlib.lab.workloads import PUT, Row
 from compactlib.scheduler import (
     AddBlocks,
     AssignmentPolicy,
@@ -123,20 +123,20 @@ class SchedulerSimulation(Simulation):
         # A heap of the next poll of each worker and the next tick: (time, worker).
         self._next: list[tuple[float, int]] = []
 
-    def apply(self, piece: Operations) -> None:
+    def apply(self, rows: Sequence[Row]) -> None:
         """Add these blocks, each at its time; carry out the polls and ticks in between."""
         if not self._began:
             self._began = True
-            start, model = piece.times_ms[0] / 1000, self._model
+            start, model = rows[0][4] / 1000, self._model
             self._next = [(start + worker * model.poll_seconds / model.workers, worker)
                           for worker in range(model.workers)]
             heapq.heappush(self._next, (start + _TICK_SECONDS, _TICK))
-        for kind, key, size, _, at in piece.rows():
+        for kind, key, size, _, at in rows:
             if kind == PUT:
                 self._work_until(at / 1000)
                 self.now_ms = at
                 self._arrive(key, size, at / 1000)
-        self.counts.operations += len(piece)
+        self.counts.operations += len(rows)
 
     def finish(self) -> None:
         """Continue until no block waits for a first job, no worker is busy and no dead block is left."""

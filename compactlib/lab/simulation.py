@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from compactlib.lab.report import Measures, Report
-from compactlib.lab.workloads import Operations, Workload
+from compactlib.lab.workloads import PIECE, Row, Workload
 from compactlib.observer import Observer, Observers
 from compactlib.report import PolicyRecord
 
@@ -45,7 +47,7 @@ class Simulation(ABC):
         self.now_ms: int = 0
 
     @abstractmethod
-    def apply(self, piece: Operations) -> None:
+    def apply(self, rows: Sequence[Row]) -> None:
         """Make these operations; call the policy when it is due, and carry out its choice."""
 
     def advance(self, now_ms: int) -> None:
@@ -115,13 +117,13 @@ def replay(workload: Workload, policy: Any, model: Model, *, seed: int = 0,
     simulation = model.start(copy.deepcopy(policy), seed)
     observers, intervals, done = Observers(observer), list[Measures](), 0
     length = workload.operations // INTERVALS
-    for piece in workload.pieces(seed):
-        if not len(piece):
-            continue
+    operations = workload.rows(seed)
+    # At least five pieces an interval.
+    while rows := list(islice(operations, min(length // 5 + 1, PIECE) if length else PIECE)):
         if not done:
-            simulation.counts.start = piece.times_ms[0] / 1000
-        simulation.apply(piece)
-        done += len(piece)
+            simulation.counts.start = rows[0][4] / 1000
+        simulation.apply(rows)
+        done += len(rows)
         observers.event("progress", work=f"replay {workload.name} against {policy.name}", done=done,
                         total=max(workload.operations, done), unit="operations")
         if simulation.counts.operations >= length:

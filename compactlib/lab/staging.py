@@ -11,6 +11,8 @@ tombstones, and entries of the base that a staged entry hides. A value that repl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 from sortedcontainers import SortedSet
 
@@ -18,7 +20,7 @@ from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import ManualClock
 from compactlib.lab.report import Measures
 from compactlib.lab.simulation import Simulation
-from compactlib.lab.workloads import DELETE, PUT, Operations
+from compactlib.lab.workloads import DELETE, PUT, Row
 from compactlib.staging import CompactionSensor
 from compactlib.staging.policy import BranchRecord, SensePolicy, StagingToken
 
@@ -85,11 +87,11 @@ class BranchSimulation(Simulation):
         self._staged_bytes = self._hidden_bytes = 0
         self._reasons: list[str] = []
 
-    def apply(self, piece: Operations) -> None:
+    def apply(self, rows: Sequence[Row]) -> None:
         """Make these operations; compact when the sensor triggers."""
         counts = self.counts
-        counts.operations += len(piece)
-        for kind, key, size, _, at in piece.rows():
+        counts.operations += len(rows)
+        for kind, key, size, _, at in rows:
             self.now_ms = at
             if kind == PUT:
                 self._stage(key, size)

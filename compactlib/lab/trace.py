@@ -32,10 +32,8 @@ import gzip
 import math
 import os
 import zlib
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import IO, Any, ClassVar, Protocol, TypeAlias
 
 import attrs
@@ -51,7 +49,7 @@ from compactlib.lab.workloads import (
     PIECE,
     PUT,
     READ,
-    Operations,
+    Row,
 )
 from compactlib.raftlog import Entry
 
@@ -167,7 +165,7 @@ LAYOUTS: Mapping[str, TraceLayout] = {layout.name: layout for layout in (
 
 @attrs.frozen
 class CsvTrace:
-    """A trace in CSV, plain or `.gz`. Memory: the keys, and one piece.
+    """A trace in CSV, plain or `.gz`. Memory: the keys, and the requests of one tick.
 
     Attributes:
         path: of the file.
@@ -187,9 +185,9 @@ class CsvTrace:
         """The name of the layout."""
         return self.layout.name
 
-    def pieces(self, seed: int) -> Iterator[Operations]:
+    def rows(self, seed: int) -> Iterator[Row]:
         """Yield the operations; the seed is ignored."""
-        return _pieces_of(_requests(self.path, self.layout, self._rows()), self.layout.tick_seconds)
+        return _spread(_requests(self.path, self.layout, self._rows()), self.layout.tick_seconds)
 
     def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         with _opened(self.path) as lines:
@@ -260,9 +258,9 @@ class LogTrace:
     name: ClassVar[str] = "raft_log"
     operations: ClassVar[int] = 0
 
-    def pieces(self, seed: int) -> Iterator[Operations]:
+    def rows(self, seed: int) -> Iterator[Row]:
         """Yield the operations; the seed is ignored."""
-        return _pieces_of(self._request(number, entry) for number, entry in enumerate(self.reader.entries()))
+        return _spread(self._request(number, entry) for number, entry in enumerate(self.reader.entries()))
 
     def _request(self, number: int, entry: Entry) -> _Request:
         own = f"\0{entry.index}"
@@ -316,46 +314,21 @@ def _requests(path: str, layout: TraceLayout, rows: Iterator[tuple[int, Mapping[
         yield kind, keys, size, life_ms, int(before)
 
 
-def _pieces_of(requests: Iterable[_Request], tick_seconds: float = 0.0) -> Iterator[Operations]:
-    """Cut requests, in order of time, into pieces; requests with equal times are spread over the tick.
-
-    Memory: the keys, a piece, and the requests with one time.
-    """
+def _spread(requests: Iterable[_Request], tick_seconds: float = 0.0) -> Iterator[Row]:
+    """Yield the operations of requests; requests with equal times are spread evenly over the tick."""
     known: dict[str, int] = {}
-    kinds, numbers = bytearray(), array("i")
-    sizes, lives, times, starts = array("q"), array("q"), array("q"), array("q")
-    tick_ms, settled = round(tick_seconds * 1000), 0
+    tick_ms, equal = round(tick_seconds * 1000), list[_Request]()
 
-    def settle(next_ms: int) -> None:
-        # Called when all requests with the latest time have been read.
-        nonlocal settled
-        span = min(tick_ms, next_ms - times[-1])
-        for number, (first, end) in enumerate(pairwise((*starts, len(times)))):
-            times[first:end] = array("q", (times[first] + number * span // len(starts),)) * (end - first)
-        settled = len(times)
-        del starts[:]
+    def operations(next_ms: int) -> Iterator[Row]:
+        for number, (kind, keys, size, life_ms, time_ms) in enumerate(equal):
+            at_ms = time_ms + number * min(tick_ms, next_ms - time_ms) // len(equal)
+            for key in keys:
+                yield kind, known.setdefault(key, len(known)), size, life_ms, at_ms
 
-    def take() -> Operations:
-        nonlocal settled
-        end, settled = settled, 0
-        made = Operations(kinds=bytes(kinds[:end]), keys=numbers[:end], sizes=sizes[:end], lives_ms=lives[:end],
-                          times_ms=times[:end])
-        for column in (kinds, numbers, sizes, lives, times):
-            del column[:end]
-        return made
-
-    for kind, keys, size, life_ms, time_ms in requests:
-        if starts and time_ms != times[-1]:
-            settle(time_ms)
-            if settled >= PIECE:
-                yield take()
-        starts.append(len(times))
-        for key in keys:
-            kinds.append(kind)
-            numbers.append(known.setdefault(key, len(known)))
-            sizes.append(size)
-            lives.append(life_ms)
-            times.append(time_ms)
-    if times:
-        settle(times[-1] + tick_ms)
-        yield take()
+    for request in requests:
+        if equal and request[4] != equal[0][4]:
+            yield from operations(request[4])
+            equal.clear()
+        equal.append(request)
+    if equal:
+        yield from operations(equal[0][4] + tick_ms)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workloads: operations drawn from a seed. Equal settings and seeds give equal operations.
 
-A host's workload is a frozen class with `name`, `operations` and `pieces(seed)`, a generator of `Operations`.
+A host's workload is a frozen class with `name`, `operations` and `rows(seed)`, a generator of operations (`Row`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, repeat
 from random import Random
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 
@@ -26,42 +26,22 @@ FOREVER = -1
 MAX_KEYS = (1 << 31) - 1
 MAX_RECORD_BYTES = (1 << 32) - 1
 PIECE = 8_192
-"""Operations in a piece of a workload."""
+"""The number of keys that are drawn at once."""
 _MOST_BYTES = MAX_RECORD_BYTES // 2
 _LONGEST_SECONDS = (1 << 53) / 1000
 
 
-@attrs.frozen(eq=False, kw_only=True)
-class Operations:
-    """A piece of a workload, in columns and in order of time.
+Row: TypeAlias = tuple[int, int, int, int, int]
+"""An operation: kind, key, size, life and time.
 
-    Attributes:
-        kinds: 0 to put, 1 to delete, 2 to read. A put of an existing key replaces its record.
-        keys: small numbers from 0 on.
-        sizes: bytes of content of each put or read; one number if all are equal.
-        lives_ms: time to live of each put in milliseconds, -1 without; one number if all are equal.
-        times_ms: the time of each, milliseconds since the epoch, ascending.
-    """
-
-    kinds: bytes
-    keys: Sequence[int]
-    sizes: Sequence[int] | int
-    lives_ms: Sequence[int] | int = FOREVER
-    times_ms: Sequence[int]
-
-    def __len__(self) -> int:
-        return len(self.kinds)
-
-    def rows(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """Iterate over (kind, key, size, life, time) of each operation."""
-        count = len(self.kinds)
-        sizes = (self.sizes,) * count if isinstance(self.sizes, int) else self.sizes
-        lives = (self.lives_ms,) * count if isinstance(self.lives_ms, int) else self.lives_ms
-        return zip(self.kinds, self.keys, sizes, lives, self.times_ms, strict=True)
+The kind is 0 to put, 1 to delete, 2 to read; a put of an existing key replaces its record. Keys are small numbers from
+0 on. The size is bytes of content of a put or a read. The life is a put's time to live in milliseconds, -1 without. The
+time is in milliseconds since the epoch, and never descends.
+"""
 
 
 class Workload(Protocol):
-    """Operations on a store; a picklable value, so that an executor can replay it."""
+    """Operations on a store; a picklable value, so that other processes can replay it."""
 
     @property
     def name(self) -> str:
@@ -71,8 +51,8 @@ class Workload(Protocol):
     def operations(self) -> int:
         """The number of operations; 0 if unknown before they are read."""
 
-    def pieces(self, seed: int) -> Iterator[Operations]:
-        """Yield the operations in order of time, some thousands at once; equal for equal seeds."""
+    def rows(self, seed: int) -> Iterator[Row]:
+        """Yield the operations in order of time; equal for equal seeds."""
 
 
 def _whole(default: Any = attrs.NOTHING, *, least: int = 1) -> Any:
@@ -126,35 +106,34 @@ class Synthetic(ABC):
         """The number of operations."""
         return self.keys + self.writes
 
-    def pieces(self, seed: int) -> Iterator[Operations]:
-        """Yield the operations, `PIECE` at once."""
+    def rows(self, seed: int) -> Iterator[Row]:
+        """Yield the operations."""
         random = Random(seed)
         for start in range(0, self.keys, PIECE):
-            yield self.put(array("i", range(start, min(start + PIECE, self.keys))), start, random)
+            yield from self.put(range(start, min(start + PIECE, self.keys)), start, random)
         yield from self.later(random)
 
-    def later(self, random: Random) -> Iterator[Operations]:
+    def later(self, random: Random) -> Iterator[Row]:
         """Yield the operations after the first write of each key."""
         draw = self.sampler(random)
         for start in range(0, self.writes, PIECE):
-            yield self.put(draw(min(PIECE, self.writes - start)), self.keys + start, random)
+            yield from self.put(draw(min(PIECE, self.writes - start)), self.keys + start, random)
 
     @abstractmethod
     def sampler(self, random: Random) -> _Draw:
         """Return a function that draws a number of keys."""
 
-    def put(self, keys: array[int], place: int, random: Random) -> Operations:
-        """Make puts of these keys; the first is operation number `place`."""
-        sizes: array[int] | int = self.record_bytes
+    def put(self, keys: Sequence[int], place: int, random: Random) -> Iterator[Row]:
+        """Return puts of these keys; the first is operation number `place`."""
+        sizes: Iterable[int] = repeat(self.record_bytes)
         if self.spread:
             low, high = self.record_bytes * (1 - self.spread), self.record_bytes * (1 + self.spread)
-            sizes = array("q", [max(round(random.uniform(low, high)), 1) for _ in keys])
-        return Operations(kinds=bytes(len(keys)), keys=keys, sizes=sizes, lives_ms=self.lives(len(keys), random),
-                          times_ms=self.times(place, len(keys)))
+            sizes = [max(round(random.uniform(low, high)), 1) for _ in keys]
+        return zip(repeat(PUT), keys, sizes, self.lives(len(keys), random), self.times(place, len(keys)), strict=False)
 
-    def lives(self, count: int, random: Random) -> array[int] | int:
+    def lives(self, count: int, random: Random) -> Iterable[int]:
         """Draw times to live of `count` records, milliseconds."""
-        return FOREVER
+        return repeat(FOREVER)
 
     def times(self, place: int, count: int) -> Sequence[int]:
         """Return the times of `count` operations, milliseconds."""
@@ -162,7 +141,7 @@ class Synthetic(ABC):
         if self.per_second == 1_000:
             return range(first + place, first + place + count)
         step = 1_000 / self.per_second
-        return array("q", [first + int(number * step) for number in range(place, place + count)])
+        return [first + int(number * step) for number in range(place, place + count)]
 
     def __str__(self) -> str:
         changed = [f"{field.name}={getattr(self, field.name)}" for field in attrs.fields(type(self))
@@ -270,10 +249,10 @@ class TtlMix(Uniform):
             raise InvalidInput(f"lives_seconds is {self.lives_seconds}; give shares of at least 0 that add up to "
                                f"at most 1, each with a time above 0")
 
-    def lives(self, count: int, random: Random) -> array[int]:
+    def lives(self, count: int, random: Random) -> list[int]:
         shares = [share for share, _ in self.lives_seconds]
         lives = [round(life * 1000) for _, life in self.lives_seconds]
-        return array("q", random.choices([*lives, FOREVER], weights=[*shares, max(1 - sum(shares), 0.0)], k=count))
+        return random.choices([*lives, FOREVER], weights=[*shares, max(1 - sum(shares), 0.0)], k=count)
 
 
 @attrs.frozen(kw_only=True)
@@ -311,19 +290,18 @@ class Expiring(Zipf):
                                f"{self.shortest_seconds} to {self.longest_seconds} seconds; give at most one container "
                                f"a key, and shortest_seconds of at most longest_seconds")
 
-    def pieces(self, seed: int) -> Iterator[Operations]:
+    def rows(self, seed: int) -> Iterator[Row]:
         random = Random(f"{seed} lives")
         expire = round(self.share * self.containers)
         own = [self._drawn(random) if number < expire else None for number in range(self.containers)]
         random.shuffle(own)
-        for piece in super().pieces(seed):
+        for kind, key, size, _, time in super().rows(seed):
             if self.by_container:
-                given = [own[key * self.containers // self.keys] for key in piece.keys]
-                lives = [FOREVER if life is None else round(life * (500 + 1_000 * random.random())) for life in given]
+                given = own[key * self.containers // self.keys]
+                life = FOREVER if given is None else round(given * (500 + 1_000 * random.random()))
             else:
-                lives = [round(1_000 * self._drawn(random)) if random.random() < self.share else FOREVER
-                         for _ in piece.keys]
-            yield attrs.evolve(piece, lives_ms=array("q", lives))
+                life = round(1_000 * self._drawn(random)) if random.random() < self.share else FOREVER
+            yield kind, key, size, life, time
 
     def _drawn(self, random: Random) -> float:
         return self.shortest_seconds * math.pow(self.longest_seconds / self.shortest_seconds, random.random())
@@ -355,22 +333,18 @@ class Bursts(Uniform):
     def operations(self) -> int:
         return self.keys + self.writes + self.writes // self.every * self.burst_keys
 
-    def later(self, random: Random) -> Iterator[Operations]:
+    def later(self, random: Random) -> Iterator[Row]:
         draw = self.sampler(random)
         place, left, until_burst = self.keys, self.writes, self.every
         while left:
             count = min(PIECE, left, until_burst)
-            yield self.put(draw(count), place, random)
+            yield from self.put(draw(count), place, random)
             place, left, until_burst = place + count, left - count, until_burst - count
             if not until_burst:
                 first = random.randrange(self.keys)
-                deleted = array("i", [(first + number) % self.keys for number in range(self.burst_keys)])
-                for start in range(0, self.burst_keys, PIECE):
-                    keys = deleted[start:start + PIECE]
-                    yield Operations(kinds=bytes([DELETE]) * len(keys), keys=keys, sizes=0,
-                                     times_ms=self.times(place, len(keys)))
-                    place += len(keys)
-                until_burst = self.every
+                for number, time in enumerate(self.times(place, self.burst_keys), first):
+                    yield DELETE, number % self.keys, 0, FOREVER, time
+                place, until_burst = place + self.burst_keys, self.every
 
 
 @attrs.frozen(kw_only=True)
@@ -402,24 +376,17 @@ class WithReads:
         """The approximate number of operations."""
         return round(self.of.operations / (1 - self.reads))
 
-    def pieces(self, seed: int) -> Iterator[Operations]:
-        """Yield the pieces of the inner workload, with reads."""
+    def rows(self, seed: int) -> Iterator[Row]:
+        """Yield the operations of the inner workload, with reads."""
         random = Random(f"{seed} reads")
         keys, due, share = 0, 0.0, self.reads / (1 - self.reads)
-        for piece in self.of.pieces(seed):
-            if not len(piece):
-                continue
-            rows: list[tuple[int, int, int, int, int]] = []
-            for row in piece.rows():
-                rows.append(row)
-                keys = max(keys, row[1] + 1)
-                due += share
-                while due >= 1:
-                    due -= 1
-                    rows.append((READ, int(random.random() * keys), 1, FOREVER, row[4]))
-            kinds, numbers, sizes, lives, times = zip(*rows, strict=True)
-            yield Operations(kinds=bytes(kinds), keys=array("i", numbers), sizes=array("q", sizes),
-                             lives_ms=array("q", lives), times_ms=array("q", times))
+        for row in self.of.rows(seed):
+            yield row
+            keys = max(keys, row[1] + 1)
+            due += share
+            while due >= 1:
+                due -= 1
+                yield READ, int(random.random() * keys), 1, FOREVER, row[4]
 
     def __str__(self) -> str:
         return f"{self.of} with {self.reads:.0%} reads"
@@ -451,15 +418,10 @@ class Arrivals:
         """The number of blocks."""
         return self.blocks
 
-    def pieces(self, seed: int) -> Iterator[Operations]:
-        """Yield the puts of the blocks, a hundredth at once."""
-        random, at, piece = Random(seed), 0.0, max(self.blocks // 100, 1)
-        for start in range(0, self.blocks, piece):
-            times, sizes = array("q"), array("q")
-            for number in range(start, min(start + piece, self.blocks)):
-                if number % self.burst == 0:
-                    at += random.expovariate(self.per_second / self.burst)
-                times.append(round(at * 1000))
-                sizes.append(max(round(random.uniform(0.5, 1.5) * self.block_bytes), 1))
-            yield Operations(kinds=bytes(len(times)), keys=range(start, start + len(times)), sizes=sizes,
-                             times_ms=times)
+    def rows(self, seed: int) -> Iterator[Row]:
+        """Yield the puts of the blocks."""
+        random, at = Random(seed), 0.0
+        for number in range(self.blocks):
+            if number % self.burst == 0:
+                at += random.expovariate(self.per_second / self.burst)
+            yield PUT, number, max(round(random.uniform(0.5, 1.5) * self.block_bytes), 1), FOREVER, round(at * 1000)

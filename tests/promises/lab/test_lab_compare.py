@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import attrs
@@ -12,7 +12,6 @@ import pytest
 
 from compactlib.blobstore import BlobChoice, BlobView, Greedy, StatsBased
 from compactlib.errors import TaskFailed
-from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.lab import (
     Arrivals,
     BlobLogModel,
@@ -47,12 +46,12 @@ KINDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_cores_give_the_results_of_one_and_leave_no_file(kind: str, tmp_path: Path) -> None:
+def test_all_cores_give_the_results_of_one(kind: str) -> None:
     observer = RecordingObserver()
     here = compare(*KINDS[kind], seeds=(1, 2), observer=observer)
-    there = compare(*KINDS[kind], seeds=(1, 2), executor=ProcessExecutor(2), folder=tmp_path)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        there = compare(*KINDS[kind], seeds=(1, 2), mapper=pool.map)
     assert there.reports == here.reports
-    assert list(tmp_path.iterdir()) == []
     count = len(here.experiments)
     assert ("experiments", count, count) in [(each.work, each.done, each.total) for each in observer.progresses]
 
@@ -93,10 +92,11 @@ class Raising:
         raise ZeroDivisionError("the policy's bug")
 
 
-def test_a_replay_that_fails_keeps_nothing_of_the_others(tmp_path: Path) -> None:
+def test_a_replay_that_fails_keeps_nothing_of_the_others() -> None:
     workload, model, good = Uniform(keys=200, writes=400), BlobLogModel.of_slots(20, 16), Greedy(min_used_fraction=0.0)
-    for found in (compare([good, Raising()], [workload], model),
-                  compare([good, Raising()], [workload], model, executor=LocalExecutor(workers=2), folder=tmp_path)):
+    with ThreadPoolExecutor(2) as pool:
+        tables = [compare([good, Raising()], [workload], model, mapper=mapper) for mapper in (map, pool.map)]
+    for found in tables:
         [error], [report] = found.failures, found.reports
         assert "the policy's bug" in str(error)
         assert report == replay(workload, good, model)
@@ -106,16 +106,3 @@ def test_a_replay_that_fails_keeps_nothing_of_the_others(tmp_path: Path) -> None
         assert "1 failed" in str(found)
     with pytest.raises(TaskFailed, match="the policy's bug"):
         compare([Raising()], [workload], model)
-
-
-class Forgetful:
-    """An executor that passes over the first task."""
-
-    def run(self, tasks: Iterable[Any], **more: Any) -> Iterator[Any]:
-        return LocalExecutor().run(list(tasks)[1:], **more)
-
-
-def test_an_executor_that_forgets_an_experiment_is_named() -> None:
-    table = compare(*BLOBS, executor=Forgetful())
-    assert "gave no outcome for the task 'experiment 00000'" in str(table.failures[0])
-    assert len(table.reports) == 3

@@ -17,8 +17,8 @@ from compactlib.lab import (
     Bursts,
     Expiring,
     HotCold,
-    Operations,
     RaftLogModel,
+    Row,
     SchedulerModel,
     TtlMix,
     Uniform,
@@ -41,14 +41,14 @@ CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=10, max_age_seconds=30),
 BLOCKS = Arrivals(blocks=200)
 
 
-def one(kind: int, key: int, size: int = 1, life: int = FOREVER, at: int = 0) -> Operations:
-    return Operations(kinds=bytes([kind]), keys=[key], sizes=[size], lives_ms=[life], times_ms=[at])
+def one(kind: int, key: int, size: int = 1, life: int = FOREVER, at: int = 0) -> Row:
+    return kind, key, size, life, at
 
 
-def log_of(model: BlobLogModel, *pieces: Operations, policy: Any = GREEDY) -> Any:
+def log_of(model: BlobLogModel, *rows: Row, policy: Any = GREEDY) -> Any:
     log = model.start(policy)
-    for piece in pieces:
-        log.apply(piece)
+    for row in rows:
+        log.apply([row])
     return log
 
 
@@ -77,7 +77,7 @@ def test_replay_repeats_and_its_intervals_add_up(workload: Any, policy: Any, mod
 
 
 def test_bytes_written_copied_and_reclaimed_add_up() -> None:
-    log = log_of(MODEL, *HotCold(keys=700, writes=5_000).pieces(1))
+    log = log_of(MODEL, *HotCold(keys=700, writes=5_000).rows(1))
     total = log.cut()
     assert (total.user_bytes, total.live_bytes) == (5_700, 700)
     assert log.record_bytes == total.user_bytes - total.reclaimed_bytes
@@ -173,7 +173,7 @@ def test_reads_are_counted_and_change_nothing() -> None:
     log = log_of(MODEL, one(PUT, 1))
     log.advance(5)
     before = log.view()
-    log.apply(one(READ, 1, at=5))
+    log.apply([one(READ, 1, at=5)])
     assert (log.view(), log.cut().reads) == (before, 1)
 
 

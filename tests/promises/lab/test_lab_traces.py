@@ -21,7 +21,7 @@ ROWS = [(0, 0, 20, -1, 0), (0, 1, 30, 60_000, 500), (2, 0, 20, -1, 1_000), (1, 1
 
 
 def rows(trace: CsvTrace) -> list[tuple[int, int, int, int, int]]:
-    return [row for piece in trace.pieces(0) for row in piece.rows()]
+    return list(trace.rows(0))
 
 
 def published(path: Path, layout: str, **changes: Any) -> CsvTrace:
@@ -49,12 +49,12 @@ def test_a_parquet_trace_holds_the_same_operations(tmp_path: Path) -> None:
                            "host": ["x"] * 4})
     parquet.write_table(table, tmp_path / "trace.parquet")
     trace = ParquetTrace(tmp_path / "trace.parquet")
-    assert [row for piece in trace.pieces(0) for row in piece.rows()] == ROWS
+    assert list(trace.rows(0)) == ROWS
     parquet.write_table(table.drop_columns(["key"]), tmp_path / "bad.parquet")
     for name in ("bad.parquet", "none.parquet"):
         (tmp_path / "none.parquet").write_bytes(b"no such thing")
         with pytest.raises(CorruptData):
-            list(ParquetTrace(tmp_path / name).pieces(0))
+            list(ParquetTrace(tmp_path / name).rows(0))
 
 
 @pytest.mark.parametrize(("changes", "told"), [
@@ -71,7 +71,7 @@ def test_a_row_of_a_parquet_trace_that_is_not_in_the_schema_is_named(tmp_path: P
     rows[3] |= changes
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "trace.parquet")
     with pytest.raises(CorruptData, match=told) as caught:
-        list(ParquetTrace(tmp_path / "trace.parquet").pieces(0))
+        list(ParquetTrace(tmp_path / "trace.parquet").rows(0))
     assert (caught.value.index, caught.value.path) == (4, str(tmp_path / "trace.parquet"))
 
 
@@ -99,7 +99,7 @@ def test_a_time_that_no_column_holds_is_named(tmp_path: Path, line: str) -> None
 def test_a_size_that_no_replay_counts_is_named(tmp_path: Path) -> None:
     (tmp_path / "t").write_text(f"0,a,1,{1 << 32},1,set,60\n")
     with pytest.raises(CorruptData):
-        list(published(tmp_path / "t", "twitter").pieces(0))
+        list(published(tmp_path / "t", "twitter").rows(0))
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "plain", "trailing"])
@@ -135,12 +135,12 @@ def test_every_damage_of_a_parquet_trace_is_named(tmp_path: Path) -> None:
         damaged[place] ^= 0x80
         (tmp_path / "t.parquet").write_bytes(damaged)
         try:
-            list(ParquetTrace(tmp_path / "t.parquet").pieces(0))
+            list(ParquetTrace(tmp_path / "t.parquet").rows(0))
         except CorruptData:
             named += 1
     assert named > 10
     with pytest.raises(FileNotFoundError):
-        list(ParquetTrace(tmp_path / "none").pieces(0))
+        list(ParquetTrace(tmp_path / "none").rows(0))
 
 
 def test_a_csv_trace_without_its_columns_is_named(tmp_path: Path) -> None:
@@ -151,12 +151,12 @@ def test_a_csv_trace_without_its_columns_is_named(tmp_path: Path) -> None:
 
 def test_a_request_touches_each_of_its_pages(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("version,time,op,size,lbn\n1,5,2a,8192,7\n1,4,28,512,0\n")
-    [piece] = published(tmp_path / "t.csv", "cloudphysics", tick_seconds=0).pieces(0)
-    assert [(kind, key, at) for kind, key, _, _, at in piece.rows()] == [
+    rows = published(tmp_path / "t.csv", "cloudphysics", tick_seconds=0).rows(0)
+    assert [(kind, key, at) for kind, key, _, _, at in rows] == [
         (0, 0, 5_000), (0, 1, 5_000), (0, 2, 5_000), (2, 0, 5_000)]
     (tmp_path / "t.csv").write_text("version,time,op,size,lbn\n1,5,99,8192,7\n")
     with pytest.raises(CorruptData, match="2a, 28"):
-        list(published(tmp_path / "t.csv", "cloudphysics").pieces(0))
+        list(published(tmp_path / "t.csv", "cloudphysics").rows(0))
 
 
 @pytest.mark.parametrize(("layout", "lines"), [
@@ -170,7 +170,7 @@ def test_block_traces_are_read_as_they_are_published(tmp_path: Path, layout: str
     text = ("\n".join(lines) + "\n").encode()
     path = tmp_path / ("t.csv.gz" if packed else "t.csv")
     path.write_bytes(gzip.compress(text) if packed else text)
-    found = [row for piece in published(path, layout, tick_seconds=0).pieces(0) for row in piece.rows()]
+    found = list(published(path, layout, tick_seconds=0).rows(0))
     assert [row[:3] for row in found] == [(0, 0, 4096), (2, 0, 4096), (0, 1, 4096)]
     assert [at - found[0][4] for *_, at in found] == [0, 1_000, 2_000]
     for damaged in ("", "1,2", lines[0].replace("W", "Q").replace(",1,", ",7,"), lines[0].replace("8192,", "-8192,")
@@ -178,13 +178,13 @@ def test_block_traces_are_read_as_they_are_published(tmp_path: Path, layout: str
         (tmp_path / "bad.csv").write_text(f"{lines[0]}\n{damaged}\n")
         if damaged:
             with pytest.raises(CorruptData) as caught:
-                list(published(tmp_path / "bad.csv", layout).pieces(0))
+                list(published(tmp_path / "bad.csv", layout).rows(0))
             assert caught.value.index == 2
 
 
 def test_a_part_of_a_trace_without_its_header_begins_with_a_request(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("1,5,2a,4096,8\n1,6,28,512,0\n")
-    found = [row for piece in published(tmp_path / "t.csv", "cloudphysics").pieces(0) for row in piece.rows()]
+    found = list(published(tmp_path / "t.csv", "cloudphysics").rows(0))
     assert [(kind, key) for kind, key, *_ in found] == [(0, 0), (2, 1)]
 
 
@@ -193,24 +193,24 @@ def test_a_line_is_named_as_an_editor_counts_it(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("\n0,a,1,2,3,get,0\n\n\n\n0,a,1,2,3,bad,0\n")
     for trace in (CsvTrace(tmp_path / "own"), published(tmp_path / "theirs", "twitter")):
         with pytest.raises(CorruptData) as caught:
-            list(trace.pieces(0))
+            list(trace.rows(0))
         assert caught.value.index == 6
 
 
 def test_a_cache_trace_is_read_as_it_is_published(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("0,nz:u:a,6,100,1,set,60\n0,nz:u:a,6,100,2,get,0\n1,nz:u:b,6,0,1,incr,0\n"
                                 "2,nz:u:a,6,0,1,delete,0\n")
-    found = [row for piece in published(tmp_path / "t", "twitter").pieces(0) for row in piece.rows()]
+    found = list(published(tmp_path / "t", "twitter").rows(0))
     assert found == [(0, 0, 106, 60_000, 0), (2, 0, 106, -1, 500), (0, 1, 6, -1, 1_000), (1, 0, 0, -1, 2_000)]
     for damaged in ("0,a,1,1,1,flush_all,0", "0,a,x,1,1,get,0", "0,a,1,1,1,set,-1", "0,a", "nan,a,1,1,1,get,0"):
         (tmp_path / "t").write_text(damaged + "\n")
         with pytest.raises(CorruptData):
-            list(published(tmp_path / "t", "twitter").pieces(0))
+            list(published(tmp_path / "t", "twitter").rows(0))
 
 
 def test_a_quote_in_a_published_trace_is_a_character_as_any_other(tmp_path: Path) -> None:
     (tmp_path / "t").write_text('0,"a,2,3,4,set,0\n1,"a,2,3,4,delete,0\n2,b",2,3,4,set,0\n')
-    found = [row for piece in published(tmp_path / "t", "twitter").pieces(0) for row in piece.rows()]
+    found = list(published(tmp_path / "t", "twitter").rows(0))
     assert [(kind, key) for kind, key, *_ in found] == [(0, 0), (1, 0), (0, 1)]
 
 
@@ -222,7 +222,7 @@ def test_keys_that_are_no_text_differ_and_a_byte_order_mark_is_skipped(tmp_path:
 
 
 def times(trace: CsvTrace) -> list[int]:
-    return [at for piece in trace.pieces(0) for *_, at in piece.rows()]
+    return [at for *_, at in trace.rows(0)]
 
 
 def test_what_shares_a_second_is_spread_over_it_in_order(tmp_path: Path) -> None:

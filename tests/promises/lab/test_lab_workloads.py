@@ -20,7 +20,7 @@ ALL = [Uniform(keys=500, writes=3_000), HotCold(keys=500, writes=3_000), Zipf(ke
 
 
 def rows(workload: Workload, seed: int = 3) -> list[tuple[int, int, int, int, int]]:
-    return [row for piece in workload.pieces(seed) for row in piece.rows()]
+    return list(workload.rows(seed))
 
 
 @pytest.mark.parametrize("workload", ALL, ids=str)
@@ -63,9 +63,8 @@ def test_times_to_live_come_in_their_shares() -> None:
 def test_containers_share_a_time_to_live_and_in_the_control_nothing_is_shared(share: float, by_container: bool) -> None:
     workload = Expiring(keys=2_000, writes=20_000, share=share, containers=10, by_container=by_container)
     lives: dict[int, list[int]] = {}
-    for piece in workload.pieces(3):
-        for _, key, _, life, _ in piece.rows():
-            lives.setdefault(key // 200, []).append(life)
+    for _, key, _, life, _ in workload.rows(3):
+        lives.setdefault(key // 200, []).append(life)
     mortal = {owner: [life for life in each if life != FOREVER] for owner, each in lives.items()}
     parts = [len(mortal[owner]) / len(lives[owner]) for owner in lives]
     longest = [max(each) / min(each) for each in mortal.values() if each]
@@ -92,13 +91,13 @@ def test_sizes_spread_around_the_middle() -> None:
 
 def test_reads_come_in_between_and_change_nothing_else() -> None:
     plain = Bursts(keys=500, writes=3_000, every=1_000, burst_keys=100)
-    told = [row for piece in WithReads(of=plain, reads=0.25).pieces(3) for row in piece.rows()]
+    told = list(WithReads(of=plain, reads=0.25).rows(3))
     assert [row for row in told if row[0] != READ] == rows(plain)
     count = sum(row[0] == READ for row in told)
     assert count / len(told) == pytest.approx(0.25, abs=0.001)
     assert len(told) == pytest.approx(WithReads(of=plain, reads=0.25).operations, abs=1)
     assert all(key < 500 for kind, key, *_ in told if kind == READ)
-    assert [row for piece in WithReads(of=plain, reads=0.25).pieces(3) for row in piece.rows()] == told
+    assert list(WithReads(of=plain, reads=0.25).rows(3)) == told
 
 
 @pytest.mark.parametrize("make", [

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.lab import Operations, RaftLogModel
+from compactlib.lab import RaftLogModel
 from compactlib.raftlog import (
     CostPolicy,
     DeadRatio,
@@ -25,7 +25,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.policies import DeadBytes, Elapsed
 from compactlib.raftlog.policy import Trigger
 
-PUT, DELETE = 0, 1
+PUT, DELETE, FOREVER = 0, 1, -1
 
 LIMITS = SegmentLimits(max_entries=6, max_bytes=4_000)
 
@@ -41,7 +41,7 @@ def test_a_plan_in_the_lab_is_the_logs_own(tmp_path: Path, policy: LogPolicy) ->
             for _ in range(random.randrange(20, 120)):
                 key, size = int(random.random() ** 2 * 150), random.randrange(0, 300)
                 kind = DELETE if random.random() < 0.2 else PUT
-                lab.apply(Operations(kinds=bytes([kind]), keys=[key], sizes=[size], times_ms=[lab.last_index]))
+                lab.apply([(kind, key, size, FOREVER, lab.last_index)])
                 log.append([(lab.last_index, 1, bytes(16 if kind == DELETE else size))])
             log.snapshot(lab.last_index, live=lab.snapshot())
             by = policy if round_ % 2 == 1 else DropDead()
@@ -67,8 +67,7 @@ def test_a_trigger_in_the_lab_is_the_logs_own(tmp_path: Path, trigger: Trigger) 
         for _ in range(12):
             for _ in range(random.randrange(10, 80)):
                 key, size = int(random.random() ** 2 * 100), random.randrange(0, 300)
-                lab.apply(Operations(kinds=bytes([PUT]), keys=[key], sizes=[size],
-                                     times_ms=[round(clock.now() * 1000)]))
+                lab.apply([(PUT, key, size, FOREVER, round(clock.now() * 1000))])
                 log.append([(lab.last_index, 1, bytes(size))])
                 clock.advance(random.choice((0.0, 0.5, 1.0)))
             lab.now_ms = round(clock.now() * 1000)

@@ -28,7 +28,7 @@ from compactlib.blobstore import (
 from compactlib.blobstore.policy import Survivor
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.lab import BlobLogModel, Operations
+from compactlib.lab import BlobLogModel
 from compactlib.lab.policies import ByAge, ByEnd, DChoices, DecliningCost, SurvivorPlacement
 
 PUT, DELETE, FOREVER = 0, 1, -1
@@ -63,8 +63,7 @@ class BothWorlds:
         return round(self.clock.now() * 1000)
 
     def tell(self, kind: int, key: int, size: int = 0, life_ms: int = FOREVER) -> None:
-        self.log.apply(Operations(kinds=bytes([kind]), keys=[key], sizes=[size], lives_ms=[life_ms],
-                                  times_ms=[self.now_ms()]))
+        self.log.apply([(kind, key, size, life_ms, self.now_ms())])
 
     def put(self, key: int, size: int, life_ms: int) -> None:
         before = self.versions.get(key)
@@ -249,8 +248,7 @@ def test_history_of_a_record_ends_where_its_predecessors_were_dropped() -> None:
     """Key 0 is put three times into the first segment, which is compacted, and its output once more."""
     placement = ByHistory()
     log = BlobLogModel.of_slots(8, 4, survivors=placement).start(Greedy())
-    keys = [0, 0, 0, 1, 2, 3, 4, 5, 6]
-    log.apply(Operations(kinds=bytes(len(keys)), keys=keys, sizes=1, times_ms=range(len(keys))))
+    log.apply([(PUT, key, 1, FOREVER, time) for time, key in enumerate([0, 0, 0, 1, 2, 3, 4, 5, 6])])
     for expected in ({(2, 0, 1), (3,)}, {(2,), (3,)}):
         placement.told.clear()
         log.advance(100)

@@ -81,8 +81,7 @@ def test_the_lab_decides_as_a_durable_scheduler(config: SchedulerConfig, policy:
     durable = DurableService(config, policy)
     theirs.machine = durable  # type: ignore[assignment]
     for simulation in (mine, theirs):
-        for piece in LOAD.pieces(4):
-            simulation.apply(piece)
+        simulation.apply(list(LOAD.rows(4)))
         simulation.finish()
     counts = mine.cut()
     assert theirs.cut() == counts

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.lab import LogTrace, Operations, RaftLogModel, replay
+from compactlib.lab import LogTrace, RaftLogModel, Row, replay
 from compactlib.raftlog import LogReader, SeedPolicy, SegmentLog, open_log
 
 COMMANDS = [b"x 1", b"yy 22", b"", b"x 333"]
@@ -19,10 +19,8 @@ def first_word(command: bytes) -> str | None:
     return command.split()[0].decode() if command else None
 
 
-def rows(trace: LogTrace) -> list[tuple[int, int, int, int, int]]:
-    [piece] = trace.pieces(0)
-    assert isinstance(piece, Operations)
-    return list(piece.rows())
+def rows(trace: LogTrace) -> list[Row]:
+    return list(trace.rows(0))
 
 
 def test_log_trace_puts_the_key_of_each_command(tmp_path: Path) -> None:
