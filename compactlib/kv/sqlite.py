@@ -32,7 +32,6 @@ from compactlib.errors import (
 )
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names
-from compactlib.kv.connections import Connections
 from compactlib.kv.errors import (
     ConnectFailed,
     DamagedStore,
@@ -42,9 +41,9 @@ from compactlib.kv.errors import (
     SlowDown,
     StoreFailed,
 )
-from compactlib.kv.group_commit import GroupCommit
 from compactlib.kv.scan import KVEntry
-from compactlib.kv.store import Address, KVLimits, KVStore, Transaction, Versioned, holds
+from compactlib.kv.sql import SqlStore
+from compactlib.kv.store import Address, KVLimits, Transaction, Versioned, holds
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000,
                    max_get_many=100_000)
@@ -90,7 +89,7 @@ _opened: Final[weakref.WeakValueDictionary[int, SqliteStore]] = weakref.WeakValu
 """All stores of this process; in a forked child, also those of its parent."""
 
 
-class SqliteStore(KVStore):
+class SqliteStore(SqlStore[sqlite3.Connection]):
     """A `KVStore` in an SQLite file. Threads may share one; other processes open their own.
 
     A predicate is the number of a write, so it never holds again after another write of the key. Every row has a
@@ -137,8 +136,6 @@ class SqliteStore(KVStore):
         self._clock: Clock = SystemClock() if clock is None else clock
         self._fold_bytes, self._fold_at = _WAL_BYTES, 0.0
         super().__init__(f"the store {self._path}", _LIMITS, page_size=page_size)
-        self._writes: GroupCommit[Transaction] = GroupCommit(self._commit)
-        self._connections: Connections[sqlite3.Connection] = Connections(self._state, self._connect)
         disk: Files = LocalFiles() if files is None else files
         _require_file(self._path, disk if create and not read_only else None)
         if not read_only:
@@ -183,7 +180,7 @@ class SqliteStore(KVStore):
     def _close(self) -> None:
         # The last process that closes the file moves the `-wal` into it.
         _opened.pop(id(self), None)
-        self._connections.forget()
+        self._drop_idle()
 
     def audit(self) -> None:
         """Check SQLite's own integrity, every row's checksum, and the write counter."""
@@ -211,7 +208,7 @@ class SqliteStore(KVStore):
         try:
             self._state.require()
             self._require_in_place(operation)
-            with _named_errors(operation, self._path), self._connections.lent() as connection:
+            with _named_errors(operation, self._path), self._lent() as connection:
                 yield connection
         finally:
             if self._unchanging is not None and _version_of(self._path) != self._unchanging:
@@ -275,14 +272,11 @@ class SqliteStore(KVStore):
 
     # -- writing
 
-    def _transact(self, transaction: Transaction) -> None:
-        self._writes.submit(transaction)
-
     def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
         """Carry out a batch in one SQLite transaction; return for each item its failed condition or `None`."""
         if self._read_only:
             raise ReadOnly(operation="write", path=self._path, errno=errno.EROFS)
-        with self._connections.lent() as connection:
+        with self._lent() as connection:
             with _named_errors("begin", self._path):
                 connection.execute("BEGIN IMMEDIATE")
             self._require_in_place("write")
@@ -345,7 +339,7 @@ class SqliteStore(KVStore):
 
     def _set_up(self, *, create: bool) -> None:
         try:
-            with _named_errors("open", self._path), self._connections.lent() as connection:
+            with _named_errors("open", self._path), self._lent() as connection:
                 # In one read transaction, since another process may be setting the file up.
                 connection.execute("BEGIN")
                 ready = _is_ready(connection, self._path)

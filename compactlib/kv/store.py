@@ -24,6 +24,8 @@ from compactlib.kv.errors import KeyNotFound, TooLarge
 from compactlib.kv.scan import Entries, KVEntry
 
 _MOST_ENTRIES = 1_000_000
+_PART_BYTES = 64
+"""For what a database adds to a condition, a put or a delete, with a margin."""
 
 Predicate: TypeAlias = object
 """The state of a key at a `get`: opaque, compared by the store, valid for that store only."""
@@ -97,6 +99,8 @@ class KVLimits:
         max_value_bytes: the longest value.
         max_transact: conditions, puts and deletes of one `transact` together.
         max_get_many: cells of one `get_many`.
+        max_transact_bytes: of one `transact`: its values, and the name of each condition, put and delete with 64 bytes
+            more; enough for any single write. `None`: no limit.
     """
 
     max_partition_bytes: int = attrs.field(validator=is_whole(1))
@@ -104,6 +108,7 @@ class KVLimits:
     max_value_bytes: int = attrs.field(validator=is_whole(1))
     max_transact: int = attrs.field(validator=is_whole(1))
     max_get_many: int = attrs.field(validator=is_whole(1))
+    max_transact_bytes: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
 
 
 @attrs.frozen
@@ -117,6 +122,17 @@ class Transaction:
 
     conditions: Sequence[tuple[bytes, bytes, Predicate | None]]
     changes: Sequence[tuple[bytes, bytes, bytes | None]]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes that count for `KVLimits.max_transact_bytes`."""
+        return (sum(part_bytes(partition, key, None) for partition, key, _ in self.conditions)
+                + sum(part_bytes(*change) for change in self.changes))
+
+
+def part_bytes(partition: bytes, key: bytes, value: bytes | None) -> int:
+    """Return the bytes of one condition, put or delete; see `KVLimits.max_transact_bytes`."""
+    return len(partition) + len(key) + len(value or b"") + _PART_BYTES
 
 
 class KVStore:
@@ -310,9 +326,12 @@ class KVStore:
             TooLarge: there are more than `limits.max_transact`, or more bytes than the store accepts in one step.
         """
         transaction = self.checked(conditions, puts, deletes)
-        size = len(transaction.conditions) + len(transaction.changes)
-        if size > self.limits.max_transact:
-            raise TooLarge(what="request", size=size, limit=self.limits.max_transact)
+        count, most = len(transaction.conditions) + len(transaction.changes), self.limits.max_transact
+        if count > most:
+            raise TooLarge(what="request", size=count, limit=most)
+        size, most_bytes = transaction.size_bytes, self.limits.max_transact_bytes
+        if most_bytes is not None and size > most_bytes:
+            raise TooLarge(what="transaction", size=size, limit=most_bytes)
         self._perform(transaction)
 
     def _perform(self, transaction: Transaction) -> None:
