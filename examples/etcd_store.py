@@ -19,6 +19,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
+import functools
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,7 +93,7 @@ class EtcdStore(KVStore):
         settings: dict[str, Any] = {"host": host, "port": port, "protocol": protocol, "timeout": timeout_seconds,
                                     # Every server of 3.4 and later has it, so none need be asked.
                                     "api_path": "/v3/"}
-        self._connect = lambda: _Gateway.connected(self._path, settings, ca_cert, cert)
+        self._connect = functools.partial(_Gateway.connected, self._path, settings, ca_cert, cert)
         self._idle: list[_Gateway] = []
         try:
             self._set_up()

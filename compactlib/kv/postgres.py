@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib._arguments import require_seconds
 from compactlib.errors import AuditFailed, InvalidInput, MissingDependency, Unsupported
-from compactlib.kv.errors import ConnectFailed, OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed, TooLarge
+from compactlib.kv.errors import ConnectFailed, OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
 from compactlib.kv.scan import KVEntry
 from compactlib.kv.sql import SqlStore
 from compactlib.kv.store import Address, KVLimits, Transaction, Versioned, holds
