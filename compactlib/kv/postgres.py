@@ -12,13 +12,12 @@ one. A failure during the commit has an unknown outcome.
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib._arguments import require_seconds
-from compactlib.errors import AuditFailed, InvalidInput, MissingDependency, Unsupported
+from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import ConnectFailed, OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
 from compactlib.kv.scan import KVEntry
 from compactlib.kv.sql import SqlStore
@@ -134,20 +133,17 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
 
     def _rows(self, statement: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Read without a transaction: each statement sees all commits before it."""
-        def read(connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
-            with self._named(statement, connection):
-                return connection.execute(self._sql[statement], arguments, binary=True).fetchall()
+        return self._carried_out(statement, lambda connection: connection.execute(
+            self._sql[statement], arguments, binary=True).fetchall())
 
-        return self._carried_out(read)
-
-    def _carried_out(self, work: Callable[[psycopg.Connection[Any]], AnswerT]) -> AnswerT:
+    def _carried_out(self, operation: str, work: Callable[[psycopg.Connection[Any]], AnswerT]) -> AnswerT:
         """Carry out work; after `ConnectFailed` once more, on a new connection."""
         try:
-            with self._lent() as connection:
+            with self._lent(operation) as connection:
                 return work(connection)
         except ConnectFailed:
             self._drop_idle()
-        with self._lent() as connection:
+        with self._lent(operation) as connection:
             return work(connection)
 
     # -- writing
@@ -155,7 +151,7 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
     def _commit(self, batch: Sequence[Transaction]) -> Sequence[Exception | None]:
         """Carry out a batch in one transaction; return for each item its failed condition or `None`."""
         for _ in range(_TRIES):
-            answers = self._carried_out(lambda connection: self._try_commit(connection, batch))
+            answers = self._carried_out("write", lambda connection: self._try_commit(connection, batch))
             if answers is not None:
                 return answers
         raise SlowDown(operation="write", detail=f"{_TRIES} tries were overtaken by other writers of the same keys")
@@ -165,21 +161,20 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
         """Return the results, or `None` after a conflict with another transaction."""
         errors = self._psycopg.errors
         overtaken = errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation
-        with self._named("write", connection):
-            try:
-                connection.execute(self._sql["begin"], prepare=False)
-                answers = [self._carry_out(connection, transaction) for transaction in batch]
-            except overtaken:
-                connection.execute("ROLLBACK")
-                return None
-            try:
-                connection.execute("COMMIT")
-            except overtaken:
-                return None  # and PostgreSQL has rolled it back
-            except self._psycopg.Error as error:
-                if not connection.broken:
-                    raise
-                raise OutcomeUnknown(operation="commit", path=self._table, detail=str(error).strip()) from error
+        try:
+            connection.execute(self._sql["begin"], prepare=False)
+            answers = [self._carry_out(connection, transaction) for transaction in batch]
+        except overtaken:
+            connection.execute("ROLLBACK")
+            return None
+        try:
+            connection.execute("COMMIT")
+        except overtaken:
+            return None  # and PostgreSQL has rolled it back
+        except self._psycopg.Error as error:
+            if not connection.broken:
+                raise
+            raise OutcomeUnknown(operation="commit", path=self._table, detail=str(error).strip()) from error
         return answers
 
     def _carry_out(self, connection: psycopg.Connection[Any], transaction: Transaction) -> PredicateFailed | None:
@@ -202,14 +197,11 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
     # -- the server
 
     def _connect(self) -> psycopg.Connection[Any]:
-        try:
-            return self._psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold)
-        except self._psycopg.Error as error:
-            raise ConnectFailed(operation="connect", path=self._table, detail=str(error).strip()) from error
+        return self._psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold)
 
     def _set_up(self) -> None:
         """Create the table in one transaction, since a pooler may give each another server connection."""
-        with self._lent() as connection, self._named("set up", connection):
+        with self._lent("set up") as connection:
             # Each statement sees all commits before it, also those during the wait for the lock.
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False)
             # With a lock, since two concurrent sessions with "if not exists" collide.
@@ -228,19 +220,18 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
             raise Unsupported(f"table {self._table} has schema version {found!r}; this release knows "
                               f"{_SCHEMA_VERSION!r}: upgrade")
 
-    @contextlib.contextmanager
-    def _named(self, operation: str, connection: psycopg.Connection[Any]) -> Iterator[None]:
-        """Convert psycopg's exceptions in the block into errors of the library."""
+    def _named(self, error: BaseException, operation: str,
+               connection: psycopg.Connection[Any] | None) -> CompactlibError | None:
         errors = self._psycopg.errors
-        try:
-            yield
-        except (errors.LockNotAvailable, errors.QueryCanceled, errors.TooManyConnections) as error:
-            raise SlowDown(operation=operation, detail=str(error).strip()) from error
-        except self._psycopg.Error as error:
-            is_away = connection.broken or isinstance(error, errors.ReadOnlySqlTransaction | errors.AdminShutdown |
-                                                      errors.CrashShutdown | errors.CannotConnectNow)
-            kind = ConnectFailed if is_away else StoreFailed
-            raise kind(operation=operation, path=self._table, detail=str(error).strip()) from error
+        if not isinstance(error, self._psycopg.Error):
+            return None
+        detail = str(error).strip()
+        if isinstance(error, errors.LockNotAvailable | errors.QueryCanceled | errors.TooManyConnections):
+            return SlowDown(operation=operation, detail=detail)
+        is_away = connection is None or connection.broken or isinstance(
+            error, errors.ReadOnlySqlTransaction | errors.AdminShutdown | errors.CrashShutdown |
+            errors.CannotConnectNow)
+        return (ConnectFailed if is_away else StoreFailed)(operation=operation, path=self._table, detail=detail)
 
 
 def _statements(table: str, busy_seconds: float) -> dict[str, bytes]:

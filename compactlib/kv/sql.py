@@ -51,7 +51,7 @@ class _Write:
 class SqlStore(KVStore, Generic[C]):
     """A `KVStore` in an SQL database.
 
-    A back-end implements `_get_many`, `_page`, `_connect` and `_commit`. If the thread that leads a batch is
+    A back-end implements `_get_many`, `_page`, `_connect`, `_commit` and `_named`. If the thread that leads a batch is
     interrupted, the other threads of the batch get `OutcomeUnknown`.
     """
 
@@ -78,24 +78,42 @@ class SqlStore(KVStore, Generic[C]):
         """
         raise NotImplementedError("a store in an SQL database commits batches")
 
+    def _named(self, error: BaseException, operation: str, connection: C | None) -> CompactlibError | None:
+        """Return the library's error for an exception of the database; `None` for any other exception.
+
+        Args:
+            error: raised by the use of a connection, or by `_connect`.
+            operation: for the error.
+            connection: in use; `None` if `_connect` failed.
+        """
+        raise NotImplementedError("a store in an SQL database names its errors")
+
     # ---- connections
 
     @contextlib.contextmanager
-    def _lent(self) -> Iterator[C]:
+    def _lent(self, operation: str) -> Iterator[C]:
         """Provide a connection for the block, a new one if all are in use. Never waits.
 
-        It is closed after an exception in the block: a transaction may be open, or the server be unreachable.
+        After an exception in the block the connection is closed: a transaction may be open, or the server be
+        unreachable. The database's exceptions become errors of the library.
         """
         self._state.require()
+        connection: C | None = None
         try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._connect()
-        try:
+            with contextlib.suppress(IndexError):
+                connection = self._idle.pop()
+            if connection is None:
+                connection = self._connect()
             yield connection
-        except BaseException:
-            connection.close()
-            raise
+        except BaseException as error:
+            try:
+                named = self._named(error, operation, connection)
+            finally:
+                if connection is not None:
+                    connection.close()
+            if named is None:
+                raise
+            raise named from error
         if len(self._idle) >= _MAX_IDLE:
             connection.close()
             return

@@ -208,7 +208,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         try:
             self._state.require()
             self._require_in_place(operation)
-            with _named_errors(operation, self._path), self._lent() as connection:
+            with self._lent(operation) as connection:
                 yield connection
         finally:
             if self._unchanging is not None and _version_of(self._path) != self._unchanging:
@@ -276,26 +276,24 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         """Carry out a batch in one SQLite transaction; return for each item its failed condition or `None`."""
         if self._read_only:
             raise ReadOnly(operation="write", path=self._path, errno=errno.EROFS)
-        with self._lent() as connection:
-            with _named_errors("begin", self._path):
-                connection.execute("BEGIN IMMEDIATE")
+        with self._lent("write") as connection:
+            connection.execute("BEGIN IMMEDIATE")
             self._require_in_place("write")
-            with _named_errors("write", self._path):
-                version = self._counter(connection)
-                answers: list[Exception | None] = []
-                for transaction in batch:
-                    failed = _failed_condition(connection, transaction)
-                    if failed is None:
-                        version = _carry_out(connection, transaction, version)
-                    answers.append(failed)
-                connection.execute("UPDATE counter SET version = ?", (version,))
+            version = self._counter(connection)
+            answers: list[Exception | None] = []
+            for transaction in batch:
+                failed = _failed_condition(connection, transaction)
+                if failed is None:
+                    version = _carry_out(connection, transaction, version)
+                answers.append(failed)
+            connection.execute("UPDATE counter SET version = ?", (version,))
             try:
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
-                if _primary_code(error) == sqlite3.SQLITE_IOERR:
-                    # The sync may have failed after the write: after a crash the transaction may be there.
-                    raise OutcomeUnknown(operation="commit", path=self._path, detail=str(error)) from error
-                raise _named(error, "commit", self._path) from error
+                if _primary_code(error) != sqlite3.SQLITE_IOERR:
+                    raise
+                # The sync may have failed after the write: after a crash the transaction may be there.
+                raise OutcomeUnknown(operation="commit", path=self._path, detail=str(error)) from error
             self._fold(connection)
         return answers
 
@@ -321,25 +319,46 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
             # All commits are durable anyway, and the next writer retries.
             return
 
+    def _named(self, error: BaseException, operation: str, connection: object) -> CompactlibError | None:
+        path = self._path
+        if isinstance(error, UnicodeDecodeError):
+            # SQLite's message quotes a damaged name, which Python cannot decode.
+            return DamagedStore(path=path, detail=f"a message of SQLite that is no text ({error.reason})")
+        if not isinstance(error, sqlite3.Error):
+            return None
+        match _primary_code(error):
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
+                return SlowDown(operation=operation, detail=f"{path} is locked by another writer ({error})")
+            case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+                return DamagedStore(path=path, detail=str(error))
+            case sqlite3.SQLITE_FULL:
+                # Either the disk is full, or a limit on the file's pages is reached.
+                return DiskFull(operation=operation, path=path, errno=errno.ENOSPC, detail=str(error),
+                                advice="free some space, or raise max_page_count if one was set, and call again")
+            case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+                return ReadOnly(operation=operation, path=path, errno=errno.EROFS)
+            case sqlite3.SQLITE_CANTOPEN:
+                return ConnectFailed(operation=operation, path=path, detail=str(error), errno=errno.ENOENT)
+        return StoreFailed(operation=operation, path=path, detail=str(error))
+
     # -- opening
 
     def _connect(self) -> sqlite3.Connection:
         mode = "immutable=1" if self._unchanging is not None else "mode=ro" if self._read_only else "mode=rw"
         uri = f"file://{quote(os.fsencode(self._path))}?{mode}"
-        with _named_errors("open", self._path):
-            connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
-                                         check_same_thread=False)
-            try:
-                connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-            except BaseException:
-                # The exception would keep the file open.
-                connection.close()
-                raise
+        connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
+                                     check_same_thread=False)
+        try:
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        except BaseException:
+            # The exception would keep the file open.
+            connection.close()
+            raise
         return connection
 
     def _set_up(self, *, create: bool) -> None:
         try:
-            with _named_errors("open", self._path), self._lent() as connection:
+            with self._lent("open") as connection:
                 # In one read transaction, since another process may be setting the file up.
                 connection.execute("BEGIN")
                 ready = _is_ready(connection, self._path)
@@ -450,22 +469,24 @@ def _require_file(path: str, files: Files | None) -> None:
                         f"file from a copy, or open it with create=True to begin anew", path=path)
 
 
-def _identity_of(path: str) -> tuple[int, int] | None:
-    """Return device and inode of a file; `None` if it is absent."""
+def _seen(path: str) -> os.stat_result | None:
+    """Return the status of a file; `None` if it is absent."""
     try:
-        found = os.stat(path)
+        return os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+
+
+def _identity_of(path: str) -> tuple[int, int] | None:
+    """Return device and inode of a file; `None` if it is absent."""
+    found = _seen(path)
+    return found and (found.st_dev, found.st_ino)
 
 
 def _version_of(path: str) -> tuple[int, int] | None:
     """Return size and time of change of a file; `None` if it is absent."""
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_size, found.st_mtime_ns
+    found = _seen(path)
+    return found and (found.st_size, found.st_mtime_ns)
 
 
 def _place_of(path: str) -> str:
@@ -489,38 +510,6 @@ def _born_on_linux(path: str) -> str:
     mask, = struct.unpack_from("=I", found)
     seconds, nanoseconds = struct.unpack_from("=qI", found, birth_offset)
     return f"{seconds}.{nanoseconds:09}" if mask & wants_birth else ""
-
-
-# ------------------------------------------------------------------------------------------------------- the errors
-
-
-@contextlib.contextmanager
-def _named_errors(operation: str, path: str) -> Iterator[None]:
-    """Convert SQLite's exceptions in the block into errors of the library."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _named(error, operation, path) from error
-    except UnicodeDecodeError as error:
-        # SQLite's message quotes a damaged name, which Python cannot decode.
-        raise DamagedStore(path=path, detail=f"a message of SQLite that is no text ({error.reason})") from error
-
-
-def _named(error: sqlite3.Error, operation: str, path: str) -> CompactlibError:
-    match _primary_code(error):
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
-            return SlowDown(operation=operation, detail=f"{path} is locked by another writer ({error})")
-        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return DamagedStore(path=path, detail=str(error))
-        case sqlite3.SQLITE_FULL:
-            # Either the disk is full, or a limit on the file's pages is reached.
-            return DiskFull(operation=operation, path=path, errno=errno.ENOSPC, detail=str(error),
-                            advice="free some space, or raise max_page_count if one was set, and call again")
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
-            return ReadOnly(operation=operation, path=path, errno=errno.EROFS)
-        case sqlite3.SQLITE_CANTOPEN:
-            return ConnectFailed(operation=operation, path=path, detail=str(error), errno=errno.ENOENT)
-    return StoreFailed(operation=operation, path=path, detail=str(error))
 
 
 def _primary_code(error: sqlite3.Error) -> int:

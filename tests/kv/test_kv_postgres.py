@@ -89,7 +89,7 @@ def idle_connections(store: PostgresStore, count: int) -> None:
     """Leave so many connections idle, as readers do that read at once."""
     with contextlib.ExitStack() as lent:
         for _ in range(count):
-            lent.enter_context(store._lent())  # noqa: SLF001
+            lent.enter_context(store._lent("test"))  # noqa: SLF001
 
 
 def test_connections_that_the_server_ended_are_replaced(store: PostgresStore, server: str) -> None:
@@ -326,7 +326,7 @@ def test_two_writers_on_one_connection_of_the_server_share_no_session(server: st
     """No setting that one store makes outlives its transaction."""
     with contextlib.closing(PostgresStore(server, table=new_table(), busy_seconds=0.5)) as store:
         store.set(P, b"k", b"v")
-        with store._lent() as connection:  # noqa: SLF001
+        with store._lent("test") as connection:  # noqa: SLF001
             kept = connection.execute("SELECT current_setting('lock_timeout'), "
                                       "current_setting('default_transaction_isolation')").fetchone()
         assert kept == ("0", "read committed")

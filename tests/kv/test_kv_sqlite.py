@@ -48,7 +48,7 @@ ROOT = Path(__file__).parents[2]
 def test_an_interrupt_that_comes_as_a_transaction_begins_locks_nobody_out(tmp_path: Path) -> None:
     """Ctrl-C while it waits for another writer is raised once it has the lock."""
     store, other = (SqliteStore(tmp_path / "kv", busy_seconds=0.1) for _ in range(2))
-    with contextlib.suppress(KeyboardInterrupt), store._lent() as connection:  # noqa: SLF001
+    with contextlib.suppress(KeyboardInterrupt), store._lent("test") as connection:  # noqa: SLF001
         connection.execute("BEGIN IMMEDIATE")
         raise KeyboardInterrupt
     other.set(b"p", b"k", b"other")
@@ -61,7 +61,7 @@ def test_an_interrupt_that_comes_as_a_transaction_begins_locks_nobody_out(tmp_pa
 def test_the_disk_is_synced_as_asked(tmp_path: Path) -> None:
     for synchronous, number in (("full", 2), ("normal", 1)):
         store = SqliteStore(tmp_path / synchronous, synchronous=synchronous)  # type: ignore[arg-type]
-        with store._lent() as connection:  # noqa: SLF001
+        with store._lent("test") as connection:  # noqa: SLF001
             assert connection.execute("PRAGMA synchronous").fetchone() == (number,)
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         store.close()
@@ -363,7 +363,7 @@ def test_a_file_that_stays_locked_is_slow_down_not_an_endless_wait(tmp_path: Pat
             with pytest.raises(SlowDown, match="locked by another writer") as refused:
                 store.set(b"p", b"k", b"w")
             assert store.get(b"p", b"k").value == b"v", "readers do not wait"
-        assert (refused.value.operation, str(path) in refused.value.detail) == ("begin", True)
+        assert (refused.value.operation, str(path) in refused.value.detail) == ("write", True)
         store.set(b"p", b"k", b"w")
 
 
@@ -420,7 +420,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     with contextlib.closing(SqliteStore(tmp_path / "kv", synchronous="normal")) as store:
         store.set(b"p", b"k", b"v")
-        with store._lent() as connection:  # noqa: SLF001
+        with store._lent("test") as connection:  # noqa: SLF001
             connection.execute("PRAGMA max_page_count = 20")
         with pytest.raises(DiskFull, match="free some space"):
             store.transact([], [Put(b"p", b"k", b"w"), Put(b"p", b"large", bytes(200_000))])
