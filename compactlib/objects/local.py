@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from compactlib.errors import NotFound, ReadOnly, StorageError
 from compactlib.files.disk import (
@@ -50,7 +50,6 @@ class LocalObjects(ObjectStore):
     Args:
         folder: created if absent.
         files: the disk.
-        new_name: names each private file, for tests that need equal names. Threads may call it at once.
         create: whether the store may be created. If not, a folder without an `.incoming` does not change.
 
     Raises:
@@ -58,11 +57,9 @@ class LocalObjects(ObjectStore):
         StorageError: the folder cannot be created.
     """
 
-    def __init__(self, folder: StrPath, *, files: Files | None = None,
-                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex, create: bool = True) -> None:
+    def __init__(self, folder: StrPath, *, files: Files | None = None, create: bool = True) -> None:
         self._folder = local_path(folder)
         self._files: Files = LocalFiles() if files is None else files
-        self._new_name = new_name
         super().__init__(repr(self))
         # Folders with durable names, and folders that were synced since the opening.
         self._lasting: set[str] = set()
@@ -88,7 +85,7 @@ class LocalObjects(ObjectStore):
         path = self._path(key)
         if os.path.lexists(path):
             raise self._taken(key, path)
-        private = os.path.join(self._incoming(), self._new_name())
+        private = os.path.join(self._incoming(), uuid.uuid4().hex)
         out = self._files.create(private)
         try:
             try:

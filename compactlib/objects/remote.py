@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -39,7 +39,6 @@ class RemoteObjects(ObjectStore):
     Args:
         store: a store of obstore, configured with bucket, credentials, retries and time-outs.
         conditions: see `Conditions`.
-        new_name: names the object of the test.
 
     Raises:
         ConditionsIgnored: the store ignores the condition of a create.
@@ -48,8 +47,7 @@ class RemoteObjects(ObjectStore):
         MissingDependency: obstore is not installed.
     """
 
-    def __init__(self, store: obstore.store.ObjectStore, *, conditions: Conditions = "probe",
-                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
+    def __init__(self, store: obstore.store.ObjectStore, *, conditions: Conditions = "probe") -> None:
         require_one_of("conditions", conditions, Conditions)
         try:
             import obstore
@@ -62,7 +60,7 @@ class RemoteObjects(ObjectStore):
         self._conditions = conditions
         super().__init__(repr(self))
         if conditions == "probe":
-            self._probe(f"{_PROBE}/{new_name()}")
+            self._probe(f"{_PROBE}/{uuid.uuid4().hex}")
 
     def _probe(self, key: str) -> None:
         honoured = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import subprocess
 import sys
@@ -31,10 +30,8 @@ def test_an_object_is_a_file_that_any_tool_can_open(tmp_path: Path) -> None:
 
 def test_after_a_crash_an_object_is_whole_or_not_there(tmp_path: Path) -> None:
     """And what was acknowledged is there, or gone if its deletion was acknowledged."""
-    names = itertools.count()
-
     def work(folder: Path, files: RecordingFiles) -> None:
-        store = LocalObjects(folder / "store", files=files, new_name=lambda: f"private-{next(names)}")
+        store = LocalObjects(folder / "store", files=files)
         for number in range(2):
             store.create(f"a/{number}/x", b"whole object %d" % number)
             files.acknowledge(("created", number))
