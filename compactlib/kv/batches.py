@@ -56,9 +56,11 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes 
         CompactlibError: of the store, for the first request.
     """
     parts = [Delete(partition, key) if value is None else Put(partition, key, value) for key, value in changes.items()]
-    store.checked((), *_sorted_out(parts))  # raises before the first request what a later one would
+    batches = list(_batches(parts, store.limits))
+    if len(batches) > 1:
+        store.checked((), *_sorted_out(parts))  # raises before the first request what a later one would
     written = 0
-    for batch in _batches(parts, store.limits):
+    for batch in batches:
         try:
             _change(store, batch)
         except CompactlibError as error:

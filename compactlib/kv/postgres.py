@@ -141,7 +141,9 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
         try:
             with self._lent(operation) as connection:
                 return work(connection)
-        except ConnectFailed:
+        except ConnectFailed as error:
+            if error.operation == "connect":
+                raise
             self._drop_idle()
         with self._lent(operation) as connection:
             return work(connection)

@@ -107,7 +107,7 @@ class SqlStore(KVStore, Generic[C]):
             yield connection
         except BaseException as error:
             try:
-                named = self._named(error, operation, connection)
+                named = self._named(error, "connect" if connection is None else operation, connection)
             finally:
                 if connection is not None:
                     connection.close()

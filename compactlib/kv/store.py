@@ -329,8 +329,8 @@ class KVStore:
         count, most = len(transaction.conditions) + len(transaction.changes), self.limits.max_transact
         if count > most:
             raise TooLarge(what="request", size=count, limit=most)
-        size, most_bytes = transaction.size_bytes, self.limits.max_transact_bytes
-        if most_bytes is not None and size > most_bytes:
+        most_bytes = self.limits.max_transact_bytes
+        if most_bytes is not None and (size := transaction.size_bytes) > most_bytes:
             raise TooLarge(what="transaction", size=size, limit=most_bytes)
         self._perform(transaction)
 

@@ -132,35 +132,23 @@ class ObjectStore(Closing):
     # ---- for a back-end to implement
 
     def _create(self, key: str, data: bytes | memoryview) -> None:
-        """Create an object, durable and visible as a whole on return.
-
-        Raises:
-            ObjectExists: an object of this key exists and is durable.
-        """
+        """Carry out `create`."""
         raise NotImplementedError("an object store creates objects")
 
     def _read(self, key: str, start: int, length: int | None) -> bytes:
-        """Return `length` bytes from `start`; fewer only at the end of the object. `None`: all bytes from `start` on.
-
-        Raises:
-            ObjectNotFound: there is no object.
-        """
+        """Carry out `get_range`, or `get`, with a length of `None`."""
         raise NotImplementedError("an object store reads objects")
 
     def _info(self, key: str) -> ObjectInfo:
-        """Return size and time of creation.
-
-        Raises:
-            ObjectNotFound: there is no object.
-        """
+        """Carry out `info`."""
         raise NotImplementedError("an object store reads sizes")
 
     def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """Yield the objects with this prefix and a key above `after`, ascending by key."""
+        """Carry out `list`."""
         raise NotImplementedError("an object store lists objects")
 
     def _delete(self, keys: Sequence[str]) -> None:
-        """Remove objects, not in one step; an absent object is no error."""
+        """Carry out `delete`."""
         raise NotImplementedError("an object store deletes objects")
 
     def _close(self) -> None:
