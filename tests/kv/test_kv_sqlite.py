@@ -58,6 +58,15 @@ def test_an_interrupt_that_comes_as_a_transaction_begins_locks_nobody_out(tmp_pa
     other.close()
 
 
+def test_a_connection_in_use_is_closed_after_use_if_the_store_was_closed(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "kv")
+    with store._lent("test") as connection:  # noqa: SLF001
+        store.close()
+        connection.execute("SELECT 1")
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+
+
 def test_the_disk_is_synced_as_asked(tmp_path: Path) -> None:
     for synchronous, number in (("full", 2), ("normal", 1)):
         store = SqliteStore(tmp_path / synchronous, synchronous=synchronous)  # type: ignore[arg-type]
