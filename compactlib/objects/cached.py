@@ -48,14 +48,14 @@ class CachedObjects(ObjectStore):
         for info in sorted(near.list(_CACHED), key=lambda info: info.modified_at):
             self._note_copy(info.key.removeprefix(_CACHED), info.size_bytes)
 
-    def _read(self, key: str, start: int, length: int | None) -> bytes:
+    def _read(self, key: str, start: int, stop: int | None) -> bytes:
         data = self._kept(key)
         if data is None:
-            if length is not None:
-                return self._store.get_range(key, start, length)
+            if stop is not None:
+                return self._store.get_range(key, start, stop - start)
             data = self._store.get(key)
             self._keep(key, data)
-        return data[start:None if length is None else start + length]
+        return data[start:stop]
 
     def forget(self, key: str) -> None:
         """Delete the copy of an object."""

@@ -173,15 +173,15 @@ class LocalObjects(ObjectStore):
 
     # --- reading
 
-    def _read(self, key: str, start: int, length: int | None) -> bytes:
+    def _read(self, key: str, start: int, stop: int | None) -> bytes:
         path = self._path(key)
         try:
             with open(path, "rb", buffering=0) as file:
                 self._settle(key)
                 # `read` allocates all the bytes of its argument first.
-                left = os.fstat(file.fileno()).st_size - start
-                length = left if length is None else min(length, left)
-                return read_exactly(file.fileno(), length, start) if length > 0 else b""
+                size = os.fstat(file.fileno()).st_size
+                stop = size if stop is None else min(stop, size)
+                return read_exactly(file.fileno(), stop - start, start) if start < stop else b""
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise ObjectNotFound(key=key) from None
         except StorageError:

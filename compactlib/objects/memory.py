@@ -29,9 +29,9 @@ class MemoryObjects(ObjectStore):
                 raise ObjectExists(key=key)
             self._objects[key] = kept, self._clock.now()
 
-    def _read(self, key: str, start: int, length: int | None) -> bytes:
+    def _read(self, key: str, start: int, stop: int | None) -> bytes:
         data, _ = self._found(key)
-        return data[start:None if length is None else start + length]
+        return data[start:stop]
 
     def _info(self, key: str) -> ObjectInfo:
         data, modified_at = self._found(key)

@@ -112,18 +112,19 @@ class RemoteObjects(ObjectStore):
                               detail="the store says that it is there, and it is not to be seen; another request for "
                                      "it is under way") from None
 
-    def _read(self, key: str, start: int, length: int | None) -> bytes:
+    def _read(self, key: str, start: int, stop: int | None) -> bytes:
         """Send one request; two or three if the range begins beyond the end, or the server does not treat a range of
         all bytes as a range.
         """
-        if length is None:
+        if stop is None:
             with self._named("get", key):
                 return bytes(self._client.get(self._store, key).bytes())
-        if length and start < _FARTHEST:
+        stop = min(stop, _FARTHEST)
+        if start < stop:
             with contextlib.suppress(ObjectStoreFailed):
-                return self._range(key, start, min(start + length, _FARTHEST))
+                return self._range(key, start, stop)
         size = self._info(key).size_bytes
-        stop = min(size, start + length)
+        stop = min(size, stop)
         if stop <= start:
             return b""
         return self._read(key, 0, None) if stop - start == size else self._range(key, start, stop)

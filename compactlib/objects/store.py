@@ -135,8 +135,8 @@ class ObjectStore(Closing):
         """Carry out `create`."""
         raise NotImplementedError("an object store creates objects")
 
-    def _read(self, key: str, start: int, length: int | None) -> bytes:
-        """Carry out `get_range`, or `get`, with a length of `None`."""
+    def _read(self, key: str, start: int, stop: int | None) -> bytes:
+        """Return the bytes from `start` up to `stop`, or to the end; `stop` may be beyond the end."""
         raise NotImplementedError("an object store reads objects")
 
     def _info(self, key: str) -> ObjectInfo:
@@ -187,7 +187,7 @@ class ObjectStore(Closing):
         require_whole("start", start)
         require_whole("length", length)
         self._check(key)
-        return self._read(key, start, length)
+        return self._read(key, start, start + length)
 
     def info(self, key: str) -> ObjectInfo:
         """Return size and time of creation.
