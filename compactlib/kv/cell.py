@@ -281,15 +281,8 @@ class _Swapping(Generic[ResultT]):
             raise InvalidInput(f"{self.operation} writes none of the keys that it read; name one that it changes among "
                                f"them, so that a late try fails")
         conditions = [*(_as_found(found, address) for address in self.cells), *wanted.conditions]
-        (address, value), *more = wanted.writes.items()
-        if more or len(conditions) > 1:
-            self.store.transact(
-                conditions, [Put(*each, data) for each, data in wanted.writes.items() if data is not None],
-                [Delete(*each) for each, data in wanted.writes.items() if data is None])
-        elif value is None:
-            self.store.delete_if(*address, conditions[0].predicate)
-        else:
-            self.store.set_if(*address, value, conditions[0].predicate)
+        self.store.transact(conditions, [Put(*each, data) for each, data in wanted.writes.items() if data is not None],
+                            [Delete(*each) for each, data in wanted.writes.items() if data is None])
 
 
 def _as_found(found: Found, address: Address) -> Condition:
