@@ -62,7 +62,7 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes 
     written = 0
     for batch in batches:
         try:
-            _change(store, batch)
+            store.transact((), *_sorted_out(batch))
         except CompactlibError as error:
             if not written:
                 raise
@@ -106,17 +106,6 @@ def put_pieces(store: KVStore, partition: bytes, pieces: Iterable[tuple[bytes, b
     waiting = iter(pieces)
     while part := dict(islice(waiting, _PIECES)):
         change_many(store, partition, part)
-
-
-def _change(store: KVStore, parts: Sequence[Put | Delete]) -> None:
-    if len(parts) > 1:
-        store.transact((), *_sorted_out(parts))
-        return
-    part, = parts
-    if isinstance(part, Put):
-        store.set(part.partition, part.key, part.value)
-    else:
-        store.delete(part.partition, part.key)
 
 
 def _sorted_out(parts: Sequence[Put | Delete]) -> tuple[list[Put], list[Delete]]:

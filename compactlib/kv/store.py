@@ -224,9 +224,7 @@ class KVStore:
         Raises:
             KeyNotFound: the partition has no such key, or there is no such partition.
         """
-        cell = self._cell(partition, key)
-        self._state.require()
-        found, = self._get_many((cell,))
+        found, = self.get_many(((partition, key),))
         if found is None:
             raise KeyNotFound(partition=partition, key=key)
         return found
