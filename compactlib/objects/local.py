@@ -229,19 +229,15 @@ class LocalObjects(ObjectStore):
     def _delete(self, keys: Sequence[str]) -> None:
         """Sync each folder once, also if another process removed the objects; folders stay."""
         paths = [self._path(key) for key in keys]
-        for path in paths:
-            self._unlink(path)
-        for folder in dict.fromkeys(map(os.path.dirname, paths)):
-            if os.path.isdir(folder):
-                self._sync(folder)
-
-    def _unlink(self, path: str) -> None:
-        if os.path.isfile(path):
+        for path in filter(os.path.isfile, paths):
             try:
                 self._files.unlink(path)
             except StorageError as error:
                 if error.errno != errno.ENOENT:
                     raise
+        for folder in dict.fromkeys(map(os.path.dirname, paths)):
+            if os.path.isdir(folder):
+                self._sync(folder)
 
     def sweep(self, older_than: float) -> int:
         """Remove private files of crashed writers that were written before `older_than`; return their number.
