@@ -43,21 +43,28 @@ class Lru(Generic[_K, _V]):
             self._held.move_to_end(key)
             return found[0]
 
-    def put(self, key: _K, value: _V, size_bytes: int = 0) -> None:
-        """Add a value, and drop the least recently used ones until all fit."""
+    def put(self, key: _K, value: _V, size_bytes: int = 0) -> list[_K]:
+        """Add a value, and drop the least recently used ones until all fit.
+
+        Returns:
+            The keys of the dropped values; `key` itself if its value is larger than the cache.
+        """
         with self._lock:
             self._drop(key)
             if self._max_bytes is not None and size_bytes > self._max_bytes:
-                return
+                return [key]
             self._held[key] = value, size_bytes
             self._size_bytes += size_bytes
+            dropped = []
             while self._is_over():
-                self._drop(next(iter(self._held)))
+                dropped.append(next(iter(self._held)))
+                self._drop(dropped[-1])
+            return dropped
 
-    def drop(self, key: _K) -> None:
-        """Remove a value, if it is cached."""
+    def drop(self, key: _K) -> bool:
+        """Remove a value; return whether it was cached."""
         with self._lock:
-            self._drop(key)
+            return self._drop(key)
 
     def clear(self) -> None:
         """Remove all values."""
@@ -65,9 +72,12 @@ class Lru(Generic[_K, _V]):
             self._held.clear()
             self._size_bytes = 0
 
-    def _drop(self, key: _K) -> None:
-        _, size_bytes = self._held.pop(key, (None, 0))
+    def _drop(self, key: _K) -> bool:
+        if key not in self._held:
+            return False
+        _, size_bytes = self._held.pop(key)
         self._size_bytes -= size_bytes
+        return True
 
     def _is_over(self) -> bool:
         return ((self._max_entries is not None and len(self._held) > self._max_entries)

@@ -82,7 +82,8 @@ class _Metered(Closing):
         self._store = store
         self._observer = observer
         self._name = name
-        self._family = "kv" if isinstance(store, KVStore) else "objects"
+        self._family: str = (store._family if isinstance(store, _Metered) else
+                             "kv" if isinstance(store, KVStore) else "objects")
         self._clock = clock
 
     def __getattr__(self, name: str) -> Any:

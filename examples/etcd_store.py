@@ -19,6 +19,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
+import functools
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,10 +32,8 @@ from etcd3gw.exceptions import Etcd3Exception
 from requests.exceptions import ConnectTimeout, RequestException
 from urllib3.exceptions import NewConnectionError
 
-from compactlib._arguments import require_seconds
 from compactlib.errors import AuditFailed, DiskFull, InvalidInput, StorageError, Unsupported
 from compactlib.kv import EXISTS, Address, KVEntry, KVLimits, KVStore, Predicate, Transaction, Versioned
-from compactlib.kv.connections import Connections
 from compactlib.kv.errors import (
     ConnectFailed,
     DamagedStore,
@@ -42,16 +41,13 @@ from compactlib.kv.errors import (
     PredicateFailed,
     SlowDown,
     StoreFailed,
-    TooLarge,
 )
 from compactlib.kv.store import holds
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 12, max_key_bytes=1 << 12, max_value_bytes=1_400_000, max_transact=128,
-                   max_get_many=128)
+                   max_get_many=128, max_transact_bytes=1_550_000)
 """As etcd is set by default: 1.5 MiB for a request (`--max-request-bytes`), 128 operations for a transaction
 (`--max-txn-ops`)."""
-_TRANSACTION_BYTES = 1_550_000
-_OPERATION_BYTES = 64
 _SCHEMA_VERSION = b"1"
 _PAGE_BYTES = 4 << 20
 _FIRST_GUESS_BYTES = 1 << 16
@@ -88,7 +84,8 @@ class EtcdStore(KVStore):
                  timeout_seconds: float = 10.0, page_size: int = 1000) -> None:
         if not root:
             raise InvalidInput("the root is empty; name what the store's keys in etcd begin with")
-        require_seconds("timeout_seconds", timeout_seconds, above_zero=True)
+        if not timeout_seconds > 0:
+            raise InvalidInput(f"timeout_seconds is {timeout_seconds}; give a number above 0")
         self._path = f"{protocol}://{host}:{port}/{root!r}"
         self._keys = KeySpace(root)
         self._largest = _FIRST_GUESS_BYTES
@@ -96,8 +93,8 @@ class EtcdStore(KVStore):
         settings: dict[str, Any] = {"host": host, "port": port, "protocol": protocol, "timeout": timeout_seconds,
                                     # Every server of 3.4 and later has it, so none need be asked.
                                     "api_path": "/v3/"}
-        self._gateways: Connections[_Gateway] = Connections(
-            self._state, lambda: _Gateway.connected(self._path, settings, ca_cert, cert))
+        self._connect = functools.partial(_Gateway.connected, self._path, settings, ca_cert, cert)
+        self._idle: list[_Gateway] = []
         try:
             self._set_up()
         except BaseException:
@@ -130,16 +127,7 @@ class EtcdStore(KVStore):
         return page, not reply.get("more")
 
     def _transact(self, transaction: Transaction) -> None:
-        """One request.
-
-        Raises:
-            TooLarge: names and values together are more than etcd takes in one request.
-        """
-        size = sum(2 * (len(partition) + len(key) + _OPERATION_BYTES) for partition, key, _ in transaction.conditions)
-        size += sum(len(partition) + len(key) + len(value or b"") + _OPERATION_BYTES
-                    for partition, key, value in transaction.changes)
-        if size > _TRANSACTION_BYTES:
-            raise TooLarge(what="transaction", size=size, limit=_TRANSACTION_BYTES)
+        """One request."""
         held = [(self._keys.of_partition(partition) + key, predicate)
                 for partition, key, predicate in transaction.conditions]
         changes = [change(self._keys.of_partition(partition) + key, value)
@@ -160,7 +148,8 @@ class EtcdStore(KVStore):
                           "conditions hold")
 
     def _close(self) -> None:
-        self._gateways.forget()
+        while self._idle:
+            self._idle.pop().close()
 
     def audit(self) -> None:
         """See `KVStore.audit`: every key below the root is one of this store, and no revision is from the future."""
@@ -199,8 +188,14 @@ class EtcdStore(KVStore):
                               f"upgrade")
 
     def _ask(self, operation: str, path: str, request: Mapping[str, Any], *, writes: bool = False) -> dict[str, Any]:
-        with self._gateways.lent() as gateway:
+        try:
+            gateway = self._idle.pop()  # a session is for one thread at a time
+        except IndexError:
+            gateway = self._connect()
+        try:
             return gateway.post(operation, path, request, writes=writes)
+        finally:
+            self._idle.append(gateway)
 
 
 @attrs.frozen

@@ -10,12 +10,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from compactlib.errors import CompactlibError
-from compactlib.kv.errors import OutcomeUnknown, TooLarge
-from compactlib.kv.store import Address, Delete, KVStore, Put, Versioned
+from compactlib.kv.errors import OutcomeUnknown
+from compactlib.kv.store import Address, Delete, KVLimits, KVStore, Put, Versioned, part_bytes
 
 _PIECES = 15
 """Pieces of 256 KiB in a request, together below the 4 MiB of a transaction of DynamoDB."""
@@ -42,7 +43,7 @@ def get_many(store: KVStore, cells: Iterable[Address]) -> dict[Address, Versione
 def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes | None]) -> None:
     """Put and delete keys of a partition, unconditionally. Idempotent.
 
-    One `transact` for each `limits.max_transact` keys, or for fewer if they are too large. Only each request is atomic.
+    As few requests as the store's limits allow; only each request is atomic.
 
     Args:
         store: of the keys.
@@ -55,23 +56,33 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes 
         CompactlibError: of the store, for the first request.
     """
     parts = [Delete(partition, key) if value is None else Put(partition, key, value) for key, value in changes.items()]
-    most = store.limits.max_transact
-    if len(parts) > most:
+    batches = list(_batches(parts, store.limits))
+    if len(batches) > 1:
         store.checked((), *_sorted_out(parts))  # raises before the first request what a later one would
-    at, size = 0, most
-    while at < len(parts):
-        part = parts[at:at + size]
+    written = 0
+    for batch in batches:
         try:
-            _change(store, part)
+            store.transact((), *_sorted_out(batch))
         except CompactlibError as error:
-            if isinstance(error, TooLarge) and error.what == "transaction" and len(part) > 1:
-                size = len(part) // 2
-                continue
-            if at == 0:
+            if not written:
                 raise
-            raise OutcomeUnknown(operation="write", path="a batch",
-                                 detail=f"{at} of {len(parts)} keys were written, then: {error}") from error
-        at, size = at + len(part), most
+            raise OutcomeUnknown(operation="write", path="a batch", detail=f"{written} of {len(parts)} keys were "
+                                 f"written, then: {error}") from error
+        written += len(batch)
+
+
+def _batches(parts: Iterable[Put | Delete], limits: KVLimits) -> Iterator[list[Put | Delete]]:
+    batch: list[Put | Delete] = []
+    left = most_bytes = math.inf if limits.max_transact_bytes is None else limits.max_transact_bytes
+    for part in parts:
+        size = part_bytes(part.partition, part.key, part.value if isinstance(part, Put) else None)
+        if batch and (len(batch) == limits.max_transact or size > left):
+            yield batch
+            batch, left = [], most_bytes
+        batch.append(part)
+        left -= size
+    if batch:
+        yield batch
 
 
 def get_pieces(store: KVStore, partition: bytes, keys: Sequence[bytes]) -> Iterator[bytes | None]:
@@ -95,17 +106,6 @@ def put_pieces(store: KVStore, partition: bytes, pieces: Iterable[tuple[bytes, b
     waiting = iter(pieces)
     while part := dict(islice(waiting, _PIECES)):
         change_many(store, partition, part)
-
-
-def _change(store: KVStore, parts: Sequence[Put | Delete]) -> None:
-    if len(parts) > 1:
-        store.transact((), *_sorted_out(parts))
-        return
-    part, = parts
-    if isinstance(part, Put):
-        store.set(part.partition, part.key, part.value)
-    else:
-        store.delete(part.partition, part.key)
 
 
 def _sorted_out(parts: Sequence[Put | Delete]) -> tuple[list[Put], list[Delete]]:

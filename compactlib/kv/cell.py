@@ -155,7 +155,7 @@ class Attempt(Generic[ResultT]):
 
 
 Judge: TypeAlias = Callable[[Attempt[ResultT], Found], Fate]
-"""Returns the fate of a write without an answer, from the present values."""
+"""Returns the fate of a write without an answer, from the present values of its keys, one of which has changed."""
 
 
 def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swap[ResultT]], *, operation: str = "swap",
@@ -171,8 +171,8 @@ def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swa
         operation: name of the change, for errors.
         may_repeat: whether the change is idempotent, so that it is decided again if the outcome of a write stays
             unknown.
-        judge: returns the fate of a write without an answer. By default it happened if all its values are there, so
-            write bytes that no other write has, or set `may_repeat`.
+        judge: returns the fate of a write without an answer. By default it happened if the keys that were read have its
+            values, so write bytes that no other write has, or set `may_repeat`.
         retries: number and back-off of the tries.
         clock: for the waits.
         rng: varies the waits.
@@ -253,17 +253,13 @@ class _Swapping(Generic[ResultT]):
                                            f"a row; wait and call again")
 
     def _read(self) -> Found:
-        # Also the other keys of a write without an answer, which show whether it happened.
-        addresses = dict.fromkeys(self.cells)
-        for attempt in self.unanswered:
-            addresses |= dict.fromkeys(attempt.swap.writes)
         if self.unknown is None:
-            return get_many(self.store, addresses)
-        return resolve_unknown(lambda: get_many(self.store, addresses), self.unknown, clock=self.clock, rng=self.rng)
+            return get_many(self.store, self.cells)
+        return resolve_unknown(lambda: get_many(self.store, self.cells), self.unknown, clock=self.clock, rng=self.rng)
 
     def _settle(self, found: Found) -> tuple[Swap[ResultT] | None, bool]:
         """Return the swap that happened, if any, and whether another may still happen."""
-        fates = [(attempt, self.judge(attempt, found)) for attempt in self.unanswered]
+        fates = [(attempt, self._fate(attempt, found)) for attempt in self.unanswered]
         for attempt, fate in fates:
             if fate is Fate.HAPPENED:
                 return attempt.swap, False
@@ -274,35 +270,30 @@ class _Swapping(Generic[ResultT]):
             self.unknown = None
         return None, any(fate is Fate.PENDING for _, fate in fates)
 
+    def _fate(self, attempt: Attempt[ResultT], found: Found) -> Fate:
+        if any(_as_found(found, each) != _as_found(attempt.found, each) for each in self.cells):
+            return self.judge(attempt, found)
+        # An absent cell may have been created and deleted since; a retry would then repeat the change.
+        return Fate.PENDING if found or self.may_repeat else Fate.UNKNOWN
+
     def _write(self, found: Found, wanted: Swap[ResultT]) -> None:
         if not wanted.writes.keys() & set(self.cells):
             raise InvalidInput(f"{self.operation} writes none of the keys that it read; name one that it changes among "
                                f"them, so that a late try fails")
         conditions = [*(_as_found(found, address) for address in self.cells), *wanted.conditions]
-        (address, value), *more = wanted.writes.items()
-        if more or len(conditions) > 1:
-            self.store.transact(
-                conditions, [Put(*each, data) for each, data in wanted.writes.items() if data is not None],
-                [Delete(*each) for each, data in wanted.writes.items() if data is None])
-        elif value is None:
-            self.store.delete_if(*address, conditions[0].predicate)
-        else:
-            self.store.set_if(*address, value, conditions[0].predicate)
+        self.store.transact(conditions, [Put(*each, data) for each, data in wanted.writes.items() if data is not None],
+                            [Delete(*each) for each, data in wanted.writes.items() if data is None])
 
 
 def _as_found(found: Found, address: Address) -> Condition:
     return Condition(*address, found[address].predicate if address in found else None)
 
 
-def _value(found: Found, address: Address) -> bytes | None:
-    return found[address].value if address in found else None
-
-
 def _by_values(attempt: Attempt[ResultT], found: Found) -> Fate:
-    if all(_value(found, address) == value for address, value in attempt.swap.writes.items()):
-        return Fate.HAPPENED
-    is_as_before = all(_as_found(found, each) == _as_found(attempt.found, each) for each in attempt.cells)
-    return Fate.PENDING if is_as_before else Fate.UNKNOWN
+    present = {address: versioned.value for address, versioned in found.items()}
+    written = attempt.swap.writes
+    happened = all(present.get(each) == written[each] for each in attempt.cells if each in written)
+    return Fate.HAPPENED if happened else Fate.UNKNOWN
 
 
 # ---------------------------------------------------------------------------------------------------------- one value
@@ -445,16 +436,10 @@ class Cell(Generic[T]):
                 _Record((write_id, *(() if record is None else record.ids))[:_KEPT_IDS], after))
             return Swap.of(updated, self._address, stored, () if also is None else also(before, after))
 
-        def judge(attempt: Attempt[Updated[T]], found: Found) -> Fate:
-            return self._fate(attempt, found, may_repeat=may_repeat)
-
         return swap(self._store, [self._address], decide, operation=operation or f"update of {self!r}",
-                    may_repeat=may_repeat, judge=judge, retries=self._retries, clock=self._clock, rng=self._rng)
+                    may_repeat=may_repeat, judge=self._fate, retries=self._retries, clock=self._clock, rng=self._rng)
 
-    def _fate(self, attempt: Attempt[Updated[T]], found: Found, *, may_repeat: bool) -> Fate:
-        if _as_found(found, self._address) == _as_found(attempt.found, self._address):
-            # The absent cell may have been created and deleted since; a retry would then repeat the change.
-            return Fate.PENDING if may_repeat or self._address in found else Fate.UNKNOWN
+    def _fate(self, attempt: Attempt[Updated[T]], found: Found) -> Fate:
         written, before, now = attempt.swap.writes[self._address], self._record(attempt.found), self._record(found)
         if now is None:
             # Absent: a delete has succeeded, or a later delete has removed the ids.

@@ -29,7 +29,6 @@ from compactlib.kv.errors import (
     PredicateFailed,
     SlowDown,
     StoreFailed,
-    TooLarge,
 )
 from compactlib.kv.scan import KVEntry
 from compactlib.kv.store import EXISTS, Address, KVLimits, KVStore, Predicate, Transaction, Versioned, holds
@@ -44,12 +43,11 @@ _NO_TOKEN = b"\0"
 """No item has this token, since it is shorter than all."""
 _MAX_KEY_BYTES = 1024
 _ITEM_BYTES = 400_000
-_TRANSACTION_BYTES = 4 << 20
 _OVERHEAD_BYTES = 64
 """For the names of the attributes and the token, with a margin."""
 _LIMITS = KVLimits(max_partition_bytes=2048, max_key_bytes=_MAX_KEY_BYTES,
                    max_value_bytes=_ITEM_BYTES - 2048 - _MAX_KEY_BYTES - _OVERHEAD_BYTES, max_transact=100,
-                   max_get_many=100)
+                   max_get_many=100, max_transact_bytes=4 << 20)
 _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _FIRST_WAIT_SECONDS = 0.025
 _LONGEST_WAIT_SECONDS = 1.0
@@ -193,10 +191,6 @@ class DynamoStore(KVStore):
     # -- writing
 
     def _transact(self, transaction: Transaction) -> None:
-        size = sum(len(partition) + len(key) + len(value or b"") + _OVERHEAD_BYTES
-                   for partition, key, value in transaction.changes)
-        if size > _TRANSACTION_BYTES:
-            raise TooLarge(what="transaction", size=size, limit=_TRANSACTION_BYTES)
         requests = _requests_of(transaction)
         if len(requests) == 1:
             (cell, (kind, request)), = requests.items()

@@ -24,7 +24,7 @@ _LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value
 
 
 class MemoryStore(KVStore):
-    """A `KVStore` in memory: sorted maps under one lock. A get takes two microseconds, a set four.
+    """A `KVStore` in memory: sorted maps under one lock. A get and a set take a few microseconds.
 
     Args:
         page_size: the most entries of a page of a scan.

@@ -12,29 +12,24 @@ one. A failure during the commit has an unknown outcome.
 
 from __future__ import annotations
 
-import contextlib
 import re
-import selectors
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib._arguments import require_seconds
-from compactlib.errors import AuditFailed, InvalidInput, MissingDependency, Unsupported
-from compactlib.kv.connections import Connections
-from compactlib.kv.errors import ConnectFailed, OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed, TooLarge
-from compactlib.kv.group_commit import GroupCommit
+from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, MissingDependency, Unsupported
+from compactlib.kv.errors import ConnectFailed, OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
 from compactlib.kv.scan import KVEntry
-from compactlib.kv.store import Address, KVLimits, KVStore, Transaction, Versioned, holds
+from compactlib.kv.sql import SqlStore
+from compactlib.kv.store import Address, KVLimits, Transaction, Versioned, holds
 
 if TYPE_CHECKING:
     import psycopg
 
 _LIMITS = KVLimits(max_partition_bytes=1000, max_key_bytes=1600, max_value_bytes=1 << 28, max_transact=10_000,
-                   max_get_many=10_000)
-"""The limit of an entry of PostgreSQL's B-tree is 2,704 bytes."""
+                   max_get_many=10_000, max_transact_bytes=1 << 29)
+"""The limit of an entry of PostgreSQL's B-tree is 2,704 bytes, of a statement 1 GiB."""
 _PAGE_BYTES = 4 << 20
-_TRANSACTION_BYTES = 1 << 29
-"""Of a `transact`, which sends its values in one statement; PostgreSQL's limit is 1 GiB."""
 _SCHEMA_VERSION = b"1"
 _TABLE = re.compile(r"[a-z_][a-z0-9_]{0,40}(\.[a-z_][a-z0-9_]{0,40})?")
 _TRIES = 100
@@ -43,7 +38,7 @@ _TRIES = 100
 AnswerT = TypeVar("AnswerT")
 
 
-class PostgresStore(KVStore):
+class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
     """A `KVStore` in a table of a PostgreSQL database (extra `compactlib[postgres]`).
 
     A predicate is the number of a write, from a sequence, so it never holds again after another write of the key. Keys
@@ -82,9 +77,6 @@ class PostgresStore(KVStore):
         self._prepare_threshold = prepare_threshold
         self._sql = _statements(table, busy_seconds)
         super().__init__(f"the store table {table}", _LIMITS, page_size=page_size)
-        self._writes: GroupCommit[Transaction] = GroupCommit(self._commit)
-        self._connections: Connections[psycopg.Connection[Any]] = Connections(
-            self._state, self._connect, self._is_alive)
         try:
             self._set_up()
         except BaseException:
@@ -110,9 +102,6 @@ class PostgresStore(KVStore):
                 return None
             raise
         return f"PostgreSQL system {system}, database {database}, table {table}"
-
-    def _close(self) -> None:
-        self._connections.forget()
 
     def audit(self) -> None:
         """Check that the sequence gives out no version again, as beside a table that was restored without it."""
@@ -144,35 +133,27 @@ class PostgresStore(KVStore):
 
     def _rows(self, statement: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Read without a transaction: each statement sees all commits before it."""
-        def read(connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
-            with self._named(statement, connection):
-                return connection.execute(self._sql[statement], arguments, binary=True).fetchall()
+        return self._carried_out(statement, lambda connection: connection.execute(
+            self._sql[statement], arguments, binary=True).fetchall())
 
-        return self._carried_out(read)
-
-    def _carried_out(self, work: Callable[[psycopg.Connection[Any]], AnswerT]) -> AnswerT:
+    def _carried_out(self, operation: str, work: Callable[[psycopg.Connection[Any]], AnswerT]) -> AnswerT:
         """Carry out work; after `ConnectFailed` once more, on a new connection."""
-        with self._connections.lent() as connection:
-            try:
+        try:
+            with self._lent(operation) as connection:
                 return work(connection)
-            except ConnectFailed:
-                connection.close()
-        self._connections.forget()
-        with self._connections.lent() as connection:
+        except ConnectFailed as error:
+            if error.operation == "connect":
+                raise
+            self._drop_idle()
+        with self._lent(operation) as connection:
             return work(connection)
 
     # -- writing
 
-    def _transact(self, transaction: Transaction) -> None:
-        size = sum(len(value or b"") for _, _, value in transaction.changes)
-        if size > _TRANSACTION_BYTES:
-            raise TooLarge(what="transaction", size=size, limit=_TRANSACTION_BYTES)
-        self._writes.submit(transaction)
-
     def _commit(self, batch: Sequence[Transaction]) -> Sequence[Exception | None]:
         """Carry out a batch in one transaction; return for each item its failed condition or `None`."""
         for _ in range(_TRIES):
-            answers = self._carried_out(lambda connection: self._try_commit(connection, batch))
+            answers = self._carried_out("write", lambda connection: self._try_commit(connection, batch))
             if answers is not None:
                 return answers
         raise SlowDown(operation="write", detail=f"{_TRIES} tries were overtaken by other writers of the same keys")
@@ -182,21 +163,20 @@ class PostgresStore(KVStore):
         """Return the results, or `None` after a conflict with another transaction."""
         errors = self._psycopg.errors
         overtaken = errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation
-        with self._named("write", connection):
-            try:
-                connection.execute(self._sql["begin"], prepare=False)
-                answers = [self._carry_out(connection, transaction) for transaction in batch]
-            except overtaken:
-                connection.execute("ROLLBACK")
-                return None
-            try:
-                connection.execute("COMMIT")
-            except overtaken:
-                return None  # and PostgreSQL has rolled it back
-            except self._psycopg.Error as error:
-                if not connection.broken:
-                    raise
-                raise OutcomeUnknown(operation="commit", path=self._table, detail=str(error).strip()) from error
+        try:
+            connection.execute(self._sql["begin"], prepare=False)
+            answers = [self._carry_out(connection, transaction) for transaction in batch]
+        except overtaken:
+            connection.execute("ROLLBACK")
+            return None
+        try:
+            connection.execute("COMMIT")
+        except overtaken:
+            return None  # and PostgreSQL has rolled it back
+        except self._psycopg.Error as error:
+            if not connection.broken:
+                raise
+            raise OutcomeUnknown(operation="commit", path=self._table, detail=str(error).strip()) from error
         return answers
 
     def _carry_out(self, connection: psycopg.Connection[Any], transaction: Transaction) -> PredicateFailed | None:
@@ -219,25 +199,11 @@ class PostgresStore(KVStore):
     # -- the server
 
     def _connect(self) -> psycopg.Connection[Any]:
-        try:
-            return self._psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold)
-        except self._psycopg.Error as error:
-            raise ConnectFailed(operation="connect", path=self._table, detail=str(error).strip()) from error
-
-    def _is_alive(self, connection: psycopg.Connection[Any]) -> bool:
-        """Return whether no end of the connection has arrived from the server while it was idle."""
-        try:
-            with selectors.DefaultSelector() as readable:
-                readable.register(connection.pgconn.socket, selectors.EVENT_READ)
-                while readable.select(0):
-                    connection.pgconn.consume_input()
-        except (self._psycopg.Error, OSError):
-            return False
-        return not connection.broken
+        return self._psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=self._prepare_threshold)
 
     def _set_up(self) -> None:
         """Create the table in one transaction, since a pooler may give each another server connection."""
-        with self._connections.lent() as connection, self._named("set up", connection):
+        with self._lent("set up") as connection:
             # Each statement sees all commits before it, also those during the wait for the lock.
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED", prepare=False)
             # With a lock, since two concurrent sessions with "if not exists" collide.
@@ -256,19 +222,18 @@ class PostgresStore(KVStore):
             raise Unsupported(f"table {self._table} has schema version {found!r}; this release knows "
                               f"{_SCHEMA_VERSION!r}: upgrade")
 
-    @contextlib.contextmanager
-    def _named(self, operation: str, connection: psycopg.Connection[Any]) -> Iterator[None]:
-        """Convert psycopg's exceptions in the block into errors of the library."""
+    def _named(self, error: BaseException, operation: str,
+               connection: psycopg.Connection[Any] | None) -> CompactlibError | None:
         errors = self._psycopg.errors
-        try:
-            yield
-        except (errors.LockNotAvailable, errors.QueryCanceled, errors.TooManyConnections) as error:
-            raise SlowDown(operation=operation, detail=str(error).strip()) from error
-        except self._psycopg.Error as error:
-            is_away = connection.broken or isinstance(error, errors.ReadOnlySqlTransaction | errors.AdminShutdown |
-                                                      errors.CrashShutdown | errors.CannotConnectNow)
-            kind = ConnectFailed if is_away else StoreFailed
-            raise kind(operation=operation, path=self._table, detail=str(error).strip()) from error
+        if not isinstance(error, self._psycopg.Error):
+            return None
+        detail = str(error).strip()
+        if isinstance(error, errors.LockNotAvailable | errors.QueryCanceled | errors.TooManyConnections):
+            return SlowDown(operation=operation, detail=detail)
+        is_away = connection is None or connection.broken or isinstance(
+            error, errors.ReadOnlySqlTransaction | errors.AdminShutdown | errors.CrashShutdown |
+            errors.CannotConnectNow)
+        return (ConnectFailed if is_away else StoreFailed)(operation=operation, path=self._table, detail=detail)
 
 
 def _statements(table: str, busy_seconds: float) -> dict[str, bytes]:

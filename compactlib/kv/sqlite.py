@@ -32,7 +32,6 @@ from compactlib.errors import (
 )
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, StrPath, local_path, sync_names
-from compactlib.kv.connections import Connections
 from compactlib.kv.errors import (
     ConnectFailed,
     DamagedStore,
@@ -42,9 +41,9 @@ from compactlib.kv.errors import (
     SlowDown,
     StoreFailed,
 )
-from compactlib.kv.group_commit import GroupCommit
 from compactlib.kv.scan import KVEntry
-from compactlib.kv.store import Address, KVLimits, KVStore, Transaction, Versioned, holds
+from compactlib.kv.sql import SqlStore
+from compactlib.kv.store import Address, KVLimits, Transaction, Versioned, holds
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000,
                    max_get_many=100_000)
@@ -90,7 +89,7 @@ _opened: Final[weakref.WeakValueDictionary[int, SqliteStore]] = weakref.WeakValu
 """All stores of this process; in a forked child, also those of its parent."""
 
 
-class SqliteStore(KVStore):
+class SqliteStore(SqlStore[sqlite3.Connection]):
     """A `KVStore` in an SQLite file. Threads may share one; other processes open their own.
 
     A predicate is the number of a write, so it never holds again after another write of the key. Every row has a
@@ -137,8 +136,6 @@ class SqliteStore(KVStore):
         self._clock: Clock = SystemClock() if clock is None else clock
         self._fold_bytes, self._fold_at = _WAL_BYTES, 0.0
         super().__init__(f"the store {self._path}", _LIMITS, page_size=page_size)
-        self._writes: GroupCommit[Transaction] = GroupCommit(self._commit)
-        self._connections: Connections[sqlite3.Connection] = Connections(self._state, self._connect)
         disk: Files = LocalFiles() if files is None else files
         _require_file(self._path, disk if create and not read_only else None)
         if not read_only:
@@ -183,7 +180,7 @@ class SqliteStore(KVStore):
     def _close(self) -> None:
         # The last process that closes the file moves the `-wal` into it.
         _opened.pop(id(self), None)
-        self._connections.forget()
+        self._drop_idle()
 
     def audit(self) -> None:
         """Check SQLite's own integrity, every row's checksum, and the write counter."""
@@ -211,7 +208,7 @@ class SqliteStore(KVStore):
         try:
             self._state.require()
             self._require_in_place(operation)
-            with _named_errors(operation, self._path), self._connections.lent() as connection:
+            with self._lent(operation) as connection:
                 yield connection
         finally:
             if self._unchanging is not None and _version_of(self._path) != self._unchanging:
@@ -275,33 +272,28 @@ class SqliteStore(KVStore):
 
     # -- writing
 
-    def _transact(self, transaction: Transaction) -> None:
-        self._writes.submit(transaction)
-
     def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
         """Carry out a batch in one SQLite transaction; return for each item its failed condition or `None`."""
         if self._read_only:
             raise ReadOnly(operation="write", path=self._path, errno=errno.EROFS)
-        with self._connections.lent() as connection:
-            with _named_errors("begin", self._path):
-                connection.execute("BEGIN IMMEDIATE")
+        with self._lent("write") as connection:
+            connection.execute("BEGIN IMMEDIATE")
             self._require_in_place("write")
-            with _named_errors("write", self._path):
-                version = self._counter(connection)
-                answers: list[Exception | None] = []
-                for transaction in batch:
-                    failed = _failed_condition(connection, transaction)
-                    if failed is None:
-                        version = _carry_out(connection, transaction, version)
-                    answers.append(failed)
-                connection.execute("UPDATE counter SET version = ?", (version,))
+            version = self._counter(connection)
+            answers: list[Exception | None] = []
+            for transaction in batch:
+                failed = _failed_condition(connection, transaction)
+                if failed is None:
+                    version = _carry_out(connection, transaction, version)
+                answers.append(failed)
+            connection.execute("UPDATE counter SET version = ?", (version,))
             try:
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
-                if _primary_code(error) == sqlite3.SQLITE_IOERR:
-                    # The sync may have failed after the write: after a crash the transaction may be there.
-                    raise OutcomeUnknown(operation="commit", path=self._path, detail=str(error)) from error
-                raise _named(error, "commit", self._path) from error
+                if _primary_code(error) != sqlite3.SQLITE_IOERR:
+                    raise
+                # The sync may have failed after the write: after a crash the transaction may be there.
+                raise OutcomeUnknown(operation="commit", path=self._path, detail=str(error)) from error
             self._fold(connection)
         return answers
 
@@ -327,25 +319,46 @@ class SqliteStore(KVStore):
             # All commits are durable anyway, and the next writer retries.
             return
 
+    def _named(self, error: BaseException, operation: str, connection: object) -> CompactlibError | None:
+        path = self._path
+        if isinstance(error, UnicodeDecodeError):
+            # SQLite's message quotes a damaged name, which Python cannot decode.
+            return DamagedStore(path=path, detail=f"a message of SQLite that is no text ({error.reason})")
+        if not isinstance(error, sqlite3.Error):
+            return None
+        match _primary_code(error):
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
+                return SlowDown(operation=operation, detail=f"{path} is locked by another writer ({error})")
+            case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+                return DamagedStore(path=path, detail=str(error))
+            case sqlite3.SQLITE_FULL:
+                # Either the disk is full, or a limit on the file's pages is reached.
+                return DiskFull(operation=operation, path=path, errno=errno.ENOSPC, detail=str(error),
+                                advice="free some space, or raise max_page_count if one was set, and call again")
+            case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+                return ReadOnly(operation=operation, path=path, errno=errno.EROFS)
+            case sqlite3.SQLITE_CANTOPEN:
+                return ConnectFailed(operation=operation, path=path, detail=str(error), errno=errno.ENOENT)
+        return StoreFailed(operation=operation, path=path, detail=str(error))
+
     # -- opening
 
     def _connect(self) -> sqlite3.Connection:
         mode = "immutable=1" if self._unchanging is not None else "mode=ro" if self._read_only else "mode=rw"
         uri = f"file://{quote(os.fsencode(self._path))}?{mode}"
-        with _named_errors("open", self._path):
-            connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
-                                         check_same_thread=False)
-            try:
-                connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-            except BaseException:
-                # The exception would keep the file open.
-                connection.close()
-                raise
+        connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
+                                     check_same_thread=False)
+        try:
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        except BaseException:
+            # The exception would keep the file open.
+            connection.close()
+            raise
         return connection
 
     def _set_up(self, *, create: bool) -> None:
         try:
-            with _named_errors("open", self._path), self._connections.lent() as connection:
+            with self._lent("open") as connection:
                 # In one read transaction, since another process may be setting the file up.
                 connection.execute("BEGIN")
                 ready = _is_ready(connection, self._path)
@@ -456,22 +469,24 @@ def _require_file(path: str, files: Files | None) -> None:
                         f"file from a copy, or open it with create=True to begin anew", path=path)
 
 
-def _identity_of(path: str) -> tuple[int, int] | None:
-    """Return device and inode of a file; `None` if it is absent."""
+def _seen(path: str) -> os.stat_result | None:
+    """Return the status of a file; `None` if it is absent."""
     try:
-        found = os.stat(path)
+        return os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+
+
+def _identity_of(path: str) -> tuple[int, int] | None:
+    """Return device and inode of a file; `None` if it is absent."""
+    found = _seen(path)
+    return found and (found.st_dev, found.st_ino)
 
 
 def _version_of(path: str) -> tuple[int, int] | None:
     """Return size and time of change of a file; `None` if it is absent."""
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_size, found.st_mtime_ns
+    found = _seen(path)
+    return found and (found.st_size, found.st_mtime_ns)
 
 
 def _place_of(path: str) -> str:
@@ -495,38 +510,6 @@ def _born_on_linux(path: str) -> str:
     mask, = struct.unpack_from("=I", found)
     seconds, nanoseconds = struct.unpack_from("=qI", found, birth_offset)
     return f"{seconds}.{nanoseconds:09}" if mask & wants_birth else ""
-
-
-# ------------------------------------------------------------------------------------------------------- the errors
-
-
-@contextlib.contextmanager
-def _named_errors(operation: str, path: str) -> Iterator[None]:
-    """Convert SQLite's exceptions in the block into errors of the library."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _named(error, operation, path) from error
-    except UnicodeDecodeError as error:
-        # SQLite's message quotes a damaged name, which Python cannot decode.
-        raise DamagedStore(path=path, detail=f"a message of SQLite that is no text ({error.reason})") from error
-
-
-def _named(error: sqlite3.Error, operation: str, path: str) -> CompactlibError:
-    match _primary_code(error):
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
-            return SlowDown(operation=operation, detail=f"{path} is locked by another writer ({error})")
-        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return DamagedStore(path=path, detail=str(error))
-        case sqlite3.SQLITE_FULL:
-            # Either the disk is full, or a limit on the file's pages is reached.
-            return DiskFull(operation=operation, path=path, errno=errno.ENOSPC, detail=str(error),
-                            advice="free some space, or raise max_page_count if one was set, and call again")
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
-            return ReadOnly(operation=operation, path=path, errno=errno.EROFS)
-        case sqlite3.SQLITE_CANTOPEN:
-            return ConnectFailed(operation=operation, path=path, detail=str(error), errno=errno.ENOENT)
-    return StoreFailed(operation=operation, path=path, detail=str(error))
 
 
 def _primary_code(error: sqlite3.Error) -> int:

@@ -24,6 +24,8 @@ from compactlib.kv.errors import KeyNotFound, TooLarge
 from compactlib.kv.scan import Entries, KVEntry
 
 _MOST_ENTRIES = 1_000_000
+_PART_BYTES = 64
+"""For what a database adds to a condition, a put or a delete, with a margin."""
 
 Predicate: TypeAlias = object
 """The state of a key at a `get`: opaque, compared by the store, valid for that store only."""
@@ -97,6 +99,8 @@ class KVLimits:
         max_value_bytes: the longest value.
         max_transact: conditions, puts and deletes of one `transact` together.
         max_get_many: cells of one `get_many`.
+        max_transact_bytes: of one `transact`: its values, and the name of each condition, put and delete with 64 bytes
+            more; enough for any single write. `None`: no limit.
     """
 
     max_partition_bytes: int = attrs.field(validator=is_whole(1))
@@ -104,6 +108,7 @@ class KVLimits:
     max_value_bytes: int = attrs.field(validator=is_whole(1))
     max_transact: int = attrs.field(validator=is_whole(1))
     max_get_many: int = attrs.field(validator=is_whole(1))
+    max_transact_bytes: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
 
 
 @attrs.frozen
@@ -117,6 +122,17 @@ class Transaction:
 
     conditions: Sequence[tuple[bytes, bytes, Predicate | None]]
     changes: Sequence[tuple[bytes, bytes, bytes | None]]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes that count for `KVLimits.max_transact_bytes`."""
+        return (sum(part_bytes(partition, key, None) for partition, key, _ in self.conditions)
+                + sum(part_bytes(*change) for change in self.changes))
+
+
+def part_bytes(partition: bytes, key: bytes, value: bytes | None) -> int:
+    """Return the bytes of one condition, put or delete; see `KVLimits.max_transact_bytes`."""
+    return len(partition) + len(key) + len(value or b"") + _PART_BYTES
 
 
 class KVStore:
@@ -208,16 +224,14 @@ class KVStore:
         Raises:
             KeyNotFound: the partition has no such key, or there is no such partition.
         """
-        cell = _cell(partition, key, self.limits)
-        self._state.require()
-        found, = self._get_many((cell,))
+        found, = self.get_many(((partition, key),))
         if found is None:
             raise KeyNotFound(partition=partition, key=key)
         return found
 
     def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         """Write a value unconditionally."""
-        self._perform(Transaction((), (_put(partition, key, value, self.limits),)))
+        self.transact((), (Put(partition, key, value),))
 
     def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate | None) -> None:
         """Write a value if the key is in the expected state, in one step.
@@ -232,12 +246,11 @@ class KVStore:
             PredicateFailed: the key is in another state; nothing was written. An absent key fails all predicates but
                 `None`.
         """
-        put = _put(partition, key, value, self.limits)
-        self._perform(Transaction(((put[0], put[1], predicate),), (put,)))
+        self.transact((Condition(partition, key, predicate),), (Put(partition, key, value),))
 
     def delete(self, partition: bytes, key: bytes) -> None:
         """Remove a key; an absent key is no error."""
-        self._perform(Transaction((), ((*_cell(partition, key, self.limits), None),)))
+        self.transact((), (), (Delete(partition, key),))
 
     def delete_if(self, partition: bytes, key: bytes, predicate: Predicate) -> None:
         """Remove a key if it is in the expected state, in one step.
@@ -249,8 +262,7 @@ class KVStore:
         if predicate is None:
             raise InvalidInput("a delete was given the predicate None (the key must not exist), so there is nothing to "
                                "delete; give EXISTS, or the predicate that get() found")
-        cell = _cell(partition, key, self.limits)
-        self._perform(Transaction(((*cell, predicate),), ((*cell, None),)))
+        self.transact((Condition(partition, key, predicate),), (), (Delete(partition, key),))
 
     # ---- many keys
 
@@ -263,10 +275,9 @@ class KVStore:
             TooLarge: there are more than `limits.max_get_many` cells.
             InvalidInput: a cell occurs twice.
         """
-        limits = self.limits
-        checked = [_cell(partition, key, limits) for partition, key in cells]
-        if len(checked) > limits.max_get_many:
-            raise TooLarge(what="request", size=len(checked), limit=limits.max_get_many)
+        checked = [self._cell(partition, key) for partition, key in cells]
+        if len(checked) > self._limits.max_get_many:
+            raise TooLarge(what="request", size=len(checked), limit=self._limits.max_get_many)
         if len(set(checked)) < len(checked):
             raise InvalidInput("a cell is to be read twice in one request; name it once")
         self._state.require()
@@ -288,7 +299,7 @@ class KVStore:
         Raises:
             InvalidInput: the partition is empty, or `page_size` is less than 1.
         """
-        name = _checked_name("partition", partition, self.limits.max_partition_bytes)
+        name = _checked_name("partition", partition, self._limits.max_partition_bytes)
         self._state.require()
 
         def load(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
@@ -310,12 +321,12 @@ class KVStore:
             TooLarge: there are more than `limits.max_transact`, or more bytes than the store accepts in one step.
         """
         transaction = self.checked(conditions, puts, deletes)
-        size = len(transaction.conditions) + len(transaction.changes)
-        if size > self.limits.max_transact:
-            raise TooLarge(what="request", size=size, limit=self.limits.max_transact)
-        self._perform(transaction)
-
-    def _perform(self, transaction: Transaction) -> None:
+        count, most = len(transaction.conditions) + len(transaction.changes), self._limits.max_transact
+        if count > most:
+            raise TooLarge(what="request", size=count, limit=most)
+        most_bytes = self._limits.max_transact_bytes
+        if most_bytes is not None and (size := transaction.size_bytes) > most_bytes:
+            raise TooLarge(what="transaction", size=size, limit=most_bytes)
         # Before any lock, which a thread of the parent may hold in a forked child.
         self._state.require()
         if transaction.conditions or transaction.changes:
@@ -341,23 +352,18 @@ class KVStore:
         Raises:
             InvalidInput, TooLarge: as `transact`.
         """
-        limits = self.limits
-        held = [(*_cell(one.partition, one.key, limits), one.predicate) for one in conditions]
+        held = [(*self._cell(one.partition, one.key), one.predicate) for one in conditions]
         changes: list[tuple[bytes, bytes, bytes | None]] = [
-            _put(put.partition, put.key, put.value, limits) for put in puts]
-        changes += ((*_cell(one.partition, one.key, limits), None) for one in deletes)
+            (*self._cell(put.partition, put.key), _within("value", put.value, self._limits.max_value_bytes))
+            for put in puts]
+        changes += ((*self._cell(one.partition, one.key), None) for one in deletes)
         if len({change[:2] for change in changes}) < len(changes):
             raise InvalidInput("a key is to be put or deleted twice in one transaction; name it once")
         return Transaction(held, changes)
 
-
-def _cell(partition: bytes, key: bytes, limits: KVLimits) -> Address:
-    return (_checked_name("partition", partition, limits.max_partition_bytes),
-            _checked_name("key", key, limits.max_key_bytes))
-
-
-def _put(partition: bytes, key: bytes, value: bytes, limits: KVLimits) -> tuple[bytes, bytes, bytes]:
-    return (*_cell(partition, key, limits), _within("value", value, limits.max_value_bytes))
+    def _cell(self, partition: bytes, key: bytes) -> Address:
+        return (_checked_name("partition", partition, self._limits.max_partition_bytes),
+                _checked_name("key", key, self._limits.max_key_bytes))
 
 
 def _checked_name(what: str, name: bytes, limit: int) -> bytes:

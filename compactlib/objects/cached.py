@@ -9,28 +9,18 @@ lost: a copy that cannot be written or read is fetched again, and a damaged copy
 from __future__ import annotations
 
 import logging
-import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
-from compactlib._closing import Closing
 from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.lru import Lru
 from compactlib.objects.errors import ObjectExists
-from compactlib.objects.store import (
-    DIGEST_BYTES,
-    Digest,
-    ObjectInfo,
-    ObjectRef,
-    ObjectStore,
-    check_range,
-    checked_keys,
-)
+from compactlib.objects.store import DIGEST_BYTES, Digest, ObjectInfo, ObjectRef, ObjectStore
 
 _LOGGER = logging.getLogger("compactlib.objects")
 _CACHED = "cached/"
 
 
-class CachedObjects(Closing):
+class CachedObjects(ObjectStore):
     """An `ObjectStore` that caches reads of whole objects, and passes all other calls on. Threads may share it.
 
     Args:
@@ -48,45 +38,33 @@ class CachedObjects(Closing):
     """
 
     def __init__(self, store: ObjectStore, near: ObjectStore, *, max_bytes: int = 10 << 30) -> None:
-        if max_bytes < 0:
-            raise InvalidInput(f"max_bytes is {max_bytes}; give 0 or more")
+        super().__init__(f"the cached {store!r}")
         self.failures: int = 0
         self.last_error: CompactlibError | None = None
         self._store = store
         self._near = near
         self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._sizes: OrderedDict[str, int] = OrderedDict(
-            (info.key.removeprefix(_CACHED), info.size_bytes)
-            for info in sorted(near.list(_CACHED), key=lambda info: info.modified_at))
-        self._total = sum(self._sizes.values())
-        self._evict()
+        self._copies: Lru[str, bool] = Lru(max_bytes=max_bytes)
+        for info in sorted(near.list(_CACHED), key=lambda info: info.modified_at):
+            self._note_copy(info.key.removeprefix(_CACHED), info.size_bytes)
 
-    def get(self, key: str) -> bytes:
-        kept = self._kept(key)
-        if kept is not None:
-            return kept
-        data = self._store.get(key)
-        if DIGEST_BYTES + len(data) <= self._max_bytes:
+    def _read(self, key: str, start: int, stop: int | None) -> bytes:
+        data = self._kept(key)
+        if data is None:
+            if stop is not None:
+                return self._store.get_range(key, start, stop - start)
+            data = self._store.get(key)
             self._keep(key, data)
-        return data
+        return data[start:stop]
 
     def forget(self, key: str) -> None:
         """Delete the copy of an object."""
-        with self._lock:
-            size_bytes = self._sizes.pop(key, None)
-            self._total -= size_bytes or 0
-        if size_bytes is not None:
-            try:
-                self._near.delete([_CACHED + key])
-            except CompactlibError as error:
-                self._note(error)
+        if self._copies.drop(key):
+            self._remove(key)
 
     def _kept(self, key: str) -> bytes | None:
-        with self._lock:
-            if key not in self._sizes:
-                return None
-            self._sizes.move_to_end(key)
+        if not self._copies.get(key):
+            return None
         try:
             stored = self._near.get(_CACHED + key)
         except CompactlibError as error:  # for example evicted by another process
@@ -100,6 +78,8 @@ class CachedObjects(Closing):
         return None
 
     def _keep(self, key: str, data: bytes) -> None:
+        if DIGEST_BYTES + len(data) > self._max_bytes:
+            return
         try:
             self._near.create(_CACHED + key, Digest.of(data).value + data)
         except ObjectExists:
@@ -107,18 +87,17 @@ class CachedObjects(Closing):
         except CompactlibError as error:
             self._note(error)
             return
-        with self._lock:
-            self._total += DIGEST_BYTES + len(data) - self._sizes.pop(key, 0)
-            self._sizes[key] = DIGEST_BYTES + len(data)
-        self._evict()
+        self._note_copy(key, DIGEST_BYTES + len(data))
 
-    def _evict(self) -> None:
-        while True:
-            with self._lock:
-                if self._total <= self._max_bytes:
-                    return
-                oldest = next(iter(self._sizes))
-            self.forget(oldest)
+    def _note_copy(self, key: str, size_bytes: int) -> None:
+        for evicted in self._copies.put(key, True, size_bytes):
+            self._remove(evicted)
+
+    def _remove(self, key: str) -> None:
+        try:
+            self._near.delete([_CACHED + key])
+        except CompactlibError as error:
+            self._note(error)
 
     def _note(self, error: CompactlibError) -> None:
         self.failures += 1
@@ -132,30 +111,24 @@ class CachedObjects(Closing):
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         return self._store.create(key, data)
 
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        check_range(start, length)
-        kept = self._kept(key)
-        return self._store.get_range(key, start, length) if kept is None else kept[start:start + length]
-
     def info(self, key: str) -> ObjectInfo:
         return self._store.info(key)
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         return self._store.list(prefix, after=after)
 
-    def delete(self, keys: Iterable[str]) -> None:
-        checked = checked_keys(keys)
+    def _delete(self, keys: Sequence[str]) -> None:
         try:
-            self._store.delete(checked)
+            self._store.delete(keys)
         finally:
-            for key in checked:
+            for key in keys:
                 self.forget(key)
 
     def available_bytes(self) -> int | None:
         return self._store.available_bytes()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._store.close()
 
     def __repr__(self) -> str:
-        return f"CachedObjects({self._store!r}, {len(self._sizes)} copies of {self._total:,} bytes)"
+        return f"CachedObjects({self._store!r}, copies: {self._copies!r})"

@@ -8,10 +8,9 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
-from compactlib._closing import Closing
-from compactlib.errors import Closed, NotFound, ReadOnly, StorageError
+from compactlib.errors import NotFound, ReadOnly, StorageError
 from compactlib.files.disk import (
     Files,
     LocalFiles,
@@ -24,15 +23,7 @@ from compactlib.files.disk import (
     sync_names,
 )
 from compactlib.objects.errors import BadKey, ObjectExists, ObjectNotFound
-from compactlib.objects.store import (
-    Digest,
-    ObjectInfo,
-    ObjectRef,
-    check_key,
-    check_prefix,
-    check_range,
-    checked_keys,
-)
+from compactlib.objects.store import ObjectInfo, ObjectStore
 
 _INCOMING = ".incoming"
 _LOST_AND_FOUND = "lost+found/"
@@ -45,7 +36,7 @@ def is_local_objects(folder: StrPath) -> bool:
     return os.path.isdir(os.path.join(os.fspath(folder), _INCOMING))
 
 
-class LocalObjects(Closing):
+class LocalObjects(ObjectStore):
     """An `ObjectStore` in a folder: the object `a/b` is the file `a/b`.
 
     An object is written and synced under a private name in `.incoming`, then linked to its key, which fails if the key
@@ -59,7 +50,6 @@ class LocalObjects(Closing):
     Args:
         folder: created if absent.
         files: the disk.
-        new_name: names each private file, for tests that need equal names. Threads may call it at once.
         create: whether the store may be created. If not, a folder without an `.incoming` does not change.
 
     Raises:
@@ -67,12 +57,10 @@ class LocalObjects(Closing):
         StorageError: the folder cannot be created.
     """
 
-    def __init__(self, folder: StrPath, *, files: Files | None = None,
-                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex, create: bool = True) -> None:
+    def __init__(self, folder: StrPath, *, files: Files | None = None, create: bool = True) -> None:
         self._folder = local_path(folder)
         self._files: Files = LocalFiles() if files is None else files
-        self._new_name = new_name
-        self._closed = False
+        super().__init__(repr(self))
         # Folders with durable names, and folders that were synced since the opening.
         self._lasting: set[str] = set()
         self._settled: set[str] = set()
@@ -87,8 +75,8 @@ class LocalObjects(Closing):
         """The folder of the objects."""
         return self._folder
 
-    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        """See `ObjectStore.create`. One fsync of the file, and one of its folder.
+    def _create(self, key: str, data: bytes | memoryview) -> None:
+        """Sync the file, and its folder.
 
         Raises:
             StorageError: the disk refused; `DiskFull` if it is full. The object does not exist, unless only the last
@@ -97,7 +85,7 @@ class LocalObjects(Closing):
         path = self._path(key)
         if os.path.lexists(path):
             raise self._taken(key, path)
-        private = os.path.join(self._incoming(), self._new_name())
+        private = os.path.join(self._incoming(), uuid.uuid4().hex)
         out = self._files.create(private)
         try:
             try:
@@ -116,7 +104,6 @@ class LocalObjects(Closing):
             with contextlib.suppress(StorageError):
                 self._files.unlink(private)
         self._sync(os.path.dirname(path))
-        return ObjectRef(key, memoryview(data).nbytes, Digest.of(data))
 
     def _taken(self, key: str, path: str) -> ObjectExists | BadKey:
         """Return the error for an existing name, after a sync of it."""
@@ -186,48 +173,31 @@ class LocalObjects(Closing):
 
     # --- reading
 
-    def get(self, key: str) -> bytes:
-        return self._read(key)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        check_range(start, length)
-        return self._read(key, start, length)
-
-    def _read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+    def _read(self, key: str, start: int, stop: int | None) -> bytes:
         path = self._path(key)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
+            with open(path, "rb", buffering=0) as file:
+                self._settle(key)
+                # `read` allocates all the bytes of its argument first.
+                size = os.fstat(file.fileno()).st_size
+                stop = size if stop is None else min(stop, size)
+                return read_exactly(file.fileno(), stop - start, start) if start < stop else b""
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise ObjectNotFound(key=key) from None
-        except OSError as error:
-            raise StorageError.from_os(error, "open", path) from error
-        try:
-            status = os.fstat(descriptor)
-            if stat.S_ISDIR(status.st_mode):
-                raise ObjectNotFound(key=key)
-            self._settle(key)
-            # `read` allocates all the bytes of its argument first.
-            left = status.st_size - start
-            length = left if length is None else min(length, left)
-            return read_exactly(descriptor, length, start) if length > 0 else b""
         except StorageError:
             raise
         except OSError as error:
             raise StorageError.from_os(error, "read", path) from error
-        finally:
-            os.close(descriptor)
 
-    def info(self, key: str) -> ObjectInfo:
+    def _info(self, key: str) -> ObjectInfo:
         status = look_at(self._path(key))
         if status is None or stat.S_ISDIR(status.st_mode):
             raise ObjectNotFound(key=key)
         self._settle(key)
         return ObjectInfo(key, status.st_size, status.st_mtime)
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`. Reads only folders that can hold such keys."""
-        self._require_open()
-        check_prefix(prefix)
+    def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        """Read only folders that can hold such keys."""
         return self._walk("", prefix, after)
 
     def _walk(self, above: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
@@ -256,26 +226,18 @@ class LocalObjects(Closing):
 
     # --- removing
 
-    def delete(self, keys: Iterable[str]) -> None:
-        """See `ObjectStore.delete`. Durable when this returns, also if another process removed it; folders stay.
-
-        Each folder is synced once.
-        """
-        self._require_open()
-        paths = [self._path(key) for key in checked_keys(keys)]
-        for path in paths:
-            self._unlink(path)
-        for folder in dict.fromkeys(map(os.path.dirname, paths)):
-            if os.path.isdir(folder):
-                self._sync(folder)
-
-    def _unlink(self, path: str) -> None:
-        if os.path.isfile(path):
+    def _delete(self, keys: Sequence[str]) -> None:
+        """Sync each folder once, also if another process removed the objects; folders stay."""
+        paths = [self._path(key) for key in keys]
+        for path in filter(os.path.isfile, paths):
             try:
                 self._files.unlink(path)
             except StorageError as error:
                 if error.errno != errno.ENOENT:
                     raise
+        for folder in dict.fromkeys(map(os.path.dirname, paths)):
+            if os.path.isdir(folder):
+                self._sync(folder)
 
     def sweep(self, older_than: float) -> int:
         """Remove private files of crashed writers that were written before `older_than`; return their number.
@@ -286,7 +248,7 @@ class LocalObjects(Closing):
         Raises:
             StorageError: the disk refused.
         """
-        self._require_open()
+        self._state.require()
         removed = 0
         incoming = self._incoming()
         for name in list_folder(incoming):
@@ -302,20 +264,11 @@ class LocalObjects(Closing):
         return removed
 
     def _path(self, key: str) -> str:
-        self._require_open()
-        check_key(key)
         return os.path.join(self._folder, key)
 
-    def _require_open(self) -> None:
-        if self._closed:
-            raise Closed(f"{self!r} was closed; open it again")
-
     def available_bytes(self) -> int | None:
-        self._require_open()
+        self._state.require()
         return self._files.available_bytes(self._folder)
-
-    def close(self) -> None:
-        self._closed = True
 
     def __repr__(self) -> str:
         return f"LocalObjects({self._folder!r})"

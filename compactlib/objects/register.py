@@ -19,7 +19,7 @@ import attrs
 
 from compactlib._arguments import require_age
 from compactlib.clock import Clock
-from compactlib.errors import Busy, CorruptData, InvalidInput, Stale, StorageError
+from compactlib.errors import Busy, CorruptData, Stale, StorageError
 from compactlib.files.record_frame import RecordFrame
 from compactlib.kv.cell import resolve_unknown
 from compactlib.objects.errors import AccessDenied, ObjectExists, ObjectNotFound, ObjectStoreFailed
@@ -58,17 +58,15 @@ class ObjectRegister:
     Args:
         store: of the versions.
         prefix: of the keys of its versions, for them alone.
-        new_id: makes the id of a version: 16 unique bytes.
         clock: for the waits between reads after a write without an answer.
         rng: varies the waits.
     """
 
-    def __init__(self, store: ObjectStore, prefix: str, *, new_id: Callable[[], bytes] = lambda: os.urandom(_ID_BYTES),
-                 clock: Clock | None = None, rng: random.Random | None = None) -> None:
+    def __init__(self, store: ObjectStore, prefix: str, *, clock: Clock | None = None,
+                 rng: random.Random | None = None) -> None:
         check_key(f"{prefix}/{0:020}")
         self._store = store
         self._prefix = prefix
-        self._new_id = new_id
         self._clock = clock
         self._rng = rng
 
@@ -94,7 +92,6 @@ class ObjectRegister:
         A write without an answer is repeated until its outcome is known.
 
         Raises:
-            InvalidInput: `new_id` gave an id of another length; nothing was changed.
             Stale: there is a newer version; this write has no effect, and never will.
             AccessDenied: the credentials have no right to write; nothing was changed.
             StorageError: the store's disk refused; nothing was changed.
@@ -103,9 +100,7 @@ class ObjectRegister:
         number, follows = (1, NO_ID) if seen is None else (seen.number + 1, seen.id)
         if (self._newest() or 0) >= number:
             raise self._lost(number)
-        version = Version(number, self._new_id(), follows, value)
-        if len(version.id) != _ID_BYTES:  # its frame would cut or fill it, and it would not know its own version again
-            raise InvalidInput(f"new_id gave {version.id!r:.100}; it must give {_ID_BYTES} bytes, never the same")
+        version = Version(number, os.urandom(_ID_BYTES), follows, value)
         data = _FRAME.encode(number, version.id, follows, body=value)
         unknown = ObjectStoreFailed(operation="create", key=self._key(number),
                                     detail="it was written, and whether it counts cannot be seen")
@@ -161,19 +156,6 @@ class ObjectRegister:
         if old:
             self._store.delete(old)
         return len(old)
-
-    def versions(self) -> list[Version]:
-        """Return all stored versions, the newest first.
-
-        Raises:
-            CorruptData, Unsupported: as for `read`.
-            ObjectStoreFailed: the store cannot be reached.
-        """
-        found: list[Version] = []
-        for info in self._store.list(f"{self._prefix}/"):
-            with contextlib.suppress(ObjectNotFound):
-                found.append(self._at(self._number(info.key)))
-        return found
 
     def _newest(self) -> int | None:
         info = next(iter(self._store.list(f"{self._prefix}/")), None)

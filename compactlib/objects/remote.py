@@ -5,24 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from compactlib._arguments import require_one_of
-from compactlib._closing import Closing
-from compactlib._forks import OpenState
 from compactlib.errors import MissingDependency
 from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, ObjectStoreFailed
-from compactlib.objects.store import (
-    Digest,
-    ObjectInfo,
-    ObjectRef,
-    check_key,
-    check_prefix,
-    check_range,
-    checked_keys,
-)
+from compactlib.objects.store import ObjectInfo, ObjectStore
 
 if TYPE_CHECKING:
     import obstore.store
@@ -38,7 +28,7 @@ _FARTHEST = 1 << 62
 """Beyond the end of any object."""
 
 
-class RemoteObjects(Closing):
+class RemoteObjects(ObjectStore):
     """An `ObjectStore` over any store of obstore: `S3Store`, `GCSStore`, `AzureStore`, `MemoryStore`.
 
     Not over `obstore.store.LocalStore`, which does not sync; use `LocalObjects`.
@@ -49,7 +39,6 @@ class RemoteObjects(Closing):
     Args:
         store: a store of obstore, configured with bucket, credentials, retries and time-outs.
         conditions: see `Conditions`.
-        new_name: names the object of the test.
 
     Raises:
         ConditionsIgnored: the store ignores the condition of a create.
@@ -58,8 +47,7 @@ class RemoteObjects(Closing):
         MissingDependency: obstore is not installed.
     """
 
-    def __init__(self, store: obstore.store.ObjectStore, *, conditions: Conditions = "probe",
-                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
+    def __init__(self, store: obstore.store.ObjectStore, *, conditions: Conditions = "probe") -> None:
         require_one_of("conditions", conditions, Conditions)
         try:
             import obstore
@@ -70,9 +58,9 @@ class RemoteObjects(Closing):
         self._exceptions = exceptions
         self._store = store
         self._conditions = conditions
-        self._state = OpenState(repr(self))
+        super().__init__(repr(self))
         if conditions == "probe":
-            self._probe(f"{_PROBE}/{new_name()}")
+            self._probe(f"{_PROBE}/{uuid.uuid4().hex}")
 
     def _probe(self, key: str) -> None:
         honoured = False
@@ -91,17 +79,16 @@ class RemoteObjects(Closing):
         if not honoured:
             raise ConditionsIgnored(store=repr(self._store))
 
-    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        """See `ObjectStore.create`. One request, so at most the store's limit of a request (5 GB in S3).
+    def _create(self, key: str, data: bytes | memoryview) -> None:
+        """Send one request, so at most the store's limit of a request (5 GB in S3).
 
         A create without an answer (`ObjectStoreFailed`) may have happened: `info` shows it. If the client library
         repeats it, the result may also be `ObjectExists`. Before `ObjectExists`, a second request has read the object's
         size: a visible object of such a store is durable.
         """
-        self._check(key)
         if self._conditions == "unchecked":
             with contextlib.suppress(ObjectNotFound):
-                self.info(key)
+                self._info(key)
                 raise ObjectExists(key=key)
         try:
             with self._named("create", key):
@@ -111,7 +98,6 @@ class RemoteObjects(Closing):
         except ObjectExists:
             self._require_seen(key)
             raise
-        return ObjectRef(key, memoryview(data).nbytes, Digest.of(data))
 
     def _require_seen(self, key: str) -> None:
         """Read the object's size, since a store also refuses during another create or delete.
@@ -120,49 +106,40 @@ class RemoteObjects(Closing):
             ObjectStoreFailed: there is no object; the outcome of the other request is not known yet.
         """
         try:
-            self.info(key)
+            self._info(key)
         except ObjectNotFound:
             raise ObjectStoreFailed(operation="create", key=key,
                               detail="the store says that it is there, and it is not to be seen; another request for "
                                      "it is under way") from None
 
-    def get(self, key: str) -> bytes:
-        self._check(key)
-        with self._named("get", key):
-            return bytes(self._client.get(self._store, key).bytes())
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `ObjectStore.get_range`. One request; two or three if the range begins beyond the end, or the server does
-        not treat a range of all bytes as a range.
+    def _read(self, key: str, start: int, stop: int | None) -> bytes:
+        """Send one request; two or three if the range begins beyond the end, or the server does not treat a range of
+        all bytes as a range.
         """
-        check_range(start, length)
-        self._check(key)
-        if length and start < _FARTHEST:
-            with contextlib.suppress(ObjectStoreFailed), self._named("get range of", key):
-                return bytes(self._client.get_range(self._store, key, start=start,
-                                                    end=min(start + length, _FARTHEST)))
-        size = self.info(key).size_bytes
-        stop = min(size, start + length)
+        if stop is None:
+            with self._named("get", key):
+                return bytes(self._client.get(self._store, key).bytes())
+        stop = min(stop, _FARTHEST)
+        if start < stop:
+            with contextlib.suppress(ObjectStoreFailed):
+                return self._range(key, start, stop)
+        size = self._info(key).size_bytes
+        stop = min(size, stop)
         if stop <= start:
             return b""
-        if stop - start == size:
-            return self.get(key)
+        return self._read(key, 0, None) if stop - start == size else self._range(key, start, stop)
+
+    def _range(self, key: str, start: int, stop: int) -> bytes:
         with self._named("get range of", key):
             return bytes(self._client.get_range(self._store, key, start=start, end=stop))
 
-    def info(self, key: str) -> ObjectInfo:
-        self._check(key)
+    def _info(self, key: str) -> ObjectInfo:
         with self._named("read the size of", key):
             found = self._client.head(self._store, key)
         return ObjectInfo(key, found["size"], found["last_modified"].timestamp())
 
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`. Requests pages of a thousand as needed."""
-        self._state.require()
-        check_prefix(prefix)
-        return self._pages(prefix, after)
-
-    def _pages(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+    def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        """Request pages of a thousand as needed."""
         # obstore takes whole segments as a prefix; the rest of the prefix is compared here.
         folder = prefix[:prefix.rfind("/") + 1]
         before = ""
@@ -186,12 +163,11 @@ class RemoteObjects(Closing):
                 elif key > after and not key.startswith(_PROBE + "/"):
                     yield ObjectInfo(key, found["size"], found["last_modified"].timestamp())
 
-    def delete(self, keys: Iterable[str]) -> None:
-        """See `ObjectStore.delete`. S3 deletes a thousand a request; for other stores the client library sends a
-        request for each, several at a time.
+    def _delete(self, keys: Sequence[str]) -> None:
+        """Send a request for a thousand keys to S3; for other stores the client library sends one for each, several at
+        a time.
         """
-        self._state.require()
-        waiting = iter(checked_keys(keys))
+        waiting = iter(keys)
         while part := list(islice(waiting, _MAX_DELETES)):
             if len(part) > 1:
                 with contextlib.suppress(ObjectNotFound), self._named("delete", ", ".join(part[:3])):
@@ -219,17 +195,6 @@ class RemoteObjects(Closing):
             raise AccessDenied(operation=operation, key=key, detail=_first_line(error)) from error
         except (exceptions.BaseError, OSError) as error:
             raise ObjectStoreFailed(operation=operation, key=key, detail=_first_line(error)) from error
-
-    def _check(self, key: str) -> None:
-        self._state.require()
-        check_key(key)
-
-    def available_bytes(self) -> int | None:
-        self._state.require()
-        return None
-
-    def close(self) -> None:
-        self._state.close()
 
     def __repr__(self) -> str:
         return f"RemoteObjects({self._store!r}, conditions={self._conditions!r})"

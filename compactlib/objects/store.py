@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `ObjectStore` protocol: immutable files under keys, created once, read in ranges, listed in order.
+"""`ObjectStore`: the base class of a store of immutable files under keys, for the library's stores and a host's.
 
 An object never changes: it is created as a whole, and stays until it is deleted. So a reader may cache it for ever, and
 two writers of the same key cannot overwrite each other.
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Protocol, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Self
 
 import attrs
 
 from compactlib._arguments import require_whole
+from compactlib._closing import Closing
+from compactlib._forks import OpenState
 from compactlib.errors import InvalidInput
 from compactlib.objects.errors import BadDigest, BadKey
 
@@ -107,16 +108,53 @@ class ObjectRef:
     digest: Digest
 
 
-class ObjectStore(Protocol):
+class ObjectStore(Closing):
     """Immutable objects with keys. Threads may share one; several processes may use a store at the same time.
+
+    A back-end implements `_create`, `_read`, `_info`, `_list` and `_delete`, and may override `available_bytes` and
+    `_close`. They get checked arguments, and are not called after `close` or in a forked child, where every call raises
+    `Closed`.
 
     `check_key` defines valid keys. A key that is another key's prefix up to a slash (`a` and `a/b`) may be refused with
     `BadKey`, since a folder on a disk cannot have both. Every method raises `ObjectStoreFailed` if the store cannot be
-    reached, and `Closed` after `close`.
+    reached.
 
     A readable object is durable, unless its `create` has not returned: a caller that depends on an object of another
     writer calls `create` too, and continues when that has returned or raised `ObjectExists`.
+
+    Args:
+        name: of the store, for errors: `"the objects in /data"`.
     """
+
+    def __init__(self, name: str) -> None:
+        self._state = OpenState(name)
+
+    # ---- for a back-end to implement
+
+    def _create(self, key: str, data: bytes | memoryview) -> None:
+        """Carry out `create`."""
+        raise NotImplementedError("an object store creates objects")
+
+    def _read(self, key: str, start: int, stop: int | None) -> bytes:
+        """Return the bytes from `start` up to `stop`, or to the end; `stop` may be beyond the end."""
+        raise NotImplementedError("an object store reads objects")
+
+    def _info(self, key: str) -> ObjectInfo:
+        """Carry out `info`."""
+        raise NotImplementedError("an object store reads sizes")
+
+    def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        """Carry out `list`."""
+        raise NotImplementedError("an object store lists objects")
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        """Carry out `delete`."""
+        raise NotImplementedError("an object store deletes objects")
+
+    def _close(self) -> None:
+        """Release connections and files; called once, in the process that opened the store."""
+
+    # ---- objects
 
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         """Create an object, durable and visible as a whole on return.
@@ -125,6 +163,10 @@ class ObjectStore(Protocol):
             ObjectExists: an object of this key exists and is durable; it does not change.
             BadKey: the key is invalid.
         """
+        self._check(key)
+        size_bytes = memoryview(data).nbytes
+        self._create(key, data)
+        return ObjectRef(key, size_bytes, Digest.of(data))
 
     def get(self, key: str) -> bytes:
         """Return all bytes of an object, without a check; see `read_checked`.
@@ -132,6 +174,8 @@ class ObjectStore(Protocol):
         Raises:
             ObjectNotFound: there is no object.
         """
+        self._check(key)
+        return self._read(key, 0, None)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Return `length` bytes from `start`; fewer only at the end of the object.
@@ -140,6 +184,10 @@ class ObjectStore(Protocol):
             ObjectNotFound: there is no object.
             InvalidInput: `start` or `length` is negative.
         """
+        require_whole("start", start)
+        require_whole("length", length)
+        self._check(key)
+        return self._read(key, start, start + length)
 
     def info(self, key: str) -> ObjectInfo:
         """Return size and time of creation.
@@ -147,12 +195,20 @@ class ObjectStore(Protocol):
         Raises:
             ObjectNotFound: there is no object.
         """
+        self._check(key)
+        return self._info(key)
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
         """Yield the objects with this prefix and a key above `after`, ascending by key.
 
         Each object once, except that objects created or deleted during the listing may be missing.
+
+        Raises:
+            BadKey: no valid key has this prefix.
         """
+        self._state.require()
+        check_prefix(prefix)
+        return self._list(prefix, after)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove any number of objects, not in one step; an absent object is no error.
@@ -160,19 +216,30 @@ class ObjectStore(Protocol):
         Raises:
             ObjectStoreFailed: some may be removed; call again.
             BadKey: a key is invalid; nothing was removed.
-            InvalidInput: `keys` is one text.
+            InvalidInput: `keys` is one text, whose letters would be taken for keys.
         """
+        self._state.require()
+        if isinstance(keys, str):
+            raise InvalidInput(f"keys is {keys!r:.100}; give a list of keys")
+        wanted = [*keys]
+        for key in wanted:
+            check_key(key)
+        self._delete(wanted)
 
     def available_bytes(self) -> int | None:
         """Return the room for more objects in bytes; `None` if it is unknown, as in a remote store."""
+        self._state.require()
+        return None
 
     def close(self) -> None:
         """Release connections and files; closing again does nothing."""
+        if not self._state.is_closed and not self._state.is_inherited:
+            self._state.close()
+            self._close()
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None: ...
+    def _check(self, key: str) -> None:
+        self._state.require()
+        check_key(key)
 
 
 def read_checked(store: ObjectStore, ref: ObjectRef) -> bytes:
@@ -206,21 +273,6 @@ def check_key(key: str) -> None:
                          f"of '._=+@,-' that do not begin with a dot", key=key)
 
 
-def checked_keys(keys: Iterable[str]) -> list[str]:
-    """Return the keys of one `delete`.
-
-    Raises:
-        BadKey: a key is invalid.
-        InvalidInput: `keys` is one text, whose letters would be taken for keys.
-    """
-    if isinstance(keys, str):
-        raise InvalidInput(f"keys is {keys!r:.100}; give a list of keys")
-    checked = list(keys)
-    for key in checked:
-        check_key(key)
-    return checked
-
-
 def check_prefix(prefix: str) -> None:
     """Validate a prefix of a key, the empty one included.
 
@@ -229,9 +281,3 @@ def check_prefix(prefix: str) -> None:
     """
     if prefix:
         check_key(prefix + "x" if prefix.endswith("/") else prefix)
-
-
-def check_range(start: int, length: int) -> None:
-    """Raise `InvalidInput` if a number of a range is negative."""
-    require_whole("start", start)
-    require_whole("length", length)

@@ -20,7 +20,7 @@ from compactlib.clock import Clock
 from compactlib.errors import Busy, StorageError
 from compactlib.kv import Condition, Delete, KVStore, PredicateFailed, Put, Retries, SlowDown
 from compactlib.kv.batches import get_many
-from compactlib.kv.cell import Attempt, Fate, Found, Judge, Swap, swap
+from compactlib.kv.cell import Found, Judge, Swap, swap
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import Address
 from compactlib.staging.activity import Activity
@@ -102,7 +102,7 @@ class BranchStore:
                 raise BranchExists(branch=branch)
             return Swap(None, {cell: encode_branch_record(record)})
 
-        self._swap([cell], decide, f"create of branch {branch!r}", judge=_by_record)
+        self._swap([cell], decide, f"create of branch {branch!r}")
         self._activity.wrote(branch, None, record)
 
     def update(self, branch: str, change: Change, *, operation: str = "update", idempotent: bool = True,
@@ -164,7 +164,7 @@ class BranchStore:
 
         try:
             return self._swap([self.cell(branch), *also_read], guarded, f"{operation} of branch {branch!r}",
-                              may_repeat=may_repeat, judge=judge or _by_record)
+                              may_repeat=may_repeat, judge=judge)
         except Busy as error:
             if type(error) is not Busy:
                 raise
@@ -245,13 +245,3 @@ class BranchStore:
 
 def _next(record: BranchRecord, before: BranchRecord) -> BranchRecord:
     return attrs.evolve(record, version=before.version + 1)
-
-
-def _by_record(attempt: Attempt[T], found: Found) -> Fate:
-    """Judge an unanswered write by the record alone: the cleanup may have removed the drop mark already."""
-    cell, = attempt.cells
-    now = found[cell].value if cell in found else None
-    if now == attempt.swap.writes[cell]:
-        return Fate.HAPPENED
-    is_as_before = cell in found and found[cell].predicate == attempt.found[cell].predicate
-    return Fate.PENDING if is_as_before else Fate.UNKNOWN

@@ -275,8 +275,6 @@ def _try_conditionally(context: StagingContext, branch: str, key: bytes, decide:
             return Fate.HAPPENED
         if home not in cells or now != attempt.found.get(cell):
             return Fate.UNKNOWN
-        if cells[home] == attempt.found[home]:
-            return Fate.PENDING
         # The branch record has changed, so the write cannot take effect later. If the record does not name the token,
         # the cleanup may have emptied the token, and the cell proves nothing.
         return Fate.LOST if token in context.branches.record_in(cells, branch).tokens else Fate.UNKNOWN

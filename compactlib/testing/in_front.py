@@ -19,8 +19,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import attrs
 
@@ -291,7 +290,7 @@ class StoreInFront(KVStore):
         return self._step(Request("kv", kind, f"{_text(partition)}/{_text(key)}", partition=partition, key=key), act)
 
 
-class ObjectsInFront:
+class ObjectsInFront(ObjectStore):
     """A proxy of an `ObjectStore`; a listing is one request. Closing the proxy leaves the store open.
 
     Args:
@@ -327,13 +326,6 @@ class ObjectsInFront:
 
     def close(self) -> None:
         pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
 
     def _request(self, kind: str, key: str, act: Callable[[], AnswerT]) -> AnswerT:
         return cast("AnswerT", self._step(Request("objects", kind, key), act))

@@ -18,7 +18,7 @@ import attrs
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy
-from compactlib.kv import EXISTS, MemoryStore, Predicate, Retries, StoreFailed
+from compactlib.kv import EXISTS, MemoryStore, Retries, StoreFailed
 from compactlib.objects import MemoryObjects
 from compactlib.staging import (
     AlwaysPolicy,
@@ -64,10 +64,6 @@ class WatchedStore(StoreInFront):
     def __init__(self, store: MemoryStore, stage: Stage) -> None:
         super().__init__(store, stage.step)
         self.changed: Callable[[], object] = bool
-
-    def set_if(self, partition: bytes, key: bytes, value: Any, predicate: Predicate | None) -> None:
-        super().set_if(partition, key, value, predicate)
-        self._note([key])
 
     def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
         written = list(puts)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.kv import MemoryStore, OutcomeUnknown
+from compactlib.kv import MemoryStore, OutcomeUnknown, Put
 from compactlib.kv.batches import change_many, get_many
+from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import KVLimits
 from compactlib.testing import Choices, Request, StoreInFront, explore
 from compactlib.testing.failing import Failing
@@ -69,3 +70,19 @@ def test_a_batch_with_a_key_that_is_refused_writes_nothing() -> None:
     with pytest.raises(InvalidInput):
         change_many(store, b"p", {b"1": b"v", b"2": b"v", b"3": None, b"": b"v"})
     assert not list(store.scan(b"p"))
+
+
+def test_a_batch_is_split_by_bytes_too() -> None:
+    """Each request keeps within the limit of a transaction; a single write always does."""
+    store = MemoryStore(limits=KVLimits(100, 100, 100, 50, 50, max_transact_bytes=500))
+    with pytest.raises(TooLarge, match="a transaction of 5"):
+        store.transact(puts=[Put(b"p", b"%d" % number, bytes(100)) for number in range(3)] + [Put(b"p", b"k", b"")])
+    made: list[Request] = []
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        made.append(request)
+        return act()
+
+    change_many(StoreInFront(store, step), b"p", {b"%d" % number: bytes(100) for number in range(7)})
+    assert len(made) == 3
+    assert len(list(store.scan(b"p"))) == 7

@@ -376,6 +376,7 @@ def test_money_moves_between_keys() -> None:
 @pytest.mark.parametrize("happens", [True, False])
 def test_a_lost_answer_of_a_swap_is_known_if_nobody_else_writes(*, happens: bool) -> None:
     store = MemoryStore()
+    store.set(P, K, b"before")
     store.set(OTHER, b"log", b"before")
     asked: list[Found] = []
 

@@ -13,30 +13,36 @@ from typing import Any
 import pytest
 
 from compactlib.errors import Busy, InvalidInput
-from compactlib.kv import OutcomeUnknown
-from compactlib.kv.group_commit import GroupCommit
+from compactlib.kv import KVLimits, OutcomeUnknown
+from compactlib.kv.sql import SqlStore
+from compactlib.kv.store import Transaction
 
 
-class Ledger:
-    """Commits by noting the batches; each waits at a gate, so that others gather behind it."""
+class Ledger(SqlStore[Any]):
+    """Commits by noting the batches; each waits at a gate, so that others gather behind it. A number is a write."""
 
     def __init__(self) -> None:
+        super().__init__("a ledger", KVLimits(9, 9, 9, 9, 9), page_size=1)
         self.batches: list[list[int]] = []
         self.entered = threading.Semaphore(0)
         self.gate = threading.Semaphore(0)
         self.error: BaseException | None = None
 
-    def commit(self, batch: Sequence[int]) -> list[Exception | None]:
-        self.batches.append(list(batch))
+    def submit(self, number: int) -> None:
+        self.set(b"p", b"k", b"%d" % number)
+
+    def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
+        numbers = [int(value or b"") for transaction in batch for _, _, value in transaction.changes]
+        self.batches.append(numbers)
         self.entered.release()
         assert self.gate.acquire(timeout=60)
         if self.error is not None:
             raise self.error
-        return [InvalidInput(f"{item} is odd") if item % 2 else None for item in batch]
+        return [InvalidInput(f"{number} is odd") if number % 2 else None for number in numbers]
 
 
 class Submitter(threading.Thread):
-    def __init__(self, group: GroupCommit[int], item: int) -> None:
+    def __init__(self, group: Ledger, item: int) -> None:
         super().__init__()
         self.group = group
         self.item = item
@@ -50,31 +56,30 @@ class Submitter(threading.Thread):
             self.error = error
 
 
-def gathered(group: GroupCommit[int], count: int) -> None:
+def gathered(group: Ledger, count: int) -> None:
     """Wait until so many are queued."""
     while len(group._queue) < count:  # noqa: SLF001
         threading.Event().wait(0.001)
 
 
-def behind_a_commit(items: Sequence[int]) -> tuple[GroupCommit[int], Ledger, list[Submitter]]:
+def behind_a_commit(items: Sequence[int]) -> tuple[Ledger, list[Submitter]]:
     """Queue items behind the commit of another one, and let that end; theirs has begun when this returns."""
     ledger = Ledger()
-    group = GroupCommit(ledger.commit)
-    first = Submitter(group, 0)
+    first = Submitter(ledger, 0)
     assert ledger.entered.acquire(timeout=60)
     threads = []
     for number, item in enumerate(items, start=1):
-        threads.append(Submitter(group, item))
-        gathered(group, number)
+        threads.append(Submitter(ledger, item))
+        gathered(ledger, number)
     ledger.gate.release()
     first.join(60)
     assert first.error is None
     assert ledger.entered.acquire(timeout=60)
-    return group, ledger, threads
+    return ledger, threads
 
 
 def test_what_gathers_during_a_commit_is_the_next_batch_in_order() -> None:
-    _, ledger, threads = behind_a_commit([1, 2, 3, 4, 5])
+    ledger, threads = behind_a_commit([1, 2, 3, 4, 5])
     ledger.gate.release()
     for thread in threads:
         thread.join(60)
@@ -85,7 +90,7 @@ def test_what_gathers_during_a_commit_is_the_next_batch_in_order() -> None:
 @pytest.mark.parametrize("ended", [Busy("the disk is on fire"), KeyboardInterrupt(), SystemExit(3)])
 def test_what_ends_a_batch_reaches_each_thread_and_the_next_batch_goes_on(ended: BaseException) -> None:
     """A Ctrl-C in the thread that leads says nothing of the writes that went with its own."""
-    group, ledger, threads = behind_a_commit([2, 4, 6])
+    ledger, threads = behind_a_commit([2, 4, 6])
     ledger.error = ended
     ledger.gate.release()
     for thread in threads:
@@ -97,7 +102,7 @@ def test_what_ends_a_batch_reaches_each_thread_and_the_next_batch_goes_on(ended:
     assert others[0] is not others[1], "each thread adds its own traceback"
     ledger.error = None
     ledger.gate.release()
-    group.submit(8)
+    ledger.submit(8)
 
 
 def interrupted_at(number: int, code: Callable[[], object]) -> bool:
@@ -106,7 +111,7 @@ def interrupted_at(number: int, code: Callable[[], object]) -> bool:
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal left
-        if not frame.f_code.co_filename.endswith("group_commit.py"):
+        if not frame.f_code.co_filename.endswith("sql.py"):
             return trace
         # Python delivers no signal between the end of a `with` and its `__exit__`, which is traced as its first line.
         if event == "line" and "with " not in linecache.getline(frame.f_code.co_filename, frame.f_lineno):
@@ -132,31 +137,30 @@ def test_a_leader_that_is_interrupted_at_any_line_leaves_nobody_hanging() -> Non
     while interrupted:
         number += 1
         ledger, ended = Ledger(), threading.Event()
-        group = GroupCommit(ledger.commit)
         others: list[Submitter] = []
 
-        def others_join(group: GroupCommit[int] = group, ledger: Ledger = ledger,
-                        others: list[Submitter] = others, ended: threading.Event = ended) -> None:
+        def others_join(ledger: Ledger = ledger, others: list[Submitter] = others,
+                        ended: threading.Event = ended) -> None:
             """Queue two more behind the thread that leads, and let all go."""
             while not ledger.entered.acquire(timeout=0.0005) and not ended.is_set():
                 pass
             for count, item in enumerate((4, 6), start=1):
-                others.append(Submitter(group, item))
-                while len(group._queue) < count and not ended.is_set():  # noqa: SLF001
+                others.append(Submitter(ledger, item))
+                while len(ledger._queue) < count and not ended.is_set():  # noqa: SLF001
                     ended.wait(0.0005)
             for _ in range(10):
                 ledger.gate.release()
 
         helper = threading.Thread(target=others_join)
         helper.start()
-        interrupted = interrupted_at(number, lambda group=group: group.submit(2))  # type: ignore[misc]
+        interrupted = interrupted_at(number, lambda ledger=ledger: ledger.submit(2))  # type: ignore[misc]
         ended.set()
         helper.join()
         for thread in others:
             thread.join(10)
             assert not thread.is_alive(), f"interrupted at line {number}: {thread.item} hangs"
             assert thread.error is None or type(thread.error) is OutcomeUnknown, thread.error
-        group.submit(8)
+        ledger.submit(8)
         carried_out = [item for batch in ledger.batches for item in batch]
         assert len(carried_out) == len(set(carried_out))
         assert {thread.item for thread in others if thread.error is None} <= set(carried_out)

@@ -48,7 +48,7 @@ ROOT = Path(__file__).parents[2]
 def test_an_interrupt_that_comes_as_a_transaction_begins_locks_nobody_out(tmp_path: Path) -> None:
     """Ctrl-C while it waits for another writer is raised once it has the lock."""
     store, other = (SqliteStore(tmp_path / "kv", busy_seconds=0.1) for _ in range(2))
-    with contextlib.suppress(KeyboardInterrupt), store._connections.lent() as connection:  # noqa: SLF001
+    with contextlib.suppress(KeyboardInterrupt), store._lent("test") as connection:  # noqa: SLF001
         connection.execute("BEGIN IMMEDIATE")
         raise KeyboardInterrupt
     other.set(b"p", b"k", b"other")
@@ -58,10 +58,19 @@ def test_an_interrupt_that_comes_as_a_transaction_begins_locks_nobody_out(tmp_pa
     other.close()
 
 
+def test_a_connection_in_use_is_closed_after_use_if_the_store_was_closed(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "kv")
+    with store._lent("test") as connection:  # noqa: SLF001
+        store.close()
+        connection.execute("SELECT 1")
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+
+
 def test_the_disk_is_synced_as_asked(tmp_path: Path) -> None:
     for synchronous, number in (("full", 2), ("normal", 1)):
         store = SqliteStore(tmp_path / synchronous, synchronous=synchronous)  # type: ignore[arg-type]
-        with store._connections.lent() as connection:  # noqa: SLF001
+        with store._lent("test") as connection:  # noqa: SLF001
             assert connection.execute("PRAGMA synchronous").fetchone() == (number,)
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         store.close()
@@ -166,13 +175,11 @@ def refused(store: SqliteStore) -> bool:
 def test_a_child_forked_while_a_thread_writes_is_told_and_does_not_hang(tmp_path: Path) -> None:
     """The locks inside are held by a thread that the child does not have."""
     with contextlib.closing(SqliteStore(tmp_path / "kv", busy_seconds=60)) as store:
-        store._writes._changed.acquire()  # noqa: SLF001
-        store._connections._lock.acquire()  # noqa: SLF001
+        store._changed.acquire()  # noqa: SLF001
         try:
             assert in_a_fork(functools.partial(refused, store)) is True
         finally:
-            store._writes._changed.release()  # noqa: SLF001
-            store._connections._lock.release()  # noqa: SLF001
+            store._changed.release()  # noqa: SLF001
 
 
 def open_there(path: Path) -> list[bytes]:
@@ -205,7 +212,7 @@ def test_what_is_written_to_a_file_that_is_gone_is_refused(tmp_path: Path, *, in
     with contextlib.closing(SqliteStore(tmp_path / "kv")) as store, \
             contextlib.closing(SqliteStore(tmp_path / "kv")) as other:
         store.set(b"p", b"k", b"v")
-        other._connections.forget()  # noqa: SLF001 - so that it has to connect anew
+        other._drop_idle()  # noqa: SLF001 - so that it has to connect anew
         (tmp_path / "kv").rename(tmp_path / "gone")
         if instead:
             SqliteStore(tmp_path / "kv").close()
@@ -365,7 +372,7 @@ def test_a_file_that_stays_locked_is_slow_down_not_an_endless_wait(tmp_path: Pat
             with pytest.raises(SlowDown, match="locked by another writer") as refused:
                 store.set(b"p", b"k", b"w")
             assert store.get(b"p", b"k").value == b"v", "readers do not wait"
-        assert (refused.value.operation, str(path) in refused.value.detail) == ("begin", True)
+        assert (refused.value.operation, str(path) in refused.value.detail) == ("write", True)
         store.set(b"p", b"k", b"w")
 
 
@@ -422,7 +429,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     with contextlib.closing(SqliteStore(tmp_path / "kv", synchronous="normal")) as store:
         store.set(b"p", b"k", b"v")
-        with store._connections.lent() as connection:  # noqa: SLF001
+        with store._lent("test") as connection:  # noqa: SLF001
             connection.execute("PRAGMA max_page_count = 20")
         with pytest.raises(DiskFull, match="free some space"):
             store.transact([], [Put(b"p", b"k", b"w"), Put(b"p", b"large", bytes(200_000))])

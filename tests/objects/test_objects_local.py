@@ -3,86 +3,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from compactlib.errors import DiskFull, StorageError
+from compactlib.errors import StorageError
 from compactlib.files import LocalFiles
 from compactlib.files.disk import StrPath
-from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound
-from compactlib.testing import RecordingFiles, explore_crashes, record
-from tests.harness.failing_files import FailingFiles
+from compactlib.objects import LocalObjects
 
 
 def test_an_object_is_a_file_that_any_tool_can_open(tmp_path: Path) -> None:
     with LocalObjects(tmp_path / "deep" / "store") as store:
         store.create("ranges/part-0", b"bytes")
     assert (tmp_path / "deep" / "store" / "ranges" / "part-0").read_bytes() == b"bytes"
-
-
-def test_after_a_crash_an_object_is_whole_or_not_there(tmp_path: Path) -> None:
-    """And what was acknowledged is there, or gone if its deletion was acknowledged."""
-    names = itertools.count()
-
-    def work(folder: Path, files: RecordingFiles) -> None:
-        store = LocalObjects(folder / "store", files=files, new_name=lambda: f"private-{next(names)}")
-        for number in range(2):
-            store.create(f"a/{number}/x", b"whole object %d" % number)
-            files.acknowledge(("created", number))
-        store.delete(["a/0/x"])
-        files.acknowledge(("deleted", 0))
-
-    def check(folder: Path, acknowledged: Sequence[object]) -> None:
-        with LocalObjects(folder / "store") as store:
-            found = {info.key: store.get(info.key) for info in store.list()}
-            for number in range(2):
-                key, data = f"a/{number}/x", b"whole object %d" % number
-                assert found.pop(key, data) == data
-                if ("created", number) in acknowledged and number:
-                    assert store.get(key) == data
-            if ("deleted", 0) in acknowledged:
-                with pytest.raises(ObjectNotFound):
-                    store.get("a/0/x")
-            elif ("created", 1) not in acknowledged and ("created", 0) in acknowledged:
-                assert store.get("a/0/x") == b"whole object 0"
-            assert found == {}
-            store.sweep(older_than=float("inf"))
-            assert os.listdir(folder / "store" / ".incoming") == []
-            # What was not created can be created now.
-            for number in range(2):
-                try:
-                    store.create(f"a/{number}/x", b"whole object %d" % number)
-                except ObjectExists:
-                    continue
-
-    checked = explore_crashes(record(tmp_path, work), check)
-    assert checked > 20
-
-
-@pytest.mark.parametrize("sticky", [False, True])
-def test_a_disk_that_refuses_leaves_the_object_whole_or_away(tmp_path: Path, sticky: bool) -> None:
-    counting = FailingFiles()
-    LocalObjects(tmp_path / "counted", files=counting).create("a/b", b"data")
-    for number in range(1, counting.count + 1):
-        folder = tmp_path / str(number)
-        files = FailingFiles(fail_at=number, short_write=True, sticky=sticky)
-        with contextlib.suppress(DiskFull):
-            LocalObjects(folder, files=files).create("a/b", b"data")
-        with LocalObjects(folder) as store:
-            try:
-                assert store.get("a/b") == b"data"
-            except ObjectNotFound:
-                store.create("a/b", b"data")
-            assert store.get("a/b") == b"data"
 
 
 def test_what_a_refused_sync_left_is_made_durable_before_it_is_read(tmp_path: Path) -> None:

@@ -72,9 +72,9 @@ NOWHERE: Mapping[str, frozenset[str]] = {
     # its own copy of what is in memory. A fence has nothing to close, and neither has an election without a thread.
     "kv_fence": _ON_A_DISK | {"forks", "clock_jumps", "other_settings", "interrupts_of_closing"},
     "lease_election": _ON_A_DISK | {"forks", "clock_jumps", "other_settings", "interrupts_of_closing"},
-    # It reads no clock and has no settings, and any process may write to its folder, a fork as well. An object is a
+    # It reads no clock and has no settings, and any process may write to its folder. An object is a
     # file, and there is no list of them: one that was taken away was never there, or was deleted.
-    "local_objects": _ALONE | frozenset({"lost_answers", "clock_jumps", "other_settings", "forks", "missing_files",
+    "local_objects": _ALONE | frozenset({"lost_answers", "clock_jumps", "other_settings", "missing_files",
                                 "older_files"}),
     # They write to a key-value store alone, which loses nothing that it has acknowledged.
     "catalog": _ON_A_DISK,

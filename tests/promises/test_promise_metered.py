@@ -135,3 +135,12 @@ def test_listing_is_one_request_that_takes_the_time_of_the_store() -> None:
     assert [fields["sample"] for fields in seen.named("objects_request_seconds") if fields["operation"] == "list"] == [
         2.0, 1.0, 3.0]
     assert counted(seen, "objects_requests") == {("create", "ok"): 3, ("list", "ok"): 2, ("list", "error"): 1}
+
+
+def test_meter_of_a_meter_reports_the_same_events() -> None:
+    inner, outer = EventRecorder(), EventRecorder()
+    metered(metered(MemoryStore(), inner, name="a"), outer, name="a").set(b"p", b"k", b"123")
+    metered(metered(MemoryObjects(), inner, name="a"), outer, name="a").create("k", b"1")
+    for seen in (inner, outer):
+        assert counted(seen, "kv_written_bytes") == {("set",): 3}
+        assert counted(seen, "objects_written_bytes") == {("create",): 1}

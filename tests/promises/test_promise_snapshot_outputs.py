@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import attrs
 import pytest
@@ -27,9 +26,6 @@ from compactlib.kv import Condition, Delete, MemoryStore, Put, SnapshotStore
 from compactlib.scheduler import BlockMeta, Scheduler
 from tests.promises.damage import Damage, every_damage
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
 
 class DamagingStore(MemoryStore):
     """Damages pieces of snapshots, where it is told to."""
@@ -45,10 +41,6 @@ class DamagingStore(MemoryStore):
         """See `KVStore.transact`."""
         super().transact(conditions, [attrs.evolve(put, value=self._kept(put.key, bytes(put.value))) for put in puts],
                          deletes)
-
-    def set(self, partition: bytes, key: bytes, value: Buffer) -> None:
-        """See `KVStore.set`."""
-        super().set(partition, key, self._kept(key, bytes(value)))
 
     def _kept(self, key: bytes, value: bytes) -> bytes:
         if not self.is_damaging or not (b"chunk" in key or b"piece" in key):

@@ -9,7 +9,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from compactlib.metered import metered
-from compactlib.objects import LocalObjects, MemoryObjects, ObjectStore, RemoteObjects
+from compactlib.objects import BadKey, LocalObjects, MemoryObjects, ObjectStore, RemoteObjects
 from compactlib.observer import EventRecorder
 from compactlib.testing import ObjectStoreConformance
 from tests.harness.kv import servers
@@ -52,3 +52,10 @@ class TestUnchecked(ObjectStoreConformance):
 
     def make_store(self, folder: Path) -> ObjectStore:
         return RemoteObjects(MemoryStore(), conditions="unchecked")
+
+
+def test_prefix_that_no_key_has_is_refused() -> None:
+    with MemoryObjects() as store:
+        for prefix in ("../", "a//", ".hidden", "a b"):
+            with pytest.raises(BadKey):
+                store.list(prefix)

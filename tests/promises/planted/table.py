@@ -64,14 +64,14 @@ MISTAKES: Sequence[Mistake] = (
         "later."),
     Mistake(
         "catalog-pins-without-conditions", "compactlib/kv/cell.py",
-        "                conditions, [Put(*each, data)",
-        "                [], [Put(*each, data)",
+        "        self.store.transact(conditions, ",
+        "        self.store.transact([], ",
         (SCRIPTS + "[catalog-pins-lost_answers]",),
         "A pin that was granted does not keep its version from being cut."),
     Mistake(
         "catalog-watermark-without-condition", "compactlib/kv/cell.py",
-        "            self.store.set_if(*address, value, conditions[0].predicate)\n",
-        "            self.store.set(*address, value)\n",
+        "        self.store.transact(conditions, ",
+        "        self.store.transact([], ",
         (SCRIPTS + "[catalog-watermark-paused_owners]",),
         "The low watermark falls back: a reader begins below it and finds data gone."),
     Mistake(
