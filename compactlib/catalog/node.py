@@ -106,7 +106,6 @@ class CatalogNode(PeriodicService):
         history = self.service.history
         self._watermark = LowWatermark(log.store, name, clock, data_availability_seconds=data_availability_seconds,
                                        partition=log.partition, earliest=history.activation(history.earliest))
-        self._watermark.listen(lambda time: self._wake_rounds())
         self._transactions = ActiveTransactions(lambda: self.service.history, clock)
         self._sources = (self._watermark, *sources)
         self._needs: LocalNeeds | None = None  # set when the node is admitted
@@ -118,6 +117,7 @@ class CatalogNode(PeriodicService):
         self._upkeep_seconds = upkeep_seconds
         self._last_election = self._last_upkeep = -math.inf
         self._topology: Topology | None = None
+        self._low = self._watermark.value.time  # as rounds know it
         self._wakers: set[Callable[[], object]] = set()
 
     # -- membership
@@ -349,6 +349,7 @@ class CatalogNode(PeriodicService):
             self._last_upkeep = now
             work += [self._watermark.advance, self.service.pins.forget_expired,
                      self._destroy_unreadable, self._forget_removed, lambda: self.service.reclaim(budget=budget)]
+        work.append(self._compare_low_watermark)
         errors: list[Exception] = []
         for each in work:
             try:
@@ -374,6 +375,11 @@ class CatalogNode(PeriodicService):
         if self._topology not in (None, topology):
             self._wake_rounds()
         self._topology = topology
+
+    def _compare_low_watermark(self) -> None:
+        before, self._low = self._low, self._watermark.value.time
+        if self._low != before:
+            self._wake_rounds()
 
     def _destroy_unreadable(self) -> None:
         since = self._watermark.value.time

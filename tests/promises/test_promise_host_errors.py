@@ -23,7 +23,6 @@ import pytest
 from compactlib.catalog import (
     Assignments,
     CatalogNode,
-    CatalogService,
     CatalogTable,
     DropObject,
     HybridClock,
@@ -408,22 +407,6 @@ def catalog_host(method: str) -> Row:
     return row
 
 
-def catalog_listener(host: Host) -> Seen:
-    with contextlib.closing(CatalogService(UpdateLog(MemoryStore()), HybridClock(SystemClock()))) as service:
-        service.listen(host.hosts_mistake)
-        service.execute([PutObject(Schema("A"))], wait=False)
-        return service.status().last_error, service.status().failures
-
-
-def catalog_watermark_listener(host: Host) -> Seen:
-    node = catalog_node(QuietDatabase(), lease_seconds=None)
-    node.join()
-    node.watermark.listen(host.hosts_mistake)
-    with node:
-        host.wait()
-    return None
-
-
 def catalog_upkeep_assignments(host: Host) -> Seen:
     with catalog_node(QuietDatabase(host, "assignments"), lease_seconds=None) as node:
         host.wait()
@@ -471,8 +454,7 @@ ROWS: list[Row] = [
     manager_policy, manager_executor, manager_fence, manager_new_budget, manager_observer,
     log_on_changes, log_worker_policy, log_worker_executor, raft_log_confirmed,
     staging_worker_policy, staging_worker_executor, staging_worker_observer, staging_sensor_policy,
-    catalog_listener, catalog_watermark_listener, catalog_upkeep_assignments, catalog_upkeep_destroy,
-    catalog_node_store]
+    catalog_upkeep_assignments, catalog_upkeep_destroy, catalog_node_store]
 HOST_CALLS = ["report", "publish", "assignments", "database publish"]
 
 
