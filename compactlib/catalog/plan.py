@@ -77,7 +77,8 @@ class KeepVersions:
         return "keep_versions"
 
     def choose(self, view: CatalogView, now: float) -> Cut:
-        decision, needed = view.decision, view.needed
+        decision = view.decision
+        needed = None if decision.bound is None else version_at(view.history, decision.bound)
         if decision.target is None or needed is None:
             return Cut(None, decision.reason())
         if needed - self.margin <= view.history.earliest:
