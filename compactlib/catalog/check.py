@@ -20,7 +20,6 @@ from compactlib.catalog.errors import ObjectNotFound, RecordMissing
 from compactlib.catalog.history import RetainedVersions, is_far_above
 from compactlib.catalog.records import LEASES, TERMS, TIMES
 from compactlib.catalog.schema import Catalog, Update
-from compactlib.catalog.timestamp import Timestamp
 from compactlib.catalog.update_log import LogState, UpdateLog
 from compactlib.errors import BudgetSpent, Busy, CorruptData, Unsupported
 from compactlib.kv import Delete
@@ -71,7 +70,7 @@ def _read_on(log: UpdateLog, state: LogState, known: RetainedVersions) -> Retain
     if state.latest < known.latest:
         raise RecordMissing(key=keys.LATEST.decode(), version=known.latest, expected=f"version {known.latest}, which "
                             f"the log had before; it ends at {state.latest} now")
-    kept, updates = [known.catalog(known.latest)], list[tuple[Timestamp, bytes]]()
+    kept, updates = [known.catalog(known.latest)], list[Update]()
     growing = kept[0].copy()
     expected = max(known.latest + 1, state.earliest)
     for version, key, record in log.entries(expected) if expected <= state.latest else ():
@@ -83,8 +82,8 @@ def _read_on(log: UpdateLog, state: LogState, known: RetainedVersions) -> Retain
         if isinstance(found, Catalog):  # the log begins above the known versions
             known, kept, updates, growing = RetainedVersions(found), [found], [], found.copy()
         else:
-            _apply(found[0], growing)
-            updates.append((found[0].activation, found[1]))
+            _apply(found, growing)
+            updates.append(found)
             if version == state.latest or is_far_above(kept[-1], growing):
                 kept.append(growing.copy())
         expected += 1
@@ -94,9 +93,8 @@ def _read_on(log: UpdateLog, state: LogState, known: RetainedVersions) -> Retain
     return history.beginning_with(history.catalog(state.earliest)) if state.earliest > history.earliest else history
 
 
-def _decoded(log: UpdateLog, state: LogState, version: int, key: bytes,
-             record: bytes) -> Catalog | tuple[Update, bytes]:
-    """Return the snapshot, or the update and its payload; a snapshot if and only if it is the earliest record."""
+def _decoded(log: UpdateLog, state: LogState, version: int, key: bytes, record: bytes) -> Catalog | Update:
+    """Return the snapshot or the update in a record, which is a snapshot if and only if it is the earliest."""
     found = log.decode(version, key, record)
     if isinstance(found, Catalog) != (version == state.earliest):
         kinds = ("a snapshot", "an update")
@@ -192,7 +190,7 @@ def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
             stored = _decoded(log, state, version, key, record)
             if history.has(version) and not (
                     stored == history.catalog(version) if isinstance(stored, Catalog) else
-                    version == history.earliest or stored[1] == history.payload(version)):
+                    version == history.earliest or stored == history.update(version)):
                 found = Finding("order", key.decode(), f"version {version} differs from the version in memory")
         except (CorruptData, Unsupported) as error:
             found = _finding(error)

@@ -35,7 +35,7 @@ from compactlib.catalog.errors import (
 from compactlib.catalog.history import RetainedVersions
 from compactlib.catalog.pins import Pins
 from compactlib.catalog.plan import CatalogPlan, CatalogPolicy, CutReport, CutToBound, plan_of
-from compactlib.catalog.schema import UPDATES, Catalog
+from compactlib.catalog.schema import Catalog
 from compactlib.catalog.timestamp import (
     HybridClock,
     Timestamp,
@@ -274,13 +274,12 @@ class CatalogService(Closing):
                 return latest, refused, 0
             if not update.puts and not update.drops:
                 return latest, applied, 0
-            payload = UPDATES.encode(update)
-            if self.log.append(update.version, payload):
+            if self.log.append(update):
                 # Without another read: its failure could not be distinguished from a failure of the append.
                 made = latest.updated(update)
                 with self._following:
                     if self.history.latest < made.version:
-                        self._register(self.history.followed_by([(activation, payload)], [made]))
+                        self._register(self.history.followed_by([update], [made]))
                 return made, applied, attempt
         raise Busy(f"{MAX_ATTEMPTS} attempts to append to the catalog's log lost against other writers; call again")
 

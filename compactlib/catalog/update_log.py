@@ -179,8 +179,8 @@ class UpdateLog:
                                       expected="an update's key", found="another name")
                 yield found, entry.key, entry.value
 
-    def decode(self, version: int, key: bytes, record: bytes) -> Catalog | tuple[Update, bytes]:
-        """Return the catalog of a snapshot's record, after reading its pieces; or an update, and its payload.
+    def decode(self, version: int, key: bytes, record: bytes) -> Catalog | Update:
+        """Return the update in a record; for a snapshot's record the catalog, after reading its pieces.
 
         Raises:
             RecordMissing: a piece is missing.
@@ -188,15 +188,10 @@ class UpdateLog:
         """
         kind, payload = unseal(key, record, UPDATE, SNAPSHOT)
         name = key.decode()
-        if kind == UPDATE:
-            update = UPDATES.decode(payload, name)
-            found: Catalog | tuple[Update, bytes] = update, payload
-            decoded = update.version
-        else:
-            found = decode_catalog(self._joined(version, SNAPSHOTS.unseal(key, record)), name)
-            decoded = found.version
-        if decoded != version:
-            raise CorruptData(path=name, offset=0, expected=f"version {version}", found=str(decoded))
+        found: Catalog | Update = UPDATES.decode(payload, name) if kind == UPDATE else decode_catalog(
+            self._joined(version, SNAPSHOTS.unseal(key, record)), name)
+        if found.version != version:
+            raise CorruptData(path=name, offset=0, expected=f"version {version}", found=str(found.version))
         return found
 
     def piece_keys(self, version: int, record: bytes) -> Sequence[bytes]:
@@ -220,7 +215,7 @@ class UpdateLog:
 
     # -- appending
 
-    def append(self, version: int, payload: bytes) -> bool:
+    def append(self, update: Update) -> bool:
         """Append an update if the log ends with the version before it. Two requests.
 
         Returns:
@@ -233,8 +228,8 @@ class UpdateLog:
                 the log, or reach it later.
             CorruptData, Unsupported: the log's mark cannot be read.
         """
-        key = keys.update_key(version)
-        put = Put(self.partition, key, seal(key, UPDATE, payload))
+        version, key = update.version, keys.update_key(update.version)
+        put = Put(self.partition, key, seal(key, UPDATE, UPDATES.encode(update)))
         updated = self._latest.update(lambda latest: version if (latest or 0) == version - 1 else latest,
                                       also=lambda *_: [put], operation=f"append of catalog version {version}")
         return updated.before != updated.after
