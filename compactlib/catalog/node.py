@@ -25,7 +25,7 @@ from compactlib.budget import Budget
 from compactlib.catalog.errors import ClockSkewExceeded, NotReady, TimeBeforeHistory
 from compactlib.catalog.lease import Elected, LeaseElection
 from compactlib.catalog.members import Members
-from compactlib.catalog.needs import ActiveTransactions, LocalNeeds, NeedSource
+from compactlib.catalog.needs import ActiveTransactions, NeedSource, local_report
 from compactlib.catalog.plan import CatalogPolicy
 from compactlib.catalog.published import PublishedTimes
 from compactlib.catalog.round import Peers, RoundReport, run_round
@@ -108,7 +108,7 @@ class CatalogNode(PeriodicService):
                                        partition=log.partition, earliest=history.activation(history.earliest))
         self._transactions = ActiveTransactions(lambda: self.service.history, clock)
         self._sources = (self._watermark, *sources)
-        self._needs: LocalNeeds | None = None  # set when the node is admitted
+        self._joined: NodeId | None = None  # set when the node is admitted
         self._may_begin = False  # True once the clocks' greatest skew has passed after the admission
         self._reported: Timestamp = 0
         self._election = None if lease_seconds is None else LeaseElection(
@@ -154,8 +154,7 @@ class CatalogNode(PeriodicService):
         except TimeBeforeHistory:
             self.leave()
             raise
-        self._needs = LocalNeeds(joined, lambda: self.service.history, transactions=self._transactions,
-                                 partitions=self.published, sources=self._sources)
+        self._joined = joined
         clock.clock.sleep(clock.max_skew_ms / 1000)
         self._may_begin = True
         return joined
@@ -169,15 +168,14 @@ class CatalogNode(PeriodicService):
             Busy, OutcomeUnknown: as `Members.leave`.
         """
         if name is None or name == self.name:
-            self._may_begin, self._needs = False, None
+            self._may_begin, self._joined = False, None
         self._members.leave(self.name if name is None else name)
         self._wake_rounds()
 
     @property
     def id(self) -> NodeId | None:
         """This node's name and incarnation; `None` before it has joined."""
-        needs = self._needs
-        return None if needs is None else needs.node
+        return self._joined
 
     @property
     def transactions(self) -> ActiveTransactions:
@@ -210,16 +208,17 @@ class CatalogNode(PeriodicService):
             Busy: at each attempt, new versions arrived while the sources were called.
             CompactlibError: the log cannot be read.
         """
-        needs = self._needs
-        if needs is None:
+        joined = self._joined
+        if joined is None:
             raise NotReady(f"node {self.name} has not joined")
         self.service.poll()
         for _ in range(_MAX_REPORTS):
-            latest = self.service.history.latest
-            report = needs.report()
+            history = self.service.history
+            report = local_report(joined, history, transactions=self._transactions, partitions=self.published,
+                                  sources=self._sources)
             # A version that arrived since may be in force already, and the report does not cover it.
             self.service.poll()
-            if self.service.history.latest == latest:
+            if self.service.history.latest == history.latest:
                 self._reported = max(self._reported, report.transactions_from)
                 return report
         raise Busy(f"the catalog grew {_MAX_REPORTS} times while this node's sources were called; the next round "
@@ -348,7 +347,8 @@ class CatalogNode(PeriodicService):
         if now - self._last_upkeep >= self._upkeep_seconds:
             self._last_upkeep = now
             work += [self._watermark.advance, self.service.pins.forget_expired,
-                     self._destroy_unreadable, self._forget_removed, lambda: self.service.reclaim(budget=budget)]
+                     self._destroy_unreadable, lambda: self.published.forget_removed(self.service.history),
+                     lambda: self.service.reclaim(budget=budget)]
         work.append(self._compare_low_watermark)
         errors: list[Exception] = []
         for each in work:
@@ -368,10 +368,9 @@ class CatalogNode(PeriodicService):
 
     def _read_membership(self) -> None:
         topology, _ = self._members.read()
-        needs = self._needs
-        if needs is not None and self._may_begin and needs.node not in topology.nodes:
+        if self._may_begin and self._joined not in topology.nodes:
             # The host removed this node, perhaps while this process was paused.
-            self._may_begin, self._needs = False, None
+            self._may_begin, self._joined = False, None
         if self._topology not in (None, topology):
             self._wake_rounds()
         self._topology = topology
@@ -388,10 +387,6 @@ class CatalogNode(PeriodicService):
         for table, partition, incarnation in self.published.unreadable(self.service.history, since):
             self._database.destroy(table, partition)
             self.published.remove(table, partition, incarnation)
-
-    def _forget_removed(self) -> None:
-        if len(self.published):
-            self.published.forget_removed(self.service.history, self._database.assignments())
 
     def __repr__(self) -> str:
         return f"<CatalogNode {self.id or self.name}: {'running' if self.is_running else 'stopped'}>"

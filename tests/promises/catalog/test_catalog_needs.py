@@ -17,7 +17,6 @@ from compactlib.catalog import (
     Factor,
     Floor,
     HybridClock,
-    LocalNeeds,
     LowWatermark,
     NodeId,
     Placement,
@@ -29,6 +28,7 @@ from compactlib.catalog import (
     UpdateLog,
     Zone,
     ZoneProgress,
+    local_report,
 )
 from compactlib.catalog.errors import (
     BelowLowWatermark,
@@ -356,10 +356,9 @@ def test_report_has_the_lowest_floor_of_each_factor_and_names_what_fails() -> No
                 raise self.answer
             return self.answer
 
-    needs = LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions, sources=[
+    report = local_report(NodeId("A"), service.history, transactions=transactions, sources=[
         Source(Floor(Factor.REBALANCE, 30)), Source(Floor(Factor.REBALANCE, 20)), Source(None),
         Source(TimeBeforeHistory(time=1, earliest=2, earliest_time=3))])
-    report = needs.report()
     assert {floor.factor: floor.time for floor in report.floors} == {
         Factor.REBALANCE: 20, Factor.ACTIVE_TRANSACTIONS: report.transactions_from}
     assert "Source failed" in report.unavailable[0].reason
