@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import attrs
 
@@ -175,6 +176,9 @@ class RetainedVersions:
             self.earliest == other.earliest and self.catalog(self.earliest) == other.catalog(other.earliest)
             and self._updates[:self._end] == other._updates[:other._end])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.catalog(self.earliest), self._updates[1:self._end], self._latest)
+
     def audit(self) -> None:
         """Check the cached catalogs against a replay of the updates. O(changes).
 
@@ -190,3 +194,7 @@ class RetainedVersions:
 
     def __repr__(self) -> str:
         return f"RetainedVersions({self.earliest} to {self.latest})"
+
+
+def _restored(first: Catalog, updates: Sequence[Update], latest: Catalog) -> RetainedVersions:
+    return RetainedVersions(first).followed_by(updates, [latest])

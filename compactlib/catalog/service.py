@@ -86,7 +86,7 @@ class CatalogStatus(Printed):
 
     Attributes:
         is_busy: whether a compaction, reclaim or verification runs in this service.
-        last_error: the last error of the reclaim after a cut, as `Kind: message`; empty without errors. The next
+        last_error: the last error of a reclaim after a cut, as `Kind: message`; empty without errors. The next
             compaction retries it.
         failures: number of such errors.
         earliest: the earliest retained version.
@@ -137,8 +137,7 @@ class CatalogService(Closing):
         self._writing = threading.Lock()
         self._following = threading.Lock()
         self._news: deque[tuple[str, dict[str, Any]]] = deque()
-        self._failures = 0
-        self._last_error: Exception | None = None
+        self._last_error, self._failures = "", 0
         log.prepare()
         self._history = recover_history(log)
         latest = self.history.catalog(self.history.latest)
@@ -161,17 +160,9 @@ class CatalogService(Closing):
         """
         return self.history.catalog(version)
 
-    def at(self, time: Timestamp) -> Catalog:
-        """Return the catalog in force at `time`.
-
-        Raises:
-            TimeBeforeHistory: `time` is below the earliest retained activation.
-        """
-        return self.history.at(time)
-
     def active(self) -> Catalog:
         """Return the catalog in force now."""
-        return self.at(self.clock.present())
+        return self.history.at(self.clock.present())
 
     # -- following the log
 
@@ -392,7 +383,12 @@ class CatalogService(Closing):
                 yield run
 
     def _cut(self, plan: CatalogPlan, run: Run, observer: Observer, fence: CommitFence | None) -> CutReport:
-        self._require_own(plan)
+        self._read_new_versions()
+        planned = plan.view.history
+        if planned.latest > self.history.latest or (self.history.has(planned.latest) and (
+                self.history.activation(planned.latest) != planned.activation(planned.latest))):
+            raise InvalidInput(f"the plan is of another catalog, whose version {planned.latest} is active from "
+                               f"{planned.activation(planned.latest)}; this catalog has {self.history!r}")
         earliest, target = plan.view.history.earliest, plan.target
         report = CutReport(earliest=earliest, before=earliest, policy=plan.policy.name, why=plan.why)
         if target is not None:
@@ -427,17 +423,6 @@ class CatalogService(Closing):
             in_force = f"versions {history.earliest} to {history.version_at(now)} are retained and in force"
             raise UnsafeCompaction(target=target, detail="; ".join(map(str, limits)) or in_force)
 
-    def _require_own(self, plan: CatalogPlan) -> None:
-        """Raise if the plan is of another catalog, whose versions have other activations."""
-        self._read_new_versions()
-        planned = plan.view.history
-        for version in {planned.latest, planned.latest if plan.target is None else plan.target}:
-            known = self.history.activation(version) if self.history.has(version) else None
-            if version > self.history.latest or known not in (None, planned.activation(version)):
-                raise InvalidInput(f"the plan is of another catalog: its version {version} is active from "
-                                   f"{planned.activation(version)}; version {version} of this catalog "
-                                   f"{'does not exist' if known is None else f'is active from {known}'}")
-
     def _with_reclaim(self, report: CutReport, budget: Budget, observer: Observer) -> CutReport:
         """Delete the leftovers of this and earlier cuts; a failure is reported and does not undo the cut."""
         try:
@@ -447,7 +432,7 @@ class CatalogService(Closing):
             if report.is_empty and isinstance(error, BudgetSpent):
                 raise
             if not isinstance(error, BudgetSpent):
-                self._last_error, self._failures = error, self._failures + 1
+                self._last_error, self._failures = f"{type(error).__name__}: {error}", self._failures + 1
                 observer.event("catalog_reclaim_failed", version=report.earliest, error=str(error))
             return attrs.evolve(report, is_partial=True, why=f"leftovers remain for reclaim(): {error}")
         if done.is_partial:
@@ -486,11 +471,10 @@ class CatalogService(Closing):
             Closed: the service was closed.
         """
         self._guard.require_open()
-        error, history = self._last_error, self.history
+        history = self.history
         return CatalogStatus(
-            is_busy=bool(self._guard.running), failures=self._failures, earliest=history.earliest,
-            latest=history.latest, versions=len(history),
-            last_error="" if error is None else f"{type(error).__name__}: {error}")
+            is_busy=bool(self._guard.running), last_error=self._last_error, failures=self._failures,
+            earliest=history.earliest, latest=history.latest, versions=len(history))
 
     def audit(self) -> None:
         """Check the catalogs in memory against a replay of their updates. O(changes). `verify` reads the log.

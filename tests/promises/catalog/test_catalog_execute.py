@@ -144,12 +144,12 @@ def test_versions_are_read_by_number_and_by_time() -> None:
     history = service.history
     assert [schemas(catalog) for catalog in history] == [set(), {"A"}, {"A", "B"}, {"A", "B", "C"}]
     second = history.activation(2)
-    assert (service.at(second).version, service.at(second - 1).version) == (2, 1)
+    assert (history.at(second).version, history.at(second - 1).version) == (2, 1)
     for missing in (-1, 4):
         with pytest.raises(CatalogVersionNotFound):
             service.catalog(missing)
     with pytest.raises(TimeBeforeHistory):
-        service.at(0)
+        history.at(0)
 
 
 def test_writers_side_by_side_lose_nothing() -> None:

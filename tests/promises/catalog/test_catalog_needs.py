@@ -95,15 +95,15 @@ def everywhere(time: int) -> dict[int, int]:
 
 def test_zone_holds_what_lies_before_the_change_that_it_has_not_followed() -> None:
     world = Rebalances("ssd")
-    first, change, named = world.commit(2), world.commit(4), world.activation(4)
+    first, change = world.commit(2), world.commit(4)
     held = change - 1
     for progress, expected in [
         (None, held), (ZoneProgress(), held), (ZoneProgress(stable=everywhere(first)), held),
-        (ZoneProgress(pending=everywhere(named), trigger=change), world.safe),
-        (ZoneProgress(pending={0: named, 2: named}, trigger=change), held),
-        (ZoneProgress(pending={0: named, 2: named}, stable=everywhere(first), trigger=change), held),
-        (ZoneProgress(pending={**everywhere(first), 3: named}, trigger=change), held),
-        (ZoneProgress(stable=everywhere(named), trigger=change), world.safe),
+        (ZoneProgress(pending=everywhere(change), trigger=change), world.safe),
+        (ZoneProgress(pending={0: change, 2: change}, trigger=change), held),
+        (ZoneProgress(pending={0: change, 2: change}, stable=everywhere(first), trigger=change), held),
+        (ZoneProgress(pending={**everywhere(first), 3: change}, trigger=change), held),
+        (ZoneProgress(stable=everywhere(change), trigger=change), world.safe),
         (ZoneProgress(stable=everywhere(first), planned=everywhere(change), trigger=change), held),
     ]:
         assert world.need(progress) == expected, progress
@@ -113,22 +113,21 @@ def test_change_that_was_committed_before_the_last_one_was_in_force_is_not_follo
     world = Rebalances("ssd", "nvme")
     assert world.commit(5) < world.activation(4)
     held = world.commit(5) - 1
-    for name in (world.commit, world.activation):
-        first, second = name(4), name(5)
-        for progress, expected in [
-            (ZoneProgress(trigger=first), held), (ZoneProgress(stable=everywhere(first), trigger=first), held),
-            (ZoneProgress(pending={**everywhere(second), 2: first}, trigger=second), held),
-            (ZoneProgress(stable=everywhere(first), planned=everywhere(second), trigger=second), held),
-            (ZoneProgress(pending=everywhere(second), stable=everywhere(first), trigger=second), world.safe),
-            (ZoneProgress(stable=everywhere(second), trigger=second), world.safe),
-        ]:
-            assert world.need(progress) == expected, progress
+    first, second = world.commit(4), world.commit(5)
+    for progress, expected in [
+        (ZoneProgress(trigger=first), held), (ZoneProgress(stable=everywhere(first), trigger=first), held),
+        (ZoneProgress(pending={**everywhere(second), 2: first}, trigger=second), held),
+        (ZoneProgress(stable=everywhere(first), planned=everywhere(second), trigger=second), held),
+        (ZoneProgress(pending=everywhere(second), stable=everywhere(first), trigger=second), world.safe),
+        (ZoneProgress(stable=everywhere(second), trigger=second), world.safe),
+    ]:
+        assert world.need(progress) == expected, progress
 
 
 def test_change_that_moves_no_data_holds_nothing() -> None:
     world = Rebalances("ssd", "ssd")
-    for name in (world.commit(4), world.commit(5), world.activation(4), world.activation(5)):
-        assert world.need(ZoneProgress(stable=everywhere(name), trigger=name)) == world.safe
+    for change in (world.commit(4), world.commit(5)):
+        assert world.need(ZoneProgress(stable=everywhere(change), trigger=change)) == world.safe
 
 
 def test_dropped_zone_holds_while_something_of_it_is_left() -> None:

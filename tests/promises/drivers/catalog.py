@@ -321,7 +321,7 @@ class CatalogDriver:
                 found = service.catalog(version.number)
                 assert (found.activation, _schemas(service, version.number)) == (
                     version.activation, version.schemas), f"version {version.number} is another one now"
-                assert service.at(found.activation).version == version.number
+                assert service.history.at(found.activation).version == version.number
         there = _schemas(service, history.latest)
         tried = _of(changes, Executed)
         assert there <= {name for one in tried for name in one.created}, "there is what nobody created"
