@@ -18,6 +18,7 @@ from compactlib.budget import Budget
 from compactlib.catalog import keys
 from compactlib.catalog.errors import ObjectNotFound, RecordMissing
 from compactlib.catalog.history import RetainedVersions, is_far_above
+from compactlib.catalog.plan import CutReport
 from compactlib.catalog.records import LEASES, TERMS, TIMES
 from compactlib.catalog.schema import Catalog, Update
 from compactlib.catalog.update_log import LogState, UpdateLog
@@ -199,7 +200,7 @@ def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
 
 
 def _leftovers(log: UpdateLog, budget: Budget) -> Checked:
-    for key, size in garbage(log, budget):
+    for key, size in garbage(log, log.state().earliest, budget):
         yield size, Finding("leftover", key.decode("ascii", "backslashreplace"),
                             "it is no longer needed; reclaim() deletes it")
 
@@ -237,29 +238,7 @@ class _AnyValue:
 # ------------------------------------------------------------------------------------------------------------- reclaim
 
 
-@attrs.frozen
-class CatalogReclaim:
-    """The report of a reclaim.
-
-    Attributes:
-        keys: number of deleted keys.
-        bytes_freed: bytes of the deleted keys and their records.
-        why: the reason of an empty or partial report.
-        is_partial: whether leftovers remain.
-    """
-
-    keys: int
-    bytes_freed: int
-    why: str = ""
-    is_partial: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there was nothing to delete."""
-        return not self.keys and not self.is_partial
-
-
-def reclaim(log: UpdateLog, budget: Budget) -> CatalogReclaim:
+def reclaim(log: UpdateLog, budget: Budget) -> CutReport:
     """Delete the leftovers of cuts. Restartable at any step.
 
     Leftovers are updates below the earliest version, pieces of snapshots below it, and pieces of attempts at the
@@ -270,29 +249,30 @@ def reclaim(log: UpdateLog, budget: Budget) -> CatalogReclaim:
         RecordMissing, CorruptData, Unsupported: the snapshot at the earliest version cannot be read.
         BudgetSpent: the budget ended before anything was deleted.
     """
-    waste = garbage(log, budget)
+    earliest = log.state().earliest
+    report, waste = CutReport(earliest=earliest, before=earliest), garbage(log, earliest, budget)
     step = min(_RECLAIM_BATCH, log.store.limits.max_transact)
-    deleted = freed = 0
     for at in range(0, len(waste), step):
         try:
             budget.check()
         except BudgetSpent as error:
             if not at:
                 raise
-            return CatalogReclaim(deleted, freed, str(error), is_partial=True)
+            return attrs.evolve(report, why=str(error), is_partial=True)
         batch = waste[at:at + step]
         log.store.transact(deletes=[Delete(log.partition, key) for key, _ in batch])
-        deleted, freed = deleted + len(batch), freed + sum(size for _, size in batch)
-    return CatalogReclaim(deleted, freed, "" if waste else "there are no leftovers of cuts")
+        report = attrs.evolve(report, deleted=report.deleted + len(batch),
+                              bytes_freed=report.bytes_freed + sum(size for _, size in batch))
+    return report if waste else attrs.evolve(report, why="there are no leftovers of cuts")
 
 
-def garbage(log: UpdateLog, budget: Budget) -> list[tuple[bytes, int]]:
-    """Return the keys that `reclaim` would delete now, each with the bytes of key and record.
+def garbage(log: UpdateLog, earliest: int, budget: Budget) -> list[tuple[bytes, int]]:
+    """Return the keys that `reclaim` would delete, each with the bytes of key and record.
 
     Raises:
         RecordMissing, CorruptData, Unsupported, BudgetSpent: as `reclaim`.
     """
-    earliest, found, version, record = log.state().earliest, list[tuple[bytes, int]](), 0, b""
+    found, version, record = list[tuple[bytes, int]](), 0, b""
     if not earliest:
         return found
     for version, key, record in log.entries(0, page_size=_FEW):

@@ -141,13 +141,13 @@ class DropObject:
         if_exists: ignore a name that does not exist, instead of refusing the batch.
     """
 
-    kind: Kind
+    kind: Kind = attrs.field(validator=attrs.validators.in_(tuple(KINDS.values())))
     name: str
     schema: str = attrs.field(default="", kw_only=True)
     if_exists: bool = attrs.field(default=False, kw_only=True)
 
     def apply(self, draft: Catalog) -> bool:
-        found = _find(self.kind, self.name, self.schema, draft)
+        found = draft.find(self.kind, self.name, self.schema)
         if found is None:
             if self.if_exists:
                 return False
@@ -174,7 +174,7 @@ class RenameObject:
         schema: name of the schema; for tables and indexes.
     """
 
-    kind: Kind
+    kind: Kind = attrs.field(validator=attrs.validators.in_(tuple(KINDS.values())))
     name: str
     to: str
     schema: str = attrs.field(default="", kw_only=True)
@@ -212,22 +212,8 @@ def _check_name(command: object, name: str, draft: Catalog) -> None:
         raise refuse(command, f"{name[:40]!r} is no name; give 1 to {MAX_NAME} printable characters", draft)
 
 
-def _find(kind: str, name: str, schema: str, draft: Catalog) -> CatalogObject | None:
-    match kind:
-        case "schema":
-            return draft.find_schema(name)
-        case "zone":
-            return draft.find_zone(name)
-        case "table":
-            return draft.find_table(schema, name)
-        case "index":
-            return draft.find_index(schema, name)
-        case _:
-            raise InvalidInput(f"{kind!r} is no kind of object; give {', '.join(KINDS.values())}")
-
-
 def _found(command: object, kind: str, name: str, schema: str, draft: Catalog) -> Any:
-    found = _find(kind, name, schema, draft)
+    found = draft.find(kind, name, schema)
     if found is None:
         raise refuse(command, f"there is no {kind} {f'{schema}.' if schema else ''}{name}", draft)
     return found
@@ -235,6 +221,5 @@ def _found(command: object, kind: str, name: str, schema: str, draft: Catalog) -
 
 def _taken(item: CatalogObject, schema: str, draft: Catalog) -> CatalogObject | None:
     """Return the object that has this name already. Tables and indexes of a schema share a name space."""
-    if isinstance(item, CatalogTable | Index):
-        return _find("table", item.name, schema, draft) or _find("index", item.name, schema, draft)
-    return _find(KINDS[type(item)], item.name, "", draft)
+    kinds = ("table", "index") if isinstance(item, CatalogTable | Index) else (KINDS[type(item)],)
+    return next((found for kind in kinds if (found := draft.find(kind, item.name, schema)) is not None), None)

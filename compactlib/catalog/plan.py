@@ -162,8 +162,7 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
 
     Raises:
         UnsafeCompaction: the policy chose a version above the target of the decision.
-        InvalidInput: the policy did not return a `Cut`, or chose a version that is not retained; a node is in the
-            reports twice.
+        InvalidInput: the policy chose a version that is not retained; a node is in the reports twice.
         BaseException: from the policy.
     """
     history, decision = view.history, view.decision
@@ -171,8 +170,6 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
     if decision.target is None:
         return plan
     choice = policy.choose(view, to_seconds(view.now))
-    if not isinstance(choice, Cut):
-        raise InvalidInput(f"the policy {policy.name} chose {choice!r:.100}; choose() must return a Cut")
     if choice.target is None:
         return attrs.evolve(plan, why=choice.why)
     if not history.has(choice.target):
@@ -193,11 +190,11 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
 
 @attrs.frozen(kw_only=True)
 class CutReport(Printed):
-    """The report of a compaction.
+    """The report of a compaction or a reclaim.
 
     Attributes:
         earliest: the earliest version now.
-        before: the earliest version of the plan; equal to `earliest` if nothing was cut.
+        before: the earliest version before; equal to `earliest` if nothing was cut.
         deleted: number of deleted keys.
         bytes_written: bytes of keys and records that were put: the snapshot's record and pieces.
         bytes_freed: bytes of keys and records that were deleted after the cut.
@@ -217,5 +214,5 @@ class CutReport(Printed):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was cut."""
-        return self.earliest == self.before
+        """Whether nothing was cut or deleted."""
+        return self.earliest == self.before and not self.deleted and not self.is_partial

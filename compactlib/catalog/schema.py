@@ -185,23 +185,30 @@ class Catalog:
 
     # -- by name
 
+    def find(self, kind: str, name: str, schema: str = "") -> Any:
+        """Return the object of this kind and name, or `None`; `schema` names that of a table or index. O(1)."""
+        home = self._names.get(("schema", schema)) if kind in ("table", "index") else kind
+        return self._objects[kind].get(NO_ID if home is None else self._names.get((home, name), NO_ID))
+
     def find_schema(self, name: str) -> Schema | None:
-        """Return the schema of this name, or `None`. O(1), as the other `find` methods."""
-        return self.schemas.get(self._names.get(("schema", name), NO_ID))
+        """Return the schema of this name, or `None`."""
+        found: Schema | None = self.find("schema", name)
+        return found
 
     def find_zone(self, name: str) -> Zone | None:
         """Return the zone of this name, or `None`."""
-        return self.zones.get(self._names.get(("zone", name), NO_ID))
+        found: Zone | None = self.find("zone", name)
+        return found
 
     def find_table(self, schema: str, name: str) -> CatalogTable | None:
         """Return the table of this name in a schema, or `None`."""
-        home = self.find_schema(schema)
-        return None if home is None else self.tables.get(self._names.get((home.id, name), NO_ID))
+        found: CatalogTable | None = self.find("table", name, schema)
+        return found
 
     def find_index(self, schema: str, name: str) -> Index | None:
         """Return the index of this name in a schema, or `None`."""
-        home = self.find_schema(schema)
-        return None if home is None else self.indexes.get(self._names.get((home.id, name), NO_ID))
+        found: Index | None = self.find("index", name, schema)
+        return found
 
     # -- the next version
 

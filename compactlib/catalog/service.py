@@ -22,7 +22,7 @@ import attrs
 from compactlib._closing import Closing
 from compactlib._store_numbers import notify_compaction
 from compactlib.budget import Budget
-from compactlib.catalog.check import CatalogReclaim, reclaim, recover_history, verify_log
+from compactlib.catalog.check import reclaim, recover_history, verify_log
 from compactlib.catalog.commands import Command, plan_update
 from compactlib.catalog.decision import CatalogView, limits_of
 from compactlib.catalog.errors import (
@@ -114,8 +114,7 @@ class CatalogService(Closing):
         clock: draws commit times; its skew is the cluster's limit.
         delay_seconds: delay from a version's commit to its activation, in which every node must read the version.
         policy: how much of the unneeded history is cut; default `CutToBound`.
-        observer: notified of versions (`catalog_version`) and cuts (`catalog_compacted`), and of a log whose latest
-            version was committed ahead of the clock by more than the skew (`catalog_clock_ahead`).
+        observer: notified of versions (`catalog_version`) and cuts (`catalog_compacted`).
 
     Attributes:
         pins: the catalog's pins; every view includes the lowest.
@@ -140,10 +139,6 @@ class CatalogService(Closing):
         self._last_error, self._failures = "", 0
         log.prepare()
         self._history = recover_history(log)
-        latest = self.history.catalog(self.history.latest)
-        if latest.version and clock.ahead_ms(latest.commit) > clock.max_skew_ms:
-            self._observer.event("catalog_clock_ahead", version=latest.version,
-                                 ahead_seconds=clock.ahead_ms(latest.commit) / 1000)
 
     # -- reading
 
@@ -437,11 +432,11 @@ class CatalogService(Closing):
             return attrs.evolve(report, is_partial=True, why=f"leftovers remain for reclaim(): {error}")
         if done.is_partial:
             report = attrs.evolve(report, is_partial=True, why=f"leftovers remain for reclaim(): {done.why}")
-        return attrs.evolve(report, deleted=done.keys, bytes_freed=done.bytes_freed)
+        return attrs.evolve(report, deleted=done.deleted, bytes_freed=done.bytes_freed)
 
     # -- reclaiming, verifying, closing
 
-    def reclaim(self, *, budget: Budget | None = None) -> CatalogReclaim:
+    def reclaim(self, *, budget: Budget | None = None) -> CutReport:
         """Delete the leftovers of cuts that `compact` has not deleted.
 
         Raises:
