@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from compactlib._arguments import is_seconds, is_whole
 from compactlib.catalog.decision import CatalogView, Decision, decide, version_at
 from compactlib.catalog.errors import UnsafeCompaction
-from compactlib.catalog.timestamp import from_seconds, milliseconds, to_seconds
+from compactlib.catalog.timestamp import from_seconds, to_seconds
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
 from compactlib.report import PolicyRecord, Printed
@@ -66,11 +67,7 @@ class KeepVersions:
         margin: number of versions, >= 0; Ignite 3 keeps 1.
     """
 
-    margin: int = attrs.field(default=1)
-
-    def __attrs_post_init__(self) -> None:
-        if self.margin < 0:
-            raise InvalidInput(f"margin is {self.margin!r}; give a whole number of at least 0")
+    margin: int = attrs.field(default=1, validator=is_whole())
 
     @property
     def name(self) -> str:
@@ -92,10 +89,7 @@ class KeepVersions:
 class KeepSeconds:
     """Keeps every version that was in force within the last `seconds` (>= 0), for readers of recent versions."""
 
-    seconds: float = attrs.field(default=3600.0)
-
-    def __attrs_post_init__(self) -> None:
-        milliseconds(self.seconds, name="seconds")
+    seconds: float = attrs.field(default=3600.0, validator=is_seconds())
 
     @property
     def name(self) -> str:

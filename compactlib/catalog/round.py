@@ -97,18 +97,19 @@ class RoundReport(Printed):
     @property
     def is_partial(self) -> bool:
         """Whether a node or a zone failed, so that the next round may do more."""
-        failed = any(zone.error for each in self.published.values() for zone in each.zones)
-        return bool(self.missing or self.unpublished or failed)
+        return bool(self.missing or self._unpublished())
 
     @property
     def why(self) -> str:
         """Why nothing was cut, and which nodes and zones failed."""
-        failed = [f"zone {zone.zone} on node {name}: {zone.error}" for name, each in self.published.items()
-                  for zone in each.zones if zone.error]
-        failed += [f"node {name} did not publish: {why}" for name, why in self.unpublished.items()]
-        if self.cut is None:
-            failed.insert(0, self.plan.why if self.plan else "nothing was decided")
-        return "; ".join([*(f"node {name}: {why}" for name, why in self.missing.items()), *failed])
+        missing = [f"node {name}: {why}" for name, why in self.missing.items()]
+        uncut = [] if self.cut else [self.plan.why if self.plan else "nothing was decided"]
+        return "; ".join([*missing, *uncut, *self._unpublished()])
+
+    def _unpublished(self) -> list[str]:
+        zones = [f"zone {zone.zone} on node {name}: {zone.error}" for name, each in self.published.items()
+                 for zone in each.zones if zone.error]
+        return [*zones, *(f"node {name} did not publish: {why}" for name, why in self.unpublished.items())]
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one row for each node."""

@@ -196,12 +196,10 @@ class UpdateLog:
 
     def piece_keys(self, version: int, record: bytes) -> Sequence[bytes]:
         """Return the keys of the pieces of a snapshot."""
-        pieces = SNAPSHOTS.unseal(keys.update_key(version), record)
-        return [keys.piece_key(version, pieces.writer, number) for number in range(pieces.count)]
+        return SNAPSHOTS.unseal(keys.update_key(version), record).keys(version)
 
     def _joined(self, version: int, pieces: Pieces) -> bytes:
-        names = [keys.piece_key(version, pieces.writer, number) for number in range(pieces.count)]
-        parts = []
+        names, parts = pieces.keys(version), []
         for name, record in zip(names, get_pieces(self.store, self.partition, names), strict=True):
             if record is None:
                 raise RecordMissing(key=name.decode(), version=version, expected=f"one of {pieces.count} pieces")
@@ -248,15 +246,13 @@ class UpdateLog:
             BaseException: from `spend`.
         """
         version, key, payload = catalog.version, keys.update_key(catalog.version), encode_catalog(catalog)
-        writer = f"{self.rng.getrandbits(64):016x}"
-        parts = []
-        for number, at in enumerate(range(0, len(payload), self._chunk_bytes)):
-            name = keys.piece_key(version, writer, number)
-            parts.append((name, seal(name, PIECE, payload[at:at + self._chunk_bytes])))
+        starts = range(0, len(payload), self._chunk_bytes)
+        pieces = Pieces(f"{self.rng.getrandbits(64):016x}", len(starts), len(payload), crc32(payload))
+        parts = [(name, seal(name, PIECE, payload[at:at + self._chunk_bytes]))
+                 for name, at in zip(pieces.keys(version), starts, strict=True)]
         size = sum(len(name) + len(part) for name, part in parts)
         spend(size)
         put_pieces(self.store, self.partition, parts)
-        pieces = Pieces(writer, len(parts), len(payload), crc32(payload))
         if decode_catalog(self._joined(version, pieces), key.decode()) != catalog:
             raise CorruptData(path=key.decode(), offset=0, expected=repr(catalog), found="another catalog, read back")
         record = SNAPSHOTS.seal(key, pieces)
