@@ -311,6 +311,7 @@ def appending(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
                 log.append(update)
                 if update.version % every == 0:
                     cut_to(log, catalog)
+                    reclaim(log, Budget())
         seconds = timed(work)
         store.close()
         return count / seconds
