@@ -19,7 +19,7 @@ from compactlib.catalog import keys
 from compactlib.catalog.errors import ObjectNotFound, RecordMissing
 from compactlib.catalog.history import RetainedVersions, is_far_above
 from compactlib.catalog.plan import CutReport
-from compactlib.catalog.records import LEASES, TERMS, TIMES
+from compactlib.catalog.records import LEASES, SNAPSHOTS, TERMS, TIMES
 from compactlib.catalog.schema import Catalog, Update
 from compactlib.catalog.update_log import LogState, UpdateLog
 from compactlib.errors import BudgetSpent, Busy, CorruptData, Unsupported
@@ -284,7 +284,7 @@ def garbage(log: UpdateLog, earliest: int, budget: Budget) -> list[tuple[bytes, 
         if log.state().earliest == earliest:
             raise _missing(earliest)
         return found  # the log was cut further, and the pieces wait for the next call
-    used = set(log.piece_keys(version, record))
+    used = set(SNAPSHOTS.unseal(keys.update_key(version), record).keys(version))
     with log.store.scan(log.partition, prefix=keys.PIECES) as entries:
         for entry in entries:
             budget.check()

@@ -117,7 +117,7 @@ class CatalogNode(PeriodicService):
         self._upkeep_seconds = upkeep_seconds
         self._last_election = self._last_upkeep = -math.inf
         self._topology: Topology | None = None
-        self._low = self._watermark.value.time  # as rounds know it
+        self._seen: object = None  # membership and low watermark at the last check
         self._wakers: set[Callable[[], object]] = set()
 
     # -- membership
@@ -349,7 +349,7 @@ class CatalogNode(PeriodicService):
             work += [self._watermark.advance, self.service.pins.forget_expired,
                      self._destroy_unreadable, lambda: self.published.forget_removed(self.service.history),
                      lambda: self.service.reclaim(budget=budget)]
-        work.append(self._compare_low_watermark)
+        work.append(self._wake_rounds_if_changed)
         errors: list[Exception] = []
         for each in work:
             try:
@@ -371,13 +371,11 @@ class CatalogNode(PeriodicService):
         if self._may_begin and self._joined not in topology.nodes:
             # The host removed this node, perhaps while this process was paused.
             self._may_begin, self._joined = False, None
-        if self._topology not in (None, topology):
-            self._wake_rounds()
         self._topology = topology
 
-    def _compare_low_watermark(self) -> None:
-        before, self._low = self._low, self._watermark.value.time
-        if self._low != before:
+    def _wake_rounds_if_changed(self) -> None:
+        before, self._seen = self._seen, (self._topology, self._watermark.value.time)
+        if self._seen != before:
             self._wake_rounds()
 
     def _destroy_unreadable(self) -> None:

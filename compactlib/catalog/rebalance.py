@@ -87,20 +87,6 @@ class _ChangePoints:
         return safe if self.deleted is None else self.deleted - 1
 
 
-def rebalance_minimum(view: RetainedVersions, placement: Placement) -> tuple[Timestamp, int | None]:
-    """Return the lowest time that a rebalance may still need, and its zone; `safe` and `None` without a rebalance.
-
-    Cost: O(versions + zones).
-    """
-    lowest: tuple[Timestamp, int | None] = placement.safe, None
-    for zone, points in _change_points(view).items():
-        progress = placement.zones.get(zone, ZoneProgress())
-        for needed in _needed(points, progress, placement.safe):
-            if needed < lowest[0]:
-                lowest = needed, zone
-    return lowest
-
-
 def _needed(points: _ChangePoints, progress: ZoneProgress, safe: Timestamp) -> list[Timestamp]:
     first = points.times[0]
     followed: set[Timestamp] = set()
@@ -139,5 +125,14 @@ class RebalanceNeed:
         self._source = source
 
     def need(self, view: RetainedVersions) -> Need | None:
-        time, zone = rebalance_minimum(view, self._source.placement())
-        return Floor(Factor.REBALANCE, max(time, 0), Culprit(zone=zone))
+        """Return the lowest time that a rebalance may still need, and its zone; `safe` without a rebalance.
+
+        Cost: O(versions + zones).
+        """
+        placement = self._source.placement()
+        lowest, lowest_zone = placement.safe, None
+        for zone, points in _change_points(view).items():
+            for needed in _needed(points, placement.zones.get(zone, ZoneProgress()), placement.safe):
+                if needed < lowest:
+                    lowest, lowest_zone = needed, zone
+        return Floor(Factor.REBALANCE, max(lowest, 0), Culprit(zone=lowest_zone))

@@ -194,10 +194,6 @@ class UpdateLog:
             raise CorruptData(path=name, offset=0, expected=f"version {version}", found=str(found.version))
         return found
 
-    def piece_keys(self, version: int, record: bytes) -> Sequence[bytes]:
-        """Return the keys of the pieces of a snapshot."""
-        return SNAPSHOTS.unseal(keys.update_key(version), record).keys(version)
-
     def _joined(self, version: int, pieces: Pieces) -> bytes:
         names, parts = pieces.keys(version), []
         for name, record in zip(names, get_pieces(self.store, self.partition, names), strict=True):
