@@ -71,14 +71,12 @@ if TYPE_CHECKING:
     from compactlib.catalog.timestamp import HybridClock as HybridClock, Timestamp as Timestamp
     from compactlib.catalog.update_log import UpdateLog as UpdateLog
     from compactlib.catalog.values import (
-        PUBLISHED as PUBLISHED,
         REPORTS as REPORTS,
         Assignments as Assignments,
         Factor as Factor,
         Floor as Floor,
         NodeId as NodeId,
         NodeReport as NodeReport,
-        Published as Published,
         Topology as Topology,
         Unavailable as Unavailable,
         ZoneAssignments as ZoneAssignments,
@@ -101,6 +99,6 @@ else:
         "compactlib.catalog.timestamp": "HybridClock Timestamp",
         "compactlib.catalog.update_log": "UpdateLog",
         "compactlib.catalog.values":
-            "Assignments Factor Floor NodeId NodeReport PUBLISHED Published REPORTS "
+            "Assignments Factor Floor NodeId NodeReport REPORTS "
             "Topology Unavailable ZoneAssignments",
     })

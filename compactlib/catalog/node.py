@@ -32,10 +32,10 @@ from compactlib.catalog.round import Peers, RoundReport, run_round
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import HybridClock, Timestamp, show
 from compactlib.catalog.update_log import UpdateLog
-from compactlib.catalog.values import Assignments, NodeId, NodeReport, Published, Topology, ZoneResult
+from compactlib.catalog.values import Assignments, NodeId, NodeReport, Topology
 from compactlib.catalog.watermark import LowWatermark
 from compactlib.contract import CommitFence
-from compactlib.errors import Busy, Stale
+from compactlib.errors import Busy, Stale, TaskFailed
 from compactlib.observer import Observer, Observers
 from compactlib.service import PeriodicService
 
@@ -49,13 +49,10 @@ class Database(Protocol):
     def assignments(self) -> Assignments:
         """Read the assignments of all zones at the same moment, including planned moves."""
 
-    def publish(self, zone: int, partitions: int, time: Timestamp) -> int:
+    def publish(self, zone: int, partitions: int, time: Timestamp) -> object:
         """Propose `time` in the log of each partition of the zone that this node leads.
 
         Every replica that applies the command calls `PublishedTimes.applied`; the time counts after the next flush.
-
-        Returns:
-            The number of logs.
         """
 
     def destroy(self, table: int, partition: int) -> None:
@@ -224,7 +221,7 @@ class CatalogNode(PeriodicService):
         raise Busy(f"the catalog grew {_MAX_REPORTS} times while this node's sources were called; the next round "
                    f"requests another report")
 
-    def publish(self, time: Timestamp) -> Published:
+    def publish(self, time: Timestamp) -> None:
         """Propose a round's lowest time in the logs of the partitions that this node leads, for `Peers.publish`.
 
         The failure of a zone stops no other zone. An old or repeated time is harmless: a published time only rises.
@@ -232,6 +229,7 @@ class CatalogNode(PeriodicService):
         Raises:
             Stale: the time is above all reports of this incarnation, so it is not the minimum of a round with them.
             TimeBeforeHistory: the time lies before the retained history.
+            TaskFailed: zones failed; the message names them.
         """
         if time > self._reported:
             raise Stale(f"time {show(time)} is above {show(self._reported)}, the highest time that node {self.name} "
@@ -240,14 +238,16 @@ class CatalogNode(PeriodicService):
         versions = range(history.version_at(time), history.version_at(self.service.clock.present()) + 1)
         partitions = {zone.id: zone.partitions for version in versions
                       for zone in history.catalog(version).zones.values()}
-        results = []
+        failed: dict[int, Exception] = {}
         for zone in sorted(partitions):
             try:
-                results.append(ZoneResult(zone, self._database.publish(zone, partitions[zone], time)))
+                self._database.publish(zone, partitions[zone], time)
             except Exception as error:
                 _LOGGER.warning("zone %d could not publish on node %s: %r", zone, self.name, error, exc_info=error)
-                results.append(ZoneResult(zone, error=f"{type(error).__name__}: {error}"))
-        return Published(tuple(results))
+                failed[zone] = error
+        if failed:
+            why = "; ".join(f"zone {zone}: {type(error).__name__}: {error}" for zone, error in failed.items())
+            raise TaskFailed(why, task="publish", kind=type(failed[min(failed)]).__name__, detail=why)
 
     # -- coordinating
 
