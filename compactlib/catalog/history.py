@@ -50,7 +50,8 @@ class _Cache:
 
 def is_far_above(kept: Catalog, catalog: Catalog) -> bool:
     """Return whether the distance between two catalogs justifies caching the higher catalog."""
-    return catalog.version - kept.version >= max(UPDATES_BETWEEN, len(catalog))
+    distance = catalog.version - kept.version
+    return distance >= UPDATES_BETWEEN and distance >= len(catalog)
 
 
 class RetainedVersions:
