@@ -89,8 +89,7 @@ def update_to(version: int, *objects: Any) -> Update:
 def history_of(updates: Iterator[Update]) -> RetainedVersions:
     history = RetainedVersions()
     for update in updates:
-        history = history.followed_by([(update.activation, UPDATES.encode(update))],
-                                      [history.catalog(history.latest).updated(update)])
+        history = history.followed_by([update], [history.catalog(history.latest).updated(update)])
     return history
 
 
@@ -197,7 +196,7 @@ def recovery(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
     log = UpdateLog(with_all)
     log.prepare()
     latest = EMPTY
-    appending = timed(lambda: [log.append(update.version, UPDATES.encode(update)) for update, _ in updates(count)])
+    appending = timed(lambda: [log.append(update) for update, _ in updates(count)])
     for _, catalog in updates(count):
         latest = catalog
     print(f"recovery: {count:,} versions appended in {appending:.1f} s (durable at the end only)")
@@ -309,9 +308,10 @@ def appending(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
 
         def work() -> None:
             for update, catalog in history:
-                log.append(update.version, UPDATES.encode(update))
+                log.append(update)
                 if update.version % every == 0:
                     cut_to(log, catalog)
+                    reclaim(log, Budget())
         seconds = timed(work)
         store.close()
         return count / seconds
@@ -349,7 +349,7 @@ def cut_of_ours(folder: Path, name: str, count: int) -> tuple[float, float, floa
     log = UpdateLog(store)
     log.prepare()
     history = list(updates(count))
-    appending = timed(lambda: [log.append(update.version, UPDATES.encode(update)) for update, _ in history])
+    appending = timed(lambda: [log.append(update) for update, _ in history])
 
     def work() -> None:
         cut_to(log, history[-1][1])

@@ -24,7 +24,6 @@ from compactlib.catalog import (
     HybridClock,
     NodeId,
     NodeReport,
-    Published,
     PutObject,
     Schema,
     Timestamp,
@@ -88,8 +87,8 @@ class Group:
     async def report(self, node: NodeId) -> NodeReport:
         return self.members[node.name].node.report()
 
-    async def publish(self, node: NodeId, time: Timestamp) -> Published:
-        return self.members[node.name].node.publish(time)
+    async def publish(self, node: NodeId, time: Timestamp) -> None:
+        self.members[node.name].node.publish(time)
 
     def leader(self, *, but: Member | None = None) -> Member:
         """Wait for one that the others follow."""

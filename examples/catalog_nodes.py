@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from compactlib.catalog import (
-    PUBLISHED,
     REPORTS,
     Assignments,
     CatalogNode,
@@ -32,7 +31,6 @@ from compactlib.catalog import (
     Members,
     NodeId,
     NodeReport,
-    Published,
     PutObject,
     Schema,
     Timestamp,
@@ -83,8 +81,8 @@ class Peers:
     async def report(self, node: NodeId) -> NodeReport:
         return REPORTS.from_plain(await self._ask(node, {"call": "report"}))
 
-    async def publish(self, node: NodeId, time: Timestamp) -> Published:
-        return PUBLISHED.from_plain(await self._ask(node, {"call": "publish", "time": time}))
+    async def publish(self, node: NodeId, time: Timestamp) -> None:
+        await self._ask(node, {"call": "publish", "time": time})
 
 
 def answer(node: CatalogNode, question: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +90,8 @@ def answer(node: CatalogNode, question: dict[str, Any]) -> dict[str, Any]:
     try:
         if question["call"] == "report":
             return {"value": REPORTS.to_plain(node.report())}
-        return {"value": PUBLISHED.to_plain(node.publish(question["time"]))}
+        node.publish(question["time"])
+        return {"value": None}
     except CompactlibError as error:
         return {"error": str(error)}
 

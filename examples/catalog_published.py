@@ -20,7 +20,6 @@ from compactlib.catalog import (
     HybridClock,
     NodeId,
     NodeReport,
-    Published,
     PutObject,
     Schema,
     Timestamp,
@@ -70,8 +69,8 @@ class Partition:
     async def report(self, node: NodeId) -> NodeReport:
         return self.nodes[node.name].report()
 
-    async def publish(self, node: NodeId, time: Timestamp) -> Published:
-        return self.nodes[node.name].publish(time)
+    async def publish(self, node: NodeId, time: Timestamp) -> None:
+        self.nodes[node.name].publish(time)
 
 
 class Replica:

@@ -7,8 +7,8 @@ below which no node needs anything, `compact` replaces the history below that ve
 the leftovers of a cut. In a cluster, `run_round` collects a report of needs from every node; `CatalogNode` is the part
 that runs on each node.
 
->>> from compactlib.catalog import (ActiveTransactions, CatalogService, HybridClock, LocalNeeds, NodeId, PutObject,
-...                                 Schema, Topology, UpdateLog, Zone)
+>>> from compactlib.catalog import (ActiveTransactions, CatalogService, HybridClock, NodeId, PutObject, Schema,
+...                                 Topology, UpdateLog, Zone, local_report)
 >>> from compactlib.clock import ManualClock
 >>> from compactlib.kv import MemoryStore
 >>> service = CatalogService(UpdateLog(MemoryStore()), HybridClock(ManualClock(1000.0)))
@@ -19,8 +19,8 @@ that runs on each node.
 >>> service.compact().is_empty, service.plan().explanation.limits[0].culprits[0].owner
 (True, '0 nodes are known; give view() the topology and the reports')
 >>> transactions = ActiveTransactions(lambda: service.history, service.clock)
->>> needs = LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions)
->>> plan = service.plan(view=service.view(reports=[needs.report()], topology=Topology.of("A"),
+>>> report = local_report(NodeId("A"), service.history, transactions=transactions)
+>>> plan = service.plan(view=service.view(reports=[report], topology=Topology.of("A"),
 ...                                       low_watermark=service.catalog(2).activation))
 >>> print(plan.explain())
 history is cut to version 2 (of 0 to 3): no node needs an older version
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     )
     from compactlib.catalog.lease import LeaseElection as LeaseElection
     from compactlib.catalog.members import Members as Members
-    from compactlib.catalog.needs import ActiveTransactions as ActiveTransactions, LocalNeeds as LocalNeeds
+    from compactlib.catalog.needs import ActiveTransactions as ActiveTransactions, local_report as local_report
     from compactlib.catalog.node import CatalogNode as CatalogNode, Database as Database
     from compactlib.catalog.plan import (
         CatalogPlan as CatalogPlan,
@@ -71,14 +71,12 @@ if TYPE_CHECKING:
     from compactlib.catalog.timestamp import HybridClock as HybridClock, Timestamp as Timestamp
     from compactlib.catalog.update_log import UpdateLog as UpdateLog
     from compactlib.catalog.values import (
-        PUBLISHED as PUBLISHED,
         REPORTS as REPORTS,
         Assignments as Assignments,
         Factor as Factor,
         Floor as Floor,
         NodeId as NodeId,
         NodeReport as NodeReport,
-        Published as Published,
         Topology as Topology,
         Unavailable as Unavailable,
         ZoneAssignments as ZoneAssignments,
@@ -91,7 +89,7 @@ else:
         "compactlib.catalog.members": "Members",
         "compactlib.catalog.published": "PublishedTimes",
         "compactlib.catalog.rebalance": "Placement RebalanceNeed ZoneProgress",
-        "compactlib.catalog.needs": "ActiveTransactions LocalNeeds",
+        "compactlib.catalog.needs": "ActiveTransactions local_report",
         "compactlib.catalog.watermark": "LowWatermark",
         "compactlib.catalog.node": "CatalogNode Database",
         "compactlib.catalog.plan": "CatalogPlan Cut CutReport CutToBound KeepSeconds KeepVersions",
@@ -101,6 +99,6 @@ else:
         "compactlib.catalog.timestamp": "HybridClock Timestamp",
         "compactlib.catalog.update_log": "UpdateLog",
         "compactlib.catalog.values":
-            "Assignments Factor Floor NodeId NodeReport PUBLISHED Published REPORTS "
+            "Assignments Factor Floor NodeId NodeReport REPORTS "
             "Topology Unavailable ZoneAssignments",
     })

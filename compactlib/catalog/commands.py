@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 
 import attrs
 
+from compactlib._arguments import require_one_of
 from compactlib.catalog.errors import CommandRefused
 from compactlib.catalog.schema import (
     KINDS,
@@ -39,50 +40,18 @@ MAX_NAME = 255
 Kind = Literal["schema", "zone", "table", "index"]
 
 
-class Draft:
-    """A catalog to which the commands of a batch are applied in turn."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self.catalog: Catalog = catalog.copy()
-        self._before = catalog
-        self._touched: dict[tuple[str, int], None] = {}
-
-    def put(self, item: CatalogObject) -> None:
-        """Add an object, or replace the object with its id; a new object gets the next id."""
-        if item.id == NO_ID:
-            item = attrs.evolve(item, id=self.catalog.next_id)
-            self.catalog.next_id += 1
-        self.catalog.put(item)
-        self._touched[KINDS[type(item)], item.id] = None
-
-    def drop(self, item: CatalogObject) -> None:
-        """Remove an object."""
-        kind = KINDS[type(item)]
-        self.catalog.drop(kind, item.id)
-        self._touched[kind, item.id] = None
-
-    def update(self, commit: Timestamp, activation: Timestamp) -> Update:
-        """Return the difference to the catalog before; an object both created and dropped in the batch is not in it."""
-        puts, drops = [], []
-        for kind, object_id in self._touched:
-            before, after = (each.objects_of(kind).get(object_id) for each in (self._before, self.catalog))
-            if after is not None and after != before:
-                puts.append(attrs.evolve(after, created_at=after.created_at or activation, updated_at=commit))
-            elif after is None and before is not None:
-                drops.append((kind, object_id))
-        order = list(KINDS)
-        puts.sort(key=lambda item: (order.index(type(item)), item.id))
-        # An index is dropped before its table: the table's schema is part of the index's name.
-        drops.sort(key=lambda item: -list(KINDS.values()).index(item[0]))
-        return Update(version=self._before.version + 1, commit=commit, activation=activation,
-                      next_id=self.catalog.next_id, drops=tuple(drops), puts=tuple(puts))
+def _is_kind(_: object, field: Any, value: str) -> None:
+    require_one_of(field.name, value, Kind)
 
 
 class Command(Protocol):
     """An item of a batch; a host may write its own."""
 
-    def apply(self, draft: Draft) -> bool:
-        """Change the draft; return whether it changed.
+    def apply(self, draft: Catalog) -> bool:
+        """Change a copy of the latest version, to which the commands of a batch are applied in turn.
+
+        Returns:
+            Whether it changed.
 
         Raises:
             CommandRefused: the command does not fit the catalog; `refuse` makes this error.
@@ -111,14 +80,14 @@ def plan_update(catalog: Catalog, commands: Sequence[Command], *, commit: Timest
     """
     if len(commands) > MAX_COMMANDS:
         raise InvalidInput(f"{len(commands)} commands in one batch; the limit is {MAX_COMMANDS}: split it")
-    draft = Draft(catalog)
+    draft = catalog.copy()
     applied = tuple(command.apply(draft) for command in commands)
-    return draft.update(commit, activation), applied
+    return draft.difference(catalog, commit=commit, activation=activation), applied
 
 
-def refuse(command: object, reason: str, draft: Draft) -> CommandRefused:
+def refuse(command: object, reason: str, draft: Catalog) -> CommandRefused:
     """Return the error for a command that does not fit the draft."""
-    return CommandRefused(command=repr(command), reason=reason, version=draft.catalog.version)
+    return CommandRefused(command=repr(command), reason=reason, version=draft.version)
 
 
 # ----------------------------------------------------------------------------------------------------- the commands
@@ -143,7 +112,7 @@ class PutObject:
     table: str = attrs.field(default="", kw_only=True)
     if_exists: Literal["refuse", "keep", "replace"] = attrs.field(default="refuse", kw_only=True)
 
-    def apply(self, draft: Draft) -> bool:
+    def apply(self, draft: Catalog) -> bool:
         item = self.object
         _check_name(self, item.name, draft)
         if isinstance(item, Zone) and not 1 <= item.partitions <= MAX_PARTITIONS:
@@ -177,27 +146,27 @@ class DropObject:
         if_exists: ignore a name that does not exist, instead of refusing the batch.
     """
 
-    kind: Kind
+    kind: Kind = attrs.field(validator=_is_kind)
     name: str
     schema: str = attrs.field(default="", kw_only=True)
     if_exists: bool = attrs.field(default=False, kw_only=True)
 
-    def apply(self, draft: Draft) -> bool:
-        found = _find(self.kind, self.name, self.schema, draft)
+    def apply(self, draft: Catalog) -> bool:
+        found = draft.find(self.kind, self.name, self.schema)
         if found is None:
             if self.if_exists:
                 return False
             raise refuse(self, f"there is no {self.kind} {self.name!r}", draft)
         if isinstance(found, Schema | Zone):
-            held = [table.name for table in draft.catalog.tables.values()
+            held = [table.name for table in draft.tables.values()
                     if found.id in (table.schema_id, table.zone_id)]
             if held:
                 raise refuse(self, f"{self.kind} {self.name!r} still has {len(held)} tables, {held[0]!r} among them",
                              draft)
         if isinstance(found, CatalogTable):
-            for index in [each for each in draft.catalog.indexes.values() if each.table_id == found.id]:
-                draft.drop(index)
-        draft.drop(found)
+            for index in [each for each in draft.indexes.values() if each.table_id == found.id]:
+                draft.drop("index", index.id)
+        draft.drop(self.kind, found.id)
         return True
 
 
@@ -210,12 +179,12 @@ class RenameObject:
         schema: name of the schema; for tables and indexes.
     """
 
-    kind: Kind
+    kind: Kind = attrs.field(validator=_is_kind)
     name: str
     to: str
     schema: str = attrs.field(default="", kw_only=True)
 
-    def apply(self, draft: Draft) -> bool:
+    def apply(self, draft: Catalog) -> bool:
         found = _found(self, self.kind, self.name, self.schema, draft)
         _check_name(self, self.to, draft)
         if self.to == self.name:
@@ -235,7 +204,7 @@ class SetIndexStatus:
     status: IndexStatus = attrs.field(converter=IndexStatus)
     schema: str = attrs.field(default="", kw_only=True)
 
-    def apply(self, draft: Draft) -> bool:
+    def apply(self, draft: Catalog) -> bool:
         found = _found(self, "index", self.name, self.schema, draft)
         if found.status is self.status:
             return False
@@ -243,35 +212,19 @@ class SetIndexStatus:
         return True
 
 
-def _check_name(command: object, name: str, draft: Draft) -> None:
+def _check_name(command: object, name: str, draft: Catalog) -> None:
     if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
         raise refuse(command, f"{name[:40]!r} is no name; give 1 to {MAX_NAME} printable characters", draft)
 
 
-def _find(kind: str, name: str, schema: str, draft: Draft) -> CatalogObject | None:
-    catalog = draft.catalog
-    match kind:
-        case "schema":
-            return catalog.find_schema(name)
-        case "zone":
-            return catalog.find_zone(name)
-        case "table":
-            return catalog.find_table(schema, name)
-        case "index":
-            return catalog.find_index(schema, name)
-        case _:
-            raise InvalidInput(f"{kind!r} is no kind of object; give {', '.join(KINDS.values())}")
-
-
-def _found(command: object, kind: str, name: str, schema: str, draft: Draft) -> Any:
-    found = _find(kind, name, schema, draft)
+def _found(command: object, kind: str, name: str, schema: str, draft: Catalog) -> Any:
+    found = draft.find(kind, name, schema)
     if found is None:
         raise refuse(command, f"there is no {kind} {f'{schema}.' if schema else ''}{name}", draft)
     return found
 
 
-def _taken(item: CatalogObject, schema: str, draft: Draft) -> CatalogObject | None:
+def _taken(item: CatalogObject, schema: str, draft: Catalog) -> CatalogObject | None:
     """Return the object that has this name already. Tables and indexes of a schema share a name space."""
-    if isinstance(item, CatalogTable | Index):
-        return _find("table", item.name, schema, draft) or _find("index", item.name, schema, draft)
-    return _find(KINDS[type(item)], item.name, "", draft)
+    kinds = ("table", "index") if isinstance(item, CatalogTable | Index) else (KINDS[type(item)],)
+    return next((found for kind in kinds if (found := draft.find(kind, item.name, schema)) is not None), None)

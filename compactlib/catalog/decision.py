@@ -31,17 +31,15 @@ import attrs
 
 from compactlib.catalog.errors import TimeBeforeHistory
 from compactlib.catalog.history import RetainedVersions
-from compactlib.catalog.schema import Catalog
+from compactlib.catalog.schema import Catalog, CatalogTable
 from compactlib.catalog.timestamp import HIGHEST, Timestamp, show
 from compactlib.catalog.values import (
     Assignments,
     Culprit,
     Factor,
     Floor,
-    Need,
     NodeReport,
     Topology,
-    Unavailable,
     partitions_of,
 )
 from compactlib.errors import InvalidInput
@@ -93,7 +91,7 @@ class CatalogView(Printed):
     low_watermark: Timestamp | None
     assignments: Assignments
     topology: Topology
-    needs: tuple[Need, ...] = ()
+    needs: tuple[Floor, ...] = ()
     term: int | None = None
     conditions: tuple[Condition, ...] = ()
 
@@ -101,12 +99,6 @@ class CatalogView(Printed):
     def decision(self) -> Decision:
         """The highest version to which a cut is safe, or the reason why no cut is; see `decide`."""
         return decide(self)
-
-    @property
-    def needed(self) -> int | None:
-        """The version in force at the bound; `None` if the bound is not known, or below history."""
-        bound = self.decision.bound
-        return None if bound is None else version_at(self.history, bound)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one row for each node of the topology, and for each other node that reported."""
@@ -254,6 +246,22 @@ def _strength(limit: Limit) -> tuple[int, Timestamp, int]:
 # ---------------------------------------------------------------------------------------------------- the evidence
 
 
+@attrs.frozen
+class _Obstacle:
+    """A table or an index that forbids a cut to every version that has it.
+
+    Attributes:
+        created_at: activation of the version that created it.
+        culprits: the first `MAX_CULPRITS`.
+        count: number of culprits.
+    """
+
+    factor: Factor
+    created_at: Timestamp
+    culprits: Sequence[Culprit]
+    count: int = 1
+
+
 class _Evidence:
     """The needs of a view, indexed so that many versions can be checked against them.
 
@@ -263,44 +271,50 @@ class _Evidence:
 
     def __init__(self, view: CatalogView) -> None:
         self._history = view.history
-        reports: dict[str, NodeReport] = {}
+        self._reports: dict[str, NodeReport] = {}
         for report in view.reports:
-            if reports.setdefault(report.node.name, report) is not report:
+            if self._reports.setdefault(report.node.name, report) is not report:
                 raise InvalidInput(f"node {report.node.name!r} reported twice in a round; give one report per node")
-        self._unknown = [_limit(factor, None, found) for factor, found in (
-            (Factor.NO_ANSWER, list(_without_report(view, reports))),
+        self._unknown = [_limit(factor, None, found, len(found)) for factor, found in (
+            (Factor.NO_ANSWER, list(_without_report(view, self._reports))),
             (Factor.UNAVAILABLE, list(_not_available(view)))) if found]
         self._floors: dict[Factor, list[Floor]] = defaultdict(list)
         for floor in _floors(view):
             self._floors[floor.factor].append(floor)
         lowest = min((floor.time for floors in self._floors.values() for floor in floors), default=None)
         self.bound: Timestamp | None = None if self._unknown else lowest
-        self._hosting = _Hosting(view, reports)
+        self._members = {node.name for node in view.topology.nodes}
+        self._assignments = view.assignments
+        self._now = view.history.at(max(view.now, view.history.activation(view.history.earliest)))
+        # A dropped table that exists at the lowest watermark may still be read.
+        marks = [floor.time for floor in self._floors.get(Factor.LOW_WATERMARK, ())]
+        version = version_at(view.history, min(marks)) if marks else None
+        self._at_watermark = None if version is None else view.history.catalog(version)
+        self._tables: dict[tuple[int, _Spread], list[_Obstacle]] = {}
+        self._hosts: dict[_Spread, _Hosts] = {}
 
     def limits(self, version: int) -> Iterator[Limit]:
         """Return the limits that forbid a cut to this version."""
-        catalog = self._history.catalog(version)
         yield from self._unknown
         for factor, floors in self._floors.items():
             time = min(floor.time for floor in floors)
             allows = version_at(self._history, time)
             if allows is None or allows < version:
-                yield _limit(factor, allows, [floor.culprit for floor in floors if floor.time == time], time=time)
-        for factor, created in self._forbidding(catalog).items():
-            if created:
-                blocked = self._hosting.blocked.get(factor) or _Blocked(culprits=[
-                    Culprit(index=each, table=table, owner=f"index {catalog.indexes[each].name!r} is "
-                                                           f"{catalog.indexes[each].status}")
-                    for each, table in sorted(catalog.building.items())])
-                yield _limit(factor, self.highest(version, factor), blocked.culprits, more=blocked.more)
+                lowest = [floor.culprit for floor in floors if floor.time == time]
+                yield _limit(factor, allows, lowest, len(lowest), time=time)
+        found: dict[Factor, list[_Obstacle]] = defaultdict(list)
+        for obstacle in self._obstacles(self._history.catalog(version)):
+            found[obstacle.factor].append(obstacle)
+        for factor, obstacles in found.items():
+            culprits = [culprit for obstacle in obstacles[:MAX_CULPRITS] for culprit in obstacle.culprits]
+            yield _limit(factor, self.highest(version, factor), culprits, sum(each.count for each in obstacles))
 
-    def highest(self, version: int, *factors: Factor) -> int:
-        """Return the highest version up to `version` that no object forbids; only objects of `factors`, if given."""
+    def highest(self, version: int, factor: Factor | None = None) -> int:
+        """Return the highest version up to `version` without an obstacle, or without an obstacle of this factor."""
         history = self._history
         while version > history.earliest:
-            forbidding = self._forbidding(history.catalog(version))
-            created = [time for factor, times in forbidding.items() if not factors or factor in factors
-                       for time in times]
+            created = [each.created_at for each in self._obstacles(history.catalog(version))
+                       if factor in (None, each.factor)]
             if not created:
                 break
             # All versions from `made` to this one have the object.
@@ -308,17 +322,66 @@ class _Evidence:
             version = history.earliest if made is None else max(min(made, version) - 1, history.earliest)
         return version
 
-    def _forbidding(self, catalog: Catalog) -> dict[Factor, list[Timestamp]]:
-        """Return the creation times of the objects that forbid a cut to this version, by factor."""
-        self._hosting.read(catalog)
-        return {Factor.INDEX_BUILD: [catalog.indexes[each].created_at for each in catalog.building],
-                **{factor: blocked.tables_of(catalog) for factor, blocked in self._hosting.blocked.items()}}
+    def _obstacles(self, catalog: Catalog) -> Iterator[_Obstacle]:
+        """Yield the obstacles to a cut to a version. O(tables), and O(nodes) for each table on its first visit."""
+        for each, table_id in sorted(catalog.building.items()):
+            index = catalog.indexes[each]
+            yield _Obstacle(Factor.INDEX_BUILD, index.created_at, [
+                Culprit(index=each, table=table_id, owner=f"index {index.name!r} is {index.status}")])
+        for table in catalog.tables.values():
+            zone = catalog.zones.get(table.zone_id)
+            place = table.id, (table.zone_id, 0 if zone is None else zone.partitions)
+            if place not in self._tables:
+                self._tables[place] = list(self._of_table(table, place[1]))
+            yield from self._tables[place]
+
+    def _of_table(self, table: CatalogTable, spread: _Spread) -> Iterator[_Obstacle]:
+        """Yield the obstacles that a table is, under the spread of its zone."""
+        if table.id not in self._now.tables:
+            if self._at_watermark is None or table.id in self._at_watermark.tables:
+                yield _Obstacle(Factor.DROPPED_TABLE, table.created_at, [
+                    Culprit(table=table.id, zone=spread[0], owner=f"table {table.name!r} was dropped")])
+            return
+        if spread not in self._hosts:
+            self._hosts[spread] = self._hosts_of(spread)
+        lacking = dict(self._hosts[spread].lacking)
+        lacking[Factor.MISSING_PARTITION] = [(name, lacks) for name, needed, hosted in self._hosts[spread].reported
+                                             if (lacks := needed & ~hosted.get(table.id, 0))]
+        for factor, nodes in lacking.items():
+            if nodes:
+                yield _Obstacle(factor, table.created_at, [
+                    Culprit(node=name, table=table.id, zone=spread[0], partitions=tuple(partitions_of(mask)))
+                    for name, mask in nodes[:MAX_CULPRITS]], len(nodes))
+
+    def _hosts_of(self, spread: _Spread) -> _Hosts:
+        zone, partitions = spread
+        full = (1 << partitions) - 1
+        assigned = self._assignments.zones.get(zone)
+        unknown = full & ~(0 if assigned is None else assigned.assigned())
+        if assigned is None or unknown:
+            return _Hosts({Factor.NO_ASSIGNMENTS: [("", unknown)]}, [])
+        needed = [(name, mask & full) for name, mask in sorted(assigned.masks.items()) if mask & full]
+        return _Hosts({Factor.MISSING_NODE: [each for each in needed if each[0] not in self._members]},
+                      [(name, mask, self._reports[name].hosted) for name, mask in needed if name in self._reports])
 
 
-def _limit(factor: Factor, allows: int | None, culprits: Sequence[Culprit], *, time: Timestamp | None = None,
-           more: int = 0) -> Limit:
-    return Limit(factor=factor, allows=allows, time=time, culprits=tuple(culprits[:MAX_CULPRITS]),
-                 more=more + max(len(culprits) - MAX_CULPRITS, 0))
+@attrs.frozen
+class _Hosts:
+    """The nodes that must host the tables of a zone.
+
+    Attributes:
+        lacking: by factor, the nodes that lack all tables of the zone, with their partitions.
+        reported: name, required partitions, and reported bitmaps by table of each node that reported.
+    """
+
+    lacking: Mapping[Factor, Sequence[tuple[str, int]]]
+    reported: Sequence[tuple[str, int, Mapping[int, int]]]
+
+
+def _limit(factor: Factor, allows: int | None, culprits: Sequence[Culprit], count: int, *,
+           time: Timestamp | None = None) -> Limit:
+    shown = tuple(culprits[:MAX_CULPRITS])
+    return Limit(factor=factor, allows=allows, time=time, culprits=shown, more=count - len(shown))
 
 
 def _without_report(view: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[Culprit]:
@@ -337,9 +400,6 @@ def _not_available(view: CatalogView) -> Iterator[Culprit]:
     for report in view.reports:
         for each in report.unavailable:
             yield attrs.evolve(each.culprit, node=report.node.name, owner=f"{each.factor}: {each.reason}")
-    for need in view.needs:
-        if isinstance(need, Unavailable):
-            yield attrs.evolve(need.culprit, owner=f"{need.factor}: {need.reason}")
     if view.low_watermark is None:
         yield Culprit(owner=f"{Factor.LOW_WATERMARK}: the coordinator has none yet")
 
@@ -347,7 +407,7 @@ def _not_available(view: CatalogView) -> Iterator[Culprit]:
 def _floors(view: CatalogView) -> Iterator[Floor]:
     if view.low_watermark is not None:
         yield Floor(Factor.LOW_WATERMARK, view.low_watermark, Culprit(owner="of the coordinator"))
-    yield from (need for need in view.needs if isinstance(need, Floor))
+    yield from view.needs
     for report in view.reports:
         name = report.node.name
         # A round publishes this time and partitions then need it, so it counts as a floor.
@@ -356,95 +416,3 @@ def _floors(view: CatalogView) -> Iterator[Floor]:
             yield Floor(Factor.ACTIVE_TRANSACTIONS, report.transactions_from, Culprit(node=name))
         for floor in report.floors:
             yield attrs.evolve(floor, culprit=attrs.evolve(floor.culprit, node=name))
-
-
-@attrs.define
-class _Blocked:
-    """The tables because of which a factor forbids every version that has them.
-
-    Attributes:
-        tables: by table id, the spreads under which a version with this table is forbidden.
-        culprits: the first `MAX_CULPRITS`.
-        more: number of further culprits.
-    """
-
-    tables: dict[int, set[_Spread]] = attrs.field(factory=dict)
-    culprits: list[Culprit] = attrs.field(factory=list)
-    more: int = 0
-
-    def add(self, table: int, spread: _Spread, culprit: Culprit) -> None:
-        self.tables.setdefault(table, set()).add(spread)
-        if len(self.culprits) < MAX_CULPRITS:
-            self.culprits.append(culprit)
-        else:
-            self.more += 1
-
-    def tables_of(self, catalog: Catalog) -> list[Timestamp]:
-        """Return the creation times of the blocked tables that a catalog has. O(blocked tables)."""
-        tables = [table for each in self.tables if (table := catalog.tables.get(each)) is not None]
-        return [table.created_at for table in tables if _spread(catalog, table.zone_id) in self.tables[table.id]]
-
-
-class _Hosting:
-    """Finds required (table, partition, node) triples that no node reported. Reads each table once."""
-
-    def __init__(self, view: CatalogView, reports: Mapping[str, NodeReport]) -> None:
-        self._hosted = {name: report.hosted for name, report in reports.items()}
-        self._members = {node.name for node in view.topology.nodes}
-        self._assignments = view.assignments
-        self._now = view.history.at(max(view.now, view.history.activation(view.history.earliest)))
-        # A dropped table that exists at the lowest watermark may still be read.
-        marks = [floor.time for report in reports.values() if (floor := report.floor(Factor.LOW_WATERMARK))]
-        marks += [] if view.low_watermark is None else [view.low_watermark]
-        version = version_at(view.history, min(marks)) if marks else None
-        self._at_watermark = None if version is None else view.history.catalog(version)
-        self._read: set[tuple[int, _Spread]] = set()
-        self.blocked: dict[Factor, _Blocked] = {factor: _Blocked() for factor in (
-            Factor.MISSING_NODE, Factor.MISSING_PARTITION, Factor.DROPPED_TABLE, Factor.NO_ASSIGNMENTS)}
-
-    def read(self, catalog: Catalog) -> None:
-        """Check the tables of a version. O(tables + nodes x tables that no earlier version had)."""
-        required: dict[_Spread, list[int]] = defaultdict(list)
-        for table in catalog.tables.values():
-            spread = _spread(catalog, table.zone_id)
-            if (table.id, spread) in self._read:
-                continue
-            self._read.add((table.id, spread))
-            if table.id in self._now.tables:
-                required[spread].append(table.id)
-            elif self._at_watermark is None or table.id in self._at_watermark.tables:
-                self.blocked[Factor.DROPPED_TABLE].add(table.id, spread, Culprit(
-                    table=table.id, zone=table.zone_id, owner=f"table {table.name!r} was dropped"))
-        for spread, tables in required.items():
-            self._require(spread, tables)
-
-    def _require(self, spread: _Spread, tables: Sequence[int]) -> None:
-        """Block the tables of a zone that lack a host."""
-        zone, partitions = spread
-        full = (1 << partitions) - 1
-        assigned = self._assignments.zones.get(zone)
-        unknown = full & ~(0 if assigned is None else assigned.assigned())
-        if assigned is None or unknown:
-            self._block(Factor.NO_ASSIGNMENTS, "", spread, [(table, unknown) for table in tables])
-            return
-        for name in sorted(assigned.masks):
-            needed = assigned.masks[name] & full
-            if not needed:
-                continue
-            if name not in self._members:
-                self._block(Factor.MISSING_NODE, name, spread, [(table, needed) for table in tables])
-            hosted = self._hosted.get(name)
-            if hosted is not None:
-                lacking = [(table, needed & ~hosted.get(table, 0)) for table in tables
-                           if needed & ~hosted.get(table, 0)]
-                self._block(Factor.MISSING_PARTITION, name, spread, lacking)
-
-    def _block(self, factor: Factor, node: str, spread: _Spread, lacking: Sequence[tuple[int, int]]) -> None:
-        for table, mask in lacking:
-            self.blocked[factor].add(table, spread, Culprit(node=node, table=table, zone=spread[0],
-                                                            partitions=tuple(partitions_of(mask))))
-
-
-def _spread(catalog: Catalog, zone_id: int) -> _Spread:
-    zone = catalog.zones.get(zone_id)
-    return zone_id, 0 if zone is None else zone.partitions

@@ -57,10 +57,6 @@ class RecordMissing(CorruptData):
         self.version = version
 
 
-class RecordTooLarge(InvalidInput):
-    """A record is larger than the log accepts; nothing was written. The message names the setting."""
-
-
 class UnsafeCompaction(Conflict):
     """A cut was refused, because a node or pin may need a version below the target. Make a new plan."""
 
@@ -102,9 +98,5 @@ class ClockSkewExceeded(InvalidInput):
                          f"check the clocks" + (f"; {advice}" if advice else ""))
 
 
-class PinExpired(Stale):
-    """The pin expired or was released; its version may have been cut. Pin again, which checks that."""
-
-
 class NotReady(Busy):
-    """A version did not arrive before the deadline, or a node has not joined. Wait longer, or find the cause."""
+    """The node has not joined, or does not coordinate."""

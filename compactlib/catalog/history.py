@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`RetainedVersions`: the retained versions of a catalog at a moment, by number and by time.
 
-A history is its first catalog and the stored updates that follow. Any other catalog is built on request, from the
-nearest catalog below it that is cached. Every thousandth catalog is cached, at longer distances where a catalog has
-more than a thousand objects, so that a request applies at most that many updates. The latest catalog is always cached,
-and so are the last few requested.
+A history is its first catalog and the updates that follow. Any other catalog is built on request, from the nearest
+catalog below it that is cached. Every thousandth catalog is cached, at longer distances where a catalog has more than a
+thousand objects, so that a request applies at most that many updates. The latest catalog is always cached, and so are
+the last few requested.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 
 from compactlib.catalog.errors import CatalogVersionNotFound, TimeBeforeHistory
-from compactlib.catalog.schema import EMPTY, UPDATES, Catalog, Update
+from compactlib.catalog.schema import EMPTY, Catalog, Update
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.errors import AuditFailed
 
@@ -50,7 +50,8 @@ class _Cache:
 
 def is_far_above(kept: Catalog, catalog: Catalog) -> bool:
     """Return whether the distance between two catalogs justifies caching the higher catalog."""
-    return catalog.version - kept.version >= max(UPDATES_BETWEEN, len(catalog))
+    distance = catalog.version - kept.version
+    return distance >= UPDATES_BETWEEN and distance >= len(catalog)
 
 
 class RetainedVersions:
@@ -60,14 +61,14 @@ class RetainedVersions:
         first: the earliest version; default version 0.
     """
 
-    __slots__ = ("_activations", "_cache", "_end", "_latest", "_updates", "earliest")
+    __slots__ = ("_cache", "_end", "_latest", "_updates", "earliest")
 
     def __init__(self, first: Catalog = EMPTY) -> None:
         self.earliest: int = first.version
         """The first retained version."""
-        # By version, from the first on; shared with histories that extend this history, which ends at `_end`.
-        self._activations: list[Timestamp] = [first.activation]
-        self._updates: list[bytes] = [b""]
+        # Shared with histories that extend this history, which ends at `_end`. The first stands for the first catalog.
+        self._updates: list[Update] = [Update(version=first.version, commit=first.commit, activation=first.activation,
+                                              next_id=first.next_id)]
         self._end = 1
         self._cache = _Cache([first])
         self._latest = first
@@ -107,15 +108,15 @@ class RetainedVersions:
 
     def version_at(self, time: Timestamp) -> int:
         """Return the version in force at `time`; see `at`. O(log n)."""
-        at = bisect_right(self._activations, time, 0, self._end)
+        at = bisect_right(self._updates, time, 0, self._end, key=lambda each: each.activation)
         if not at:
-            raise TimeBeforeHistory(time=time, earliest=self.earliest, earliest_time=self._activations[0])
+            raise TimeBeforeHistory(time=time, earliest=self.earliest, earliest_time=self._updates[0].activation)
         return self.earliest + at - 1
 
     def activation(self, version: int) -> Timestamp:
         """Return when this version becomes active; see `catalog`. O(1)."""
         self._require(version)
-        return self._activations[version - self.earliest]
+        return self._updates[version - self.earliest].activation
 
     def has(self, version: int) -> bool:
         """Return whether this version is retained."""
@@ -123,10 +124,6 @@ class RetainedVersions:
 
     def update(self, version: int) -> Update:
         """Return the update from the version before to this version; both must be retained."""
-        return UPDATES.decode(self.payload(version), f"the update to version {version}")
-
-    def payload(self, version: int) -> bytes:
-        """Return the stored bytes of `update`."""
         self._require(version - 1)
         self._require(version)
         return self._updates[version - self.earliest]
@@ -143,25 +140,22 @@ class RetainedVersions:
 
     # -- the next history
 
-    def followed_by(self, updates: Sequence[tuple[Timestamp, bytes]], catalogs: Sequence[Catalog]) -> RetainedVersions:
+    def followed_by(self, updates: Sequence[Update], catalogs: Sequence[Catalog]) -> RetainedVersions:
         """Return this history extended by the versions that follow. One thread at a time may extend a history.
 
         O(updates), unless this history was extended before: then O(versions).
 
         Args:
-            updates: activation and stored update of each version.
+            updates: of each version.
             catalogs: the catalogs of some of these versions, ascending; the last version is required.
         """
         if not updates:
             return self
-        after = RetainedVersions.__new__(RetainedVersions)
-        after.earliest, after._cache, after._latest = self.earliest, self._cache, catalogs[-1]
-        after._activations, after._updates = self._activations, self._updates
+        after = RetainedVersions(self._cache.kept[0])
+        after._cache, after._updates, after._latest = self._cache, self._updates, catalogs[-1]
         if len(self._updates) > self._end:  # another history extends this history already
-            after._activations, after._updates = self._activations[:self._end], self._updates[:self._end]
-            after._cache = _Cache(list(self._cache.kept))
-        after._activations += [activation for activation, _ in updates]
-        after._updates += [payload for _, payload in updates]
+            after._updates, after._cache = self._updates[:self._end], _Cache(list(self._cache.kept))
+        after._updates += updates
         after._end = self._end + len(updates)
         with after._cache.lock:
             for catalog in catalogs:
@@ -173,8 +167,7 @@ class RetainedVersions:
         """Return this history without the versions below `first`; above the latest, `first` alone. O(versions kept)."""
         above = range(first.version + 1, self.latest + 1)
         kept = [each for each in self._cache.kept if each.version in above]
-        return RetainedVersions(first).followed_by([(self.activation(each), self.payload(each)) for each in above],
-                                                   [*kept, self._latest])
+        return RetainedVersions(first).followed_by([self.update(each) for each in above], [*kept, self._latest])
 
     def __eq__(self, other: object) -> bool:
         """Return whether both retain the same versions. O(n), unless they are the same object."""
@@ -182,11 +175,10 @@ class RetainedVersions:
             return NotImplemented
         return self is other or (
             self.earliest == other.earliest and self.catalog(self.earliest) == other.catalog(other.earliest)
-            and self._updates[1:self._end] == other._updates[1:other._end])
+            and self._updates[:self._end] == other._updates[:other._end])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        updates = list(zip(self._activations[1:self._end], self._updates[1:self._end], strict=True))
-        return _restored, (self.catalog(self.earliest), updates, self._latest)
+        return _restored, (self.catalog(self.earliest), self._updates[1:self._end], self._latest)
 
     def audit(self) -> None:
         """Check the cached catalogs against a replay of the updates. O(changes).
@@ -205,5 +197,5 @@ class RetainedVersions:
         return f"RetainedVersions({self.earliest} to {self.latest})"
 
 
-def _restored(first: Catalog, updates: Sequence[tuple[Timestamp, bytes]], latest: Catalog) -> RetainedVersions:
+def _restored(first: Catalog, updates: Sequence[Update], latest: Catalog) -> RetainedVersions:
     return RetainedVersions(first).followed_by(updates, [latest])

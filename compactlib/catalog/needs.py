@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's needs: its active transactions (restriction 1), and `LocalNeeds`, which makes a report of all sources.
+"""A node's needs: its active transactions (restriction 1), and `local_report`, the report of all sources.
 
 A report reads floors and partitions in the same call, so it lists exactly the partitions that its floors cover.
 """
@@ -7,7 +7,7 @@ A report reads floors and partitions in the same call, so it lists exactly the p
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import attrs
@@ -95,46 +95,30 @@ class NeedSource(Protocol):
         """
 
 
-class LocalNeeds:
-    """Makes a report of a node's sources. Stateless; any thread may call it.
+def local_report(node: NodeId, view: RetainedVersions, *, transactions: ActiveTransactions,
+                 partitions: PublishedTimes | None = None, sources: Sequence[NeedSource] = ()) -> NodeReport:
+    """Return a node's answer to a round. A source that raises counts as unavailable and is named.
 
     Args:
         node: the node that reports.
-        view: returns the node's retained history.
+        view: the node's retained history; `CatalogNode.report` repeats the report if versions arrived meanwhile.
         transactions: active read-write transactions.
         partitions: published times; `None` for a node without partitions.
         sources: all other sources: low watermark, rebalance, the host's own. A `LowWatermark` is called first, since
             other needs may begin at the low watermark; then the others in this order.
     """
-
-    def __init__(self, node: NodeId, view: Callable[[], RetainedVersions], *, transactions: ActiveTransactions,
-                 partitions: PublishedTimes | None = None, sources: Sequence[NeedSource] = ()) -> None:
-        self.node: NodeId = node
-        self._view = view
-        self._transactions = transactions
-        self._partitions = partitions
-        self._sources = tuple(sorted(sources, key=lambda source: not isinstance(source, LowWatermark)))
-
-    def report(self) -> NodeReport:
-        """Return the node's answer to a round. A source that raises counts as unavailable and is named.
-
-        The report covers the versions of the view at its begin; `CatalogNode.report` repeats it if versions arrived.
-        """
-        view = self._view()
-        published: Need | None = None
-        hosted: Mapping[int, int] = {}
-        if self._partitions is not None:
-            published, hosted = self._partitions.needs_and_hosted()
-        needs = [published, *(_need_of(source, view) for source in self._sources)]
-        # Transactions last: a transaction that begins later begins above this time.
-        transactions = self._transactions.need(view)
-        lowest: dict[Factor, Floor] = {}
-        for need in (*needs, transactions):
-            if isinstance(need, Floor) and (need.factor not in lowest or need.time < lowest[need.factor].time):
-                lowest[need.factor] = need
-        return NodeReport(node=self.node, floors=tuple(lowest.values()), hosted=hosted,
-                          unavailable=tuple(need for need in needs if isinstance(need, Unavailable)),
-                          transactions_from=transactions.time)
+    published, hosted = (None, {}) if partitions is None else partitions.needs_and_hosted()
+    needs = [published, *(_need_of(source, view) for source in sorted(
+        sources, key=lambda source: not isinstance(source, LowWatermark)))]
+    # Transactions last: a transaction that begins later begins above this time.
+    active = transactions.need(view)
+    lowest: dict[Factor, Floor] = {}
+    for need in (*needs, active):
+        if isinstance(need, Floor) and (need.factor not in lowest or need.time < lowest[need.factor].time):
+            lowest[need.factor] = need
+    return NodeReport(node=node, floors=tuple(lowest.values()), hosted=hosted,
+                      unavailable=tuple(need for need in needs if isinstance(need, Unavailable)),
+                      transactions_from=active.time)
 
 
 def _need_of(source: NeedSource, view: RetainedVersions) -> Need | None:

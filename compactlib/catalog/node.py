@@ -25,17 +25,17 @@ from compactlib.budget import Budget
 from compactlib.catalog.errors import ClockSkewExceeded, NotReady, TimeBeforeHistory
 from compactlib.catalog.lease import Elected, LeaseElection
 from compactlib.catalog.members import Members
-from compactlib.catalog.needs import ActiveTransactions, LocalNeeds, NeedSource
+from compactlib.catalog.needs import ActiveTransactions, NeedSource, local_report
 from compactlib.catalog.plan import CatalogPolicy
 from compactlib.catalog.published import PublishedTimes
 from compactlib.catalog.round import Peers, RoundReport, run_round
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import HybridClock, Timestamp, show
 from compactlib.catalog.update_log import UpdateLog
-from compactlib.catalog.values import Assignments, NodeId, NodeReport, Published, Topology, ZoneResult
+from compactlib.catalog.values import Assignments, NodeId, NodeReport, Topology
 from compactlib.catalog.watermark import LowWatermark
 from compactlib.contract import CommitFence
-from compactlib.errors import Busy, Stale
+from compactlib.errors import Busy, Stale, TaskFailed
 from compactlib.observer import Observer, Observers
 from compactlib.service import PeriodicService
 
@@ -49,13 +49,10 @@ class Database(Protocol):
     def assignments(self) -> Assignments:
         """Read the assignments of all zones at the same moment, including planned moves."""
 
-    def publish(self, zone: int, partitions: int, time: Timestamp) -> int:
+    def publish(self, zone: int, partitions: int, time: Timestamp) -> object:
         """Propose `time` in the log of each partition of the zone that this node leads.
 
         Every replica that applies the command calls `PublishedTimes.applied`; the time counts after the next flush.
-
-        Returns:
-            The number of logs.
         """
 
     def destroy(self, table: int, partition: int) -> None:
@@ -106,10 +103,9 @@ class CatalogNode(PeriodicService):
         history = self.service.history
         self._watermark = LowWatermark(log.store, name, clock, data_availability_seconds=data_availability_seconds,
                                        partition=log.partition, earliest=history.activation(history.earliest))
-        self._watermark.listen(lambda time: self._wake_rounds())
         self._transactions = ActiveTransactions(lambda: self.service.history, clock)
         self._sources = (self._watermark, *sources)
-        self._needs: LocalNeeds | None = None  # set when the node is admitted
+        self._joined: NodeId | None = None  # set when the node is admitted
         self._may_begin = False  # True once the clocks' greatest skew has passed after the admission
         self._reported: Timestamp = 0
         self._election = None if lease_seconds is None else LeaseElection(
@@ -118,6 +114,7 @@ class CatalogNode(PeriodicService):
         self._upkeep_seconds = upkeep_seconds
         self._last_election = self._last_upkeep = -math.inf
         self._topology: Topology | None = None
+        self._seen: object = None  # membership and low watermark at the last check
         self._wakers: set[Callable[[], object]] = set()
 
     # -- membership
@@ -154,8 +151,7 @@ class CatalogNode(PeriodicService):
         except TimeBeforeHistory:
             self.leave()
             raise
-        self._needs = LocalNeeds(joined, lambda: self.service.history, transactions=self._transactions,
-                                 partitions=self.published, sources=self._sources)
+        self._joined = joined
         clock.clock.sleep(clock.max_skew_ms / 1000)
         self._may_begin = True
         return joined
@@ -169,15 +165,14 @@ class CatalogNode(PeriodicService):
             Busy, OutcomeUnknown: as `Members.leave`.
         """
         if name is None or name == self.name:
-            self._may_begin, self._needs = False, None
+            self._may_begin, self._joined = False, None
         self._members.leave(self.name if name is None else name)
         self._wake_rounds()
 
     @property
     def id(self) -> NodeId | None:
         """This node's name and incarnation; `None` before it has joined."""
-        needs = self._needs
-        return None if needs is None else needs.node
+        return self._joined
 
     @property
     def transactions(self) -> ActiveTransactions:
@@ -210,22 +205,23 @@ class CatalogNode(PeriodicService):
             Busy: at each attempt, new versions arrived while the sources were called.
             CompactlibError: the log cannot be read.
         """
-        needs = self._needs
-        if needs is None:
+        joined = self._joined
+        if joined is None:
             raise NotReady(f"node {self.name} has not joined")
         self.service.poll()
         for _ in range(_MAX_REPORTS):
-            latest = self.service.history.latest
-            report = needs.report()
+            history = self.service.history
+            report = local_report(joined, history, transactions=self._transactions, partitions=self.published,
+                                  sources=self._sources)
             # A version that arrived since may be in force already, and the report does not cover it.
             self.service.poll()
-            if self.service.history.latest == latest:
+            if self.service.history.latest == history.latest:
                 self._reported = max(self._reported, report.transactions_from)
                 return report
         raise Busy(f"the catalog grew {_MAX_REPORTS} times while this node's sources were called; the next round "
                    f"requests another report")
 
-    def publish(self, time: Timestamp) -> Published:
+    def publish(self, time: Timestamp) -> None:
         """Propose a round's lowest time in the logs of the partitions that this node leads, for `Peers.publish`.
 
         The failure of a zone stops no other zone. An old or repeated time is harmless: a published time only rises.
@@ -233,6 +229,7 @@ class CatalogNode(PeriodicService):
         Raises:
             Stale: the time is above all reports of this incarnation, so it is not the minimum of a round with them.
             TimeBeforeHistory: the time lies before the retained history.
+            TaskFailed: zones failed; the message names them.
         """
         if time > self._reported:
             raise Stale(f"time {show(time)} is above {show(self._reported)}, the highest time that node {self.name} "
@@ -241,14 +238,16 @@ class CatalogNode(PeriodicService):
         versions = range(history.version_at(time), history.version_at(self.service.clock.present()) + 1)
         partitions = {zone.id: zone.partitions for version in versions
                       for zone in history.catalog(version).zones.values()}
-        results = []
+        failed: dict[int, Exception] = {}
         for zone in sorted(partitions):
             try:
-                results.append(ZoneResult(zone, self._database.publish(zone, partitions[zone], time)))
+                self._database.publish(zone, partitions[zone], time)
             except Exception as error:
                 _LOGGER.warning("zone %d could not publish on node %s: %r", zone, self.name, error, exc_info=error)
-                results.append(ZoneResult(zone, error=f"{type(error).__name__}: {error}"))
-        return Published(tuple(results))
+                failed[zone] = error
+        if failed:
+            why = "; ".join(f"zone {zone}: {type(error).__name__}: {error}" for zone, error in failed.items())
+            raise TaskFailed(why, task="publish", kind=type(failed[min(failed)]).__name__, detail=why)
 
     # -- coordinating
 
@@ -348,7 +347,9 @@ class CatalogNode(PeriodicService):
         if now - self._last_upkeep >= self._upkeep_seconds:
             self._last_upkeep = now
             work += [self._watermark.advance, self.service.pins.forget_expired,
-                     self._destroy_unreadable, self._forget_removed, lambda: self.service.reclaim(budget=budget)]
+                     self._destroy_unreadable, lambda: self.published.forget_removed(self.service.history),
+                     lambda: self.service.reclaim(budget=budget)]
+        work.append(self._wake_rounds_if_changed)
         errors: list[Exception] = []
         for each in work:
             try:
@@ -367,13 +368,15 @@ class CatalogNode(PeriodicService):
 
     def _read_membership(self) -> None:
         topology, _ = self._members.read()
-        needs = self._needs
-        if needs is not None and self._may_begin and needs.node not in topology.nodes:
+        if self._may_begin and self._joined not in topology.nodes:
             # The host removed this node, perhaps while this process was paused.
-            self._may_begin, self._needs = False, None
-        if self._topology not in (None, topology):
-            self._wake_rounds()
+            self._may_begin, self._joined = False, None
         self._topology = topology
+
+    def _wake_rounds_if_changed(self) -> None:
+        before, self._seen = self._seen, (self._topology, self._watermark.value.time)
+        if self._seen != before:
+            self._wake_rounds()
 
     def _destroy_unreadable(self) -> None:
         since = self._watermark.value.time
@@ -382,10 +385,6 @@ class CatalogNode(PeriodicService):
         for table, partition, incarnation in self.published.unreadable(self.service.history, since):
             self._database.destroy(table, partition)
             self.published.remove(table, partition, incarnation)
-
-    def _forget_removed(self) -> None:
-        if len(self.published):
-            self.published.forget_removed(self.service.history, self._database.assignments())
 
     def __repr__(self) -> str:
         return f"<CatalogNode {self.id or self.name}: {'running' if self.is_running else 'stopped'}>"

@@ -8,12 +8,12 @@ later of the two fails and reads again. So a granted pin holds even against a de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from compactlib.catalog import keys
-from compactlib.catalog.errors import CatalogVersionNotFound, PinExpired
+from compactlib.catalog.errors import CatalogVersionNotFound
 from compactlib.catalog.history import RetainedVersions
 from compactlib.catalog.timestamp import HybridClock, Timestamp, add_ms, milliseconds
 from compactlib.catalog.update_log import UpdateLog
@@ -37,7 +37,7 @@ class Pin:
     Attributes:
         owner: each owner has at most one pin.
         time: activation of the version.
-        expires: end of the claim, unless it is renewed.
+        expires: end of the claim.
     """
 
     owner: str
@@ -88,7 +88,7 @@ class Pins:
             owner: the name that operators see.
             version: a version of `view`.
             view: this node's history.
-            ttl_seconds: time to live, unless `renew` is called.
+            ttl_seconds: time to live; pin the version again to extend it.
 
         Raises:
             CatalogVersionNotFound: the version is not retained, here or in the log; it was not pinned.
@@ -103,56 +103,26 @@ class Pins:
         made = Pin(owner, version, view.activation(version), add_ms(self._clock.now(), ttl_ms))
         seen: list[Pin | None] = []
 
-        def granted(pins: Mapping[str, Pin]) -> Pin:
-            if len(pins) - (owner in pins) >= MAX_PINS:
+        def with_pin(before: PinSet | None) -> PinSet:
+            found = before or PinSet()
+            if len(found.pins) - (owner in found.pins) >= MAX_PINS:
                 raise InvalidInput(f"{MAX_PINS} pins are held; release some")
-            seen.append(pins.get(owner))
+            seen.append(found.pins.get(owner))
             if seen[-1] != seen[0]:
                 raise Conflict(f"another caller changed the pin of {owner!r} at the same time; read the pin again, and "
                                f"give each caller a different owner's name")
-            return made
+            return PinSet({**found.pins, owner: made}, found.changes + 1)
 
-        return self._grant(owner, granted)
-
-    def renew(self, owner: str, *, ttl_seconds: float) -> Pin:
-        """Extend the owner's pin, of the version that is pinned now, to `ttl_seconds` from now.
-
-        Raises:
-            PinExpired: the pin expired, by this clock or by the clock of a node that has cut history, or was released.
-            InvalidInput: the time to live is negative.
-            Busy, OutcomeUnknown: as `pin`.
-        """
-        ttl_ms = milliseconds(ttl_seconds, name="ttl_seconds")
-
-        def renewed(pins: Mapping[str, Pin]) -> Pin:
-            if owner not in pins or not self._holds(pins[owner], self._clock.present()):
-                raise PinExpired(f"the pin of {owner!r} has expired or was released; pin again")
-            return attrs.evolve(pins[owner], expires=add_ms(self._clock.now(), ttl_ms))
-
-        try:
-            return self._grant(owner, renewed)
-        except CatalogVersionNotFound:  # expired earlier, by another node's clock
-            raise PinExpired(f"the pin of {owner!r} has expired or was released; pin again") from None
-
-    def _grant(self, owner: str, pin_of: Callable[[Mapping[str, Pin]], Pin]) -> Pin:
-        """Put the pin that `pin_of` returns for the present pins, under the condition that the log has its version."""
         for _ in range(_ATTEMPTS):
-            earliest, condition = self._log.earliest()
-
-            def change(before: PinSet | None, earliest: int = earliest) -> PinSet:
-                found = before or PinSet()
-                pin = pin_of(found.pins)
-                if pin.version < earliest:
-                    raise CatalogVersionNotFound(version=pin.version, earliest=earliest, latest=max(
-                        earliest, pin.version))
-                return PinSet({**found.pins, owner: pin}, found.changes + 1)
-
+            state = self._log.state()
+            if version < state.earliest:
+                raise CatalogVersionNotFound(version=version, earliest=state.earliest, latest=state.latest)
             try:
-                after = self._cell.update(change, also=lambda *_, held=condition: [held],
-                                          operation=f"taking a pin for {owner!r}").after or PinSet()
+                self._cell.update(with_pin, also=lambda *_, held=state.earliest_condition: [held],
+                                  operation=f"taking a pin for {owner!r}")
             except PredicateFailed:
                 continue  # the log was cut since
-            return after.pins[owner]
+            return made
         raise Busy(f"the log was cut {_ATTEMPTS} times while {owner!r} took a pin; call again")
 
     def release(self, owner: str) -> None:
@@ -173,7 +143,7 @@ class Pins:
         self._cell.update(without, operation="releasing a pin")
 
     def forget_expired(self) -> int:
-        """Delete expired pins; return their number. A pin that is renewed or granted at the same time stays.
+        """Delete expired pins; return their number. A pin that is granted at the same time stays.
 
         Raises:
             Busy, OutcomeUnknown: as `pin`.

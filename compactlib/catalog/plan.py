@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from compactlib._arguments import is_seconds, is_whole
 from compactlib.catalog.decision import CatalogView, Decision, decide, version_at
 from compactlib.catalog.errors import UnsafeCompaction
-from compactlib.catalog.timestamp import from_seconds, milliseconds, to_seconds
+from compactlib.catalog.timestamp import from_seconds, to_seconds
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
 from compactlib.report import PolicyRecord, Printed
@@ -66,18 +67,15 @@ class KeepVersions:
         margin: number of versions, >= 0; Ignite 3 keeps 1.
     """
 
-    margin: int = attrs.field(default=1)
-
-    def __attrs_post_init__(self) -> None:
-        if self.margin < 0:
-            raise InvalidInput(f"margin is {self.margin!r}; give a whole number of at least 0")
+    margin: int = attrs.field(default=1, validator=is_whole())
 
     @property
     def name(self) -> str:
         return "keep_versions"
 
     def choose(self, view: CatalogView, now: float) -> Cut:
-        decision, needed = view.decision, view.needed
+        decision = view.decision
+        needed = None if decision.bound is None else version_at(view.history, decision.bound)
         if decision.target is None or needed is None:
             return Cut(None, decision.reason())
         if needed - self.margin <= view.history.earliest:
@@ -91,10 +89,7 @@ class KeepVersions:
 class KeepSeconds:
     """Keeps every version that was in force within the last `seconds` (>= 0), for readers of recent versions."""
 
-    seconds: float = attrs.field(default=3600.0)
-
-    def __attrs_post_init__(self) -> None:
-        milliseconds(self.seconds, name="seconds")
+    seconds: float = attrs.field(default=3600.0, validator=is_seconds())
 
     @property
     def name(self) -> str:
@@ -161,8 +156,7 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
 
     Raises:
         UnsafeCompaction: the policy chose a version above the target of the decision.
-        InvalidInput: the policy did not return a `Cut`, or chose a version that is not retained; a node is in the
-            reports twice.
+        InvalidInput: the policy chose a version that is not retained; a node is in the reports twice.
         BaseException: from the policy.
     """
     history, decision = view.history, view.decision
@@ -170,8 +164,6 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
     if decision.target is None:
         return plan
     choice = policy.choose(view, to_seconds(view.now))
-    if not isinstance(choice, Cut):
-        raise InvalidInput(f"the policy {policy.name} chose {choice!r:.100}; choose() must return a Cut")
     if choice.target is None:
         return attrs.evolve(plan, why=choice.why)
     if not history.has(choice.target):
@@ -192,11 +184,11 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
 
 @attrs.frozen(kw_only=True)
 class CutReport(Printed):
-    """The report of a compaction.
+    """The report of a compaction or a reclaim.
 
     Attributes:
         earliest: the earliest version now.
-        before: the earliest version of the plan; equal to `earliest` if nothing was cut.
+        before: the earliest version before; equal to `earliest` if nothing was cut.
         deleted: number of deleted keys.
         bytes_written: bytes of keys and records that were put: the snapshot's record and pieces.
         bytes_freed: bytes of keys and records that were deleted after the cut.
@@ -216,5 +208,5 @@ class CutReport(Printed):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was cut."""
-        return self.earliest == self.before
+        """Whether nothing was cut or deleted."""
+        return self.earliest == self.before and not self.deleted and not self.is_partial

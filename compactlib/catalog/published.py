@@ -19,7 +19,7 @@ detected by the check; every later round gets a report that includes the copy.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -31,7 +31,7 @@ from compactlib.catalog.pins import Pins
 from compactlib.catalog.records import TIMES, Kept
 from compactlib.catalog.schema import Catalog
 from compactlib.catalog.timestamp import Timestamp, checked_timestamp
-from compactlib.catalog.values import Assignments, Culprit, Factor, Floor, mask_of
+from compactlib.catalog.values import Culprit, Factor, Floor, mask_of
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
 from compactlib.kv import KVStore
@@ -140,7 +140,7 @@ class PublishedTimes:
             try:
                 if inherited is not None and pins is not None and history is not None:
                     pins.pin(f"a copy on {self._node}", history.version_at(began), history, ttl_seconds=0)
-                    self._keep({place: Kept(incarnation, began)})
+                    self._store_times({place: Kept(incarnation, began)})
             except BaseException:
                 with self._lock:
                     if known is None:
@@ -163,7 +163,7 @@ class PublishedTimes:
                 if known is None or known.incarnation != incarnation:
                     return
                 del self._replicas[place]
-            self._delete({place: incarnation})
+            self._store_times({place: Kept(incarnation, known.published)}, delete=True)
 
     # -- times
 
@@ -212,7 +212,7 @@ class PublishedTimes:
                         time = max(ticket.time, rising[place].time if place in rising else 0)
                         if time > known.published:
                             rising[place] = Kept(ticket.incarnation, time)
-            self._keep(rising)
+            self._store_times(rising)
             with self._lock:
                 for place, kept in rising.items():
                     self._replicas[place].published = kept.time
@@ -246,36 +246,31 @@ class PublishedTimes:
         return {addresses[address]: TIMES.unseal(address[1], record.value)
                 for address, record in get_many(self._store, addresses).items()}
 
-    def _keep(self, times: Mapping[_Place, Kept]) -> None:
-        """Raise the stored times to these; `StaleIncarnation` if the store has a later incarnation."""
-        def raised(place: _Place, kept: Kept | None) -> Kept:
-            time = times[place]
-            if kept is not None and kept.incarnation > time.incarnation:
-                raise self._stale(place, time.incarnation, kept.incarnation)
-            return time if kept is None else max(kept, time)
+    def _store_times(self, times: Mapping[_Place, Kept], *, delete: bool = False) -> None:
+        """Raise the stored times to these, or delete the stored times of these incarnations.
 
-        self._swap(times, raised)
-
-    def _delete(self, lives: Mapping[_Place, int]) -> None:
-        """Delete the stored times of these incarnations alone."""
-        self._swap(lives, lambda place, kept: None if kept and kept.incarnation == lives[place] else kept)
-
-    def _swap(self, places: Iterable[_Place], change: Callable[[_Place, Kept | None], Kept | None]) -> None:
-        """Replace the stored time of each place by the result of `change`; `None` deletes it."""
-        addresses = [(self._address(place), place) for place in places]
+        Raises:
+            StaleIncarnation: the store has a later incarnation, and the times were to rise.
+        """
+        addresses = [(self._address(place), place) for place in times]
         for at in range(0, len(addresses), self._batch):
             part = dict(addresses[at:at + self._batch])
 
             def decide(found: Found, part: Mapping[Address, _Place] = part) -> Swap[None]:
                 writes: dict[Address, bytes | None] = {}
                 for address, place in part.items():
+                    time = times[place]
                     kept = TIMES.unseal(address[1], found[address].value) if address in found else None
-                    after = change(place, kept)
-                    if after != kept:
-                        writes[address] = None if after is None else TIMES.seal(address[1], after)
+                    if delete:
+                        if kept is not None and kept.incarnation == time.incarnation:
+                            writes[address] = None
+                    elif kept is not None and kept.incarnation > time.incarnation:
+                        raise self._stale(place, time.incarnation, kept.incarnation)
+                    elif kept is None or kept < time:
+                        writes[address] = TIMES.seal(address[1], time)
                 return Swap(None, writes)
 
-            swap(self._store, part, decide, operation=f"keeping published times of {self._node!r}", may_repeat=True,
+            swap(self._store, part, decide, operation=f"storing published times of {self._node!r}", may_repeat=True,
                  retries=_RETRIES, clock=self._clock)
 
     def _address(self, place: _Place) -> Address:
@@ -320,37 +315,21 @@ class PublishedTimes:
         then = history.at(max(since, history.activation(history.earliest)))
         return [each for each in hosted if _is_dropped(each[0], then)]
 
-    def forget_removed(self, history: RetainedVersions, assignments: Assignments | None = None) -> int:
-        """Delete the stored times of partitions that this node does not host and never will; return their number.
-
-        Call after the node has registered all its partitions.
-
-        Args:
-            history: deletes the times of tables that were dropped before its earliest version.
-            assignments: deletes also the times of partitions that are assigned to other nodes alone; must include
-                planned and running moves.
+    def forget_removed(self, history: RetainedVersions) -> int:
+        """Delete the stored times of tables that were dropped before the earliest version; return their number.
 
         Raises:
             OutcomeUnknown: the store did not acknowledge, and reading did not show whether the times were deleted.
         """
+        earliest = history.catalog(history.earliest)
         with self._writing:
+            with self._store.scan(self._partition, prefix=keys.published_prefix(self._node), keys_only=True) as entries:
+                places = [keys.published_place(entry.key) for entry in entries]
             with self._lock:
-                hosted = set(self._replicas)
-            prefix = keys.published_prefix(self._node)
-            with self._store.scan(self._partition, prefix=prefix, keys_only=True) as entries:
-                removed = [place for entry in entries if (place := keys.published_place(entry.key)) not in hosted
-                           and self._is_removed(place, history, assignments)]
+                removed = [place for place in places if place not in self._replicas and _is_dropped(place[0], earliest)]
             kept = self._read(removed)
-            self._delete({place: each.incarnation for place, each in kept.items()})
+            self._store_times(kept, delete=True)
         return len(kept)
-
-    def _is_removed(self, place: _Place, history: RetainedVersions, assignments: Assignments | None) -> bool:
-        table_id, partition = place
-        table = history.catalog(history.latest).tables.get(table_id)
-        if table is None:
-            return _is_dropped(table_id, history.catalog(history.earliest))
-        zone = None if assignments is None else assignments.zones.get(table.zone_id)
-        return zone is not None and bool((zone.assigned() & ~zone.masks.get(self._node, 0)) >> partition & 1)
 
     def __len__(self) -> int:
         return len(self._replicas)

@@ -23,8 +23,8 @@ from compactlib.catalog.values import Culprit, Factor, Floor, Need
 
 @attrs.frozen(kw_only=True)
 class ZoneProgress:
-    """The changes that the partitions of a zone follow. A change is identified by the commit time of its version
-    (`Zone.updated_at`), or by the version's activation.
+    """The changes that the partitions of a zone follow. A change is identified by `Zone.updated_at`, the commit time of
+    the version that made it; never by the version's activation, before which a further change may have been committed.
 
     Attributes:
         stable: by partition, the change of its present assignments.
@@ -66,46 +66,25 @@ class _ChangePoints:
     Attributes:
         placement: partitions and settings after the last change point.
         times: commit times, ascending.
-        activations: activation times, ascending.
-        updates: number of change points so far, by commit time of every version that changed the zone.
         deleted: activation of the version that dropped the zone; `None` if there is no such version.
     """
 
     placement: tuple[int, Mapping[str, object]] = (0, {})
     times: list[Timestamp] = attrs.field(factory=list)
-    activations: list[Timestamp] = attrs.field(factory=list)
-    updates: dict[Timestamp, int] = attrs.field(factory=dict)
     deleted: Timestamp | None = None
 
-    def changed(self, zone: Zone, commit: Timestamp, activation: Timestamp) -> None:
+    def changed(self, zone: Zone) -> None:
         """Add a version that changes the zone."""
         if self.placement != (zone.partitions, zone.placement):
             self.placement = zone.partitions, zone.placement
-            self.times.append(commit)
-            self.activations.append(activation)
-        self.updates[commit] = len(self.times)
+            self.times.append(zone.updated_at)
 
     def after(self, change: Timestamp, safe: Timestamp) -> Timestamp:
         """Return the last time before the change point that follows `change`."""
-        # If `change` is an activation, change points committed before it but active later do not count as followed.
-        at = self.updates.get(change) or max(bisect_right(self.activations, change), 1)
+        at = max(bisect_right(self.times, change), 1)
         if at < len(self.times):
             return self.times[at] - 1
         return safe if self.deleted is None else self.deleted - 1
-
-
-def rebalance_minimum(view: RetainedVersions, placement: Placement) -> tuple[Timestamp, int | None]:
-    """Return the lowest time that a rebalance may still need, and its zone; `safe` and `None` without a rebalance.
-
-    Cost: O(versions + zones).
-    """
-    lowest: tuple[Timestamp, int | None] = placement.safe, None
-    for zone, points in _change_points(view).items():
-        progress = placement.zones.get(zone, ZoneProgress())
-        for needed in _needed(points, progress, placement.safe):
-            if needed < lowest[0]:
-                lowest = needed, zone
-    return lowest
 
 
 def _needed(points: _ChangePoints, progress: ZoneProgress, safe: Timestamp) -> list[Timestamp]:
@@ -126,15 +105,14 @@ def _change_points(view: RetainedVersions) -> dict[int, _ChangePoints]:
     found: dict[int, _ChangePoints] = defaultdict(_ChangePoints)
     used = {table.zone_id for table in first.tables.values()}
     for zone in first.zones.values():
-        # The zone's commit time, not the version's: after a cut, the first version may be later than the change.
-        found[zone.id].changed(zone, zone.updated_at, first.activation)
+        found[zone.id].changed(zone)
     for update in map(view.update, range(view.earliest + 1, view.latest + 1)):
         for kind, dropped in update.drops:
             if kind == "zone":
                 found[dropped].deleted = update.activation
         for item in update.puts:
             if isinstance(item, Zone):
-                found[item.id].changed(item, update.commit, update.activation)
+                found[item.id].changed(item)
             elif isinstance(item, CatalogTable):
                 used.add(item.zone_id)
     return {zone: points for zone, points in found.items() if zone in used}
@@ -147,5 +125,14 @@ class RebalanceNeed:
         self._source = source
 
     def need(self, view: RetainedVersions) -> Need | None:
-        time, zone = rebalance_minimum(view, self._source.placement())
-        return Floor(Factor.REBALANCE, max(time, 0), Culprit(zone=zone))
+        """Return the lowest time that a rebalance may still need, and its zone; `safe` without a rebalance.
+
+        Cost: O(versions + zones).
+        """
+        placement = self._source.placement()
+        lowest, lowest_zone = placement.safe, None
+        for zone, points in _change_points(view).items():
+            for needed in _needed(points, placement.zones.get(zone, ZoneProgress()), placement.safe):
+                if needed < lowest:
+                    lowest, lowest_zone = needed, zone
+        return Floor(Factor.REBALANCE, max(lowest, 0), Culprit(zone=lowest_zone))

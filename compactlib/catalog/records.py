@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
+from compactlib.catalog.keys import piece_key
 from compactlib.catalog.schema import Catalog, CatalogTable, Index, Schema, Zone
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.codec import JsonCodec
@@ -101,6 +102,10 @@ class Pieces:
     count: int
     size: int
     crc: int
+
+    def keys(self, version: int) -> list[bytes]:
+        """Return the keys of the pieces."""
+        return [piece_key(version, self.writer, number) for number in range(self.count)]
 
 
 @attrs.frozen(kw_only=True)

@@ -43,7 +43,7 @@ from compactlib.catalog.members import Members
 from compactlib.catalog.plan import CatalogPlan, CutReport
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import Timestamp
-from compactlib.catalog.values import Assignments, NodeId, NodeReport, Published, Topology
+from compactlib.catalog.values import Assignments, NodeId, NodeReport, Topology
 from compactlib.contract import CommitFence
 from compactlib.errors import Busy, CompactionFailed, CompactlibError, Stale, TaskFailed
 from compactlib.report import Printed
@@ -61,8 +61,8 @@ class Peers(Protocol):
     async def report(self, node: NodeId) -> NodeReport:
         """Return the result of `CatalogNode.report` on the node."""
 
-    async def publish(self, node: NodeId, time: Timestamp) -> Published:
-        """Return the result of `CatalogNode.publish` on the node."""
+    async def publish(self, node: NodeId, time: Timestamp) -> None:
+        """Call `CatalogNode.publish` on the node, and raise if it raises."""
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -76,8 +76,8 @@ class RoundReport(Printed):
         plan: the decision; `None` if it failed.
         cut: the report of the cut; `None` if nothing was cut.
         time: the lowest time of all transactions, which was published; `None` if no time was.
-        published: the nodes' answers to `publish`, by name.
-        unpublished: the reason by name of each node that did not publish.
+        published: the names of the nodes that published the time.
+        unpublished: the reason by name of each other node: no answer, or the zones that failed there.
     """
 
     term: int
@@ -86,7 +86,7 @@ class RoundReport(Printed):
     plan: CatalogPlan | None = None
     cut: CutReport | None = None
     time: Timestamp | None = None
-    published: Mapping[str, Published] = attrs.field(factory=dict)
+    published: tuple[str, ...] = ()
     unpublished: Mapping[str, str] = attrs.field(factory=dict)
 
     @property
@@ -96,19 +96,16 @@ class RoundReport(Printed):
 
     @property
     def is_partial(self) -> bool:
-        """Whether a node or a zone failed, so that the next round may do more."""
-        failed = any(zone.error for each in self.published.values() for zone in each.zones)
-        return bool(self.missing or self.unpublished or failed)
+        """Whether a node failed, or a zone on a node, so that the next round may do more."""
+        return bool(self.missing or self.unpublished)
 
     @property
     def why(self) -> str:
         """Why nothing was cut, and which nodes and zones failed."""
-        failed = [f"zone {zone.zone} on node {name}: {zone.error}" for name, each in self.published.items()
-                  for zone in each.zones if zone.error]
-        failed += [f"node {name} did not publish: {why}" for name, why in self.unpublished.items()]
-        if self.cut is None:
-            failed.insert(0, self.plan.why if self.plan else "nothing was decided")
-        return "; ".join([*(f"node {name}: {why}" for name, why in self.missing.items()), *failed])
+        missing = [f"node {name}: {why}" for name, why in self.missing.items()]
+        uncut = [] if self.cut else [self.plan.why if self.plan else "nothing was decided"]
+        unpublished = [f"node {name} did not publish: {why}" for name, why in self.unpublished.items()]
+        return "; ".join([*missing, *uncut, *unpublished])
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one row for each node."""
@@ -173,7 +170,7 @@ async def run_round(peers: Peers, service: CatalogService, members: Members, *, 
             raise Stale("the membership has changed since the nodes were called, so no time is published; the next "
                         "round calls the new members, too")
         published, unpublished = await _call_all(topology, lambda node: peers.publish(node, time), "publish", seconds)
-        report = attrs.evolve(report, time=time, published=published, unpublished=unpublished)
+        report = attrs.evolve(report, time=time, published=tuple(published), unpublished=unpublished)
 
     cut, updated = await asyncio.gather(
         _in_thread(compaction, seconds, "the decision and the cut", budget=budget), replicas_update(),

@@ -122,8 +122,6 @@ CatalogObject: TypeAlias = Schema | Zone | CatalogTable | Index
 ObjectT = TypeVar("ObjectT", Schema, Zone, CatalogTable, Index)
 KINDS: Mapping[type[CatalogObject], str] = {Schema: "schema", Zone: "zone", CatalogTable: "table", Index: "index"}
 """The kinds of objects; each refers to earlier kinds alone."""
-_MAP_OF = {"schema": "schemas", "zone": "zones", "table": "tables", "index": "indexes"}
-_MAPS = (*_MAP_OF.values(), "_names")
 
 
 @attrs.frozen(kw_only=True)
@@ -162,7 +160,7 @@ class Catalog:
         schemas, zones, tables, indexes: by id.
     """
 
-    __slots__ = ("_names", "_shared", "activation", "commit", "indexes", "next_id", "schemas", "tables", "version",
+    __slots__ = ("_names", "_objects", "activation", "commit", "indexes", "next_id", "schemas", "tables", "version",
                  "zones")
 
     def __init__(self, *, version: int = 0, commit: Timestamp = LOWEST, activation: Timestamp = LOWEST,
@@ -175,9 +173,10 @@ class Catalog:
         self.zones: dict[int, Zone] = {}
         self.tables: dict[int, CatalogTable] = {}
         self.indexes: dict[int, Index] = {}
+        self._objects: dict[str, dict[int, Any]] = dict(zip(KINDS.values(), (
+            self.schemas, self.zones, self.tables, self.indexes), strict=True))
         # Invariant: id by (kind, name) of schemas and zones, by (schema's id, name) of tables and indexes.
         self._names: dict[tuple[str | int, str], int] = {}
-        self._shared: set[str] = set()  # maps shared with another version, to be copied before a change
 
     @property
     def building(self) -> dict[int, int]:
@@ -186,28 +185,35 @@ class Catalog:
 
     # -- by name
 
+    def find(self, kind: str, name: str, schema: str = "") -> Any:
+        """Return the object of this kind and name, or `None`; `schema` names that of a table or index. O(1)."""
+        home = self._names.get(("schema", schema)) if kind in ("table", "index") else kind
+        return self._objects[kind].get(NO_ID if home is None else self._names.get((home, name), NO_ID))
+
     def find_schema(self, name: str) -> Schema | None:
-        """Return the schema of this name, or `None`. O(1), as the other `find` methods."""
-        return self.schemas.get(self._names.get(("schema", name), NO_ID))
+        """Return the schema of this name, or `None`."""
+        found: Schema | None = self.find("schema", name)
+        return found
 
     def find_zone(self, name: str) -> Zone | None:
         """Return the zone of this name, or `None`."""
-        return self.zones.get(self._names.get(("zone", name), NO_ID))
+        found: Zone | None = self.find("zone", name)
+        return found
 
     def find_table(self, schema: str, name: str) -> CatalogTable | None:
         """Return the table of this name in a schema, or `None`."""
-        home = self.find_schema(schema)
-        return None if home is None else self.tables.get(self._names.get((home.id, name), NO_ID))
+        found: CatalogTable | None = self.find("table", name, schema)
+        return found
 
     def find_index(self, schema: str, name: str) -> Index | None:
         """Return the index of this name in a schema, or `None`."""
-        home = self.find_schema(schema)
-        return None if home is None else self.indexes.get(self._names.get((home.id, name), NO_ID))
+        found: Index | None = self.find("index", name, schema)
+        return found
 
     # -- the next version
 
     def updated(self, update: Update) -> Catalog:
-        """Return the catalog after an update. O(objects of the kinds that change).
+        """Return the catalog after an update. O(objects).
 
         Raises:
             ObjectNotFound: the update drops a missing object, or an object refers to a missing table.
@@ -217,18 +223,12 @@ class Catalog:
         return made
 
     def copy(self) -> Catalog:
-        """Return a copy that may be changed. O(1): each map is shared until one of the copies changes it."""
+        """Return a copy that may be changed. O(objects)."""
         made = Catalog(version=self.version, commit=self.commit, activation=self.activation, next_id=self.next_id)
-        for name in _MAPS:
-            setattr(made, name, getattr(self, name))
-        self._shared, made._shared = set(_MAPS), set(_MAPS)
+        for kind, objects in self._objects.items():
+            made._objects[kind].update(objects)
+        made._names.update(self._names)
         return made
-
-    def _own(self, *names: str) -> None:
-        """Replace shared maps by copies."""
-        for name in self._shared.intersection(names):
-            setattr(self, name, getattr(self, name).copy())
-            self._shared.discard(name)
 
     def apply(self, update: Update) -> None:
         """Apply an update in place. O(changes); raises as `updated`."""
@@ -240,10 +240,12 @@ class Catalog:
             self.put(new)
 
     def put(self, new: CatalogObject) -> None:
-        """Add an object, or replace the object with its id."""
+        """Add an object, or replace the object with its id; an object without an id gets the next one."""
+        if new.id == NO_ID:
+            new = attrs.evolve(new, id=self.next_id)
+            self.next_id += 1
         kind, name = KINDS[type(new)], self._qualified(new)
-        self._own("_names", _MAP_OF[kind])
-        objects = self.objects_of(kind)
+        objects = self._objects[kind]
         if new.id in objects:
             self._forget_name(objects[new.id])
         objects[new.id] = new
@@ -251,10 +253,10 @@ class Catalog:
 
     def drop(self, kind: str, object_id: int) -> None:
         """Remove an object; `ObjectNotFound` if it is missing."""
-        if object_id not in self.objects_of(kind):
+        objects = self._objects.get(kind, {})
+        if object_id not in objects:
             raise ObjectNotFound(f"catalog version {self.version} has no {kind} {object_id}")
-        self._own("_names", _MAP_OF[kind])
-        self._forget_name(self.objects_of(kind).pop(object_id))
+        self._forget_name(objects.pop(object_id))
 
     def _forget_name(self, item: CatalogObject) -> None:
         name = self._qualified(item)
@@ -273,27 +275,34 @@ class Catalog:
 
     # -- all objects
 
-    def objects_of(self, kind: str) -> dict[int, Any]:
-        """Return the objects of a kind by id; empty for an unknown kind."""
-        objects: dict[int, Any] = getattr(self, _MAP_OF[kind]) if kind in _MAP_OF else {}
-        return objects
-
     def objects(self) -> Iterator[CatalogObject]:
         """Yield all objects in an order without forward references: schemas, zones, tables, indexes, each by id."""
-        for kind in KINDS.values():
-            objects = self.objects_of(kind)
+        for objects in self._objects.values():
             yield from (objects[each] for each in sorted(objects))
+
+    def difference(self, before: Catalog, *, commit: Timestamp, activation: Timestamp) -> Update:
+        """Return the update that makes this catalog of the version `before`. O(objects)."""
+        puts = []
+        for each in self.objects():
+            old = before._objects[KINDS[type(each)]].get(each.id)
+            if old is not each and old != each:
+                puts.append(attrs.evolve(each, created_at=each.created_at or activation, updated_at=commit))
+        # An index is dropped before its table: the table's schema is part of the index's name.
+        drops = [(kind, each) for kind in reversed(self._objects) for each in before._objects[kind]
+                 if each not in self._objects[kind]]
+        return Update(version=before.version + 1, commit=commit, activation=activation, next_id=self.next_id,
+                      drops=tuple(drops), puts=tuple(puts))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Catalog):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__ if name != "_shared")
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
 
     def __hash__(self) -> int:
         return hash((self.version, self.commit, self.activation))
 
     def __len__(self) -> int:
-        return len(self.schemas) + len(self.zones) + len(self.tables) + len(self.indexes)
+        return sum(map(len, self._objects.values()))
 
     def __repr__(self) -> str:
         return (f"Catalog(version={self.version}, activation={self.activation}, {len(self.schemas)} schemas, "

@@ -11,10 +11,9 @@ step, `reclaim` deletes the leftovers.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -23,21 +22,20 @@ import attrs
 from compactlib._closing import Closing
 from compactlib._store_numbers import notify_compaction
 from compactlib.budget import Budget
-from compactlib.catalog.check import CatalogReclaim, reclaim, recover_history, verify_log
+from compactlib.catalog.check import reclaim, recover_history, verify_log
 from compactlib.catalog.commands import Command, plan_update
 from compactlib.catalog.decision import CatalogView, limits_of
 from compactlib.catalog.errors import (
     CatalogMoved,
     ClockSkewExceeded,
     CommandRefused,
-    NotReady,
     RecordMissing,
     UnsafeCompaction,
 )
 from compactlib.catalog.history import RetainedVersions
 from compactlib.catalog.pins import Pins
 from compactlib.catalog.plan import CatalogPlan, CatalogPolicy, CutReport, CutToBound, plan_of
-from compactlib.catalog.schema import UPDATES, Catalog
+from compactlib.catalog.schema import Catalog
 from compactlib.catalog.timestamp import (
     HybridClock,
     Timestamp,
@@ -56,11 +54,6 @@ from compactlib.report import Printed, VerifyReport
 if TYPE_CHECKING:
     from compactlib.contract import CommitFence
     from compactlib.rewrite import Executor
-
-_LOGGER = logging.getLogger("compactlib.catalog")
-
-Listener = Callable[[Catalog], object]
-"""Called with each version once and in order, before the version is ready. Its errors are kept and logged."""
 
 MAX_ATTEMPTS = 10
 """Attempts to append a batch of commands while other writers are first."""
@@ -93,8 +86,8 @@ class CatalogStatus(Printed):
 
     Attributes:
         is_busy: whether a compaction, reclaim or verification runs in this service.
-        last_error: the last error of a reclaim or of a listener, as `Kind: message`; empty without errors. The next
-            compaction retries the reclaim.
+        last_error: the last error of a reclaim after a cut, as `Kind: message`; empty without errors. The next
+            compaction retries it.
         failures: number of such errors.
         earliest: the earliest retained version.
         latest: the latest version.
@@ -121,8 +114,7 @@ class CatalogService(Closing):
         clock: draws commit times; its skew is the cluster's limit.
         delay_seconds: delay from a version's commit to its activation, in which every node must read the version.
         policy: how much of the unneeded history is cut; default `CutToBound`.
-        observer: notified of versions (`catalog_version`) and cuts (`catalog_compacted`), and of a log whose latest
-            version was committed ahead of the clock by more than the skew (`catalog_clock_ahead`).
+        observer: notified of versions (`catalog_version`) and cuts (`catalog_compacted`).
 
     Attributes:
         pins: the catalog's pins; every view includes the lowest.
@@ -142,19 +134,11 @@ class CatalogService(Closing):
         self._observer = Observers(observer)
         self._guard = Guard(f"the catalog in partition {log.partition!r}")
         self._writing = threading.Lock()
-        self._following = threading.RLock()
-        self._arrived = threading.Condition()  # notified of a new version, and of close()
-        self._listeners: tuple[Listener, ...] = ()
-        self._calling: int | None = None  # the thread that is calling the listeners
+        self._following = threading.Lock()
         self._news: deque[tuple[str, dict[str, Any]]] = deque()
-        self._failures = 0
-        self._last_error: Exception | None = None
+        self._last_error, self._failures = "", 0
         log.prepare()
         self._history = recover_history(log)
-        latest = self.history.catalog(self.history.latest)
-        if latest.version and clock.ahead_ms(latest.commit) > clock.max_skew_ms:
-            self._observer.event("catalog_clock_ahead", version=latest.version,
-                                 ahead_seconds=clock.ahead_ms(latest.commit) / 1000)
 
     # -- reading
 
@@ -171,29 +155,16 @@ class CatalogService(Closing):
         """
         return self.history.catalog(version)
 
-    def at(self, time: Timestamp) -> Catalog:
-        """Return the catalog in force at `time`.
-
-        Raises:
-            TimeBeforeHistory: `time` is below the earliest retained activation.
-        """
-        return self.history.at(time)
-
     def active(self) -> Catalog:
         """Return the catalog in force now."""
-        return self.at(self.clock.present())
+        return self.history.at(self.clock.present())
 
     # -- following the log
-
-    def listen(self, listener: Listener) -> None:
-        """Call `listener` with each later version."""
-        with self._following:
-            self._listeners += (listener,)
 
     def poll(self) -> int:
         """Read new versions from the log; return their number. One request if there is no new version.
 
-        Does nothing while listeners are called.
+        Afterwards all versions are ready that any node has executed before the call.
 
         Raises:
             RecordMissing, CorruptData, Unsupported: the log is damaged; the history in memory is unchanged.
@@ -202,24 +173,6 @@ class CatalogService(Closing):
         """
         with self._emitting():
             return self._read_new_versions()
-
-    def wait_ready(self, version: int, wait_seconds: float) -> Catalog:
-        """Wait for a version and return its catalog, after all listeners were called with it.
-
-        The version may become active later: see `Executed.ensured`. Another thread must call `poll`.
-
-        Raises:
-            NotReady: the version was not ready in `wait_seconds`.
-            CatalogVersionNotFound: the version was cut.
-            Closed: the service was closed.
-        """
-        with self._arrived:
-            self._arrived.wait_for(lambda: self.history.latest >= version or not self._guard.is_open, wait_seconds)
-        if self.history.latest < version:
-            self._guard.require_open()
-            raise NotReady(f"catalog version {version} was not ready in {wait_seconds:g} seconds; the latest version "
-                           f"is {self.history.latest}")
-        return self.catalog(version)
 
     @contextmanager
     def _emitting(self) -> Iterator[None]:
@@ -238,34 +191,16 @@ class CatalogService(Closing):
 
     def _read_new_versions(self, state: LogState | None = None) -> int:
         with self._following:
-            if self._calling is not None:
-                return 0
             before = self._history
             self._register(recover_history(self.log, before, state))
             return self._history.latest - before.latest
 
     def _register(self, after: RetainedVersions) -> None:
-        before = self._history
-        # Listeners first: a version is ready only after all listeners were called with it.
-        self._calling = threading.get_ident()
-        try:
-            for version in range(max(before.latest + 1, after.earliest), after.latest + 1):
-                for listener in self._listeners:
-                    try:
-                        listener(after.catalog(version))
-                    except Exception as error:
-                        self._last_error, self._failures = error, self._failures + 1
-                        _LOGGER.warning("the listener %r of the catalog raised %r; the others are called", listener,
-                                        error, exc_info=error)
-                self._news.append(("catalog_version", {"version": version, "activation": after.activation(version)}))
-        finally:
-            self._calling = None
+        before, self._history = self._history, after
+        self._news.extend(("catalog_version", {"version": version, "activation": after.activation(version)})
+                          for version in range(max(before.latest + 1, after.earliest), after.latest + 1))
         if after.earliest != before.earliest:
             self._news.append(("catalog_compacted", {"earliest": after.earliest, "before": before.earliest}))
-        if after is not before:
-            with self._arrived:
-                self._history = after
-                self._arrived.notify_all()
 
     # -- changing
 
@@ -281,41 +216,37 @@ class CatalogService(Closing):
 
         Raises:
             CommandRefused: a command does not fit; raised after the version that it was checked against is in force.
-            Busy: other writers were first `MAX_ATTEMPTS` times, or a listener called; nothing was changed.
+            Busy: other writers were first `MAX_ATTEMPTS` times; nothing was changed.
             OutcomeUnknown: the store did not acknowledge, and reading did not show whether the version was appended.
             ClockSkewExceeded: the log's latest version was committed more than a minute and the skew ahead of this
                 clock, too long to wait; nothing was changed. Without `wait`, the version is made anyway.
             InvalidInput: there are too many commands, or a value cannot be stored.
             Closed: the service was closed.
         """
-        if self._calling == threading.get_ident():
-            raise Busy("a listener cannot execute commands, since its version is ready only after it has returned; "
-                       "execute them in another thread, and do not wait for that thread")
         with self._emitting(), self._writing:
-            drawn, tick, catalog, applied, attempts = self._write(tuple(commands), wait)
+            catalog, applied, attempts = self._write(tuple(commands), wait)
         # Outside the locks: a wait must not block other writers.
         ensured = ensured_activation(catalog.activation, max_skew_ms=self.clock.max_skew_ms)
         if wait and catalog.version:
-            self.clock.wait_until(ensured, drawn, tick)
+            self.clock.wait_until(ensured)
         if isinstance(applied, CommandRefused):
             raise applied
         return Executed(version=catalog.version, applied=applied, activation=catalog.activation, ensured=ensured,
                         attempts=attempts)
 
     def _write(self, commands: Sequence[Command],
-               wait: bool) -> tuple[Timestamp, float, Catalog, tuple[bool, ...] | CommandRefused, int]:
+               wait: bool) -> tuple[Catalog, tuple[bool, ...] | CommandRefused, int]:
         """Append a batch.
 
         Returns:
-            The time by the hybrid clock and in monotonic seconds; the version that the batch made or was checked
-            against; for each command whether it changed anything, or the refusal; the number of appends tried.
+            The version that the batch made or was checked against; for each command whether it changed anything, or
+            the refusal; the number of appends tried.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
             self._read_new_versions()  # check the commands against the latest version of the log, not an older copy
             latest = self.history.catalog(self.history.latest)
-            drawn, tick = self.clock.now(), self.clock.clock.monotonic()
             # Commit times ascend, even if the writer of the latest version had a faster clock.
-            commit = max(drawn, latest.commit + 1)
+            commit = max(self.clock.now(), latest.commit + 1)
             limit = self.clock.max_skew_ms + _FAR_AHEAD_MS
             if wait and (ahead := self.clock.ahead_ms(commit)) > limit:
                 raise ClockSkewExceeded(
@@ -326,17 +257,16 @@ class CatalogService(Closing):
             try:
                 update, applied = plan_update(latest, commands, commit=commit, activation=activation)
             except CommandRefused as refused:
-                return drawn, tick, latest, refused, 0
+                return latest, refused, 0
             if not update.puts and not update.drops:
-                return drawn, tick, latest, applied, 0
-            payload = UPDATES.encode(update)
-            if self.log.append(update.version, payload):
+                return latest, applied, 0
+            if self.log.append(update):
                 # Without another read: its failure could not be distinguished from a failure of the append.
                 made = latest.updated(update)
                 with self._following:
                     if self.history.latest < made.version:
-                        self._register(self.history.followed_by([(activation, payload)], [made]))
-                return drawn, tick, made, applied, attempt
+                        self._register(self.history.followed_by([update], [made]))
+                return made, applied, attempt
         raise Busy(f"{MAX_ATTEMPTS} attempts to append to the catalog's log lost against other writers; call again")
 
     # -- sensing and planning
@@ -415,7 +345,6 @@ class CatalogService(Closing):
             OutcomeUnknown: the store did not acknowledge, and reading did not show whether the log was cut.
             CorruptData: the snapshot read back differs, and nothing was cut.
             CompactionFailed: history was cut, and then the fence raised.
-            RecordTooLarge: the snapshot exceeds the log's `max_record_bytes`.
             InvalidInput: the plan is of another catalog, or comes with a policy.
             Closed: the service was closed.
         """
@@ -449,7 +378,12 @@ class CatalogService(Closing):
                 yield run
 
     def _cut(self, plan: CatalogPlan, run: Run, observer: Observer, fence: CommitFence | None) -> CutReport:
-        self._require_own(plan)
+        self._read_new_versions()
+        planned = plan.view.history
+        if planned.latest > self.history.latest or (self.history.has(planned.latest) and (
+                self.history.activation(planned.latest) != planned.activation(planned.latest))):
+            raise InvalidInput(f"the plan is of another catalog, whose version {planned.latest} is active from "
+                               f"{planned.activation(planned.latest)}; this catalog has {self.history!r}")
         earliest, target = plan.view.history.earliest, plan.target
         report = CutReport(earliest=earliest, before=earliest, policy=plan.policy.name, why=plan.why)
         if target is not None:
@@ -457,25 +391,20 @@ class CatalogService(Closing):
             is_cut = False
             try:
                 snapshot = self.log.write_snapshot(self.history.catalog(target), run.budget.spend)
-            except RecordMissing:  # another process may have cut further, and reclaimed these pieces, too
-                self._read_new_versions()
-                self._check(plan, target)
-                raise
-            try:
                 with nullcontext() if fence is None else fence.guard():
-                    deleted = self.log.cut(snapshot, term=plan.view.term, conditions=plan.view.conditions)
+                    self.log.cut(snapshot, term=plan.view.term, conditions=plan.view.conditions)
                     is_cut = True
-            except CatalogMoved:
-                self._read_new_versions()
-                raise
             except CompactlibError as error:
-                if not is_cut:
-                    raise
-                report = attrs.evolve(report, earliest=target, is_partial=True, why=f"the fence raised: {error}")
-                raise CompactionFailed(report=report, failures={"fence": error}) from error
+                if is_cut:
+                    report = attrs.evolve(report, earliest=target, is_partial=True, why=f"the fence raised: {error}")
+                    raise CompactionFailed(report=report, failures={"fence": error}) from error
+                if isinstance(error, CatalogMoved | RecordMissing):
+                    self._read_new_versions()  # another process may have cut further, and reclaimed these pieces
+                    self._check(plan, target)
+                raise
             observer.event("progress", work=f"cut history to version {target}", done=snapshot.size,
                            total=snapshot.size, unit="bytes")
-            report = attrs.evolve(report, earliest=target, deleted=deleted, bytes_written=snapshot.size, why="")
+            report = attrs.evolve(report, earliest=target, bytes_written=snapshot.size, why="")
         return self._with_reclaim(report, run.budget, observer)
 
     def _check(self, plan: CatalogPlan, target: int) -> None:
@@ -489,17 +418,6 @@ class CatalogService(Closing):
             in_force = f"versions {history.earliest} to {history.version_at(now)} are retained and in force"
             raise UnsafeCompaction(target=target, detail="; ".join(map(str, limits)) or in_force)
 
-    def _require_own(self, plan: CatalogPlan) -> None:
-        """Raise if the plan is of another catalog, whose versions have other activations."""
-        self._read_new_versions()
-        planned = plan.view.history
-        for version in {planned.latest, planned.latest if plan.target is None else plan.target}:
-            known = self.history.activation(version) if self.history.has(version) else None
-            if version > self.history.latest or known not in (None, planned.activation(version)):
-                raise InvalidInput(f"the plan is of another catalog: its version {version} is active from "
-                                   f"{planned.activation(version)}; version {version} of this catalog "
-                                   f"{'does not exist' if known is None else f'is active from {known}'}")
-
     def _with_reclaim(self, report: CutReport, budget: Budget, observer: Observer) -> CutReport:
         """Delete the leftovers of this and earlier cuts; a failure is reported and does not undo the cut."""
         try:
@@ -509,16 +427,16 @@ class CatalogService(Closing):
             if report.is_empty and isinstance(error, BudgetSpent):
                 raise
             if not isinstance(error, BudgetSpent):
-                self._last_error, self._failures = error, self._failures + 1
+                self._last_error, self._failures = f"{type(error).__name__}: {error}", self._failures + 1
                 observer.event("catalog_reclaim_failed", version=report.earliest, error=str(error))
             return attrs.evolve(report, is_partial=True, why=f"leftovers remain for reclaim(): {error}")
         if done.is_partial:
             report = attrs.evolve(report, is_partial=True, why=f"leftovers remain for reclaim(): {done.why}")
-        return attrs.evolve(report, deleted=report.deleted + done.keys, bytes_freed=done.bytes_freed)
+        return attrs.evolve(report, deleted=done.deleted, bytes_freed=done.bytes_freed)
 
     # -- reclaiming, verifying, closing
 
-    def reclaim(self, *, budget: Budget | None = None) -> CatalogReclaim:
+    def reclaim(self, *, budget: Budget | None = None) -> CutReport:
         """Delete the leftovers of cuts that `compact` has not deleted.
 
         Raises:
@@ -548,11 +466,10 @@ class CatalogService(Closing):
             Closed: the service was closed.
         """
         self._guard.require_open()
-        error, history = self._last_error, self.history
+        history = self.history
         return CatalogStatus(
-            is_busy=bool(self._guard.running), failures=self._failures, earliest=history.earliest,
-            latest=history.latest, versions=len(history),
-            last_error="" if error is None else f"{type(error).__name__}: {error}")
+            is_busy=bool(self._guard.running), last_error=self._last_error, failures=self._failures,
+            earliest=history.earliest, latest=history.latest, versions=len(history))
 
     def audit(self) -> None:
         """Check the catalogs in memory against a replay of their updates. O(changes). `verify` reads the log.
@@ -565,15 +482,12 @@ class CatalogService(Closing):
         self.history.audit()
 
     def close(self) -> None:
-        """Cancel running work and wait for its end. Waiting callers get `Closed`; the log's store stays open.
+        """Cancel running work and wait for its end. The log's store stays open.
 
         Raises:
             Busy: an observer or a fence called this within the service's own work; nothing was done.
         """
         self._guard.require_outside()
-        self._guard.close()
-        with self._arrived:
-            self._arrived.notify_all()
         self._guard.release()
 
     def __repr__(self) -> str:

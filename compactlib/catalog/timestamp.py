@@ -151,16 +151,11 @@ class HybridClock:
             self._last = max(self._last, time)
         return self.now()
 
-    def wait_until(self, time: Timestamp, drawn: Timestamp, tick: float) -> None:
-        """Sleep until the physical clock reaches `time`, but no longer than from `drawn` to `time`.
-
-        Args:
-            time: the end of the wait.
-            drawn: an earlier time. It limits the wait if the physical clock jumps back.
-            tick: the monotonic seconds at `drawn`.
-        """
-        # Some milliseconds more, so that rounding does not end the wait before the physical clock reaches `time`.
-        end = tick + (physical_ms(time) - physical_ms(drawn)) / 1000 + _ROUNDING_SECONDS
+    def wait_until(self, time: Timestamp) -> None:
+        """Sleep until the physical clock reaches `time`, but no longer than from the present time to `time`."""
+        # The limit counts if the physical clock jumps back. Some milliseconds more, so that rounding does not end the
+        # wait before the physical clock reaches `time`.
+        end = self.clock.monotonic() + (physical_ms(time) - physical_ms(self.present())) / 1000 + _ROUNDING_SECONDS
         while (short := min(self.ahead_ms(time) / 1000, end - self.clock.monotonic())) > 0:
             self.clock.sleep(short)
 

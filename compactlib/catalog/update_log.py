@@ -8,10 +8,10 @@
 1. `write_snapshot` puts the snapshot's pieces under keys with a random writer's id, which no other attempt uses.
 2. `write_snapshot` reads the pieces back, checks them and compares the catalog.
 3. `cut` raises the mark `earliest` to v by a compare-and-set. The same step replaces v's update by the snapshot's
-   record, which names the pieces, raises the term, and deletes as many updates below v as fit. Its conditions are that
-   the term is not above the coordinator's, and those of the caller: pins and membership have not changed. The pieces
-   still exist, since no process deletes pieces above `earliest`.
-4. `check.reclaim` deletes the leftovers below `earliest`. No key below the earliest version is written again.
+   record, which names the pieces, and raises the term. Its conditions are that the term is not above the
+   coordinator's, and those of the caller: pins and membership have not changed. The pieces still exist, since no
+   process deletes pieces above `earliest`.
+4. `check.reclaim` deletes the updates and pieces below `earliest`. No key below the earliest version is written again.
 
 A crash before step 3 leaves the log unchanged, with unused pieces; a crash after it leaves leftovers below `earliest`.
 
@@ -24,11 +24,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import attrs
 
 from compactlib.catalog import keys
-from compactlib.catalog.errors import CatalogMoved, RecordMissing, RecordTooLarge, StaleTerm
+from compactlib.catalog.errors import CatalogMoved, RecordMissing, StaleTerm
 from compactlib.catalog.records import (
     PIECE,
     SNAPSHOT,
@@ -46,17 +47,15 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
-from compactlib.kv import Condition, Delete, KVStore, PredicateFailed, Put
+from compactlib.kv import Condition, KVStore, PredicateFailed, Put
 from compactlib.kv.batches import get_many, get_pieces, put_pieces
 from compactlib.kv.cell import Cell, Retries
 
+T = TypeVar("T")
+
 DEFAULT_CHUNK_BYTES = 256 * 1024
 """Bytes of a piece of a snapshot; below the value limit of every known store."""
-DEFAULT_MAX_RECORD_BYTES = 64 * 1024 * 1024
-"""Bytes of the largest update or snapshot."""
 _RETRIES = Retries(10)
-_FEW = 4
-"""Records in the first page of a short scan; later pages are larger."""
 _PRODUCT = "compactlib.catalog"
 
 
@@ -68,12 +67,14 @@ class LogState:
         latest: version of the last record; 0 for an empty log.
         earliest: version of the snapshot with which the log begins; 0 if the log was never cut and begins with 1.
         term: term of the last coordinator; 0 before the first.
+        earliest_condition: the condition that `earliest` has not changed since.
         term_condition: the condition that the term has not changed since.
     """
 
     latest: int
     earliest: int
     term: int
+    earliest_condition: Condition
     term_condition: Condition
 
 
@@ -99,19 +100,17 @@ class UpdateLog:
         store: must support `transact` of 8 keys.
         partition: the store's partition, for this catalog alone.
         chunk_bytes: limit of a piece of a snapshot, >= 1024.
-        max_record_bytes: limit of an update and of a snapshot, >= 1024.
         rng: draws the keys of pieces and the ids of writes.
         clock: waits before a write is retried.
 
     Raises:
-        InvalidInput: a limit is below 1024, or the store cannot change 8 keys at once.
+        InvalidInput: `chunk_bytes` is below 1024, or the store cannot change 8 keys at once.
     """
 
     def __init__(self, store: KVStore, partition: bytes = b"catalog", *, chunk_bytes: int = DEFAULT_CHUNK_BYTES,
-                 max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES, rng: random.Random | None = None,
-                 clock: Clock | None = None) -> None:
-        if min(chunk_bytes, max_record_bytes) < 1024:
-            raise InvalidInput(f"chunk_bytes is {chunk_bytes}, max_record_bytes {max_record_bytes}; give at least 1024")
+                 rng: random.Random | None = None, clock: Clock | None = None) -> None:
+        if chunk_bytes < 1024:
+            raise InvalidInput(f"chunk_bytes is {chunk_bytes}; give at least 1024")
         if store.limits.max_transact < 8:
             raise InvalidInput(f"the store changes {store.limits.max_transact} keys in one step; the log needs 8")
         self.store: KVStore = store
@@ -119,13 +118,10 @@ class UpdateLog:
         self.rng: random.Random = random.SystemRandom() if rng is None else rng
         self._clock: Clock = SystemClock() if clock is None else clock
         self._chunk_bytes = min(chunk_bytes, store.limits.max_value_bytes - 64)
-        self._max_record_bytes = max_record_bytes
-        self._latest = self._mark(keys.LATEST)
-        self._earliest = self._mark(keys.EARLIEST)
+        self._latest, self._earliest = (self._cell(key, int) for key in (keys.LATEST, keys.EARLIEST))
 
-    def _mark(self, key: bytes) -> Cell[int]:
-        return Cell(self.store, self.partition, key, JsonCodec[int](int), retries=_RETRIES, clock=self._clock,
-                    rng=self.rng)
+    def _cell(self, key: bytes, of: type[T]) -> Cell[T]:
+        return Cell(self.store, self.partition, key, JsonCodec(of), retries=_RETRIES, clock=self._clock, rng=self.rng)
 
     def prepare(self) -> None:
         """Write the product's name into the partition, unless it is there.
@@ -135,9 +131,8 @@ class UpdateLog:
             InvalidInput: the partition has another product's name.
             OutcomeUnknown: the store did not acknowledge the name.
         """
-        cell = Cell[str](self.store, self.partition, keys.FORMAT, JsonCodec(str), retries=_RETRIES, clock=self._clock,
-                         rng=self.rng)
-        found = cell.update(lambda found: found or _PRODUCT, operation="marking the partition", may_repeat=True).after
+        found = self._cell(keys.FORMAT, str).update(lambda found: found or _PRODUCT, operation="marking the partition",
+                                                    may_repeat=True).after
         if found != _PRODUCT:
             raise InvalidInput(f"partition {self.partition!r} belongs to {found!r}; give the catalog another partition")
 
@@ -159,35 +154,24 @@ class UpdateLog:
             # The store may read the keys at different moments: contradictory marks are read again.
             if latest >= max(earliest, 1):
                 break
-            stray = next(iter(self.entries(0, few=True)), None)
+            stray = next(iter(self.entries(0, page_size=1)), None)
             if stray is None and not earliest:
                 break
             if is_last:
                 raise RecordMissing(key=keys.LATEST.decode(), version=max(earliest, stray[0] if stray else 0),
                                     expected="a mark that is not below the records")
-        predicate = found[addresses[2]].predicate if addresses[2] in found else None
-        return LogState(latest, earliest, term, Condition(*addresses[2], predicate))
+        unchanged = [Condition(*address, found[address].predicate if address in found else None)
+                     for address in addresses]
+        return LogState(latest, earliest, term, unchanged[0], unchanged[2])
 
-    def earliest(self) -> tuple[int, Condition]:
-        """Return the version of the snapshot with which the log begins, and the condition that it has not changed.
-
-        0 before the first cut. One request.
-        """
-        state = self._earliest.state()
-        return state.value or 0, state.condition
-
-    def entries(self, first: int, *, few: bool = False) -> Iterator[tuple[int, bytes, bytes]]:
+    def entries(self, first: int, *, page_size: int | None = None) -> Iterator[tuple[int, bytes, bytes]]:
         """Yield version, key and record of updates and snapshots, from version `first` on.
-
-        Args:
-            first: the first version.
-            few: begin with a short page, for a caller that needs few records.
 
         Raises:
             CorruptData: a key under the prefix of updates has no version.
         """
         with self.store.scan(self.partition, keys.update_key(max(first, 0)), prefix=keys.UPDATES,
-                             page_size=_FEW if few else None) as entries:
+                             page_size=page_size) as entries:
             for entry in entries:
                 found = keys.version_of(entry.key)
                 if found is None:
@@ -195,8 +179,8 @@ class UpdateLog:
                                       expected="an update's key", found="another name")
                 yield found, entry.key, entry.value
 
-    def decode(self, version: int, key: bytes, record: bytes) -> Catalog | tuple[Update, bytes]:
-        """Return the catalog of a snapshot's record, after reading its pieces; or an update, and its payload.
+    def decode(self, version: int, key: bytes, record: bytes) -> Catalog | Update:
+        """Return the update in a record; for a snapshot's record the catalog, after reading its pieces.
 
         Raises:
             RecordMissing: a piece is missing.
@@ -204,25 +188,14 @@ class UpdateLog:
         """
         kind, payload = unseal(key, record, UPDATE, SNAPSHOT)
         name = key.decode()
-        if kind == UPDATE:
-            update = UPDATES.decode(payload, name)
-            found: Catalog | tuple[Update, bytes] = update, payload
-            decoded = update.version
-        else:
-            found = decode_catalog(self._joined(version, SNAPSHOTS.unseal(key, record)), name)
-            decoded = found.version
-        if decoded != version:
-            raise CorruptData(path=name, offset=0, expected=f"version {version}", found=str(decoded))
+        found: Catalog | Update = UPDATES.decode(payload, name) if kind == UPDATE else decode_catalog(
+            self._joined(version, SNAPSHOTS.unseal(key, record)), name)
+        if found.version != version:
+            raise CorruptData(path=name, offset=0, expected=f"version {version}", found=str(found.version))
         return found
 
-    def piece_keys(self, version: int, record: bytes) -> Sequence[bytes]:
-        """Return the keys of the pieces of a snapshot."""
-        pieces = SNAPSHOTS.unseal(keys.update_key(version), record)
-        return [keys.piece_key(version, pieces.writer, number) for number in range(pieces.count)]
-
     def _joined(self, version: int, pieces: Pieces) -> bytes:
-        names = [keys.piece_key(version, pieces.writer, number) for number in range(pieces.count)]
-        parts = []
+        names, parts = pieces.keys(version), []
         for name, record in zip(names, get_pieces(self.store, self.partition, names), strict=True):
             if record is None:
                 raise RecordMissing(key=name.decode(), version=version, expected=f"one of {pieces.count} pieces")
@@ -236,22 +209,21 @@ class UpdateLog:
 
     # -- appending
 
-    def append(self, version: int, payload: bytes) -> bool:
+    def append(self, update: Update) -> bool:
         """Append an update if the log ends with the version before it. Two requests.
 
         Returns:
             Whether the update was appended; if not, another writer was first, and nothing was written.
 
         Raises:
-            RecordTooLarge: the record exceeds the limit.
+            InvalidInput: the record exceeds the store's limit; nothing was written.
             Busy: other writers were first at each attempt; nothing was written.
             OutcomeUnknown: the store did not acknowledge, and reading did not show the outcome. The update may be in
                 the log, or reach it later.
             CorruptData, Unsupported: the log's mark cannot be read.
         """
-        key = keys.update_key(version)
-        self._check_size(key, len(payload), "split the batch, or raise max_record_bytes of the log")
-        put = Put(self.partition, key, seal(key, UPDATE, payload))
+        version, key = update.version, keys.update_key(update.version)
+        put = Put(self.partition, key, seal(key, UPDATE, UPDATES.encode(update)))
         updated = self._latest.update(lambda latest: version if (latest or 0) == version - 1 else latest,
                                       also=lambda *_: [put], operation=f"append of catalog version {version}")
         return updated.before != updated.after
@@ -266,27 +238,23 @@ class UpdateLog:
             spend: called with the number of bytes before they are written.
 
         Raises:
-            RecordTooLarge: the snapshot exceeds the limit.
             CorruptData, RecordMissing: a piece read back differs, or is missing.
             BaseException: from `spend`.
         """
         version, key, payload = catalog.version, keys.update_key(catalog.version), encode_catalog(catalog)
-        self._check_size(key, len(payload), "a snapshot holds the whole catalog: raise max_record_bytes of the log")
-        writer = f"{self.rng.getrandbits(64):016x}"
-        parts = []
-        for number, at in enumerate(range(0, len(payload), self._chunk_bytes)):
-            name = keys.piece_key(version, writer, number)
-            parts.append((name, seal(name, PIECE, payload[at:at + self._chunk_bytes])))
+        starts = range(0, len(payload), self._chunk_bytes)
+        pieces = Pieces(f"{self.rng.getrandbits(64):016x}", len(starts), len(payload), crc32(payload))
+        parts = [(name, seal(name, PIECE, payload[at:at + self._chunk_bytes]))
+                 for name, at in zip(pieces.keys(version), starts, strict=True)]
         size = sum(len(name) + len(part) for name, part in parts)
         spend(size)
         put_pieces(self.store, self.partition, parts)
-        pieces = Pieces(writer, len(parts), len(payload), crc32(payload))
         if decode_catalog(self._joined(version, pieces), key.decode()) != catalog:
             raise CorruptData(path=key.decode(), offset=0, expected=repr(catalog), found="another catalog, read back")
         record = SNAPSHOTS.seal(key, pieces)
         return WrittenSnapshot(version, record, size + len(key) + len(record))
 
-    def cut(self, snapshot: WrittenSnapshot, *, term: int | None = None, conditions: Sequence[Condition] = ()) -> int:
+    def cut(self, snapshot: WrittenSnapshot, *, term: int | None = None, conditions: Sequence[Condition] = ()) -> None:
         """Cut the log to a snapshot from `write_snapshot`. Three requests.
 
         Args:
@@ -294,25 +262,20 @@ class UpdateLog:
             term: the coordinator's term, which becomes the log's.
             conditions: further conditions of the cut.
 
-        Returns:
-            The number of updates deleted below the snapshot.
-
         Raises:
             CatalogMoved: the log already begins at this version or above, or a condition does not hold.
             StaleTerm: a coordinator of a later term is known.
             OutcomeUnknown: the store did not acknowledge, and reading did not show whether the log was cut.
         """
-        version, state = snapshot.version, self.state()
-        held = list(conditions)
-        puts = [Put(self.partition, keys.update_key(version), snapshot.record)]
+        version, parts = snapshot.version, list[Condition | Put](conditions)
+        parts.append(Put(self.partition, keys.update_key(version), snapshot.record))
         if term is not None:
+            state = self.state()
             if term < state.term:
                 raise StaleTerm(term=term, current=state.term)
-            held.append(state.term_condition)
-            puts += [] if term == state.term else [Put(self.partition, keys.TERM, TERMS.seal(keys.TERM, term))]
-        room = self.store.limits.max_transact - len(held) - len(puts) - 2
-        deletes = [Delete(self.partition, keys.update_key(each))
-                   for each in range(max(state.earliest, 1), version)][:max(room, 0)]
+            parts.append(state.term_condition)
+            if term > state.term:
+                parts.append(Put(self.partition, keys.TERM, TERMS.seal(keys.TERM, term)))
 
         def raised(before: int | None) -> int:
             if (before or 0) >= version:
@@ -320,15 +283,8 @@ class UpdateLog:
             return version
 
         try:
-            self._earliest.update(raised, also=lambda *_: [*held, *puts, *deletes],
-                                  operation=f"cut of the catalog to version {version}")
+            self._earliest.update(raised, also=lambda *_: parts, operation=f"cut of the catalog to version {version}")
         except PredicateFailed as error:
             if error.key == keys.TERM and (again := self.state()).term > (term or 0):
                 raise StaleTerm(term=term or 0, current=again.term) from error
             raise CatalogMoved(what=f"the key {error.key!r} has changed since", target=version) from error
-        return len(deletes)
-
-    def _check_size(self, key: bytes, size: int, advice: str) -> None:
-        if size > self._max_record_bytes:
-            raise RecordTooLarge(f"the record for {key.decode()} would take {size} bytes; the limit is "
-                                 f"{self._max_record_bytes}: {advice}")

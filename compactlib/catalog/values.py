@@ -174,32 +174,6 @@ REPORTS = JsonCodec[NodeReport](NodeReport)
 
 
 @attrs.frozen
-class ZoneResult:
-    """The result of publishing a time for a zone, on a node.
-
-    Attributes:
-        zone: the zone's id.
-        published: number of partitions in whose logs the node proposed the time, as their leader.
-        error: the error; empty on success.
-    """
-
-    zone: int
-    published: int = 0
-    error: str = ""
-
-
-@attrs.frozen
-class Published:
-    """A node's answer to `publish`: one result per zone, by id. The failure of a zone stops no other zone."""
-
-    zones: tuple[ZoneResult, ...] = ()
-
-
-PUBLISHED = JsonCodec[Published](Published)
-"""The JSON codec of `Published`."""
-
-
-@attrs.frozen
 class ZoneAssignments:
     """The partitions of a zone that each node must host.
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The low watermark: the time below which data may be deleted. It only rises, is durable, and waits for its readers.
 
-A rise has four steps: refuse new readers below the new value, store it, wait for the present readers below it, put it
-in force and call the listeners. A recovered value is in force at once.
+A rise refuses new readers below the new value, and then stores it. The value in force is the stored value, or the time
+of the lowest reader if that is lower. So a value that was not stored is never in force, and a recovered value is in
+force at once.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 import attrs
@@ -24,11 +24,6 @@ from compactlib.errors import InvalidInput
 from compactlib.kv import KVStore
 from compactlib.kv.cell import Cell
 
-_LOGGER = logging.getLogger("compactlib.catalog")
-
-WatermarkListener = Callable[[Timestamp], object]
-"""Called with each new value once it is in force, not with the recovered value. Its errors are logged."""
-
 
 @attrs.frozen
 class Watermark:
@@ -36,7 +31,7 @@ class Watermark:
 
     Attributes:
         time: the value in force; `None` before the first.
-        pending: the next value, until it is stored and no reader is below it; `None` without a rise.
+        pending: the stored value, while a reader is below it; else `None`.
     """
 
     time: Timestamp | None = None
@@ -65,20 +60,21 @@ class LowWatermark:
         self._cell = Cell[int](store, partition, low_watermark_key(node), JsonCodec(int), clock=clock.clock)
         self._availability_ms = milliseconds(data_availability_seconds, name="data_availability_seconds")
         self._lock = threading.Lock()
-        kept = self._cell.read()
-        self._time: Timestamp | None = None if kept is None else max(checked_timestamp(kept), earliest or 0)
-        self._pending: Timestamp | None = None
-        self._is_kept = False  # whether the store has the pending value
+        stored = self._cell.read()
+        self._stored: Timestamp | None = None if stored is None else max(checked_timestamp(stored), earliest or 0)
+        self._limit = self._stored or 0  # no reader begins below; invariant: at or above the stored value
         self._readers: dict[Hashable, Timestamp] = {}
-        self._listeners: list[WatermarkListener] = []
 
     # -- reading
 
     @property
     def value(self) -> Watermark:
-        """The value in force, and the pending value."""
+        """The value in force, and the pending value. O(readers)."""
         with self._lock:
-            return Watermark(self._time, self._pending)
+            if self._stored is None:
+                return Watermark()
+            time = min([self._stored, *self._readers.values()])
+            return Watermark(time, self._stored if self._stored > time else None)
 
     def candidate(self) -> Timestamp | None:
         """Return now minus the availability minus the clocks' greatest skew; `None` if that is before the epoch."""
@@ -87,67 +83,37 @@ class LowWatermark:
         return add_ms(now, -back) if physical_ms(now) > back else None
 
     def need(self, view: RetainedVersions) -> Need:
-        """Return the value in force as a floor; a pending value still has readers below it."""
+        """Return the value in force as a floor; no later reader begins below it."""
         time = self.value.time
         if time is None:
             return Unavailable(Factor.LOW_WATERMARK, "it has not been raised yet")
         return Floor(Factor.LOW_WATERMARK, time)
 
-    def listen(self, listener: WatermarkListener) -> None:
-        """Call `listener` with each later value once it is in force."""
-        with self._lock:
-            self._listeners.append(listener)
-
     # -- raising
 
     def advance(self, to: Timestamp | None = None) -> Watermark:
-        """Raise the low watermark to `to`, default `candidate()`; pending until the last reader below it ends.
+        """Raise the low watermark to `to`, default `candidate()`; pending while a reader is below it.
 
-        Does nothing if that value is not higher, or another rise is pending.
+        Does nothing if that value is not higher. After an error the value in force is unchanged, and readers below `to`
+        stay refused, since the store may have the value.
 
         Returns:
             The value in force now, and the pending value.
 
         Raises:
             InvalidInput: `to` is no timestamp.
-            OutcomeUnknown, CompactlibError: the store did not acknowledge; the value in force is unchanged.
+            OutcomeUnknown, CompactlibError: the store did not acknowledge.
         """
         wanted = self.candidate() if to is None else checked_timestamp(to)
-        self._put_in_force()  # an interrupt may have ended the last rise before this step
-        is_rising = False
-        try:
+        if wanted is not None and wanted > (self._stored or 0):
             with self._lock:
-                if wanted is None or wanted <= (self._time or 0) or self._pending is not None:
-                    return Watermark(self._time, self._pending)
-                # From here on no reader begins below `wanted`. The lock is released while the store writes.
-                is_rising = True
-                self._pending = wanted
-            self._cell.update(lambda kept: max(wanted, kept or 0), operation="keeping the low watermark",
+                self._limit = max(self._limit, wanted)
+            # Without the lock, so that readers do not wait for the store.
+            self._cell.update(lambda stored: max(wanted, stored or 0), operation="storing the low watermark",
                               may_repeat=True)
             with self._lock:
-                self._is_kept = True
-        except BaseException:
-            with self._lock:
-                if is_rising and not self._is_kept:
-                    self._pending = None
-            raise
-        self._put_in_force()
+                self._stored = max(self._stored or 0, wanted)
         return self.value
-
-    def _put_in_force(self) -> None:
-        """Put the pending value in force if it is stored and no reader is below it."""
-        with self._lock:
-            time = self._pending
-            if time is None or not self._is_kept or any(reader < time for reader in self._readers.values()):
-                return
-            self._time, self._pending, self._is_kept = time, None, False
-            listeners = tuple(self._listeners)
-        for listener in listeners:
-            try:
-                listener(time)
-            except Exception as error:
-                _LOGGER.warning("the listener %r of the low watermark raised %r; the others are called", listener,
-                                error, exc_info=error)
 
     # -- readers
 
@@ -159,18 +125,16 @@ class LowWatermark:
             InvalidInput: the reader has a lock already.
         """
         with self._lock:
-            limit = max(self._time or 0, self._pending or 0)
-            if time < limit:
-                raise BelowLowWatermark(time=time, low_watermark=limit)
+            if time < self._limit:
+                raise BelowLowWatermark(time=time, low_watermark=self._limit)
             if reader in self._readers:
                 raise InvalidInput(f"reader {reader!r} holds a lock already; give each reader a different name")
             self._readers[reader] = time
 
     def unlock(self, reader: Hashable) -> None:
-        """Release the reader's lock, if it has one. The last reader below a pending value puts that value in force."""
+        """Release the reader's lock, if it has one."""
         with self._lock:
             self._readers.pop(reader, None)
-        self._put_in_force()
 
     @contextmanager
     def reading(self, reader: Hashable, time: Timestamp) -> Iterator[None]:

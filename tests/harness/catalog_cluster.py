@@ -18,7 +18,6 @@ from compactlib.catalog import (
     KeepVersions,
     NodeId,
     NodeReport,
-    Published,
     PutObject,
     RoundReport,
     Schema,
@@ -141,13 +140,13 @@ class Cluster:
             self.nodes[node.name].report()
         return self.nodes[node.name].report()
 
-    async def publish(self, node: NodeId, time: Timestamp) -> Published:
+    async def publish(self, node: NodeId, time: Timestamp) -> None:
         self.happens("publish")
         if (node.name, "publish") in self.silent:
             await asyncio.Event().wait()
         for _ in range(self.calls - 1):
             self.nodes[node.name].publish(time)
-        return self.nodes[node.name].publish(time)
+        self.nodes[node.name].publish(time)
 
     def round(self, coordinator: str = "A", *, term: int = 1) -> tuple[RoundReport, Mapping[str, Exception]]:
         """Run a round; return its report, and the errors of its two processes."""

@@ -29,7 +29,6 @@ from compactlib.catalog import (
     Members,
     NodeId,
     NodeReport,
-    Published,
     PutObject,
     Schema,
     Timestamp,
@@ -411,11 +410,11 @@ class World:
         await self.gate()
         return report
 
-    async def publish(self, node: NodeId, time: Timestamp) -> Published:
+    async def publish(self, node: NodeId, time: Timestamp) -> None:
         await self.gate()
         if node.name not in self.nodes:
             raise CompactlibError("no route")
-        return self.nodes[node.name].publish(time)
+        self.nodes[node.name].publish(time)
 
     def lose_time(self) -> None:
         """Propose a published time again, or late."""

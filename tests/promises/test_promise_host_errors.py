@@ -23,7 +23,6 @@ import pytest
 from compactlib.catalog import (
     Assignments,
     CatalogNode,
-    CatalogService,
     CatalogTable,
     DropObject,
     HybridClock,
@@ -408,29 +407,6 @@ def catalog_host(method: str) -> Row:
     return row
 
 
-def catalog_listener(host: Host) -> Seen:
-    with contextlib.closing(CatalogService(UpdateLog(MemoryStore()), HybridClock(SystemClock()))) as service:
-        service.listen(host.hosts_mistake)
-        service.execute([PutObject(Schema("A"))], wait=False)
-        return service.status().last_error, service.status().failures
-
-
-def catalog_watermark_listener(host: Host) -> Seen:
-    node = catalog_node(QuietDatabase(), lease_seconds=None)
-    node.join()
-    node.watermark.listen(host.hosts_mistake)
-    with node:
-        host.wait()
-    return None
-
-
-def catalog_upkeep_assignments(host: Host) -> Seen:
-    with catalog_node(QuietDatabase(host, "assignments"), lease_seconds=None) as node:
-        host.wait()
-        until(lambda: node.failures)
-    return node.last_error, node.failures
-
-
 def catalog_upkeep_destroy(host: Host) -> Seen:
     with catalog_node(QuietDatabase(host, "destroy"), lease_seconds=None) as node:
         node.service.execute([DropObject("table", "T", schema="S")])
@@ -471,8 +447,7 @@ ROWS: list[Row] = [
     manager_policy, manager_executor, manager_fence, manager_new_budget, manager_observer,
     log_on_changes, log_worker_policy, log_worker_executor, raft_log_confirmed,
     staging_worker_policy, staging_worker_executor, staging_worker_observer, staging_sensor_policy,
-    catalog_listener, catalog_watermark_listener, catalog_upkeep_assignments, catalog_upkeep_destroy,
-    catalog_node_store]
+    catalog_upkeep_destroy, catalog_node_store]
 HOST_CALLS = ["report", "publish", "assignments", "database publish"]
 
 
@@ -543,7 +518,7 @@ def test_a_job_that_is_stopped_by_its_worker_is_no_error(caplog: pytest.LogCaptu
 IN_THREADS: list[Row] = [
     worker_execute, worker_execute_by_hand, worker_cleanup, worker_transport, worker_observer, manager_policy,
     manager_executor, manager_observer, log_on_changes, log_worker_executor, raft_log_confirmed,
-    staging_worker_policy, staging_worker_executor, catalog_upkeep_assignments, catalog_upkeep_destroy,
+    staging_worker_policy, staging_worker_executor, catalog_upkeep_destroy,
     catalog_node_store]
 
 

@@ -102,9 +102,13 @@ def test_why_names_the_node_that_explain_names() -> None:
         clock.advance(1.0)
         catalog.execute([PutObject(Schema(f"S{number}"))], wait=False)
     now = catalog.history.activation(catalog.history.latest)
-    reports = [NodeReport(node=NodeId(name), transactions_from=now, hosted={2: 3}) for name in "AB"]
-    for topology, hosts, named in ((Topology.of("A", "B", "C"), "AB", "node C, did not answer"),
-                                   (Topology.of("A", "B"), "ABC", "node C, zone 1, table 2, partitions 0, 1")):
+    whole, none = {2: 3}, dict[int, int]()
+    for topology, hosts, of_b, named in (
+            (Topology.of("A", "B", "C"), "AB", whole, "node C, did not answer"),
+            (Topology.of("A", "B"), "ABC", whole, "node C, zone 1, table 2, partitions 0, 1"),
+            (Topology.of("A", "B"), "AB", none, "node B, zone 1, table 2, partitions 0, 1")):
+        reports = [NodeReport(node=NodeId(name), transactions_from=now, hosted=hosted)
+                   for name, hosted in (("A", whole), ("B", of_b))]
         plan = catalog.plan(view=catalog.view(
             reports=reports, topology=topology, low_watermark=now,
             assignments=Assignments({1: ZoneAssignments.everywhere(list(hosts), 2)})))

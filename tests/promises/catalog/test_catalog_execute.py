@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import attrs
 import pytest
 
 from compactlib.budget import Budget
@@ -34,8 +35,6 @@ from compactlib.catalog.errors import (
     CatalogVersionNotFound,
     ClockSkewExceeded,
     CommandRefused,
-    NotReady,
-    RecordTooLarge,
     TimeBeforeHistory,
 )
 from compactlib.clock import ManualClock
@@ -50,8 +49,7 @@ TABLE = [PutObject(Schema("S")), PutObject(Zone("Z", 4)), PutObject(CatalogTable
 def service_on(store: KVStore | None = None, clock: ManualClock | None = None, *, seed: int = 1,
                **options: Any) -> CatalogService:
     wall = clock or ManualClock(1000.0)
-    log = UpdateLog(MemoryStore() if store is None else store, rng=Random(seed), clock=wall,
-                    **{name: options.pop(name) for name in ("max_record_bytes",) if name in options})
+    log = UpdateLog(MemoryStore() if store is None else store, rng=Random(seed), clock=wall)
     return CatalogService(log, HybridClock(wall), **options)
 
 
@@ -111,11 +109,11 @@ def test_objects_keep_their_ids_and_give_their_names_free() -> None:
 
 
 def test_what_cannot_be_stored_changes_nothing() -> None:
-    service = service_on(max_record_bytes=1024)
+    service = service_on(MemoryStore(limits=attrs.evolve(MemoryStore().limits, max_value_bytes=1500)))
     for bad in (PutObject(Schema("S", {"a": object()})), PutObject(Schema("S", {"a": float("nan")}))):  # type: ignore[dict-item]
         with pytest.raises(InvalidInput):
             service.execute([bad])
-    with pytest.raises(RecordTooLarge):
+    with pytest.raises(InvalidInput):
         service.execute([PutObject(Schema("S", {"a": "x" * 2000}))])
     with pytest.raises(InvalidInput):
         service.execute([PutObject(Schema(f"S{number}")) for number in range(10_001)])
@@ -146,15 +144,12 @@ def test_versions_are_read_by_number_and_by_time() -> None:
     history = service.history
     assert [schemas(catalog) for catalog in history] == [set(), {"A"}, {"A", "B"}, {"A", "B", "C"}]
     second = history.activation(2)
-    assert (service.at(second).version, service.at(second - 1).version) == (2, 1)
+    assert (history.at(second).version, history.at(second - 1).version) == (2, 1)
     for missing in (-1, 4):
         with pytest.raises(CatalogVersionNotFound):
             service.catalog(missing)
     with pytest.raises(TimeBeforeHistory):
-        service.at(0)
-    assert service.wait_ready(3, 0.0).version == 3
-    with pytest.raises(NotReady):
-        service.wait_ready(4, 0.0)
+        history.at(0)
 
 
 def test_writers_side_by_side_lose_nothing() -> None:
@@ -183,23 +178,22 @@ def test_writers_side_by_side_lose_nothing() -> None:
     assert service_on(store).history == services[0].history
 
 
-def test_listeners_hear_of_each_version_once_before_it_is_ready() -> None:
-    store = MemoryStore()
-    writer, reader = service_on(store), service_on(store, seed=2)
-    heard: list[int] = []
+def test_observer_is_notified_of_each_version_once_and_in_order() -> None:
+    store, seen = MemoryStore(), list[int]()
 
-    def listener(catalog: Catalog) -> None:
-        heard.append(catalog.version)
-        assert reader.history.latest < catalog.version
-        with pytest.raises(Busy):
-            reader.execute([PutObject(Schema("late"))])
-        assert reader.poll() == 0
+    class Observer:
+        def event(self, name: str, **fields: Any) -> None:
+            if name == "catalog_version":
+                seen.append(fields["version"])
+                assert reader.history.has(fields["version"])
 
-    reader.listen(listener)
+    writer, reader = service_on(store), service_on(store, seed=2, observer=Observer())
     for name in "ABC":
         writer.execute([PutObject(Schema(name))], wait=False)
     assert reader.poll() == 3
-    assert heard == [1, 2, 3]
+    assert reader.poll() == 0
+    reader.execute([PutObject(Schema("D"))], wait=False)
+    assert seen == [1, 2, 3, 4]
 
 
 def test_version_of_a_clock_far_ahead_is_not_waited_for() -> None:

@@ -132,3 +132,37 @@ def test_hole_in_the_log_is_named(version: int) -> None:
     with pytest.raises(RecordMissing) as missing:
         opened(records)
     assert missing.value.version == version
+
+
+def records_of_another_catalog() -> dict[str, bytes]:
+    """The records of five versions, of which the first three were cut to a snapshot."""
+    store, clock = MemoryStore(), ManualClock(3000.0)
+    service = CatalogService(UpdateLog(store), HybridClock(clock))
+    for name in "ABCDE":
+        service.execute([PutObject(Schema(name))])
+    time = service.history.activation(3)
+    service.compact(service.plan(view=service.view(
+        reports=[NodeReport(node=NodeId("A"), transactions_from=time)], topology=Topology.of("A"), low_watermark=time)))
+    assert service.history.earliest == 3
+    return {entry.key.decode(): entry.value for entry in store.scan(PARTITION)}
+
+
+@pytest.mark.parametrize(("version", "kind"), [(3, "damage"), (4, "order"), (5, "damage")])
+def test_record_of_another_catalog_is_found(version: int, kind: str) -> None:
+    """A snapshot that is not the earliest record, another version 4, and a version that the log does not have."""
+    service, key = opened(kept()), f"update/{version:019d}"
+    for name, record in records_of_another_catalog().items():
+        if name == key or name.startswith("piece"):
+            service.log.store.set(PARTITION, name.encode(), record)
+    found = [finding for finding in service.verify().findings if finding.kind != "leftover"]
+    assert kind in {finding.kind for finding in found if key in finding.what + finding.place}, found
+    if kind == "damage":
+        with pytest.raises(CorruptData):
+            CatalogService(service.log, HybridClock(ManualClock(2000.0)))
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_record_that_is_lost_later_is_found(version: int) -> None:
+    service = opened(kept())
+    service.log.store.delete(PARTITION, b"update/%019d" % version)
+    assert "missing" in {finding.kind for finding in service.verify().findings}

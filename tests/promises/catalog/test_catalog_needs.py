@@ -17,7 +17,6 @@ from compactlib.catalog import (
     Factor,
     Floor,
     HybridClock,
-    LocalNeeds,
     LowWatermark,
     NodeId,
     Placement,
@@ -29,11 +28,11 @@ from compactlib.catalog import (
     UpdateLog,
     Zone,
     ZoneProgress,
+    local_report,
 )
 from compactlib.catalog.errors import (
     BelowLowWatermark,
     CatalogVersionNotFound,
-    PinExpired,
     StaleIncarnation,
     TimeBeforeHistory,
 )
@@ -96,15 +95,15 @@ def everywhere(time: int) -> dict[int, int]:
 
 def test_zone_holds_what_lies_before_the_change_that_it_has_not_followed() -> None:
     world = Rebalances("ssd")
-    first, change, named = world.commit(2), world.commit(4), world.activation(4)
+    first, change = world.commit(2), world.commit(4)
     held = change - 1
     for progress, expected in [
         (None, held), (ZoneProgress(), held), (ZoneProgress(stable=everywhere(first)), held),
-        (ZoneProgress(pending=everywhere(named), trigger=change), world.safe),
-        (ZoneProgress(pending={0: named, 2: named}, trigger=change), held),
-        (ZoneProgress(pending={0: named, 2: named}, stable=everywhere(first), trigger=change), held),
-        (ZoneProgress(pending={**everywhere(first), 3: named}, trigger=change), held),
-        (ZoneProgress(stable=everywhere(named), trigger=change), world.safe),
+        (ZoneProgress(pending=everywhere(change), trigger=change), world.safe),
+        (ZoneProgress(pending={0: change, 2: change}, trigger=change), held),
+        (ZoneProgress(pending={0: change, 2: change}, stable=everywhere(first), trigger=change), held),
+        (ZoneProgress(pending={**everywhere(first), 3: change}, trigger=change), held),
+        (ZoneProgress(stable=everywhere(change), trigger=change), world.safe),
         (ZoneProgress(stable=everywhere(first), planned=everywhere(change), trigger=change), held),
     ]:
         assert world.need(progress) == expected, progress
@@ -114,22 +113,21 @@ def test_change_that_was_committed_before_the_last_one_was_in_force_is_not_follo
     world = Rebalances("ssd", "nvme")
     assert world.commit(5) < world.activation(4)
     held = world.commit(5) - 1
-    for name in (world.commit, world.activation):
-        first, second = name(4), name(5)
-        for progress, expected in [
-            (ZoneProgress(trigger=first), held), (ZoneProgress(stable=everywhere(first), trigger=first), held),
-            (ZoneProgress(pending={**everywhere(second), 2: first}, trigger=second), held),
-            (ZoneProgress(stable=everywhere(first), planned=everywhere(second), trigger=second), held),
-            (ZoneProgress(pending=everywhere(second), stable=everywhere(first), trigger=second), world.safe),
-            (ZoneProgress(stable=everywhere(second), trigger=second), world.safe),
-        ]:
-            assert world.need(progress) == expected, progress
+    first, second = world.commit(4), world.commit(5)
+    for progress, expected in [
+        (ZoneProgress(trigger=first), held), (ZoneProgress(stable=everywhere(first), trigger=first), held),
+        (ZoneProgress(pending={**everywhere(second), 2: first}, trigger=second), held),
+        (ZoneProgress(stable=everywhere(first), planned=everywhere(second), trigger=second), held),
+        (ZoneProgress(pending=everywhere(second), stable=everywhere(first), trigger=second), world.safe),
+        (ZoneProgress(stable=everywhere(second), trigger=second), world.safe),
+    ]:
+        assert world.need(progress) == expected, progress
 
 
 def test_change_that_moves_no_data_holds_nothing() -> None:
     world = Rebalances("ssd", "ssd")
-    for name in (world.commit(4), world.commit(5), world.activation(4), world.activation(5)):
-        assert world.need(ZoneProgress(stable=everywhere(name), trigger=name)) == world.safe
+    for change in (world.commit(4), world.commit(5)):
+        assert world.need(ZoneProgress(stable=everywhere(change), trigger=change)) == world.safe
 
 
 def test_dropped_zone_holds_while_something_of_it_is_left() -> None:
@@ -309,16 +307,14 @@ def test_pin_holds_until_it_is_released_or_expires_on_every_clock() -> None:
     for number in range(4):
         service.execute([PutObject(Schema(f"S{number}"))], wait=False)
     pins, history = service.pins, service.history
-    pins.pin("backup", 2, history, ttl_seconds=10.0)
-    assert pins.renew("backup", ttl_seconds=20.0).version == 2
+    first = pins.pin("backup", 2, history, ttl_seconds=10.0)
+    assert pins.pin("backup", 2, history, ttl_seconds=20.0).expires > first.expires
     pins.pin("backup", 3, history, ttl_seconds=10.0)
     assert [(pin.owner, pin.version) for pin in pins.active()] == [("backup", 3)]
     clock.advance(10.2)
     assert pins.active()  # another clock may be behind
     clock.advance(0.5)
     assert not pins.active()
-    with pytest.raises(PinExpired):
-        pins.renew("backup", ttl_seconds=10.0)
     assert pins.forget_expired() == 1
     assert not pins.all()
     pins.release("backup")
@@ -359,10 +355,9 @@ def test_report_has_the_lowest_floor_of_each_factor_and_names_what_fails() -> No
                 raise self.answer
             return self.answer
 
-    needs = LocalNeeds(NodeId("A"), lambda: service.history, transactions=transactions, sources=[
+    report = local_report(NodeId("A"), service.history, transactions=transactions, sources=[
         Source(Floor(Factor.REBALANCE, 30)), Source(Floor(Factor.REBALANCE, 20)), Source(None),
         Source(TimeBeforeHistory(time=1, earliest=2, earliest_time=3))])
-    report = needs.report()
     assert {floor.factor: floor.time for floor in report.floors} == {
         Factor.REBALANCE: 20, Factor.ACTIVE_TRANSACTIONS: report.transactions_from}
     assert "Source failed" in report.unavailable[0].reason

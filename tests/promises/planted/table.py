@@ -112,8 +112,8 @@ MISTAKES: Sequence[Mistake] = (
         "A replica must replay versions that were cut, since a time counted before it was on disk."),
     Mistake(
         "catalog-watermark-in-force-unkept", "compactlib/catalog/watermark.py",
-        "            if time is None or not self._is_kept or any(",
-        "            if time is None or any(",
+        "                self._limit = max(self._limit, wanted)\n",
+        "                self._limit = self._stored = max(self._limit, wanted)\n",
         ("tests/promises/catalog/test_catalog_needs.py::test_watermark_comes_into_force_only_when_the_store_has_it",),
         "Data goes below a low watermark that a restart forgets: readers begin below it."),
     Mistake(
@@ -130,8 +130,8 @@ MISTAKES: Sequence[Mistake] = (
         "Updates are deleted though the snapshot in their place cannot be read."),
     Mistake(
         "catalog-pin-of-what-was-cut", "compactlib/catalog/pins.py",
-        "                if pin.version < earliest:\n",
-        "                if False:\n",
+        "            if version < state.earliest:\n",
+        "            if False:\n",
         ("tests/promises/catalog/test_catalog_decision.py::test_copy_of_what_was_cut_is_refused",),
         "A pin is granted on a version that is gone."),
     Mistake(
@@ -154,8 +154,8 @@ MISTAKES: Sequence[Mistake] = (
         "A node joins with a replica that must replay versions that are gone."),
     Mistake(
         "catalog-hole-in-the-log-unseen", "compactlib/catalog/check.py",
-        "            growing = None\n            yield Read(missing, None, problem=_missing(missing))\n",
-        "            pass\n",
+        "        if version > expected:\n            raise _missing(expected)\n",
+        "",
         ("tests/promises/catalog/test_catalog_golden.py::test_hole_in_the_log_is_named",),
         "A version that is lost passes for one that never was."),
     Mistake(
