@@ -17,8 +17,8 @@ A `Repository` has the calls of every store of the library: view, plan, compact,
 ((b'b',), (b'a', b'b'))
 >>> print(repository.plan(branch=main).why)
 1 tombstones, at most 1 in a row, and 0 sealed tokens would go; 1 of 1 ranges would be rewritten
->>> print(repository.compact(branch=main).sealed_after)
-0
+>>> print(repository.compact(branch=main).sealed_before)
+1
 >>> repository.reclaim().left[0]
 '2 dropped tokens wait until they are older than grace_seconds=3600.0'
 >>> [(one.kind, one.key) for one in main.differences()]

@@ -115,8 +115,8 @@ class Activity:
             for counter, value in (("read", applied.ranges_read), ("reused", applied.ranges_reused),
                                    ("written", applied.ranges_written)):
                 observer.event(f"staging_ranges_{counter}", add=value, repository=self._repository)
-            fields |= {"sealed_before": ended.sealed_before, "sealed_after": ended.sealed_after,
-                       "added": applied.added, "changed": applied.changed, "removed": applied.removed}
+            fields |= {"sealed_before": ended.sealed_before, "added": applied.added, "changed": applied.changed,
+                       "removed": applied.removed}
         notify_compaction(observer, "staging", self._repository, outcome, reason, seconds, read=read, copied=copied)
         observer.event("staging_compaction", **fields, outcome=name)
         return name

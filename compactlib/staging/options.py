@@ -4,25 +4,17 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_seconds, is_whole, require_one_of
+from compactlib._arguments import is_seconds, is_whole
 from compactlib.kv import Retries
-
-OnNewSealed: TypeAlias = Literal["abort", "keep"]
-"""How a compaction treats tokens sealed during it: yield to the writer, or keep them above its result."""
 
 MAX_BATCH_KEYS = 1000
 """The most keys of a `delete_many`, `put_many` or `get_many`."""
 
 
 _RETRIES = Retries(10, first_seconds=0.005, longest_seconds=5.0)
-
-
-def _one_of(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    require_one_of(attribute.name, value, OnNewSealed)
 
 
 @attrs.frozen(kw_only=True)
@@ -33,8 +25,6 @@ class StagingOptions:
         retries: number and waits of the tries of a put or delete whose staging token was replaced, of a read whose
             layers were replaced, and of a change of a branch record.
         max_scanned: staged and committed entries that a page of a listing or diff reads before it ends early.
-        on_new_sealed: `"abort"`: a compaction yields to a writer that has sealed a token, most likely a commit, which
-            replaces the tokens too. `"keep"`: the new tokens stay above the result.
         grace_seconds: age of a dropped token before `reclaim` removes its entries; must exceed the longest read, which
             would have to start over.
         owns_ranges: whether this repository alone uses the ranges (of the object store, or of the prefix): only then
@@ -48,7 +38,6 @@ class StagingOptions:
 
     retries: Retries = _RETRIES
     max_scanned: int = attrs.field(default=100_000, validator=is_whole(1))
-    on_new_sealed: OnNewSealed = attrs.field(default="abort", validator=_one_of)
     grace_seconds: float = attrs.field(default=3600.0, validator=is_seconds(most=inf))
     owns_ranges: bool = False
     range_grace_seconds: float = attrs.field(default=86_400.0, validator=is_seconds(most=inf))

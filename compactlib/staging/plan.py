@@ -29,7 +29,7 @@ class StagingView(Printed):
         record: the branch's record.
         puts: keys whose newest staged entry is a value.
         tombstones: keys whose newest staged entry is a tombstone.
-        longest_run: the most tombstones in a row, in order of the keys, without a live key between them.
+        longest_run: the most tombstones in a row among the staged entries, in order of the keys.
         staged_bytes: logical size of the values.
         all_seen: whether all staged entries were read; if not, the four numbers above count the first entries only.
         ranges: ranges of the base.

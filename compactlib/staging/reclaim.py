@@ -4,7 +4,7 @@
 *Tokens.* The step that removes tokens from a branch record marks them (see `tokens`). A reclaim reads all marks. For a
 mark older than the grace period it removes the entries of the tokens, then the mark. A reader that still scans such a
 token misses entries; it re-reads the branch record afterwards and retries. The grace period makes such retries rare, so
-a mark far in the future, written under a wrong clock, counts as old. A reclaim claims a prepared mark first.
+a mark far in the future, written under a wrong clock, counts as old.
 
 *Ranges.* Superseded, lost and interrupted compactions and deleted branches leave orphans. This module determines the
 live metaranges from the branch records; `CommittedRanges.collect` finds and deletes the files.
@@ -133,9 +133,8 @@ def _clean_tokens(context: StagingContext, counts: Counter[str], budget: Budget)
         emptied: list[DropMark] = []
         try:
             for mark in old:
-                if not mark.is_prepared or tokens.claim(mark):
-                    _empty(context, mark, counts, budget)
-                    emptied.append(mark)
+                _empty(context, mark, counts, budget)
+                emptied.append(mark)
         finally:
             tokens.forget(emptied)
             counts["tokens_removed"] += sum(len(mark.tokens) for mark in emptied)
@@ -171,9 +170,9 @@ def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMet
     `fenced` invalidates updates in flight: a commit that was suspended for longer than the grace period cannot make
     another metarange live.
     """
-    listed = context.branches.list()
-    return live_of(context.branches.fence(listed) if fenced else (record for _, record in listed),
-                   context.commits.reachable)
+    records = (context.branches.fence(branch, record) if fenced else record
+               for branch, record in context.branches.list())
+    return live_of(filter(None, records), context.commits.reachable)
 
 
 def live_of(records: Iterable[BranchRecord],

@@ -75,6 +75,10 @@ class BranchRecord:
         return attrs.evolve(self, commit_id=commit_id, staging_token=token, sealed_tokens=(),
                             compacted_metarange_id=None)
 
+    def compacted(self, metarange_id: MetaRangeId | None, *, newer: int = 0) -> BranchRecord:
+        """Return the record with a compacted metarange in place of all sealed tokens but the `newer` first."""
+        return attrs.evolve(self, sealed_tokens=self.sealed_tokens[:newer], compacted_metarange_id=metarange_id)
+
     def changed_layers(self, other: BranchRecord) -> list[str]:
         """Return the names of the fields that differ from another record, except the version."""
         return [name for name in ("commit_id", "compacted_metarange_id", "compaction_started_at", "tokens")

@@ -65,7 +65,6 @@ class StagingCompactionReport(Printed):
             store without room), in seconds since the epoch by the repository's clock; `None` if it does not.
         metarange_id: the new compacted metarange; `None` if the result equals HEAD.
         sealed_before: sealed tokens at the start, including the token that the compaction sealed.
-        sealed_after: sealed tokens afterwards, which others sealed during the compaction.
         applied: counts of the rewrite, against its base; `None` if nothing was done.
         seconds: from the first read to the last write.
     """
@@ -75,7 +74,6 @@ class StagingCompactionReport(Printed):
     again_at: float | None = None
     metarange_id: MetaRangeId | None = None
     sealed_before: int = 0
-    sealed_after: int = 0
     applied: Applied | None = None
     seconds: float = 0.0
 
@@ -95,7 +93,7 @@ class StagingCompactionReport(Printed):
             return [{"branch": self.branch, "why": self.why, "again_at": self.again_at}]
         applied = {name: value for name, value in attrs.asdict(self.applied).items() if name != "metarange_id"}
         return [{"branch": self.branch, "metarange_id": self.metarange_id, "sealed_before": self.sealed_before,
-                 "sealed_after": self.sealed_after, **applied, "seconds": self.seconds}]
+                 **applied, "seconds": self.seconds}]
 
 
 @attrs.frozen(kw_only=True)

@@ -24,11 +24,10 @@ class StoredForm(Generic[T]):
     Args:
         magic: 8 bytes.
         kind: the class; its fields have no defaults, so that each is stored.
-        version: of the form.
     """
 
-    def __init__(self, magic: bytes, kind: type[T], version: int = 1) -> None:
-        self._frame = RecordFrame("staging record", magic, version, "<H2xI")
+    def __init__(self, magic: bytes, kind: type[T]) -> None:
+        self._frame = RecordFrame("staging record", magic, 1, "<H2xI")
         self._codec: JsonCodec[T] = JsonCodec(kind)
 
     def encode(self, value: T) -> bytes:

@@ -5,12 +5,8 @@ A token is drawn at random, named by one branch record, and dropped; it is never
 from a record writes a *drop mark* with their names, so that a token is always in a record or in a mark. The cleanup
 removes the entries after a grace period, and then the mark.
 
-A reset of a prefix fills a token before a record names it. It first writes a mark with `is_prepared`. The step that
-names the token deletes the mark, on the condition that the mark is unchanged. The cleanup *claims* such a mark before
-it empties the token: it rewrites the mark as that of a dropped token. After that no record can name the token.
-
-1. A token that a record names has no mark, except one of a late write (`mark_late`) to an already dropped token.
-2. A token that no record names has a mark, or is empty.
+1. A token that a record names has no mark.
+2. A token that no record names has a mark, or is empty. A late write to a dropped token marks it again (`mark_late`).
 
 `docs/formats/staging-records.md` has the stored forms.
 """
@@ -28,9 +24,8 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import CorruptData
 from compactlib.files.record_frame import RecordFrame
-from compactlib.kv import KeyNotFound, KVStore, PredicateFailed, Put
+from compactlib.kv import KVStore, Put
 from compactlib.kv.batches import change_many, get_many
-from compactlib.kv.store import Predicate
 from compactlib.staging.names import DROPPED, StagingToken, token_partition
 from compactlib.staging.stored import StoredForm
 from compactlib.staging.values import Change, Record
@@ -92,10 +87,9 @@ class _StoredMark:
     branch: str
     tokens: tuple[StagingToken, ...]
     at_ms: int
-    is_prepared: bool
 
 
-MARKS: Final = StoredForm(b"CLDROPPD", _StoredMark, version=2)
+MARKS: Final = StoredForm(b"CLDROPPD", _StoredMark)
 
 
 @attrs.frozen
@@ -104,19 +98,13 @@ class DropMark:
 
     Attributes:
         key: of the mark's cell.
-        branch: the branch of the tokens.
         tokens: their names.
         at: time of the write, in seconds since the epoch, by the writer's clock.
-        is_prepared: whether a record may still name the token.
-        predicate: of the mark's cell.
     """
 
     key: bytes
-    branch: str
     tokens: tuple[StagingToken, ...]
     at: float
-    is_prepared: bool
-    predicate: Predicate
 
 
 class StagingTokens:
@@ -142,23 +130,10 @@ class StagingTokens:
 
     # --- drop marks
 
-    def mark(self, branch: str, tokens: Iterable[StagingToken], *, is_prepared: bool = False) -> Put:
+    def mark(self, branch: str, tokens: Iterable[StagingToken]) -> Put:
         """Return the write of a new mark, for the step that drops these tokens. No request."""
-        return self._mark(DROPPED + b"%016x" % self._random.getrandbits(64), branch, tokens, is_prepared=is_prepared)
-
-    def mark_prepared(self, branch: str, token: StagingToken) -> DropMark | None:
-        """Write the mark of a token that is filled before a record names it. Two requests.
-
-        Returns `None` if a cleanup has already claimed the mark.
-        """
-        put = self.mark(branch, [token], is_prepared=True)
-        self.store.set(put.partition, put.key, put.value)
-        try:
-            found = self.store.get(put.partition, put.key)
-        except KeyNotFound:
-            return None
-        mark = self._decoded(put.key, found.value, found.predicate)
-        return mark if mark.is_prepared else None
+        return Put(self._partition, DROPPED + b"%016x" % self._random.getrandbits(64), MARKS.encode(_StoredMark(
+            branch=branch, tokens=tuple(tokens), at_ms=round(self._clock.now() * 1000))))
 
     def mark_late(self, branch: str, token: StagingToken) -> None:
         """Mark a dropped token after a late write to it, as the cleanup may have ended before. One write."""
@@ -169,28 +144,12 @@ class StagingTokens:
         """Yield every mark."""
         with self.store.scan(self._partition, prefix=DROPPED) as entries:
             for entry in entries:
-                yield self._decoded(entry.key, entry.value, entry.predicate)
-
-    def claim(self, mark: DropMark) -> bool:
-        """Rewrite a prepared mark as that of a dropped token. Return whether it was unchanged. One write."""
-        put = self._mark(mark.key, mark.branch, mark.tokens, is_prepared=False)
-        try:
-            self.store.set_if(put.partition, put.key, put.value, mark.predicate)
-        except PredicateFailed:
-            return False
-        return True
+                found = MARKS.decode(entry.value, f"key {entry.key!r} of partition {self._partition!r}")
+                yield DropMark(entry.key, found.tokens, found.at_ms / 1000)
 
     def forget(self, marks: Iterable[DropMark]) -> None:
         """Remove marks of empty tokens. One write, where the store takes as many keys."""
         change_many(self.store, self._partition, dict.fromkeys(mark.key for mark in marks))
-
-    def _mark(self, key: bytes, branch: str, tokens: Iterable[StagingToken], *, is_prepared: bool) -> Put:
-        return Put(self._partition, key, MARKS.encode(_StoredMark(
-            branch=branch, tokens=tuple(tokens), at_ms=round(self._clock.now() * 1000), is_prepared=is_prepared)))
-
-    def _decoded(self, key: bytes, value: bytes, predicate: Predicate) -> DropMark:
-        found = MARKS.decode(value, f"key {key!r} of partition {self._partition!r}")
-        return DropMark(key, found.branch, found.tokens, found.at_ms / 1000, found.is_prepared, predicate)
 
     # --- entries
 

@@ -169,7 +169,7 @@ def _problem(context: StagingContext, marked: Set[StagingToken], record: BranchR
 
 
 def _marked(context: StagingContext) -> Set[StagingToken]:
-    return {token for mark in context.tokens.marks() if not mark.is_prepared for token in mark.tokens}
+    return {token for mark in context.tokens.marks() for token in mark.tokens}
 
 
 def _present(context: StagingContext, branch: str) -> BranchRecord | None:

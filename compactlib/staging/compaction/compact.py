@@ -94,32 +94,21 @@ class Compactor:
 
     def _seen(self, branch: str, view: BranchView, budget: Budget) -> StagingView:
         context, committed, limit = self._context, self._context.committed, self._context.options.max_scanned
-        ranges, base = committed.ranges_of(view.base), committed.scan(view.base)
+        ranges = committed.ranges_of(view.base)
         last_keys = [entry.max_key for entry in ranges]
         touched: set[int] = set()
         puts = tombstones = staged_bytes = run = longest_run = 0
-        last = b""  # the last tombstone
-        following: bytes | None = b""  # a key of the base: if above `last`, the first such key
         for number, (key, record) in enumerate(islice(MergedTokens(context.tokens, view.record.tokens), limit)):
             if number % _ENTRIES_BETWEEN_CHECKS == 0:
                 budget.check()
             if ranges:
                 touched.add(min(bisect_left(last_keys, key), len(ranges) - 1))
-            if record is not None:
-                puts += 1
+            if record is None:
+                tombstones, run = tombstones + 1, run + 1
+                longest_run = max(longest_run, run)
+            else:
+                puts, run = puts + 1, 0
                 staged_bytes += record_bytes(key, record)
-                run = 0
-                continue
-            tombstones += 1
-            if run and following is not None:
-                if following <= last:
-                    if following != last:
-                        base.seek(last + b"\0")
-                    following = next((found for found, _ in base), None)
-                if following is not None and following < key:
-                    run = 0  # a live key lies between
-            run, last = run + 1, key
-            longest_run = max(longest_run, run)
         return StagingView(
             repository=context.repository, branch=branch, record=view.record, puts=puts, tombstones=tombstones,
             longest_run=longest_run, staged_bytes=staged_bytes, all_seen=puts + tombstones < limit,
@@ -188,11 +177,11 @@ class Compactor:
             task = CompactTokens(f"compact {self._context.repository}/{branch}", self._stores, sealed.base(head),
                                  sealed.sealed_tokens)
             applied = self._rewrite(task, branch, sealed, executor, budget, observer)
-            is_head = applied.metarange_id == (self._context.committed.empty_id if head is None else head)
-            result = None if is_head else applied.metarange_id
-            report = StagingCompactionReport(branch=branch, metarange_id=result, applied=applied,
-                                             sealed_before=len(sealed.sealed_tokens))
-            return self._committed(report, sealed, fence)
+            report = StagingCompactionReport(
+                branch=branch, metarange_id=self._context.committed.unless_head(applied.metarange_id, head),
+                sealed_before=len(sealed.sealed_tokens), applied=applied)
+            self._commit(report, sealed, fence)
+            return report
         except BranchNotFound:
             raise _lost(branch, "another caller deleted the branch") from None
         except BudgetSpent as error:
@@ -218,7 +207,7 @@ class Compactor:
             return attrs.evolve(record, compaction_started_at=context.clock.now())
 
         try:
-            sealed = context.branches.update(view.branch, change, operation="compact").after
+            sealed = context.branches.update(view.branch, change, operation="compact", idempotent=True).after
         except BranchNotFound:
             changed[:] = ["branch"]  # deleted
         if not changed:
@@ -250,45 +239,34 @@ class Compactor:
             raise
         return outcome.applied
 
-    def _committed(self, report: StagingCompactionReport, sealed: BranchRecord, fence: CommitFence | None,
-                   ) -> StagingCompactionReport:
+    def _commit(self, report: StagingCompactionReport, sealed: BranchRecord, fence: CommitFence | None) -> None:
         """Swap inside the fence. If the fence refuses after the swap, raise `CompactionFailed` with the report."""
         is_swapped = False
         try:
             with contextlib.nullcontext() if fence is None else fence.guard():
-                after = self._swap(report.branch, sealed, report.metarange_id)
+                self._swap(report.branch, sealed, report.metarange_id)
                 is_swapped = True
-                report = attrs.evolve(report, sealed_after=len(after.sealed_tokens))
         except CompactlibError as error:
             if is_swapped:
                 raise CompactionFailed(report=report, failures={report.branch: error}) from error
             raise
-        return report
 
-    def _swap(self, branch: str, sealed: BranchRecord, result: MetaRangeId | None) -> BranchRecord:
-        """Step 3. Yields to a collection without a retry, which would meet the same collection."""
-        collected = False
-
+    def _swap(self, branch: str, sealed: BranchRecord, result: MetaRangeId | None) -> None:
+        """Step 3."""
         def change(record: BranchRecord) -> BranchRecord | None:
-            nonlocal collected
-            newer = record.seals_since(sealed)
-            if newer is None or (newer and self._context.options.on_new_sealed == "abort"):
+            if record.seals_since(sealed) != 0:
                 return None
             if result is not None:
                 # The record was read after the files were written: they may have been collected in between.
                 try:
                     self._context.committed.claim(result)
-                except (BeingCollected, MetaRangeNotFound):
-                    collected = True
-                    return None
-            return attrs.evolve(record, sealed_tokens=record.sealed_tokens[:newer], compacted_metarange_id=result)
+                except MetaRangeNotFound as error:
+                    raise BeingCollected(id=result) from error
+            return record.compacted(result)
 
-        update = self._context.branches.update(branch, change, operation="compact")
-        if update.is_written:
-            return update.after
-        if collected and result is not None:
-            raise BeingCollected(id=result)
-        raise _lost(branch, "a commit, reset, move of HEAD or other compaction changed the branch")
+        update = self._context.branches.update(branch, change, operation="compact", idempotent=True)
+        if not update.is_written:
+            raise _lost(branch, "a commit, reset, move of HEAD or other compaction changed the branch")
 
     # --- checks
 

@@ -81,6 +81,10 @@ class CommittedRanges:
         """The id of the empty metarange."""
         return MetaRange(self._rule, ()).encode()[0]
 
+    def unless_head(self, metarange_id: MetaRangeId, head: MetaRangeId | None) -> MetaRangeId | None:
+        """Return a result; `None` if it has the content of HEAD, so that a branch need not name it."""
+        return None if metarange_id == (self.empty_id if head is None else head) else metarange_id
+
     @property
     def files(self) -> RangeFiles:
         """Reads and writes the files; for callers that write ranges themselves, as on a cluster."""

@@ -490,14 +490,14 @@ MISTAKES: Sequence[Mistake] = (
         "A peer that tells its records again brings a deleted blob back."),
     Mistake(
         "staging-collected-commit-kept", "compactlib/staging/head.py",
-        "            self.context.committed.claim(built.applied.metarange_id)\n",
-        "            pass\n",
+        "        context.committed.claim(metarange_id)\n    except (BeingCollected,",
+        "        pass\n    except (BeingCollected,",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit that stood still names files that a collection has taken: the branch cannot be read."),
     Mistake(
         "staging-seal-loses-the-token", "compactlib/staging/head.py",
-        "else record.sealed_with(tokens.draw())\n",
-        "else attrs.evolve(record, staging_token=tokens.draw())\n",
+        "else record.sealed_with(context.tokens.draw())\n",
+        "else attrs.evolve(record, staging_token=context.tokens.draw())\n",
         ("repository_memory-kills",),
         "A commit loses all that was staged before it."),
     Mistake(
@@ -512,12 +512,6 @@ MISTAKES: Sequence[Mistake] = (
         "[self._tokens.mark(branch, dropped)] if False else ()",
         ("tests/promises/staging/test_staging_leftovers.py",),
         "Entries of tokens that a commit has replaced stay for ever."),
-    Mistake(
-        "staging-prepared-token-emptied", "compactlib/staging/reclaim.py",
-        "if not mark.is_prepared or tokens.claim(mark):",
-        "if True:",
-        ("tests/promises/staging/test_staging_interleavings.py",),
-        "A cleanup empties the token of a reset that is then acknowledged."),
     Mistake(
         "staging-late-write-unmarked", "compactlib/staging/writes.py",
         "            context.tokens.mark_late(branch, before.staging_token)\n",
