@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from itertools import islice
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from compactlib.staging.compaction.compact import COMPACTS, Compactor
 from compactlib.staging.compaction.rewrite import OpenStores
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, PreconditionFailed
-from compactlib.staging.names import CommitId, StagingToken, branch_key, repository_in
+from compactlib.staging.names import CommitId, branch_key, repository_in
 from compactlib.staging.options import StagingOptions
 from compactlib.staging.plan import StagingPlan, StagingView
 from compactlib.staging.policies import StagingPolicy
@@ -35,7 +34,6 @@ from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.reclaim import StagingReclaimReport, reclaim
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import RepositoryStatus, RepositorySurvey, StagingCompactionReport
-from compactlib.staging.tokens import MergedTokens
 from compactlib.staging.verify import audit, verify
 from compactlib.staging.view import CommittedView
 
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor
 
 _RECLAIM = "reclaim"
-_ENTRIES_BETWEEN_CHECKS = 1000
 
 
 class Repository(Closing):
@@ -116,29 +113,6 @@ class Repository(Closing):
         with self._guard.use():
             self._guard.require_open()
             return self._compactor.view(self._name_of(branch), budget or Budget())
-
-    def tombstones(self, *, branch: str | Branch = "main", budget: Budget | None = None,
-                   ) -> tuple[BranchRecord, dict[StagingToken, int]]:
-        """Return the branch's record, and the number of tombstones in each of its tokens; for `CompactionSensor.seed`.
-
-        Reads up to `max_scanned` staged entries, and no range.
-
-        Raises:
-            BranchNotFound: there is no such branch.
-            BudgetSpent: the budget ran out.
-            Closed: it was closed.
-        """
-        with self._guard.use():
-            self._guard.require_open()
-            context, given = self._context, budget or Budget()
-            record = context.branches.read(self._name_of(branch))
-            counts = dict.fromkeys(record.tokens, 0)
-            staged = ((token, entry) for token in record.tokens for _, entry in MergedTokens(context.tokens, [token]))
-            for number, (token, entry) in enumerate(islice(staged, context.options.max_scanned)):
-                if number % _ENTRIES_BETWEEN_CHECKS == 0:
-                    given.check()
-                counts[token] += entry is None
-            return record, counts
 
     def plan(self, policy: StagingPolicy | None = None, *, branch: str | Branch | None = None,
              view: StagingView | None = None) -> StagingPlan:
