@@ -74,7 +74,7 @@ class Branch:
         more where the store reads fewer keys in one request.
 
         Raises:
-            TooManyKeys: more than 1000 were given.
+            InvalidInput: more than 1000 were given.
         """
         wanted = checked_keys(keys)
         found = consistently(self._context, self._name, lambda view: view.find_many(wanted))
@@ -160,7 +160,7 @@ class Branch:
         Costs three requests; more where the store writes fewer keys in one request.
 
         Raises:
-            TooManyKeys: more were given; nothing was written.
+            InvalidInput: more were given; nothing was written.
             OutcomeUnknown: the store failed; some may be written. Repeat the call.
         """
         writes.put_many(self._context, self._name, items)
@@ -192,7 +192,7 @@ class Branch:
         """Delete up to 1000 keys and acknowledge them together. Costs two or three requests more than `put_many`.
 
         Raises:
-            TooManyKeys: more were given; nothing was deleted.
+            InvalidInput: more were given; nothing was deleted.
             OutcomeUnknown: as for `put_many`.
         """
         writes.delete_many(self._context, self._name, keys)

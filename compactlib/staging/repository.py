@@ -339,7 +339,7 @@ class Repository(Closing):
         its ranges. Reads one metarange and one range.
 
         Raises:
-            MetaRangeNotFound, RangeNotFound, DamagedRange, NewerFormat: one of the two cannot be read.
+            MetaRangeNotFound, RangeNotFound, DamagedRange, Unsupported: one of the two cannot be read.
         """
         context, files = self._context, self._context.committed.files
         for _, record in context.branches.list():

@@ -19,8 +19,9 @@ from typing import Final, TypeVar
 
 import attrs
 
+from compactlib.errors import InvalidInput
 from compactlib.staging.context import StagingContext
-from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNotFound, TooManyKeys, TooManyTries
+from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNotFound, TooManyTries
 from compactlib.staging.listing import DiffPage, ListPage, ListRequest, page_of, upper_bound
 from compactlib.staging.names import CommitId
 from compactlib.staging.options import MAX_BATCH_KEYS
@@ -206,12 +207,11 @@ def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
     """Return the distinct keys of one call.
 
     Raises:
-        TooManyKeys: more than `MAX_BATCH_KEYS`.
-        InvalidInput: one is empty, too long, or not bytes.
+        InvalidInput: there are more than `MAX_BATCH_KEYS`, or one is empty, too long, or not bytes.
     """
     given = tuple(keys)
     if len(given) > MAX_BATCH_KEYS:
-        raise TooManyKeys(count=len(given), limit=MAX_BATCH_KEYS)
+        raise InvalidInput(f"{len(given)} keys were given; the limit of a call is {MAX_BATCH_KEYS}; split them")
     for key in given:
         check_key(key)
     return tuple(dict.fromkeys(given))
@@ -255,7 +255,7 @@ class CommittedView:
         """Return the records of the keys that exist.
 
         Raises:
-            TooManyKeys: more than 1000 were given.
+            InvalidInput: more than 1000 were given.
         """
         return self.context.committed.get_many(self.metarange_id, checked_keys(keys))
 

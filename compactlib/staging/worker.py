@@ -211,7 +211,8 @@ class StagingWorker:
             self._failed("the sensor's policy", error)
         names, now = list(self._repositories), self._clock.monotonic()
         jobs: dict[_Job, str] = {(name, "survey", ""): "" for name in names}
-        jobs |= {(each.repository, "compaction", each.branch): each.why for each in triggers if each.repository in names}
+        jobs |= {(each.repository, "compaction", each.branch): each.why
+                 for each in triggers if each.repository in names}
         jobs |= {(name, "reclaim", ""): "" for name in names if self._reclaim_seconds is not None}
         self._delays = {job: delay for job, delay in self._delays.items() if job in jobs}
         return {job: why for job, why in jobs.items() if job not in self._delays or self._delays[job].until <= now}

@@ -88,7 +88,7 @@ class MergeInParts:
         changes.
 
         Raises:
-            UnsortedKeys, NilValue, BeingCollected: as for `CommittedRanges.apply`.
+            InvalidInput, BeingCollected: as for `CommittedRanges.apply`.
             BudgetSpent: the budget ran out before the parts began.
             RangeNotFound, DamagedRange: raised by a part.
             Exception: of `run_parts`.

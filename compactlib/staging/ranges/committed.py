@@ -45,7 +45,7 @@ class CommittedRanges:
     commit" and reads as empty; an empty metarange has an id like any other. Under the same split rule equal content
     has equal ids, independent of history, format and release.
 
-    Every method that reads raises `MetaRangeNotFound`, `RangeNotFound`, `DamagedRange` or `NewerFormat` for a missing
+    Every method that reads raises `MetaRangeNotFound`, `RangeNotFound`, `DamagedRange` or `Unsupported` for a missing
     or wrong file, and the errors of the object store (`ObjectStoreFailed`, `StorageError`). It never returns a part.
 
     Args:
@@ -100,8 +100,8 @@ class CommittedRanges:
         records of the ranges touched).
 
         Raises:
-            UnsortedKeys: the keys do not ascend strictly; nothing is published.
-            NilValue: a change is neither a `Record` nor `TOMBSTONE`.
+            InvalidInput: the keys do not ascend strictly, or a change is neither a `Record` nor `TOMBSTONE`; nothing is
+                published.
             BudgetSpent: the budget ran out; nothing is published.
         """
         return Apply(self._files, self._rule, self._metarange(base), batches_of(changes), budget or Budget(),

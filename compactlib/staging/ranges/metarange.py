@@ -66,7 +66,7 @@ class MetaRange:
 
         Raises:
             DamagedRange: the bytes are damaged, or of another metarange.
-            NewerFormat: a newer release wrote them.
+            Unsupported: a newer release wrote them.
         """
         _HEADER.decode_header(data, path)
         found = _id_of(memoryview(data)[_HEADER.size:])

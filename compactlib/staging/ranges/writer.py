@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from compactlib.budget import Budget
-from compactlib.staging.errors import UnsortedKeys
 from compactlib.staging.ranges.collect import confirm
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
-from compactlib.staging.ranges.rows import Rows
+from compactlib.staging.ranges.rows import Rows, unsorted
 from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
 
@@ -124,7 +123,7 @@ class RangeWriter:
 
     def _go_on(self, first: bytes, last: bytes) -> None:
         if first <= self._last_key:
-            raise UnsortedKeys(previous=self._last_key, found=first)
+            raise unsorted(self._last_key, first)
         self._last_key = last
 
     def _close(self, rows: Rows) -> None:
