@@ -2,7 +2,7 @@
 """Ranges and metaranges in an object store: written once, checked by every read.
 
 Keys below the prefix: `ranges/<id>`, `metaranges/<id>`; the marks of garbage collection `reused/<name>` and
-`doomed/<id>.<name>` (see `collect`); `incoming/<name>`; and `owner/`, the owner's entry. A range file names its format,
+`doomed/<name>` (see `collect`); `incoming/<name>`; and `owner/`, the owner's entry. A range file names its format,
 so a store may hold several formats. Other files are ignored.
 """
 
@@ -185,7 +185,3 @@ class RangeFiles:
     def path_of_metarange(self, metarange_id: MetaRangeId) -> str:
         """Return the key of a metarange's file."""
         return f"{self.prefix}{METARANGES}{metarange_id}"
-
-    def path_of_doom(self, id_: str, name: str) -> str:
-        """Return the key of a collection's doom mark of a file."""
-        return f"{self.prefix}{DOOMED}{id_}.{name}"

@@ -92,8 +92,8 @@ def _check_keys(keys: list[bytes], after: bytes) -> None:
 
 def unsorted(previous: bytes, found: bytes) -> InvalidInput:
     """Return the error of keys that do not ascend."""
-    return InvalidInput(f"key {found[:100]!r} follows {previous[:100]!r}; keys must ascend strictly; sort them and drop "
-                        f"duplicates")
+    return InvalidInput(f"key {found[:100]!r} follows {previous[:100]!r}; keys must ascend strictly; sort them and "
+                        f"drop duplicates")
 
 
 @attrs.frozen
