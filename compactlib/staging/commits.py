@@ -185,30 +185,12 @@ class CommitStore:
 
     def reachable(self, heads: Collection[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
         """Yield commits and all their ancestors, unordered. One scan; memory for all commits."""
-        if not heads:
-            return
-        with self._store.scan(self._partition, prefix=COMMITS) as entries:
-            stored = {entry.key: entry.value for entry in entries}
-
-        def get(commit_id: CommitId) -> Commit:
-            key = commit_key(commit_id)
-            if key not in stored:
-                return self.get(commit_id)  # stored after the scan
-            return self._cache.get(commit_id) or self.checked(commit_id, stored.pop(key), key)
-
-        yield from walk(heads, get)
+        stored = dict(self.list()) if heads else {}
+        yield from walk(heads, lambda commit_id: stored.get(commit_id) or self.get(commit_id))  # or stored afterwards
 
     def is_ancestor(self, ancestor: CommitId, commit_id: CommitId | None) -> bool:
-        """Return whether `ancestor` is `commit_id` or its ancestor. Reads the commits between their generations."""
-        if commit_id is None:
-            return False
-        lowest = self.get(ancestor).generation
-        for current, commit in self.history(commit_id):
-            if current == ancestor:
-                return True
-            if commit.generation < lowest:
-                return False
-        return False
+        """Return whether `ancestor` is `commit_id` or its ancestor. Reads the commits down to it."""
+        return commit_id is not None and self.merge_bases([ancestor], [commit_id]) == [ancestor]
 
     def merge_bases(self, ones: Collection[CommitId], others: Collection[CommitId]) -> Sequence[CommitId]:
         """Return the newest common ancestors of two sets of commits: no other common ancestor descends from them.

@@ -26,6 +26,7 @@ from compactlib.errors import CorruptData
 from compactlib.files.record_frame import RecordFrame
 from compactlib.kv import KVStore, Put
 from compactlib.kv.batches import change_many, get_many
+from compactlib.kv.scan import Entries
 from compactlib.staging.names import DROPPED, StagingToken, token_partition
 from compactlib.staging.stored import StoredForm
 from compactlib.staging.values import Change, Record
@@ -185,7 +186,7 @@ class StagingTokens:
 class MergedTokens:
     """Iterates over the newest record or tombstone of each key of tokens, in order of the keys. For one thread.
 
-    O(log tokens) for an entry. After an error of the store, the next call continues with the same entry.
+    O(log tokens) for an entry.
 
     Args:
         tokens: holds the entries.
@@ -202,50 +203,36 @@ class MergedTokens:
     def __init__(self, tokens: StagingTokens, newest_first: Sequence[StagingToken], start: bytes = b"", *,
                  prefix: bytes = b"", page_size: int | None = None, base: RangeScan | None = None) -> None:
         self.scanned: int = 0
-        self._tokens = newest_first
-        self._staged = [tokens.store.scan(token_partition(token), start, prefix=prefix, page_size=page_size)
-                        for token in newest_first]
+        self._scans = {token: tokens.store.scan(token_partition(token), start, prefix=prefix, page_size=page_size)
+                       for token in newest_first}
         self._base = base
-        self._heap: list[tuple[bytes, int, Change]] = []
-        self._filled = 0  # number of layers whose next entry, if any, is in the heap
-        self._given: bytes | None = None  # the last key: its older entries are skipped first
+        self._merged = self._merge()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> tuple[bytes, Change]:
-        heap = self._heap
-        while self._filled <= len(self._staged):
-            entry = self._read(self._filled)
-            if entry is not None:
-                heapq.heappush(heap, entry)
-            self._filled += 1
-        while heap and heap[0][0] == self._given:
-            entry = self._read(heap[0][1])
-            if entry is None:
-                heapq.heappop(heap)
-            else:
-                heapq.heapreplace(heap, entry)
-        if not heap:
-            raise StopIteration
-        self._given, _, record = heap[0]
-        return self._given, record
+        return next(self._merged)
 
     def seek(self, key: bytes) -> None:
         """Continue with the first key >= `key`."""
-        for scan in self._staged:
+        for scan in self._scans.values():
             scan.seek(key)
         if self._base is not None:
             self._base.seek(key)
-        self._heap, self._filled, self._given = [], 0, None
+        self._merged = self._merge()
 
-    def _read(self, layer: int) -> tuple[bytes, int, Change] | None:
-        if layer < len(self._staged):
-            entry = next(self._staged[layer], None)
-            found = None if entry is None else (
-                entry.key, layer, decode_staged(entry.value, place_of(self._tokens[layer], entry.key)).record)
-        else:
-            committed = None if self._base is None else next(self._base, None)
-            found = None if committed is None else (committed[0], layer, committed[1])
-        self.scanned += found is not None
-        return found
+    def _merge(self) -> Iterator[tuple[bytes, Change]]:
+        layers = [_entries(layer, token, scan) for layer, (token, scan) in enumerate(self._scans.items())]
+        base = ((key, len(layers), record) for key, record in self._base or ())
+        given = None
+        for key, _, record in heapq.merge(*layers, base):
+            self.scanned += 1
+            if key != given:  # else an older entry
+                given = key
+                yield key, record
+
+
+def _entries(layer: int, token: StagingToken, scan: Entries) -> Iterator[tuple[bytes, int, Change]]:
+    for entry in scan:
+        yield entry.key, layer, decode_staged(entry.value, place_of(token, entry.key)).record
