@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
@@ -172,19 +172,15 @@ def _put(files: RangeFiles, changes: Changes, staged: list[_ChangesFile]) -> lis
 def _bounds(base: MetaRange, rule: SplitRule, samples: Sequence[bytes], count: int) -> list[bytes]:
     """Return the last keys of all parts except the last, so that parts have about equal changes and ranges to read.
 
-    A bound is the last key of a range, unless several parts share a range, or follow the last range.
+    A bound is the last key of a range, or a key after all ranges.
     """
     ends = [entry.max_key for entry in base.entries]
     # Under another rule, every range is rewritten.
     read = {base.find(key) for key in samples} - {len(ends)} if base.rule == rule else range(len(ends))
     # All changes together weigh as much as all ranges read.
     weighed = sorted([*samples, *(ends[place] for place in read for _ in range(-(-len(samples) // len(read))))])
-    bounds = set[bytes]()
-    for place, keys in groupby((weighed[len(weighed) * number // count] for number in range(1, count)), base.find):
-        inside = list(dict.fromkeys(keys))
-        is_shared = place == len(ends) or len(inside) > 1
-        bounds.update(inside if is_shared else (), ends[max(place - is_shared, 0):place + 1])
-    return sorted(bounds)
+    keys = [weighed[len(weighed) * number // count] for number in range(1, count)]
+    return sorted({key if base.find(key) == len(ends) else ends[base.find(key)] for key in keys})
 
 
 def _between(pieces: Sequence[_PieceT], above: bytes, last: bytes | None) -> Sequence[_PieceT]:
@@ -207,8 +203,7 @@ class _MergePart:
         with self.open_objects() as objects:
             files = RangeFiles(objects, prefix=self.prefix, range_format=self.range_format, cache_bytes=0)
             apply = Apply(files, self.rule, MetaRange(self.base_rule, part.ranges),
-                          filter(None, _changes(objects, part)), Budget(),
-                          above=part.above, last=part.last)
+                          filter(None, _changes(objects, part)), Budget())
             return apply.ranges(), apply.counts
 
 

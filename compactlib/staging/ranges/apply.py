@@ -89,8 +89,6 @@ class Apply:
         budget: charged before each write of a range.
         elsewhere: ranges of other metaranges, which are not written again if the result has them.
         observer: notified of progress, in ranges of the base; changes after the last range count as another range.
-        above: only keys of the base above this key.
-        last: only keys of the base up to this key; `None`: all.
 
     Attributes:
         counts: numbers of keys `added`, `changed` and `removed`, and of the base's ranges read (`ranges_read`,
@@ -98,8 +96,7 @@ class Apply:
     """
 
     def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, batches: Iterator[ChangeBatch],
-                 budget: Budget, *, elsewhere: Iterable[RangeEntry] = (), observer: Observer | None = None,
-                 above: bytes = b"", last: bytes | None = None) -> None:
+                 budget: Budget, *, elsewhere: Iterable[RangeEntry] = (), observer: Observer | None = None) -> None:
         self.counts: Counter[str] = Counter(added=0, changed=0, removed=0, ranges_reused=0, ranges_read=0, bytes_read=0)
         self._observer: Observer = Observers(observer)
         self._work = "apply"
@@ -107,8 +104,6 @@ class Apply:
         self._rule = rule
         self._base = base
         self._changes = _Changes(batches)
-        self._above = above
-        self._last = last
         self._writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget,
                                    elsewhere={entry.range_id for entry in elsewhere})
 
@@ -148,7 +143,7 @@ class Apply:
         self._observer.event("progress", work=self._work, done=done, total=len(self._base.entries) + 1, unit="ranges")
 
     def _can_stay(self, entry: RangeEntry, *, is_last: bool) -> bool:
-        if not self._writer.is_between_ranges or self._base.rule != self._rule or not self._is_whole(entry):
+        if not self._writer.is_between_ranges or self._base.rule != self._rule:
             return False
         change = self._changes.peek()
         if change is None:
@@ -158,14 +153,8 @@ class Apply:
         # If only the end has closed the last range, the following changes belong to it.
         return not is_last or self._rule.closes(entry.max_key, entry.size_bytes)
 
-    def _is_whole(self, entry: RangeEntry) -> bool:
-        return entry.min_key > self._above and (self._last is None or entry.max_key <= self._last)
-
     def _rewrite(self, entry: RangeEntry) -> None:
         rows = self._files.read_range(entry, keep=False)
-        if not self._is_whole(entry):
-            rows = rows.part(rows.find(self._above + b"\0"),
-                             len(rows) if self._last is None else rows.find(self._last + b"\0"))
         self.counts.update(ranges_read=1, bytes_read=entry.size_bytes)
         cut_keys = self._cut_keys(rows)
         for part, batch in self._changes.laid_over(rows, entry.max_key):
