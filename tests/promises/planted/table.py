@@ -513,9 +513,9 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/staging/test_staging_leftovers.py",),
         "Entries of tokens that a commit has replaced stay for ever."),
     Mistake(
-        "staging-late-write-unmarked", "compactlib/staging/writes.py",
-        "            context.tokens.mark_late(branch, before.staging_token)\n",
-        "            pass\n",
+        "staging-late-write-unmarked", "compactlib/staging/branch.py",
+        "                self._context.tokens.mark_late(self._name, before.staging_token)\n",
+        "                pass\n",
         (LEFTOVERS + "test_entry_written_late_into_a_cleaned_token_is_removed",),
         "Entries that came late into a token that was cleaned up stay for ever."),
     Mistake(
@@ -551,9 +551,9 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/staging/test_vectors_compaction.py::test_an_outdated_plan_changes_nothing",),
         "A plan that is refused as outdated has sealed a token."),
     Mistake(
-        "staging-put-held-whatever", "compactlib/staging/writes.py",
-        "            if batch.condition(now) == batch.condition(record):",
-        "            if True:",
+        "staging-put-held-whatever", "compactlib/staging/branch.py",
+        "                if batch.condition(now) == batch.condition(record):",
+        "                if True:",
         (PAIRS,),
         "A write into a token that a commit has read is acknowledged, and lost."),
     Mistake(
