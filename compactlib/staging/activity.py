@@ -18,8 +18,6 @@ counts of its report, and a garbage collection `staging_garbage` with those of `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import attrs
 
 from compactlib._store_numbers import notify_compaction
@@ -28,10 +26,8 @@ from compactlib.observer import Observer
 from compactlib.staging.errors import LostRace
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import StagingCompactionReport
+from compactlib.staging.sensor import CompactionSensor
 from compactlib.staging.values import Applied, MetaRangeId
-
-if TYPE_CHECKING:
-    from compactlib.staging.sensor import CompactionSensor
 
 
 class Activity:
@@ -43,7 +39,7 @@ class Activity:
         sensor: counts the pressure on branches.
     """
 
-    def __init__(self, repository: str, observer: Observer, sensor: CompactionSensor | None) -> None:
+    def __init__(self, repository: str, observer: Observer, sensor: CompactionSensor) -> None:
         self._repository = repository
         self._observer = observer
         self._sensor = sensor
@@ -53,8 +49,7 @@ class Activity:
 
     def read(self, branch: str, record: BranchRecord) -> None:
         """Note that an operation read this record of the branch."""
-        if self._sensor is not None:
-            self._sensor.saw(self._repository, branch, record)
+        self._sensor.saw(self._repository, branch, record)
 
     def wrote(self, branch: str, before: BranchRecord | None, record: BranchRecord) -> None:
         """Note that this process replaced the record of the branch."""
@@ -70,20 +65,17 @@ class Activity:
 
     def missed(self, branch: str) -> None:
         """Note that the branch does not exist."""
-        if self._sensor is not None:
-            self._sensor.forget(self._repository, branch)
+        self._sensor.forget(self._repository, branch)
 
     def wrote_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
         """Note acknowledged tombstones of deletes or resets in `record.staging_token`."""
         self._count("staging_tombstones_written", count)
-        if self._sensor is not None:
-            self._sensor.wrote_tombstones(self._repository, branch, record, count)
+        self._sensor.wrote_tombstones(self._repository, branch, record, count)
 
     def listed_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
         """Note that a page of a listing skipped tombstones."""
         self._count("staging_tombstones_listed", count)
-        if self._sensor is not None:
-            self._sensor.listed_tombstones(self._repository, branch, record, count)
+        self._sensor.listed_tombstones(self._repository, branch, record, count)
 
     def retried(self, operation: str) -> None:
         """Note the retry of a write, because the branch changed during it."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -20,10 +19,8 @@ from compactlib.staging.owner import RangeOwner
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import BranchStatus
+from compactlib.staging.sensor import CompactionSensor
 from compactlib.staging.tokens import StagingTokens
-
-if TYPE_CHECKING:
-    from compactlib.staging.sensor import CompactionSensor
 
 
 @attrs.frozen
@@ -45,7 +42,7 @@ class StagingContext:
 
     @classmethod
     def over(cls, store: KVStore, committed: CommittedRanges, repository: str, *, options: StagingOptions, clock: Clock,
-             rng: Random, sensor: CompactionSensor | None, observer: Observer) -> StagingContext:
+             rng: Random, sensor: CompactionSensor, observer: Observer) -> StagingContext:
         """Return the context of a repository over its two stores."""
         partition = repository_partition(repository)
         activity = Activity(repository, observer, sensor)

@@ -168,12 +168,6 @@ class RepositoryStatus(Printed):
         """Whether a compaction or a reclaim runs."""
         return self.is_reclaiming or bool(self.compacting)
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row."""
-        return [{"repository": self.repository, "compacting": ", ".join(self.compacting),
-                 "is_reclaiming": self.is_reclaiming, **dict(self.outcomes), "last_error": self.last_error,
-                 "failures": self.failures, "ranges_refused": self.ranges_refused}]
-
     def _summary(self) -> str:
         at_work = f"compacts {', '.join(self.compacting)}" if self.compacting else "compacts nothing"
         failed = f"; {self.failures} failures, the last {self.last_error}" if self.failures else ""

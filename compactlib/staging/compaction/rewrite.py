@@ -52,16 +52,8 @@ class StoresForWorkers:
 
 @attrs.frozen(kw_only=True)
 class CompactedTokens(RewriteResult):
-    """The result of `CompactTokens`.
+    """The result of `CompactTokens`: the metarange and the counts."""
 
-    Attributes:
-        base: of the task.
-        newest_first: of the task.
-        applied: the metarange and the counts.
-    """
-
-    base: MetaRangeId | None
-    newest_first: tuple[StagingToken, ...]
     applied: Applied
 
 
@@ -89,4 +81,4 @@ class CompactTokens:
                                       observer=attempt.observer)
         return CompactedTokens(task=self.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
                                bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
-                               base=self.base, newest_first=self.newest_first, applied=applied)
+                               applied=applied)

@@ -75,8 +75,6 @@ def _problems(files: RangeFiles, metarange: MetaRange, place: int,
             yield _damage(path, f"record {number} to lie above {before[:100]!r}", key[:100])
             return
         before = key
-    if rows.content_id() != entry.range_id:
-        yield _damage(path, f"the records of range {entry.range_id}", rows.content_id())
     if rows.size_bytes != entry.size_bytes:
         yield _damage(path, f"{entry.size_bytes} logical bytes, as the metarange says", rows.size_bytes)
     cuts = rule.cuts(rows.ends(), sorted(map(rows.find, rows.cut_keys(rule.raggedness))))

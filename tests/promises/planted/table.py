@@ -526,7 +526,7 @@ MISTAKES: Sequence[Mistake] = (
         "A branch names a commit whose files a collection has taken."),
     Mistake(
         "staging-compaction-of-collected-files", "compactlib/staging/compaction/compact.py",
-        "                    self._context.committed.claim(result)\n",
+        "                    self.context.committed.claim(result)\n",
         "                    pass\n",
         (LEFTOVERS + "test_compaction_whose_result_was_collected_yields",),
         "A compaction that stood still names files that a collection has taken."),
