@@ -70,8 +70,8 @@ class Bench:
         seconds = time.perf_counter() - began
         assert rows is None or sum(entry.count for entry in layer.ranges_of(applied.metarange_id)) == rows
         for file in layer.files.list("ranges/"):
-            if file.id not in self.kept:
-                os.unlink(self.folder / "objects" / "ranges" / file.id)
+            if file.key not in self.kept:
+                os.unlink(self.folder / "objects" / "ranges" / file.key)
         os.unlink(self.folder / "objects" / "metaranges" / applied.metarange_id)
         return seconds
 

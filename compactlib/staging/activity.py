@@ -36,10 +36,10 @@ class Activity:
     Args:
         repository: its name, the label.
         observer: receives the events.
-        sensor: counts the pressure on branches.
+        sensor: counts the pressure on branches; `None` without a worker.
     """
 
-    def __init__(self, repository: str, observer: Observer, sensor: CompactionSensor) -> None:
+    def __init__(self, repository: str, observer: Observer, sensor: CompactionSensor | None) -> None:
         self._repository = repository
         self._observer = observer
         self._sensor = sensor
@@ -49,7 +49,8 @@ class Activity:
 
     def read(self, branch: str, record: BranchRecord) -> None:
         """Note that an operation read this record of the branch."""
-        self._sensor.saw(self._repository, branch, record)
+        if self._sensor is not None:
+            self._sensor.saw(self._repository, branch, record)
 
     def wrote(self, branch: str, before: BranchRecord | None, record: BranchRecord) -> None:
         """Note that this process replaced the record of the branch."""
@@ -65,17 +66,20 @@ class Activity:
 
     def missed(self, branch: str) -> None:
         """Note that the branch does not exist."""
-        self._sensor.forget(self._repository, branch)
+        if self._sensor is not None:
+            self._sensor.forget(self._repository, branch)
 
     def wrote_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
         """Note acknowledged tombstones of deletes or resets in `record.staging_token`."""
         self._count("staging_tombstones_written", count)
-        self._sensor.wrote_tombstones(self._repository, branch, record, count)
+        if self._sensor is not None:
+            self._sensor.wrote_tombstones(self._repository, branch, record, count)
 
     def listed_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
         """Note that a page of a listing skipped tombstones."""
         self._count("staging_tombstones_listed", count)
-        self._sensor.listed_tombstones(self._repository, branch, record, count)
+        if self._sensor is not None:
+            self._sensor.listed_tombstones(self._repository, branch, record, count)
 
     def retried(self, operation: str) -> None:
         """Note the retry of a write, because the branch changed during it."""

@@ -212,10 +212,9 @@ class BranchStore:
     def _place(self, key: bytes) -> str:
         return f"key {key!r} of partition {self._partition!r}"
 
-    def list(self, prefix: str = "") -> Iterator[tuple[str, BranchRecord]]:
+    def list(self) -> Iterator[tuple[str, BranchRecord]]:
         """Yield every branch and its record at that moment, in order of the names' bytes."""
-        # A prefix that is not valid Unicode matches no name.
-        with self._store.scan(self._partition, prefix=BRANCHES + prefix.encode("utf-8", "surrogatepass")) as entries:
+        with self._store.scan(self._partition, prefix=BRANCHES) as entries:
             for entry in entries:
                 yield (entry.key[len(BRANCHES):].decode("utf-8", "replace"),
                        decode_branch_record(entry.value, self._place(entry.key)))

@@ -42,7 +42,7 @@ class StagingContext:
 
     @classmethod
     def over(cls, store: KVStore, committed: CommittedRanges, repository: str, *, options: StagingOptions, clock: Clock,
-             rng: Random, sensor: CompactionSensor, observer: Observer) -> StagingContext:
+             rng: Random, sensor: CompactionSensor | None, observer: Observer) -> StagingContext:
         """Return the context of a repository over its two stores."""
         partition = repository_partition(repository)
         activity = Activity(repository, observer, sensor)

@@ -109,17 +109,17 @@ def _clean_tokens(context: StagingContext, counts: Counter[str], budget: Budget)
     marks = context.tokens.marks()
     try:
         while batch := list(islice(marks, _BATCH)):
-            emptied: list[DropMark] = []
+            emptied: dict[bytes, DropMark] = {}
             try:
-                for mark in batch:
+                for key, mark in batch:
                     if _is_young(mark, now, context.options.grace_seconds):
                         counts["tokens_young"] += len(mark.tokens)
                     else:
                         _empty(context, mark, counts, budget)
-                        emptied.append(mark)
+                        emptied[key] = mark
             finally:
                 context.tokens.forget(emptied)
-                counts["tokens_removed"] += sum(len(mark.tokens) for mark in emptied)
+                counts["tokens_removed"] += sum(len(mark.tokens) for mark in emptied.values())
     finally:
         observer.event("staging_tokens_cleaned", add=counts["tokens_removed"], **labels)
         observer.event("staging_entries_cleaned", add=counts["entries_removed"], **labels)
@@ -136,7 +136,7 @@ def _empty(context: StagingContext, mark: DropMark, counts: Counter[str], budget
 
 
 def _is_young(mark: DropMark, now: float, grace_seconds: float) -> bool:
-    return now - grace_seconds + _ROUNDING_SECONDS < mark.at <= now + _MAX_SKEW_SECONDS
+    return now - grace_seconds + _ROUNDING_SECONDS < mark.at_ms / 1000 <= now + _MAX_SKEW_SECONDS
 
 
 # ------------------------------------------------------------------------------------------------------------ ranges
@@ -209,4 +209,4 @@ def _report_levels(context: StagingContext, collected: Collected) -> None:
             context.observer, "staging", context.repository,
             live_bytes=collected.live_bytes, dead_bytes=collected.young_bytes, free_bytes=room,
             capacity_bytes=None if room is None else collected.live_bytes + collected.young_bytes + room,
-            oldest_unreclaimed_seconds=min((mark.at for mark in context.tokens.marks()), default=None))
+            oldest_unreclaimed_seconds=min((mark.at_ms / 1000 for _, mark in context.tokens.marks()), default=None))

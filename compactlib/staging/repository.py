@@ -82,7 +82,7 @@ class Repository(Closing):
                  sensor: CompactionSensor | None = None, observer: Observer | None = None, create: bool = True) -> None:
         self._context = StagingContext.over(
             store, committed, name, options=options or StagingOptions(), clock=clock or SystemClock(),
-            rng=rng or SystemRandom(), sensor=sensor or CompactionSensor(), observer=Observers(observer))
+            rng=rng or SystemRandom(), sensor=sensor, observer=Observers(observer))
         if not create and next(iter(self._context.branches.list()), None) is None:
             raise NotFound(f"there is no repository {name!r} in {store!r}: it has no branch; {_known(store)}check "
                            f"the store and the name, or open it with create=True to make a new one")
@@ -355,9 +355,9 @@ class Repository(Closing):
         """
         self._context.branches.delete(name, _expecting(name, expected))
 
-    def branches(self, prefix: str = "") -> Iterator[Branch]:
-        """Yield every branch whose name has a prefix, in order of the names' bytes."""
-        for name, _ in self._context.branches.list(prefix):
+    def branches(self) -> Iterator[Branch]:
+        """Yield every branch, in order of the names' bytes."""
+        for name, _ in self._context.branches.list():
             yield self.branch(name)
 
     def at(self, ref: str) -> CommittedView:
@@ -399,7 +399,7 @@ class Repository(Closing):
         return RepositorySurvey(
             repository=context.repository,
             branches=tuple(context.status_of(name, record) for name, record in context.branches.list()),
-            dropped_tokens=sum(len(mark.tokens) for mark in context.tokens.marks()))
+            dropped_tokens=sum(len(mark.tokens) for _, mark in context.tokens.marks()))
 
     def _require_mine(self, plan: StagingPlan, branch: str, policy: StagingPolicy | None) -> None:
         if policy is not None:

@@ -117,12 +117,6 @@ class CompactionSensor(Printed):
                     found.append(CompactionTrigger(repository, branch, counts.why, counts.pressure))
         return tuple(found)
 
-    def pressure(self, repository: str, branch: str) -> BranchPressure:
-        """Return the present counts of a branch."""
-        with self._lock:
-            counts = self._branches.get((repository, branch))
-            return BranchPressure() if counts is None else counts.pressure
-
     def seed(self, repository: str, branch: str, record: BranchRecord, tombstones: int) -> None:
         """Count the staged tombstones of a branch at a start, including those that this sensor has counted."""
         with self._lock:

@@ -84,28 +84,21 @@ def place_of(token: StagingToken, key: bytes) -> str:
 
 
 @attrs.frozen(kw_only=True)
-class _StoredMark:
+class DropMark:
+    """Tokens that no branch record names.
+
+    Attributes:
+        branch: the branch of the tokens, for people.
+        tokens: their names.
+        at_ms: time of the write, in milliseconds since the epoch, by the writer's clock.
+    """
+
     branch: str
     tokens: tuple[StagingToken, ...]
     at_ms: int
 
 
-MARKS: Final = StoredForm(b"CLDROPPD", _StoredMark)
-
-
-@attrs.frozen
-class DropMark:
-    """Tokens that no branch record names.
-
-    Attributes:
-        key: of the mark's cell.
-        tokens: their names.
-        at: time of the write, in seconds since the epoch, by the writer's clock.
-    """
-
-    key: bytes
-    tokens: tuple[StagingToken, ...]
-    at: float
+MARKS: Final = StoredForm(b"CLDROPPD", DropMark)
 
 
 class StagingTokens:
@@ -133,7 +126,7 @@ class StagingTokens:
 
     def mark(self, branch: str, tokens: Iterable[StagingToken]) -> Put:
         """Return the write of a new mark, for the step that drops these tokens. No request."""
-        return Put(self._partition, DROPPED + b"%016x" % self._random.getrandbits(64), MARKS.encode(_StoredMark(
+        return Put(self._partition, DROPPED + b"%016x" % self._random.getrandbits(64), MARKS.encode(DropMark(
             branch=branch, tokens=tuple(tokens), at_ms=round(self._clock.now() * 1000))))
 
     def mark_late(self, branch: str, token: StagingToken) -> None:
@@ -141,16 +134,15 @@ class StagingTokens:
         put = self.mark(branch, [token])
         self.store.set(put.partition, put.key, put.value)
 
-    def marks(self) -> Iterator[DropMark]:
-        """Yield every mark."""
+    def marks(self) -> Iterator[tuple[bytes, DropMark]]:
+        """Yield the key and the value of every mark."""
         with self.store.scan(self._partition, prefix=DROPPED) as entries:
             for entry in entries:
-                found = MARKS.decode(entry.value, f"key {entry.key!r} of partition {self._partition!r}")
-                yield DropMark(entry.key, found.tokens, found.at_ms / 1000)
+                yield entry.key, MARKS.decode(entry.value, f"key {entry.key!r} of partition {self._partition!r}")
 
-    def forget(self, marks: Iterable[DropMark]) -> None:
-        """Remove marks of empty tokens. One write, where the store takes as many keys."""
-        change_many(self.store, self._partition, dict.fromkeys(mark.key for mark in marks))
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """Remove marks of empty tokens by their keys. One write, where the store takes as many keys."""
+        change_many(self.store, self._partition, dict.fromkeys(keys))
 
     # --- entries
 

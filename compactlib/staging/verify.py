@@ -98,7 +98,7 @@ def _contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
     generation is not 1 + the highest of its parents.
     """
     owners: dict[str, str] = {}
-    marked = {token for mark in context.tokens.marks() for token in mark.tokens}
+    marked = {token for _, mark in context.tokens.marks() for token in mark.tokens}
     for branch, record in context.branches.list():
         yield from ((f"branch {branch!r}", what) for what in _unreadable(context, record))
         for token in record.tokens:

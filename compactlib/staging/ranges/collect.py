@@ -49,12 +49,12 @@ from typing import Final, TypeAlias
 from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
-from compactlib.objects import ObjectExists, ObjectNotFound
+from compactlib.objects import ObjectExists, ObjectInfo, ObjectNotFound
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
 from compactlib.staging.ranges.files import DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
 from compactlib.staging.ranges.rows import check_id
 from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId, StoredFile
+from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
 
 _FOLDERS: Final = (METARANGES, RANGES)
 """In the order of deletion: never a metarange without its ranges."""
@@ -64,7 +64,7 @@ _FILES_AT_ONCE: Final = 1000
 _MAX_SKEW_SECONDS: Final = 3600.0
 """Marks dated further in the future were written under a wrong clock."""
 
-_Files: TypeAlias = list[tuple[str, StoredFile]]
+_Files: TypeAlias = list[tuple[str, ObjectInfo]]
 """Pairs of folder and file."""
 
 
@@ -114,9 +114,9 @@ def _doomed(files: RangeFiles, besides: str = "") -> set[str]:
 def _texts(files: RangeFiles, folder: str, besides: str = "") -> Iterator[str]:
     """Yield the texts of marks."""
     for mark in files.list(folder):
-        if mark.id != besides:
+        if mark.key != besides:
             with contextlib.suppress(ObjectNotFound):
-                yield files.objects.get(files.prefix + folder + mark.id).decode("ascii", "replace")
+                yield files.objects.get(files.prefix + folder + mark.key).decode("ascii", "replace")
 
 
 # ------------------------------------------------------------------------------------------------- the collector's half
@@ -150,13 +150,13 @@ class RangeCollector:
         """
         self._read_clocks()
         for folder in (INCOMING, REUSED):
-            self._files.objects.delete([self._files.prefix + folder + mark.id for mark in self._files.list(folder)
+            self._files.objects.delete([self._files.prefix + folder + mark.key for mark in self._files.list(folder)
                                         if not self._is_young(mark)])
         self._remove_old_dooms()
         needed, files, gone = self._sense()
-        unneeded = [(folder, file) for folder, file in files if file.id not in needed]
-        doomed = {file.id for _, file in unneeded if not self._is_young(file)}
-        deleted = self._doom_and_delete(doomed, {file.id for _, file in files}) if doomed else []
+        unneeded = [(folder, file) for folder, file in files if file.key not in needed]
+        doomed = {file.key for _, file in unneeded if not self._is_young(file)}
+        deleted = self._doom_and_delete(doomed, {file.key for _, file in files}) if doomed else []
         freed = _bytes_of(deleted)
         return Collected(
             metaranges_deleted=sum(folder == METARANGES for folder, _ in deleted),
@@ -191,14 +191,14 @@ class RangeCollector:
     def _delete(self, doomed: set[str], known: set[str], name: str) -> _Files:
         used = {*_texts(self._files, REUSED), *_doomed(self._files, besides=name)}
         again, files, _ = self._sense()
-        metaranges = {file.id for folder, file in files if folder == METARANGES}
-        needed = used | again | {file.id for _, file in files if self._is_young(file)}
+        metaranges = {file.key for folder, file in files if folder == METARANGES}
+        needed = used | again | {file.key for _, file in files if self._is_young(file)}
         needed.update(self._parts_if_there((metaranges & used) | (metaranges - known)))
         # Only existing files: one that another collection has deleted may be written again at any moment.
-        deleted = [(folder, file) for folder, file in files if file.id in doomed and file.id not in needed]
+        deleted = [(folder, file) for folder, file in files if file.key in doomed and file.key not in needed]
         for folder in _FOLDERS:
             # No request for both folders: a request may fail, or crash, after some of its files.
-            part = [file.id for each, file in deleted if each == folder]
+            part = [file.key for each, file in deleted if each == folder]
             for at in range(0, len(part), _FILES_AT_ONCE):
                 self._budget.check()
                 self._require_owner()
@@ -215,7 +215,7 @@ class RangeCollector:
         # Listed first: a file that is published after the listing cannot be a victim.
         files = [(folder, file) for folder in _FOLDERS for file in self._files.list(folder)]
         live = self._live()
-        young = {MetaRangeId(file.id) for folder, file in files if folder == METARANGES and self._is_young(file)}
+        young = {MetaRangeId(file.key) for folder, file in files if folder == METARANGES and self._is_young(file)}
         needed: set[str] = set()
         missing: list[MetaRangeNotFound] = []
         for root in live.needed | young:
@@ -248,7 +248,7 @@ class RangeCollector:
                 yield from self._parts_of(MetaRangeId(metarange_id))
 
     def _remove_old_dooms(self) -> None:
-        marks = {mark.id: mark for mark in self._files.list(DOOMED)}
+        marks = {mark.key: mark for mark in self._files.list(DOOMED)}
         for name, mark in marks.items():
             seen = marks.get(name + _SEEN)
             # The mark refuses writers until it is removed, so it stays until it is certainly old.
@@ -258,7 +258,7 @@ class RangeCollector:
             elif not self._is_young(seen or mark):
                 self._files.objects.delete([self._files.prefix + DOOMED + each for each in (name, name + _SEEN)])
 
-    def _is_young(self, file: StoredFile) -> bool:
+    def _is_young(self, file: ObjectInfo) -> bool:
         return file.modified_at > self._now - self._grace_seconds
 
 

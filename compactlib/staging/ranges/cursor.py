@@ -87,15 +87,18 @@ def diff(files: RangeFiles, left: MetaRange, right: MetaRange, start: bytes = b"
     lefts, rights = (_own_pairs(files, side, common, start, end) for side in (left, right))
     before, after = next(lefts, None), next(rights, None)
     while before is not None or after is not None:
-        key = min(each[0] for each in (before, after) if each is not None)
-        old = new = None
-        if before is not None and before[0] == key:
-            old, before = before[1], next(lefts, None)
-        if after is not None and after[0] == key:
-            new, after = after[1], next(rights, None)
-        found = Difference.between(key, old, new)
-        if found is not None:
-            yield found
+        if after is None or (before is not None and before[0] < after[0]):
+            assert before is not None
+            yield Difference("removed", *before, None)
+            before = next(lefts, None)
+        elif before is None or after[0] < before[0]:
+            yield Difference("added", after[0], None, after[1])
+            after = next(rights, None)
+        else:
+            found = Difference.between(before[0], before[1], after[1])
+            if found is not None:
+                yield found
+            before, after = next(lefts, None), next(rights, None)
 
 
 def _own_pairs(files: RangeFiles, metarange: MetaRange, common: Set[RangeId], start: bytes, end: bytes | None,

@@ -14,15 +14,17 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import attrs
+
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.lru import Lru
-from compactlib.objects import CachedObjects, ObjectExists, ObjectNotFound, ObjectStore
+from compactlib.objects import CachedObjects, ObjectExists, ObjectInfo, ObjectNotFound, ObjectStore
 from compactlib.staging.errors import DamagedRange, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.plain import PlainFormat
 from compactlib.staging.ranges.rows import RangeFormat, Rows, check_id
 from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId, StoredFile
+from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
 
 RANGES: Final = "ranges/"
 METARANGES: Final = "metaranges/"
@@ -165,13 +167,13 @@ class RangeFiles:
             return False
         return True
 
-    def list(self, folder: str) -> Iterator[StoredFile]:
-        """Yield the files of a folder; skips unrelated files."""
+    def list(self, folder: str) -> Iterator[ObjectInfo]:
+        """Yield the files of a folder, each by its name in the folder; skips unrelated files."""
         start = len(self.prefix) + len(folder)
         for info in self.objects.list(self.prefix + folder):
             name = info.key[start:]
             if (_ID if folder in (RANGES, METARANGES) else _NAME).fullmatch(name):
-                yield StoredFile(name, info.size_bytes, info.modified_at)
+                yield attrs.evolve(info, key=name)
 
     @property
     def path_of_owner(self) -> str:

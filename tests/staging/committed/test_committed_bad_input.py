@@ -178,11 +178,11 @@ def test_conflicts_name_the_keys_and_publish_nothing() -> None:
     base = written(layer, simple("a=1 b=1 c=1 d=1"))
     source = written(layer, simple("a=2 b=2 c=1 e=2"))
     destination = written(layer, simple("a=3 b=2 c=1 d=4 e=5"))
-    before = {file.id for file in layer.files.list("metaranges/")}
+    before = {file.key for file in layer.files.list("metaranges/")}
     with pytest.raises(MergeConflict) as caught:
         layer.merge(base, source, destination)
     assert caught.value.keys == (b"a", b"d", b"e")
-    assert {file.id for file in layer.files.list("metaranges/")} == before
+    assert {file.key for file in layer.files.list("metaranges/")} == before
     with pytest.raises(InvalidInput):
         layer.merge(base, source, destination, "ours")  # type: ignore[arg-type]
 
