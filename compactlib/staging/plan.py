@@ -73,19 +73,12 @@ class StagingView(Printed):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one row with every number."""
-        record = self.record
-        return [{"repository": self.repository, "branch": self.branch, "sealed_tokens": self.sealed_tokens,
-                 "compacted_metarange_id": record.compacted_metarange_id,
-                 "compaction_started_at": self.compaction_started_at,
-                 **{name: getattr(self, name) for name in _NUMBERS}}]
+        numbers = attrs.asdict(self, filter=lambda field, _: field.name != "record")
+        return [numbers | {"sealed_tokens": self.sealed_tokens, "compaction_started_at": self.compaction_started_at}]
 
     def _summary(self) -> str:
         return (f"{self.repository}/{self.branch}: {self.puts} values and {self.tombstones} tombstones staged, "
                 f"{self.sealed_tokens} sealed tokens, {self.ranges_touched} of {self.ranges} ranges touched")
-
-
-_NUMBERS = ("puts", "tombstones", "longest_run", "staged_bytes", "all_seen", "ranges", "ranges_touched",
-            "bytes_touched", "bytes_available")
 
 
 @attrs.frozen

@@ -33,13 +33,11 @@ class CompactionTrigger:
         repository: name of the repository.
         branch: name of the branch.
         why: the policy's reason.
-        pressure: the counts.
     """
 
     repository: str
     branch: str
     why: str
-    pressure: BranchPressure
 
 
 class _Counts:
@@ -113,8 +111,7 @@ class CompactionSensor(Printed):
                     raise
                 counts.why = None if choice.is_empty else choice.why
             if counts.why is not None:
-                with self._lock:
-                    found.append(CompactionTrigger(repository, branch, counts.why, counts.pressure))
+                found.append(CompactionTrigger(repository, branch, counts.why))
         return tuple(found)
 
     def seed(self, repository: str, branch: str, record: BranchRecord, tombstones: int) -> None:

@@ -53,11 +53,6 @@ class Staged:
     record: Change
     write_id: bytes = bytes(WRITE_ID_BYTES)
 
-    @property
-    def is_tombstone(self) -> bool:
-        """Whether this is a tombstone."""
-        return self.record is None
-
 
 def encode_staged(staged: Staged) -> bytes:
     """Return the stored form of a staged entry."""

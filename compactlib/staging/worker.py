@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable
 from math import inf
 from random import Random
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 import attrs
 
@@ -22,7 +22,6 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.kv import KVStore
 from compactlib.observer import Observer, Observers
-from compactlib.report import Table
 from compactlib.rewrite import Executor
 from compactlib.service import PeriodicService
 from compactlib.staging.compaction.rewrite import OpenStores
@@ -173,13 +172,6 @@ class StagingWorker:
         if self._lent is not None:
             self._lent.cancel()
         self._service.stop(wait_seconds=wait_seconds)
-
-    def status(self) -> Table:
-        """Return a table with a row for each triggered branch and each repository."""
-        rows: list[dict[str, Any]] = [{"repository": each.repository, "branch": each.branch, "why": each.why}
-                                      for each in self.sensor.take() if each.repository in self._repositories]
-        rows += [{"repository": name, "branch": "", "why": ""} for name in self._repositories]
-        return Table.from_dicts(rows, title=f"{len(self._repositories)} repositories, {self.failures} failures")
 
     def __enter__(self) -> Self:
         self.start()

@@ -217,23 +217,17 @@ class RangeCollector:
         live = self._live()
         young = {MetaRangeId(file.key) for folder, file in files if folder == METARANGES and self._is_young(file)}
         needed: set[str] = set()
-        missing: list[MetaRangeNotFound] = []
-        for root in live.needed | young:
+        missing: dict[MetaRangeId, MetaRangeNotFound] = {}
+        for root in live.needed | live.history | young:
             try:
                 needed.update(self._parts_of(root))
             except MetaRangeNotFound as error:
-                missing.append(error)
+                missing[root] = error
         # Another collection may have deleted a metarange that branches needed at the first call and no longer need.
-        again = self._live().needed if missing else frozenset()
-        for lost in missing:
-            if lost.metarange_id in again:
-                raise lost
-        gone = 0
-        for root in live.history - live.needed - young:
-            try:
-                needed.update(self._parts_of(root))
-            except MetaRangeNotFound:
-                gone += 1
+        if missing.keys() & (live.needed | young):
+            for lost in missing.keys() & self._live().needed:
+                raise missing[lost]
+        gone = len((live.history - live.needed - young) & missing.keys())
         return needed, files, gone
 
     def _parts_of(self, metarange_id: MetaRangeId) -> set[str]:
