@@ -18,6 +18,8 @@ counts of its report, and a garbage collection `staging_garbage` with those of `
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 
 from compactlib._store_numbers import notify_compaction
@@ -26,8 +28,10 @@ from compactlib.observer import Observer
 from compactlib.staging.errors import LostRace
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import StagingCompactionReport
-from compactlib.staging.sensor import CompactionSensor
 from compactlib.staging.values import Applied, MetaRangeId
+
+if TYPE_CHECKING:
+    from compactlib.staging.sensor import CompactionSensor
 
 
 class Activity:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -19,8 +20,10 @@ from compactlib.staging.owner import RangeOwner
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import BranchStatus
-from compactlib.staging.sensor import CompactionSensor
 from compactlib.staging.tokens import StagingTokens
+
+if TYPE_CHECKING:
+    from compactlib.staging.sensor import CompactionSensor
 
 
 @attrs.frozen

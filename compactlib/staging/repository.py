@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random, SystemRandom
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import attrs
 
@@ -39,9 +39,11 @@ from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.reclaim import StagingReclaimReport, reclaim
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import RepositoryStatus, RepositorySurvey, StagingCompactionReport
-from compactlib.staging.sensor import CompactionSensor
 from compactlib.staging.verify import audit, verify
 from compactlib.staging.view import CommittedView
+
+if TYPE_CHECKING:
+    from compactlib.staging.sensor import CompactionSensor
 
 _RECLAIM = "reclaim"
 _COMPACTS = "compaction of branch "
