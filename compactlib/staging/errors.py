@@ -150,16 +150,11 @@ class TooManySealed(_OfFields, Busy):
 
 
 class LostRace(_OfFields, Busy):
-    """Another writer changed the branch, and the compaction yielded. Nothing is lost; the next one starts over.
-
-    Attributes:
-        step: `"seal"` or `"swap"`, the lost compare-and-set.
-    """
+    """Another writer changed the branch, and the compaction yielded. Nothing is lost; the next one starts over."""
 
     message = "the compaction of branch {branch!r} yielded: {why}"
     branch: str
     why: str
-    step: str
 
 
 class OutdatedPlan(_OfFields, Stale):

@@ -88,13 +88,10 @@ class StagingChoice:
     Attributes:
         why: the reason, in one sentence; for an empty choice the closed gate, its value, and the setting to change.
         is_empty: whether nothing is to be compacted.
-        again_at: for an empty choice: when the gate opens without more writes, in seconds since the epoch; `None` if
-            it does not. A worker retries then.
     """
 
     why: str
     is_empty: bool = False
-    again_at: float | None = None
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -108,14 +105,12 @@ class StagingPlan(Printed):
         policy: the policy that chose.
         why: the reason, in one sentence; for an empty plan the closed gate, its value, and the setting to change.
         is_empty: whether the compaction would do nothing.
-        again_at: as in `StagingChoice`.
     """
 
     view: StagingView
     policy: PolicyRecord
     why: str
     is_empty: bool
-    again_at: float | None = None
 
     @property
     def bytes_to_copy(self) -> int | None:
@@ -164,8 +159,7 @@ def plan_for(view: StagingView, choice: StagingChoice, policy: PolicyRecord) -> 
     """Return the plan of a view and a choice. Pure. The plan of a clean view is empty."""
     if view.is_clean:
         choice = StagingChoice(CLEAN, is_empty=True)
-    return StagingPlan(view=view, policy=policy, why=choice.why, is_empty=choice.is_empty,
-                       again_at=choice.again_at if choice.is_empty else None)
+    return StagingPlan(view=view, policy=policy, why=choice.why, is_empty=choice.is_empty)
 
 
 CLEAN = "nothing to compact: 0 entries are staged, and 0 tokens are sealed"

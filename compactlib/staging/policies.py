@@ -41,7 +41,7 @@ def window_gate(view: StagingView, now: float, window_seconds: float) -> Staging
     ends = started + window_seconds
     return StagingChoice(f"a compaction of the branch started at {started:.3f}, and the next one may start "
                          f"{window_seconds} seconds later, at {ends:.3f}; wait, or give a policy with a smaller "
-                         f"window_seconds", is_empty=True, again_at=ends)
+                         f"window_seconds", is_empty=True)
 
 
 def _not_negative(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:

@@ -61,8 +61,6 @@ class StagingCompactionReport(Printed):
     Attributes:
         branch: name of the branch.
         why: the reason of an empty report, in one sentence.
-        again_at: for an empty report: when the gate opens without more writes (the window of the last compaction, a
-            store without room), in seconds since the epoch by the repository's clock; `None` if it does not.
         metarange_id: the new compacted metarange; `None` if the result equals HEAD.
         sealed_before: sealed tokens at the start, including the token that the compaction sealed.
         applied: counts of the rewrite, against its base; `None` if nothing was done.
@@ -71,7 +69,6 @@ class StagingCompactionReport(Printed):
 
     branch: str
     why: str = ""
-    again_at: float | None = None
     metarange_id: MetaRangeId | None = None
     sealed_before: int = 0
     applied: Applied | None = None
@@ -90,7 +87,7 @@ class StagingCompactionReport(Printed):
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one row with these numbers and those of the rewrite."""
         if self.applied is None:
-            return [{"branch": self.branch, "why": self.why, "again_at": self.again_at}]
+            return [{"branch": self.branch, "why": self.why}]
         applied = {name: value for name, value in attrs.asdict(self.applied).items() if name != "metarange_id"}
         return [{"branch": self.branch, "metarange_id": self.metarange_id, "sealed_before": self.sealed_before,
                  **applied, "seconds": self.seconds}]

@@ -37,10 +37,9 @@ _LOGGER = logging.getLogger("compactlib.services")
 DEFAULT_RECLAIM_SECONDS: Final = 600.0
 _TURN_SECONDS: Final = 1.0
 _FIRST_DELAY_SECONDS: Final = 1.0
-_SHORTEST_DELAY_SECONDS: Final = 0.1
 _LONGEST_DELAY_SECONDS: Final = 3600.0
-_UNWANTED_SECONDS: Final = 300.0
-"""Delay of a branch after an empty plan without an `again_at`."""
+_UNWANTED_SECONDS: Final = 60.0
+"""Delay of a branch after an empty report: its policy's gate is closed, or there is no room."""
 
 
 _Job: TypeAlias = tuple[str, Literal["survey", "compaction", "reclaim"], str]
@@ -245,10 +244,7 @@ class StagingWorker:
         except BranchNotFound:
             self.sensor.forget(repository.name, branch)
             return 0.0
-        if report.again_at is None:
-            return _UNWANTED_SECONDS if report.is_empty else 0.0
-        wait = report.again_at - repository.context.clock.now()
-        return min(max(wait, _SHORTEST_DELAY_SECONDS), _LONGEST_DELAY_SECONDS)
+        return _UNWANTED_SECONDS if report.is_empty else 0.0
 
     def _failed(self, what: str, error: Exception) -> None:
         self._last_error = error

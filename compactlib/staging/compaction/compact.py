@@ -53,8 +53,6 @@ from compactlib.staging.values import MetaRangeId
 from compactlib.staging.view import BranchView, consistently
 
 _ENTRIES_BETWEEN_CHECKS: Final = 1000
-_NO_ROOM_SECONDS: Final = 60.0
-"""Delay of a retry after the object store had no room."""
 
 
 def view_of(context: StagingContext, branch: str, budget: Budget) -> StagingView:
@@ -104,7 +102,7 @@ class Compactor:
     def run(self, plan: StagingPlan, *, is_given: bool) -> StagingCompactionReport:
         """Seal, rewrite, swap; `is_given` if the plan is the caller's, and may be outdated."""
         if plan.is_empty:
-            return StagingCompactionReport(branch=self.branch, why=plan.why, again_at=plan.again_at)
+            return StagingCompactionReport(branch=self.branch, why=plan.why)
         no_room = self._without_room(plan.view)
         if no_room is not None:
             return no_room
@@ -132,9 +130,8 @@ class Compactor:
             return None
         about = "about" if view.all_seen else "more than"
         return StagingCompactionReport(
-            branch=self.branch, again_at=self.context.clock.now() + _NO_ROOM_SECONDS,
-            why=f"{about} {needed:,} bytes of ranges would be written, with room for {available:,}; make room, "
-                f"or have reclaim() collect ranges that are not needed")
+            branch=self.branch, why=f"{about} {needed:,} bytes of ranges would be written, with room for "
+                                    f"{available:,}; make room, or have reclaim() collect ranges that are not needed")
 
     def _seal(self, view: StagingView, *, is_given: bool) -> BranchRecord:
         """Step 1, if the branch has the layers of the view. Returns the record after the seal."""
@@ -158,7 +155,7 @@ class Compactor:
             return sealed
         if is_given:
             raise OutdatedPlan(branch=self.branch, detail=f"{', '.join(changed)} changed since")
-        raise self._lost("another writer changed the branch before its token was sealed", step="seal")
+        raise self._lost("another writer changed the branch before its token was sealed")
 
     def _rewrite(self, sealed: BranchRecord) -> StagingCompactionReport:
         """Step 2. Returns the report of the result, after reading it back."""
@@ -215,5 +212,5 @@ class Compactor:
         if not self.context.branches.update(self.branch, change, operation="compact", idempotent=True).is_written:
             raise self._lost("a commit, reset, move of HEAD or other compaction changed the branch")
 
-    def _lost(self, why: str, *, step: str = "swap") -> LostRace:
-        return LostRace(why=why, branch=self.branch, step=step)
+    def _lost(self, why: str) -> LostRace:
+        return LostRace(why=why, branch=self.branch)
