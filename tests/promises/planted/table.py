@@ -513,6 +513,24 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/staging/test_staging_leftovers.py",),
         "Entries of tokens that a commit has replaced stay for ever."),
     Mistake(
+        "staging-reset-of-a-prefix-forgets-the-rest", "compactlib/staging/head.py",
+        "        yield from MergedTokens(tokens, sealed, end)\n",
+        "        pass\n",
+        ("tests/promises/staging/test_staging_scenarios.py",),
+        "A reset of a prefix drops the staged records of other keys."),
+    Mistake(
+        "staging-rewrite-not-read-back", "compactlib/staging/head.py",
+        "    context.committed.check(applied.metarange_id, base)\n",
+        "",
+        ("tests/promises/test_promise_staging_outputs.py",),
+        "A commit drops the tokens of records that its damaged file no longer has."),
+    Mistake(
+        "staging-doom-mark-of-nothing", "compactlib/staging/ranges/collect.py",
+        '"\\n".join(sorted(doomed)).encode("ascii")',
+        'b""',
+        ("tests/staging/committed/test_committed_collect.py",),
+        "A writer takes a file again that a collection deletes at that moment."),
+    Mistake(
         "staging-late-write-unmarked", "compactlib/staging/branch.py",
         "                self._context.tokens.mark_late(self._name, before.staging_token)\n",
         "                pass\n",
