@@ -391,7 +391,10 @@ class Branch:
         return report
 
     def reset_prefix(self, prefix: bytes) -> ResetReport:
-        """Restore all keys with a prefix to their state in HEAD, in one step; `b""` is `reset`."""
+        """Restore all keys with a prefix to their state in HEAD, in one step; `b""` is `reset`.
+
+        Costs a rewrite of what is staged, like a compaction.
+        """
         return head.reset_prefix(self._context, self._name, prefix)
 
     # --- about the branch

@@ -516,7 +516,8 @@ MISTAKES: Sequence[Mistake] = (
         "staging-reset-of-a-prefix-forgets-the-rest", "compactlib/staging/head.py",
         "        yield from MergedTokens(tokens, sealed, end)\n",
         "        pass\n",
-        ("tests/promises/staging/test_staging_scenarios.py",),
+        ("tests/promises/staging/test_vectors_compaction.py::"
+         "test_reset_of_a_prefix_keeps_the_staged_records_of_other_keys",),
         "A reset of a prefix drops the staged records of other keys."),
     Mistake(
         "staging-rewrite-not-read-back", "compactlib/staging/head.py",

@@ -170,6 +170,20 @@ def test_what_a_compaction_needs_is_live_and_what_it_superseded_is_not() -> None
     assert values(branch) == {b"b": b"2", b"c": b"3", b"d": b"4"}
 
 
+def test_reset_of_a_prefix_keeps_the_staged_records_of_other_keys() -> None:
+    world = World()
+    branch = world.branch({"a": "1", "p/a": "1", "z": "1"}, staged={"a": "2", "p/a": "2", "p/b": "2", "z": "2"})
+    world.seal(branch)
+    branch.delete(b"p/a")
+    report = branch.reset_prefix(b"p/")
+    assert (report.records_restored, report.tombstones) == (1, 1)
+    assert values(branch) == {b"a": b"2", b"p/a": b"1", b"z": b"2"}
+    assert [each.key for each in branch.differences()] == [b"a", b"z"]
+    assert branch.reset_prefix(b"p/").is_empty
+    branch.commit("without the prefix")
+    assert values(branch) == {b"a": b"2", b"p/a": b"1", b"z": b"2"}
+
+
 # ------------------------------------------------------------------------------------------------------- C23: G3
 
 
