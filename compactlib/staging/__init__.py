@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from compactlib.staging.commits import Commit as Commit
     from compactlib.staging.compaction.merge_in_parts import MergeInParts as MergeInParts
     from compactlib.staging.compaction.rewrite import StoresForWorkers as StoresForWorkers
+    from compactlib.staging.context import StagingOptions as StagingOptions
     from compactlib.staging.errors import (
         BranchNotFound as BranchNotFound,
         DirtyBranch as DirtyBranch,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
         RecordNotFound as RecordNotFound,
     )
     from compactlib.staging.names import CommitId as CommitId, repository_in as repository_in
-    from compactlib.staging.options import StagingOptions as StagingOptions
     from compactlib.staging.plan import (
         StagingChoice as StagingChoice,
         StagingPlan as StagingPlan,
@@ -89,7 +89,7 @@ else:
         "compactlib.staging.names": "CommitId repository_in",
         "compactlib.staging.values": "Record",
         "compactlib.staging.branch": "Branch",
-        "compactlib.staging.options": "StagingOptions",
+        "compactlib.staging.context": "StagingOptions",
         "compactlib.staging.commits": "Commit",
         "compactlib.staging.repository": "Repository",
         "compactlib.staging.results": "CommitReport StagingCompactionReport",

@@ -17,7 +17,7 @@ from compactlib.lru import Lru
 from compactlib.staging.errors import CommitNotFound
 from compactlib.staging.names import COMMITS, CommitId, commit_key, is_commit_id
 from compactlib.staging.ranges.merge import CrossedBase, MergeBase
-from compactlib.staging.stored import StoredForm, damaged
+from compactlib.staging.record import StoredForm, damaged
 from compactlib.staging.values import MetaRangeId
 
 _CACHED: Final = 1000

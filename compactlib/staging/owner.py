@@ -31,7 +31,7 @@ from compactlib.staging.errors import RangesNotOwned
 from compactlib.staging.names import IDENTITY
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.ranges.files import METARANGES, RANGES
-from compactlib.staging.stored import StoredForm
+from compactlib.staging.record import StoredForm
 
 
 @attrs.frozen(kw_only=True)

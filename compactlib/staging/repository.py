@@ -27,10 +27,9 @@ from compactlib.staging.branch import Branch
 from compactlib.staging.commits import Commit, copied
 from compactlib.staging.compaction.compact import Compactor, view_of
 from compactlib.staging.compaction.rewrite import OpenStores
-from compactlib.staging.context import StagingContext
+from compactlib.staging.context import StagingContext, StagingOptions
 from compactlib.staging.errors import BeingCollected, BranchNotFound, MetaRangeNotFound, PreconditionFailed
 from compactlib.staging.names import CommitId, branch_key, repository_in
-from compactlib.staging.options import StagingOptions
 from compactlib.staging.plan import StagingChoice, StagingPlan, StagingView, plan_for
 from compactlib.staging.policies import AlwaysPolicy, StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges

@@ -28,7 +28,7 @@ from compactlib.kv import KVStore, Put
 from compactlib.kv.batches import change_many, get_many
 from compactlib.kv.scan import Entries
 from compactlib.staging.names import DROPPED, StagingToken, token_partition
-from compactlib.staging.stored import StoredForm
+from compactlib.staging.record import StoredForm
 from compactlib.staging.values import Change, Record
 
 if TYPE_CHECKING:

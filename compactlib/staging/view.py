@@ -24,13 +24,14 @@ from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNotFound, TooManyTries
 from compactlib.staging.listing import DiffPage, ListPage, ListRequest, page_of, upper_bound
 from compactlib.staging.names import CommitId
-from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.tokens import MergedTokens
 from compactlib.staging.values import Difference, MetaRangeId, RangeFile, Record, check_key
 
 T = TypeVar("T")
 
+MAX_BATCH_KEYS: Final = 1000
+"""The most keys of a `delete_many`, `put_many` or `get_many`."""
 _MAX_CELLS: Final = 10_000
 """Entries read in one request; bounds how many sealed tokens are read together."""
 

@@ -12,7 +12,7 @@ import pickle
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -25,7 +25,7 @@ from compactlib.executors import LocalExecutor
 from compactlib.objects import ObjectRef, ObjectStore, read_checked
 from compactlib.observer import Observer
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.staging.compaction.rewrite import CompactTokens, OpenStores
+from compactlib.staging.compaction.rewrite import CompactTokens
 from compactlib.staging.ranges.apply import Apply, batches_of
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.ranges.files import INCOMING, RangeFiles
@@ -33,7 +33,6 @@ from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import ChangeBatch, RangeFormat
 from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.ranges.writer import ClosedRange, RangeWriter
-from compactlib.staging.tokens import StagingTokens
 from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry
 
 _MOST_SAMPLES: Final = 10_000
@@ -77,7 +76,7 @@ class MergeInParts:
         for task in tasks:
             if not isinstance(task, CompactTokens):
                 raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; this runs CompactTokens only")
-            listed.append(attrs.evolve(task, stores=_InParts(task.stores, self)))
+            listed.append(attrs.evolve(task, apply=self.apply))
         return LocalExecutor().run(listed, budget=budget, observer=observer)
 
     def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
@@ -122,19 +121,6 @@ class MergeInParts:
         counts["ranges_reused"] = min(applied.ranges_reused, counts["ranges_reused"])
         return Applied(metarange_id=applied.metarange_id, ranges_written=applied.ranges_written,
                        bytes_written=applied.bytes_written, **counts)
-
-
-@attrs.frozen
-class _InParts:
-    """Opens the stores of a task, with a committed layer that applies changes in parts."""
-
-    stores: OpenStores
-    committed: Any
-
-    @contextmanager
-    def __call__(self) -> Iterator[tuple[StagingTokens, Any]]:
-        with self.stores() as (tokens, _):
-            yield tokens, self.committed
 
 
 @attrs.frozen
