@@ -248,30 +248,17 @@ def commit_metarange(context: StagingContext, branch: str, metarange_id: MetaRan
 
 def hard_reset(context: StagingContext, branch: str, ref: str, *, discard: bool) -> CommitReport:
     """Move HEAD to an existing commit; see `Branch.hard_reset`."""
-    def next_head(_: CommitId | None) -> tuple[CommitId | None, Applied | None]:
-        return context.resolve_present(ref), None
-
-    if not discard:
-        return _move(context, branch, next_head, operation="hard_reset")
-    made: _Reports = {}
-
-    def change(record: BranchRecord) -> BranchRecord | None:
-        target, _ = next_head(record.commit_id)
-        if target == record.commit_id and _is_clear(context, record):
-            return None
-        _note(context, made, record, target, None)
-        return record.emptied(context.tokens.draw(), target)
-
-    # A move that drops uncommitted changes is not empty, also if HEAD is unchanged.
-    return _moved(context.branches.update(branch, change, operation="hard_reset"), made, discards=True)
+    return _move(context, branch, lambda _: (context.resolve_present(ref), None), operation="hard_reset",
+                 discard=discard)
 
 
 _Reports: TypeAlias = dict[tuple[CommitId | None, CommitId | None], CommitReport]
 """The report of each move that was tried, by the old and the new HEAD."""
 
 
-def _move(context: StagingContext, branch: str, next_head: NextHead, *, operation: str) -> CommitReport:
-    """Move the HEAD of a branch that has no uncommitted changes."""
+def _move(context: StagingContext, branch: str, next_head: NextHead, *, operation: str, discard: bool = False,
+          ) -> CommitReport:
+    """Move the HEAD of a branch that has no uncommitted changes, or drop them."""
     made: _Reports = {}
 
     def prepare(record: BranchRecord) -> BranchRecord | None:
@@ -281,15 +268,18 @@ def _move(context: StagingContext, branch: str, next_head: NextHead, *, operatio
         return record.sealed_with(context.tokens.draw())
 
     def switch(record: BranchRecord) -> BranchRecord | None:
-        _require_clean(context, branch, record, include_staging=False)
+        if not discard:
+            _require_clean(context, branch, record, include_staging=False)
         target, applied = next_head(record.commit_id)
-        if target == record.commit_id and record.is_bare:
+        if target == record.commit_id and (_is_clear(context, record) if discard else record.is_bare):
             return None
         _note(context, made, record, target, applied)
-        return record.emptied(record.staging_token, target)
+        return record.emptied(context.tokens.draw() if discard else record.staging_token, target)
 
-    context.branches.update(branch, prepare, operation=operation, idempotent=True)
-    return _moved(context.branches.update(branch, switch, operation=operation), made)
+    if not discard:
+        context.branches.update(branch, prepare, operation=operation, idempotent=True)
+    # A move that drops uncommitted changes is not empty, also if HEAD is unchanged.
+    return _moved(context.branches.update(branch, switch, operation=operation), made, discards=discard)
 
 
 def _note(context: StagingContext, made: _Reports, record: BranchRecord, target: CommitId | None,
