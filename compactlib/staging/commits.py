@@ -98,11 +98,7 @@ class CommitStore:
 
     def add(self, metarange_id: MetaRangeId, parents: tuple[CommitId, ...], *, message: str,
             metadata: Mapping[str, str] | None, created_at: float) -> CommitId:
-        """Store a commit on top of its parents. Reads the parents; one write.
-
-        Raises:
-            InvalidInput: message or metadata are not text.
-        """
+        """Store a commit on top of its parents. Reads the parents; one write."""
         commit = Commit(
             metarange_id=metarange_id, parents=parents, message=message, metadata=dict(metadata or {}),
             generation=1 + max((self.get(parent).generation for parent in parents), default=0),

@@ -119,12 +119,9 @@ class RangeOwner:
         self._register = ObjectRegister(self._files.objects, self._files.path_of_owner, clock=clock, rng=rng)
 
     def require(self) -> None:
-        """Check that this repository may collect the ranges. Takes ownership of an unused prefix.
+        """Raise `RangesNotOwned` if this repository may not collect the ranges. Takes ownership of an unused prefix.
 
         Two requests to each store, and a few more the first time.
-
-        Raises:
-            RangesNotOwned: it may not collect them.
         """
         seen = self._read()
         if (seen.version is None and seen.place is not None and (seen.identity is None or seen.identity.ranges is None)
@@ -146,11 +143,7 @@ class RangeOwner:
         self.refused = ""
 
     def adopt(self) -> None:
-        """Make this repository the owner, whoever owned the ranges before.
-
-        Raises:
-            Stale: another repository adopted them concurrently.
-        """
+        """Make this repository the owner, whoever owned the ranges before; `Stale` if another one adopts them too."""
         seen = self._read()
         if not seen.is_ours:
             try:

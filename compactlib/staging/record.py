@@ -40,21 +40,12 @@ class StoredForm(Generic[T]):
         self._codec: JsonCodec[T] = JsonCodec(kind)
 
     def encode(self, value: T) -> bytes:
-        """Return the stored form of a value. O(size).
-
-        Raises:
-            InvalidInput: a field does not fit its type.
-        """
+        """Return the stored form of a value. O(size)."""
         body = json.dumps(self._codec.to_plain(value), separators=(",", ":"), sort_keys=True).encode("ascii")
         return self._frame.encode(len(body), body=body)
 
     def decode(self, data: bytes, place: str) -> T:
-        """Return the value of a stored form; `place` names its cell in errors. O(size).
-
-        Raises:
-            CorruptData: the bytes are not those of such a form.
-            Unsupported: another release wrote them.
-        """
+        """Return the value of a stored form; `place` names its cell in errors. O(size)."""
         size, body = self._frame.decode(data, place)
         if size != len(body):
             raise CorruptData(path=place, offset=12, expected=f"{len(body)} bytes", found=f"{size} bytes")

@@ -202,11 +202,7 @@ class Collected(Printed):
 
 
 def check_key(key: bytes) -> None:
-    """Validate the key of a record: 1 to `MAX_KEY_BYTES` bytes, any bytes.
-
-    Raises:
-        InvalidInput: the key is empty, too long, or not `bytes`.
-    """
+    """Validate the key of a record: 1 to `MAX_KEY_BYTES` bytes, any bytes."""
     if not isinstance(key, bytes):
         raise InvalidInput(f"a key is bytes, found {type(key).__name__}")
     if not 1 <= len(key) <= MAX_KEY_BYTES:

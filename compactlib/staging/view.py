@@ -181,10 +181,6 @@ def consistently(context: StagingContext, branch: str, read: Callable[[BranchVie
         branch: the branch's name.
         read: reads through a view. Its errors pass through, except that of a file that the branch no longer names.
         holds: whether a result is valid without re-reading the record.
-
-    Raises:
-        BranchNotFound: there is no such branch.
-        TooManyTries: the layers were replaced during every try.
     """
     record = context.branches.read(branch)
     for _ in context.branches.tries():
@@ -205,11 +201,7 @@ def consistently(context: StagingContext, branch: str, read: Callable[[BranchVie
 
 
 def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Return the distinct keys of one call.
-
-    Raises:
-        InvalidInput: there are more than `MAX_BATCH_KEYS`, or one is empty, too long, or not bytes.
-    """
+    """Return the distinct keys of one call. Checks each, and their number."""
     given = tuple(keys)
     if len(given) > MAX_BATCH_KEYS:
         raise InvalidInput(f"{len(given)} keys were given; the limit of a call is {MAX_BATCH_KEYS}; split them")

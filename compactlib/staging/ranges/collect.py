@@ -52,7 +52,6 @@ from compactlib.errors import InvalidInput
 from compactlib.objects import ObjectExists, ObjectInfo, ObjectNotFound
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
 from compactlib.staging.ranges.files import DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
-from compactlib.staging.ranges.rows import check_id
 from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
 
@@ -72,12 +71,9 @@ _Files: TypeAlias = list[tuple[str, ObjectInfo]]
 
 
 def confirm(files: RangeFiles, written: Iterable[str]) -> None:
-    """Check that no collection deletes these files, after all of them were written or marked as reused.
+    """Raise `BeingCollected` if a collection deletes one of these files, or has deleted it.
 
-    One listing, and one request for each file.
-
-    Raises:
-        BeingCollected: a collection deletes one of them, or has deleted it.
+    Called after all of them were written or marked as reused. One listing, and one request for each file.
     """
     doomed = _doomed(files)
     for path in written:
@@ -91,17 +87,11 @@ def claim(files: RangeFiles, metarange_id: MetaRangeId) -> None:
 
     One mark covers both: a collection that finds it spares the ranges too. A collection dooms and deletes metaranges
     first. So if the metarange is neither doomed nor missing, its ranges are neither.
-
-    Raises:
-        MetaRangeNotFound: its file is missing.
-        BeingCollected: a collection deletes it, or has deleted it.
-        InvalidInput: this is no id.
     """
-    check_id(metarange_id)
+    path = files.path_of_metarange(metarange_id)
     files.mark_reuse(metarange_id)
     if metarange_id in _doomed(files):
         raise BeingCollected(id=metarange_id)
-    path = files.path_of_metarange(metarange_id)
     if not files.is_there(path):
         raise MetaRangeNotFound(metarange_id=metarange_id, path=path)
 

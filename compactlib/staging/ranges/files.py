@@ -22,7 +22,7 @@ from compactlib.objects import CachedObjects, ObjectExists, ObjectInfo, ObjectNo
 from compactlib.staging.errors import DamagedRange, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.plain import PlainFormat
-from compactlib.staging.ranges.rows import RangeFormat, Rows, check_id
+from compactlib.staging.ranges.rows import RangeFormat, Rows
 from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
 
@@ -116,7 +116,6 @@ class RangeFiles:
         held = self.cache.get(metarange_id)
         if isinstance(held, MetaRange):
             return held
-        check_id(metarange_id)
         path = self.path_of_metarange(metarange_id)
         try:
             data = self.objects.get(path)
@@ -185,5 +184,7 @@ class RangeFiles:
         return f"{self.prefix}{RANGES}{range_id}"
 
     def path_of_metarange(self, metarange_id: MetaRangeId) -> str:
-        """Return the key of a metarange's file."""
+        """Return the key of a metarange's file; `InvalidInput` if this is no id."""
+        if not _ID.fullmatch(metarange_id):
+            raise InvalidInput(f"{metarange_id!r} is no id of 40 hexadecimal digits")
         return f"{self.prefix}{METARANGES}{metarange_id}"

@@ -198,18 +198,3 @@ def content_hash(count: int, columns: Iterable[tuple[Any, Iterable[Any]]]) -> Ra
         for piece in pieces:
             digest.update(piece)
     return RangeId(digest.hexdigest())
-
-
-def check_id(text: str) -> bytes:
-    """Return the 20 bytes of an id.
-
-    Raises:
-        InvalidInput: this is no id.
-    """
-    try:
-        value = bytes.fromhex(text)
-    except (ValueError, TypeError):
-        value = b""
-    if len(value) != DIGEST_BYTES or value.hex() != text:
-        raise InvalidInput(f"{text!r} is no id of {2 * DIGEST_BYTES} hexadecimal digits")
-    return value
