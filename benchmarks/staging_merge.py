@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -56,15 +55,13 @@ class Bench:
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
         self.count = count
-        self.pool = ThreadPoolExecutor(2)
         self.base = self.layer().apply(None, base_records(count)).metarange_id
         self.kept = {entry.range_id for entry in self.layer().ranges_of(self.base)}
         self.paths = [str(folder / "objects" / "ranges" / entry.range_id)
                       for entry in self.layer().ranges_of(self.base)]
 
     def layer(self) -> CommittedRanges:
-        return CommittedRanges(LocalObjects(self.folder / "objects"), range_format=ParquetFormat(), cache_bytes=0,
-                               background=self.pool)
+        return CommittedRanges(LocalObjects(self.folder / "objects"), range_format=ParquetFormat(), cache_bytes=0)
 
     def ours(self, changes: Changes, rows: int | None = None) -> float:
         layer = self.layer()
@@ -73,8 +70,8 @@ class Bench:
         seconds = time.perf_counter() - began
         assert rows is None or sum(entry.count for entry in layer.ranges_of(applied.metarange_id)) == rows
         for file in layer.files.list("ranges/"):
-            if file.id not in self.kept:
-                os.unlink(self.folder / "objects" / "ranges" / file.id)
+            if file.key not in self.kept:
+                os.unlink(self.folder / "objects" / "ranges" / file.key)
         os.unlink(self.folder / "objects" / "metaranges" / applied.metarange_id)
         return seconds
 
@@ -158,5 +155,4 @@ def merge_figures(folder: Path, quick: bool) -> list[Figure]:
     figures.append(Figure(figure="staging_merge_ranges_read", unit="ranges", values=(float(applied.ranges_read),),
                           reference=f"ranges with changes, of {total}", reference_values=(float(touched),),
                           goal="<= 1 more"))
-    bench.pool.shutdown()
     return figures

@@ -17,8 +17,8 @@ A `Repository` has the calls of every store of the library: view, plan, compact,
 ((b'b',), (b'a', b'b'))
 >>> print(repository.plan(branch=main).why)
 1 tombstones, at most 1 in a row, and 0 sealed tokens would go; 1 of 1 ranges would be rewritten
->>> print(repository.compact(branch=main).sealed_after)
-0
+>>> print(repository.compact(branch=main).sealed_before)
+1
 >>> repository.reclaim().left[0]
 '2 dropped tokens wait until they are older than grace_seconds=3600.0'
 >>> [(one.kind, one.key) for one in main.differences()]
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from compactlib.staging.commits import Commit as Commit
     from compactlib.staging.compaction.merge_in_parts import MergeInParts as MergeInParts
     from compactlib.staging.compaction.rewrite import StoresForWorkers as StoresForWorkers
+    from compactlib.staging.context import StagingOptions as StagingOptions
     from compactlib.staging.errors import (
         BranchNotFound as BranchNotFound,
         DirtyBranch as DirtyBranch,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
         RecordNotFound as RecordNotFound,
     )
     from compactlib.staging.names import CommitId as CommitId, repository_in as repository_in
-    from compactlib.staging.options import StagingOptions as StagingOptions
     from compactlib.staging.plan import (
         StagingChoice as StagingChoice,
         StagingPlan as StagingPlan,
@@ -89,7 +89,7 @@ else:
         "compactlib.staging.names": "CommitId repository_in",
         "compactlib.staging.values": "Record",
         "compactlib.staging.branch": "Branch",
-        "compactlib.staging.options": "StagingOptions",
+        "compactlib.staging.context": "StagingOptions",
         "compactlib.staging.commits": "Commit",
         "compactlib.staging.repository": "Repository",
         "compactlib.staging.results": "CommitReport StagingCompactionReport",

@@ -5,23 +5,22 @@
 |---|---|---|
 | `staging_commits` | `repository`, `outcome` | commits: `committed`, `no_changes`, `already_committed`, `error` |
 | `staging_commit_seconds` | `repository`, `outcome` | time they took |
-| `staging_ranges_read`, `_reused`, `_written` | `repository` | ranges that compactions touched |
 | `staging_tombstones_written`, `staging_tombstones_listed` | `repository` | tombstones |
 | `staging_write_retries` | `repository`, `operation` | writes retried because a branch changed under them |
 | `staging_tokens_cleaned`, `staging_entries_cleaned` | `repository` | cleanup |
-| `staging_ranges_collected`, `staging_metaranges_collected` | `repository` | garbage |
 
 Compactions, seconds and bytes have the names of every store: `compactlib._store_numbers`.
 
 Levels are events with a `value`, emitted on each change: `staging_sealed_tokens` (of a branch; `None` when it is
-deleted) and `staging_cleanup_backlog` (dropped tokens that wait). Each garbage collection emits `staging_garbage`, with
-the numbers of `live` files, of unneeded files that are still `young`, and of missing metaranges of the history
-(`gone`).
+deleted) and `staging_cleanup_backlog` (dropped tokens that wait). A compaction emits `staging_compaction` with the
+counts of its report, and a garbage collection `staging_garbage` with those of `Collected`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import attrs
 
 from compactlib._store_numbers import notify_compaction
 from compactlib.errors import CompactlibError
@@ -29,6 +28,7 @@ from compactlib.observer import Observer
 from compactlib.staging.errors import LostRace
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import StagingCompactionReport
+from compactlib.staging.values import Applied, MetaRangeId
 
 if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor
@@ -40,7 +40,7 @@ class Activity:
     Args:
         repository: its name, the label.
         observer: receives the events.
-        sensor: counts the pressure on branches.
+        sensor: counts the pressure on branches; `None` without a worker.
     """
 
     def __init__(self, repository: str, observer: Observer, sensor: CompactionSensor | None) -> None:
@@ -97,26 +97,19 @@ class Activity:
     def compacted(self, observer: Observer, branch: str, ended: StagingCompactionReport | CompactlibError,
                   seconds: float, policy: str) -> str:
         """Note the end of a compaction, and return its outcome. A collection counts the freed bytes later."""
-        read = copied = 0
-        fields: dict[str, object] = {"repository": self._repository, "branch": branch, "seconds": seconds}
-        if isinstance(ended, LostRace):
-            name, outcome, reason = "lost_race", "skipped", "busy"
+        applied, fields = Applied(metarange_id=MetaRangeId("")), dict[str, object]()
+        if isinstance(ended, CompactlibError):
             fields["reason"] = str(ended)
-        elif isinstance(ended, CompactlibError):
-            name, outcome, reason = "error", "failed", type(ended).__name__
-            fields["error"] = str(ended)
+            name, outcome, reason = (("lost_race", "skipped", "busy") if isinstance(ended, LostRace)
+                                     else ("error", "failed", type(ended).__name__))
         elif ended.applied is None:
-            name, outcome, reason = "skipped", "skipped", "nothing"
             fields["reason"] = ended.why
+            name, outcome, reason = "skipped", "skipped", "nothing"
         else:
-            name, outcome, reason = "compacted", "done", policy
-            applied = ended.applied
-            read, copied = applied.bytes_read, applied.bytes_written
-            for counter, value in (("read", applied.ranges_read), ("reused", applied.ranges_reused),
-                                   ("written", applied.ranges_written)):
-                observer.event(f"staging_ranges_{counter}", add=value, repository=self._repository)
-            fields |= {"sealed_before": ended.sealed_before, "sealed_after": ended.sealed_after,
-                       "added": applied.added, "changed": applied.changed, "removed": applied.removed}
-        notify_compaction(observer, "staging", self._repository, outcome, reason, seconds, read=read, copied=copied)
-        observer.event("staging_compaction", **fields, outcome=name)
+            name, outcome, reason, applied = "compacted", "done", policy, ended.applied
+            fields = {"sealed_before": ended.sealed_before, **attrs.asdict(applied)}
+        notify_compaction(observer, "staging", self._repository, outcome, reason, seconds, read=applied.bytes_read,
+                          copied=applied.bytes_written)
+        observer.event("staging_compaction", repository=self._repository, branch=branch, seconds=seconds, outcome=name,
+                       **fields)
         return name

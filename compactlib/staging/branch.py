@@ -1,22 +1,101 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Branch`: reads, writes, commits and resets of one branch."""
+"""`Branch`: reads, writes, commits and resets of one branch.
+
+A write to the staging token is acknowledged only if the token is still the staging token afterwards. A commit or a
+compaction seals the token before it reads it. So a write whose token is still in place was made before any seal, and is
+in the result of the next seal. Any other write may have been too late, and is repeated in the new token.
+
+A delete of a key that no layer holds writes nothing. "No layer" must hold for the whole branch at one moment, so the
+delete counts only if the record is unchanged afterwards. A tombstone in a sealed token counts as held: this same delete
+may have written it after a commit had read the token. A reset of a key is a put of its state in HEAD, under the same
+rules.
+
+A conditional write is one `transact`: if the branch record and the cell in the staging token are unchanged, it writes
+the entry. So of several writers one wins. An entry has the id of its write, so that a call whose `transact` got no
+answer recognizes its own entry.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
+import attrs
+
+from compactlib._arguments import own_bytes
 from compactlib.budget import Budget
+from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.kv import OutcomeUnknown, PredicateFailed, SlowDown
+from compactlib.kv.cell import Attempt, Fate, Found, Swap, resolve_unknown
 from compactlib.kv.store import Exists
-from compactlib.staging import head, writes
+from compactlib.staging import head
 from compactlib.staging.commits import Commit, copied
 from compactlib.staging.context import StagingContext
-from compactlib.staging.errors import RecordNotFound
+from compactlib.staging.errors import (
+    BranchNotFound,
+    MetaRangeNotFound,
+    PreconditionFailed,
+    RangeNotFound,
+    RecordNotFound,
+    TooManyTries,
+)
 from compactlib.staging.listing import DiffPage, Listed, ListPage, ListRequest
-from compactlib.staging.names import CommitId, branch_key
+from compactlib.staging.names import CommitId, branch_key, token_partition
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import BranchStatus, CommitReport, ResetReport
-from compactlib.staging.values import Difference, MergeStrategy, MetaRangeId, Record, check_key
+from compactlib.staging.tokens import Staged, decode_staged, encode_staged, place_of
+from compactlib.staging.values import (
+    MAX_PART_BYTES,
+    Difference,
+    MergeStrategy,
+    MetaRangeId,
+    Record,
+    are_same,
+    check_key,
+)
 from compactlib.staging.view import BranchView, CommittedView, checked_keys, consistently
+
+Decide: TypeAlias = Callable[[Record | None], Staged | None]
+"""Returns the entry to write for the record of a key, or `None` to write nothing. May be called several times."""
+
+
+@attrs.frozen
+class _Batch:
+    """Entries for a staging token.
+
+    Attributes:
+        entries: by key.
+        condition: the part of the record that must be unchanged afterwards.
+        fresh: number of tombstones that the token did not have.
+        result: of the call.
+    """
+
+    entries: Mapping[bytes, Staged]
+    condition: Callable[[BranchRecord], object]
+    fresh: int = 0
+    result: Any = None
+
+
+def _token(record: BranchRecord) -> object:
+    return record.staging_token
+
+
+def _token_and_head(record: BranchRecord) -> object:
+    return record.staging_token, record.commit_id
+
+
+def _all_of_it(record: BranchRecord) -> object:
+    return record
+
+
+def _record_of(data: bytes) -> Record:
+    """Return the record of data; copies a buffer."""
+    held = own_bytes(data)
+    if len(held) > MAX_PART_BYTES:
+        raise InvalidInput(f"a record of {len(held)} bytes was given; the limit is {MAX_PART_BYTES}; split it, or "
+                           f"store the data elsewhere and a reference to it here")
+    return Record.of(held)
 
 
 class Branch:
@@ -74,7 +153,7 @@ class Branch:
         more where the store reads fewer keys in one request.
 
         Raises:
-            TooManyKeys: more than 1000 were given.
+            InvalidInput: more than 1000 were given.
         """
         wanted = checked_keys(keys)
         found = consistently(self._context, self._name, lambda view: view.find_many(wanted))
@@ -152,7 +231,7 @@ class Branch:
             TooManyTries: the staging token was replaced during every try; the value may be visible (G4).
             OutcomeUnknown: the store did not answer; the value may be visible now or later.
         """
-        writes.put_many(self._context, self._name, {key: data})
+        self.put_many({key: data})
 
     def put_many(self, items: Mapping[bytes, bytes]) -> None:
         """Write up to 1000 records and acknowledge them together. They do not become visible in one step.
@@ -160,10 +239,12 @@ class Branch:
         Costs three requests; more where the store writes fewer keys in one request.
 
         Raises:
-            TooManyKeys: more were given; nothing was written.
+            InvalidInput: more were given; nothing was written.
             OutcomeUnknown: the store failed; some may be written. Repeat the call.
         """
-        writes.put_many(self._context, self._name, items)
+        checked_keys(items)
+        batch = _Batch({key: Staged(_record_of(data)) for key, data in items.items()}, _token)
+        self._write_until_held("put", lambda _: batch)
 
     def put_if(self, key: bytes, data: bytes, expected: Record | Exists | None) -> None:
         """Write a record if the key has the expected state: a record (by identity), `EXISTS`, or `None` (no record).
@@ -172,7 +253,8 @@ class Branch:
             PreconditionFailed: the key has another state; nothing was written.
             OutcomeUnknown: the store did not answer, and the outcome can no longer be read.
         """
-        writes.put_if(self._context, self._name, key, data, expected)
+        staged = Staged(_record_of(data))
+        self._write_conditionally(key, self._expecting(key, expected, staged), "put_if")
 
     def update(self, key: bytes, change: Callable[[Record | None], bytes | None]) -> None:
         """Replace a key's data by a function of its record, atomically against `update`, `put_if` and `delete_if`.
@@ -182,24 +264,38 @@ class Branch:
             change: returns the new data for the record or `None`; returns `None` to write nothing. May be called
                 several times.
         """
-        writes.update(self._context, self._name, key, change)
+        def decide(record: Record | None) -> Staged | None:
+            data = change(record)
+            return None if data is None else Staged(_record_of(data))
+
+        self._write_conditionally(key, decide, "update")
 
     def delete(self, key: bytes) -> None:
         """Delete a key. A key that does not exist is no error; a key that no layer holds writes nothing."""
-        writes.delete_many(self._context, self._name, (key,))
+        self.delete_many((key,))
 
     def delete_many(self, keys: Iterable[bytes]) -> None:
         """Delete up to 1000 keys and acknowledge them together. Costs two or three requests more than `put_many`.
 
         Raises:
-            TooManyKeys: more were given; nothing was deleted.
+            InvalidInput: more were given; nothing was deleted.
             OutcomeUnknown: as for `put_many`.
         """
-        writes.delete_many(self._context, self._name, keys)
+        wanted = checked_keys(keys)
+
+        def make(record: BranchRecord) -> _Batch:
+            places = BranchView.of(self._context, self._name, record).find_many(wanted)
+            hidden = [key for key, place in places.items() if place.layer is not None]
+            known = sum(place.in_staging_token and place.record is None for place in places.values())
+            return _Batch(dict.fromkeys(hidden, Staged(None)), _token if len(hidden) == len(wanted) else _all_of_it,
+                          len(hidden) - known)
+
+        self._write_until_held("delete", make)
 
     def delete_if(self, key: bytes, expected: Record | Exists) -> None:
         """Delete a key if it has the expected state; errors as for `put_if`."""
-        writes.delete_if(self._context, self._name, key, expected)
+        record = self._write_conditionally(key, self._expecting(key, expected, Staged(None)), "delete_if")
+        self._context.activity.wrote_tombstones(self._name, record, 1)
 
     # --- commits and HEAD
 
@@ -280,10 +376,25 @@ class Branch:
 
     def reset_key(self, key: bytes) -> ResetReport:
         """Restore one key to its state in HEAD."""
-        return writes.reset_key(self._context, self._name, key)
+        check_key(key)
+
+        def make(record: BranchRecord) -> _Batch:
+            view, committed = BranchView.of(self._context, self._name, record), self._context.committed
+            place, before = view.find_staged((key,))[key], committed.get(view.head, key)
+            if place.layer is None and (view.base == view.head or committed.get(view.base, key) == before):
+                return _Batch({}, _all_of_it, result=ResetReport(why="the key is as in HEAD"))
+            is_fresh = before is None and not (place.in_staging_token and place.record is None)
+            return _Batch({key: Staged(before)}, _token_and_head, int(is_fresh),
+                          ResetReport(records_restored=int(before is not None), tombstones=int(before is None)))
+
+        report: ResetReport = self._write_until_held("reset_key", make)
+        return report
 
     def reset_prefix(self, prefix: bytes) -> ResetReport:
-        """Restore all keys with a prefix to their state in HEAD, in one step; `b""` is `reset`."""
+        """Restore all keys with a prefix to their state in HEAD, in one step; `b""` is `reset`.
+
+        Costs a rewrite of what is staged, like a compaction.
+        """
         return head.reset_prefix(self._context, self._name, prefix)
 
     # --- about the branch
@@ -300,6 +411,124 @@ class Branch:
         """Yield HEAD and its ancestors, children before parents."""
         history = self._context.commits.history(self.record().commit_id)
         return ((commit_id, copied(commit)) for commit_id, commit in history)
+
+    # --- writes to tokens
+
+    def _write_until_held(self, operation: str, make: Callable[[BranchRecord], _Batch]) -> Any:
+        """Write a batch until its condition holds afterwards, with waits between the tries. Return its result.
+
+        Args:
+            operation: for errors and events.
+            make: returns the batch for the branch's record as read last.
+        """
+        context, was_taken = self._context, False
+        refused: CompactlibError | None = None
+        record = self.record()
+        try:
+            for number in context.branches.tries():
+                if number > 1:
+                    context.activity.retried(operation)
+                    record = self.record()
+                refused = None
+                try:
+                    batch = make(record)
+                    if batch.entries:
+                        context.tokens.set_many(record.staging_token, batch.entries)
+                except (MetaRangeNotFound, RangeNotFound) as error:
+                    if self.record().extends(record):
+                        raise
+                    refused = error
+                    continue
+                except (SlowDown, OutcomeUnknown) as error:
+                    if not isinstance(error, SlowDown) and not isinstance(error.__cause__, SlowDown):
+                        raise
+                    was_taken = was_taken or isinstance(error, OutcomeUnknown)  # a part
+                    refused = error
+                    continue
+                was_taken = was_taken or bool(batch.entries)
+                now = self._seen_after_write(operation, record) if batch.entries else self.record()
+                context.activity.read(self._name, now)
+                if batch.condition(now) == batch.condition(record):
+                    if batch.fresh:
+                        context.activity.wrote_tombstones(self._name, now, batch.fresh)
+                    return batch.result
+            raise refused or TooManyTries(operation=operation, branch=self._name, tries=context.options.retries.tries)
+        except (OutcomeUnknown, TooManyTries, BranchNotFound):
+            raise
+        except CompactlibError as error:
+            if was_taken:
+                raise self._unknown(operation, f"a token took the write and was replaced, and the next try raised "
+                                               f"{error}") from error
+            raise
+
+    def _seen_after_write(self, operation: str, before: BranchRecord) -> BranchRecord:
+        """Return the present record after a write to its token; re-read until the store answers."""
+        def read() -> BranchRecord | None:
+            try:
+                return self.record()
+            except BranchNotFound:
+                return None
+
+        now = resolve_unknown(read, self._unknown(
+            operation, "a token took the write, and whether the branch still names the token cannot be read"),
+            clock=self._context.clock, rng=self._context.rng)
+        if now is None or before.staging_token not in now.tokens:
+            # The cleanup may have emptied the token before this write.
+            with contextlib.suppress(CompactlibError):
+                self._context.tokens.mark_late(self._name, before.staging_token)
+        if now is None:
+            raise BranchNotFound(branch=self._name)
+        return now
+
+    def _unknown(self, operation: str, detail: str) -> OutcomeUnknown:
+        return OutcomeUnknown(operation=operation, path=f"branch {self._name!r}", detail=detail)
+
+    def _expecting(self, key: bytes, expected: Record | Exists | None, staged: Staged) -> Decide:
+        def decide(record: Record | None) -> Staged:
+            if not (record is not None if isinstance(expected, Exists) else are_same(record, expected)):
+                raise PreconditionFailed(branch=self._name, key=key)
+            return staged
+
+        return decide
+
+    def _write_conditionally(self, key: bytes, decide: Decide, operation: str) -> BranchRecord:
+        """Write the entry that `decide` returns, in one step. Return the branch's record before."""
+        check_key(key)
+        for number in self._context.branches.tries():
+            if number > 1:
+                self._context.activity.retried(operation)
+            with contextlib.suppress(PredicateFailed):  # the branch has another staging token
+                return self._try_conditionally(key, decide, operation)
+        raise TooManyTries(operation=operation, branch=self._name, tries=self._context.options.retries.tries)
+
+    def _try_conditionally(self, key: bytes, decide: Decide, operation: str) -> BranchRecord:
+        context, branches = self._context, self._context.branches
+        token, write_id = self.record().staging_token, context.tokens.draw_write_id()
+        home, cell = branches.cell(self._name), (token_partition(token), key)
+        place = place_of(token, key)
+
+        def swapped(record: BranchRecord, cells: Found) -> Swap[BranchRecord]:
+            if record.staging_token != token:
+                raise PredicateFailed(partition=token_partition(record.staging_token), key=key)
+            if cell in cells:
+                found = decode_staged(cells[cell].value, place).record
+            else:
+                found = BranchView.of(context, self._name, record).find_many((key,), first_layer=1)[key].record
+            staged = decide(found)
+            return Swap(record, {} if staged is None else {
+                cell: encode_staged(attrs.evolve(staged, write_id=write_id))})
+
+        def judge(attempt: Attempt[BranchRecord], cells: Found) -> Fate:
+            now = cells.get(cell)
+            if now is not None and decode_staged(now.value, place).write_id == write_id:
+                return Fate.HAPPENED
+            if home not in cells or now != attempt.found.get(cell):
+                return Fate.UNKNOWN
+            # The branch record has changed, so the write cannot take effect later. If the record does not name the
+            # token, the cleanup may have emptied the token, and the cell proves nothing.
+            return Fate.LOST if token in branches.record_in(cells, self._name).tokens else Fate.UNKNOWN
+
+        return branches.swap(self._name, swapped, operation=operation, also_read=[cell], judge=judge)
 
     def __repr__(self) -> str:
         return f"Branch({self._name!r} of {self._context.repository!r})"

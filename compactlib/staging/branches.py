@@ -10,18 +10,16 @@ record is unchanged afterwards.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 import attrs
 
 from compactlib.clock import Clock
 from compactlib.errors import Busy, StorageError
-from compactlib.kv import Condition, Delete, KVStore, PredicateFailed, Put, Retries, SlowDown
+from compactlib.kv import KVStore, PredicateFailed, Retries, SlowDown
 from compactlib.kv.batches import get_many
 from compactlib.kv.cell import Found, Judge, Swap, swap
-from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import Address
 from compactlib.staging.activity import Activity
 from compactlib.staging.errors import BeingCollected, BranchExists, BranchNotFound, TooManyTries
@@ -32,7 +30,6 @@ from compactlib.staging.tokens import StagingTokens
 T = TypeVar("T")
 
 _MAX_DECODED: Final = 1000
-_BATCH: Final = 1000
 
 
 @attrs.frozen
@@ -56,8 +53,6 @@ class BranchUpdate:
 Change = Callable[[BranchRecord], BranchRecord | None]
 """Returns the next record, or `None` to write nothing. May be called several times; its exceptions end the update.
 It need not count the version."""
-Also = Callable[[BranchRecord], Iterable[Condition | Put | Delete]]
-"""Returns further writes and conditions of the same step, for the next record."""
 
 
 class BranchStore:
@@ -105,25 +100,22 @@ class BranchStore:
         self._swap([cell], decide, f"create of branch {branch!r}")
         self._activity.wrote(branch, None, record)
 
-    def update(self, branch: str, change: Change, *, operation: str = "update", idempotent: bool = True,
-               also: Also | None = None) -> BranchUpdate:
+    def update(self, branch: str, change: Change, *, operation: str, idempotent: bool = False) -> BranchUpdate:
         """Change the record of a branch by compare-and-set, and mark the dropped tokens in the same step.
 
         Args:
             branch: the branch's name.
             change: returns the next record.
             operation: for errors.
-            idempotent: whether `change` may be applied twice, or recognizes its own result (a token, a commit). Then
-                it is retried if the outcome of an unanswered write cannot be read.
-            also: returns further writes of the same step; `PredicateFailed` is raised if a condition fails.
+            idempotent: whether `change` may be applied twice. Then it is retried if the outcome of an unanswered write
+                cannot be read.
         """
         def decide(before: BranchRecord, _: Found) -> Swap[BranchUpdate]:
             record = change(before)
-            if record is None or record == before:
+            if record is None:
                 return Swap(BranchUpdate(before, before))
-            after = _next(record, before)
-            return self._replaced(branch, before, after, BranchUpdate(before, after),
-                                  () if also is None else also(after))
+            after = attrs.evolve(record, version=before.version + 1)
+            return self._replaced(branch, before, after, BranchUpdate(before, after))
 
         done = self.swap(branch, decide, operation=operation, may_repeat=idempotent)
         if done.is_written:
@@ -138,7 +130,7 @@ class BranchStore:
         """
         def decide(before: BranchRecord, _: Found) -> Swap[None]:
             expected(before)
-            return self._replaced(branch, before, None, None, ())
+            return self._replaced(branch, before, None, None)
 
         self.swap(branch, decide, operation="delete")
         self._activity.deleted(branch)
@@ -170,42 +162,28 @@ class BranchStore:
                 raise
             raise TooManyTries(operation=operation, branch=branch, tries=self._retries.tries) from error
 
-    def fence(self, listed: Iterable[tuple[str, BranchRecord]]) -> Iterator[BranchRecord]:
-        """Invalidate updates in flight: rewrite each record, so that compare-and-sets begun earlier fail.
+    def fence(self, branch: str, listed: BranchRecord) -> BranchRecord | None:
+        """Invalidate updates in flight: rewrite a record, so that compare-and-sets begun earlier fail. Two requests.
 
-        One write for many records, or one each if the store refuses or a record changes at that moment. A branch that
-        another writer changed or deleted since the listing needs no write. Yields the present records, without those
-        of deleted branches.
+        A record that another writer changed since the listing needs no write. Returns the present record; `None` of a
+        deleted branch.
         """
-        waiting = iter(listed)
-        while part := list(islice(waiting, min(_BATCH, max(1, self._store.limits.max_transact // 2)))):
-            try:
-                yield from self._fence(part)
-            except (Busy, TooLarge):
-                if len(part) == 1:
-                    raise
-                yield from chain.from_iterable(self._fence([each]) for each in part)
-
-    def _fence(self, listed: Sequence[tuple[str, BranchRecord]]) -> list[BranchRecord]:
-        def decide(cells: Found) -> Swap[list[BranchRecord]]:
-            present = {branch: self.record_in(cells, branch) for branch, _ in listed if self.cell(branch) in cells}
-            fenced = {branch: _next(record, record) for branch, record in listed if present.get(branch) == record}
-            return Swap(list((present | fenced).values()),
-                        {self.cell(branch): encode_branch_record(record) for branch, record in fenced.items()})
-
-        return self._swap([self.cell(branch) for branch, _ in listed], decide, "fence", may_repeat=True)
+        try:
+            return self.update(branch, lambda record: record if record == listed else None, operation="fence",
+                               idempotent=True).after
+        except BranchNotFound:
+            return None
 
     def _swap(self, cells: Sequence[Address], decide: Callable[[Found], Swap[T]], operation: str, *,
               may_repeat: bool = False, judge: Judge[T] | None = None) -> T:
         return swap(self._store, cells, decide, operation=operation, may_repeat=may_repeat, judge=judge,
                     retries=self._retries, clock=self._clock, rng=self._random)
 
-    def _replaced(self, branch: str, before: BranchRecord, after: BranchRecord | None, result: T,
-                  also: Iterable[Condition | Put | Delete]) -> Swap[T]:
+    def _replaced(self, branch: str, before: BranchRecord, after: BranchRecord | None, result: T) -> Swap[T]:
         kept = set[str]() if after is None else set(after.tokens)
         dropped = [token for token in before.tokens if token not in kept]
         return Swap.of(result, self.cell(branch), None if after is None else encode_branch_record(after),
-                       (*also, *([self._tokens.mark(branch, dropped)] if dropped else ())))
+                       [self._tokens.mark(branch, dropped)] if dropped else ())
 
     def _require_unchanged(self, branch: str, record: BranchRecord) -> None:
         if self.read(branch) != record:
@@ -234,14 +212,9 @@ class BranchStore:
     def _place(self, key: bytes) -> str:
         return f"key {key!r} of partition {self._partition!r}"
 
-    def list(self, prefix: str = "") -> Iterator[tuple[str, BranchRecord]]:
+    def list(self) -> Iterator[tuple[str, BranchRecord]]:
         """Yield every branch and its record at that moment, in order of the names' bytes."""
-        # A prefix that is not valid Unicode matches no name.
-        with self._store.scan(self._partition, prefix=BRANCHES + prefix.encode("utf-8", "surrogatepass")) as entries:
+        with self._store.scan(self._partition, prefix=BRANCHES) as entries:
             for entry in entries:
                 yield (entry.key[len(BRANCHES):].decode("utf-8", "replace"),
                        decode_branch_record(entry.value, self._place(entry.key)))
-
-
-def _next(record: BranchRecord, before: BranchRecord) -> BranchRecord:
-    return attrs.evolve(record, version=before.version + 1)

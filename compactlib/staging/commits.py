@@ -17,20 +17,16 @@ from compactlib.lru import Lru
 from compactlib.staging.errors import CommitNotFound
 from compactlib.staging.names import COMMITS, CommitId, commit_key, is_commit_id
 from compactlib.staging.ranges.merge import CrossedBase, MergeBase
-from compactlib.staging.stored import StoredForm, damaged
+from compactlib.staging.record import StoredForm, damaged
 from compactlib.staging.values import MetaRangeId
 
 _CACHED: Final = 1000
 """Commits in the cache; they are immutable."""
 
 
-def _to_milliseconds(seconds: float) -> float:
-    return round(seconds * 1000) / 1000
-
-
 @attrs.frozen(kw_only=True)
 class Commit:
-    """A commit.
+    """A commit. The fields are those of its stored form.
 
     Attributes:
         metarange_id: its records.
@@ -38,17 +34,17 @@ class Commit:
         generation: 1 for a first commit, else 1 + the highest of its parents.
         message: of the author.
         metadata: texts of the author.
-        created_at: seconds since the epoch, to the millisecond, by the author's clock.
+        created_at_ms: milliseconds since the epoch, by the author's clock.
         nonce: 16 hexadecimal digits drawn at random, so that two commits never have the same id.
     """
 
     metarange_id: MetaRangeId
-    parents: tuple[CommitId, ...] = ()
-    generation: int = 1
-    message: str = ""
-    metadata: Mapping[str, str] = attrs.field(factory=dict)
-    created_at: float = attrs.field(default=0.0, converter=_to_milliseconds)
-    nonce: str = ""
+    parents: tuple[CommitId, ...]
+    generation: int
+    message: str
+    metadata: Mapping[str, str]
+    created_at_ms: int
+    nonce: str
 
     @property
     def commit_id(self) -> CommitId:
@@ -61,40 +57,17 @@ def copied(commit: Commit) -> Commit:
     return attrs.evolve(commit, metadata=dict(commit.metadata))
 
 
-@attrs.frozen(kw_only=True)
-class _Stored:
-    metarange_id: MetaRangeId
-    parents: tuple[CommitId, ...]
-    generation: int
-    message: str
-    metadata: Mapping[str, str]
-    created_at_ms: int
-    nonce: str
-
-
-_FORM: Final = StoredForm(b"CLCOMMIT", _Stored)
+_FORM: Final = StoredForm(b"CLCOMMIT", Commit)
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """Return the stored form of a commit: equal commits have equal bytes.
-
-    Raises:
-        InvalidInput: message or metadata are not text.
-    """
-    fields = attrs.asdict(commit, recurse=False)
-    created_at = fields.pop("created_at")
-    return _FORM.encode(_Stored(**fields, created_at_ms=round(created_at * 1000)))
+    """Return the stored form of a commit; `InvalidInput` if message or metadata are not text."""
+    return _FORM.encode(commit)
 
 
 def decode_commit(data: bytes, place: str) -> Commit:
-    """Return the commit of a stored form.
-
-    Raises:
-        CorruptData: the bytes are not those of a commit.
-        Unsupported: another release wrote them.
-    """
-    fields = attrs.asdict(_FORM.decode(data, place), recurse=False)
-    commit = Commit(created_at=fields.pop("created_at_ms") / 1000, **fields)
+    """Return the commit of a stored form; `CorruptData` also for an impossible generation or parent."""
+    commit = _FORM.decode(data, place)
     if commit.generation < 1 or not all(map(is_commit_id, commit.parents)):
         raise damaged(place, "a generation of at least 1, and parents that are commit ids", commit)
     return commit
@@ -125,14 +98,11 @@ class CommitStore:
 
     def add(self, metarange_id: MetaRangeId, parents: tuple[CommitId, ...], *, message: str,
             metadata: Mapping[str, str] | None, created_at: float) -> CommitId:
-        """Store a commit on top of its parents. Reads the parents; one write.
-
-        Raises:
-            InvalidInput: message or metadata are not text.
-        """
+        """Store a commit on top of its parents. Reads the parents; one write."""
         commit = Commit(
             metarange_id=metarange_id, parents=parents, message=message, metadata=dict(metadata or {}),
-            generation=1 + max((self.get(parent).generation for parent in parents), default=0), created_at=created_at,
+            generation=1 + max((self.get(parent).generation for parent in parents), default=0),
+            created_at_ms=round(created_at * 1000),
             nonce=f"{self._random.getrandbits(64):016x}")
         data = encode_commit(commit)
         commit_id = CommitId(hashlib.sha256(data).hexdigest())
@@ -185,30 +155,12 @@ class CommitStore:
 
     def reachable(self, heads: Collection[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
         """Yield commits and all their ancestors, unordered. One scan; memory for all commits."""
-        if not heads:
-            return
-        with self._store.scan(self._partition, prefix=COMMITS) as entries:
-            stored = {entry.key: entry.value for entry in entries}
-
-        def get(commit_id: CommitId) -> Commit:
-            key = commit_key(commit_id)
-            if key not in stored:
-                return self.get(commit_id)  # stored after the scan
-            return self._cache.get(commit_id) or self.checked(commit_id, stored.pop(key), key)
-
-        yield from walk(heads, get)
+        stored = dict(self.list()) if heads else {}
+        yield from walk(heads, lambda commit_id: stored.get(commit_id) or self.get(commit_id))  # or stored afterwards
 
     def is_ancestor(self, ancestor: CommitId, commit_id: CommitId | None) -> bool:
-        """Return whether `ancestor` is `commit_id` or its ancestor. Reads the commits between their generations."""
-        if commit_id is None:
-            return False
-        lowest = self.get(ancestor).generation
-        for current, commit in self.history(commit_id):
-            if current == ancestor:
-                return True
-            if commit.generation < lowest:
-                return False
-        return False
+        """Return whether `ancestor` is `commit_id` or its ancestor. Reads the commits down to it."""
+        return commit_id is not None and self.merge_bases([ancestor], [commit_id]) == [ancestor]
 
     def merge_bases(self, ones: Collection[CommitId], others: Collection[CommitId]) -> Sequence[CommitId]:
         """Return the newest common ancestors of two sets of commits: no other common ancestor descends from them.

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StagingContext`: the stores and tools of the operations on a repository's branches."""
+"""`StagingOptions`: the settings of a repository. `StagingContext`: the stores and tools of its operations."""
 
 from __future__ import annotations
 
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
 import attrs
 
+from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import Clock
-from compactlib.kv import KVStore
+from compactlib.kv import KVStore, Retries
 from compactlib.observer import Observer
 from compactlib.staging.activity import Activity
 from compactlib.staging.branches import BranchStore
 from compactlib.staging.commits import CommitStore
 from compactlib.staging.names import CommitId, is_commit_id, repository_partition
-from compactlib.staging.options import StagingOptions
 from compactlib.staging.owner import RangeOwner
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.record import BranchRecord
@@ -25,6 +26,32 @@ from compactlib.staging.tokens import StagingTokens
 if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor
 
+_RETRIES = Retries(10, first_seconds=0.005, longest_seconds=5.0)
+
+@attrs.frozen(kw_only=True)
+class StagingOptions:
+    """Settings of a `Repository`.
+
+    Attributes:
+        retries: number and waits of the tries of a put or delete whose staging token was replaced, of a read whose
+            layers were replaced, and of a change of a branch record.
+        max_scanned: staged and committed entries that a page of a listing or diff reads before it ends early.
+        grace_seconds: age of a dropped token before `reclaim` removes its entries; must exceed the longest read, which
+            would have to start over.
+        owns_ranges: whether this repository alone uses the ranges (of the object store, or of the prefix): only then
+            `reclaim` collects unneeded ranges.
+        range_grace_seconds: age of a range before it may be collected; must exceed the longest commit, compaction and
+            scan.
+
+    Raises:
+        InvalidInput: a number is out of its range.
+    """
+
+    retries: Retries = _RETRIES
+    max_scanned: int = attrs.field(default=100_000, validator=is_whole(1))
+    grace_seconds: float = attrs.field(default=3600.0, validator=is_seconds(most=inf))
+    owns_ranges: bool = False
+    range_grace_seconds: float = attrs.field(default=86_400.0, validator=is_seconds(most=inf))
 
 @attrs.frozen
 class StagingContext:

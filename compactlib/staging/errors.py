@@ -7,16 +7,7 @@ from typing import ClassVar, dataclass_transform
 
 import attrs
 
-from compactlib.errors import (
-    Busy,
-    CompactlibError,
-    Conflict,
-    CorruptData,
-    InvalidInput,
-    NotFound,
-    Stale,
-    Unsupported,
-)
+from compactlib.errors import Busy, CompactlibError, Conflict, CorruptData, NotFound, Stale
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -34,25 +25,6 @@ class _OfFields(CompactlibError):
 
 
 # ------------------------------------------------------------------------------------------- the committed layer
-
-
-class UnsortedKeys(_OfFields, InvalidInput):
-    """Keys do not ascend strictly: `found` is not above `previous`. Sort them and drop duplicates.
-
-    Nothing was published.
-    """
-
-    message = "key {found!r} follows {previous!r}; keys must ascend strictly; sort them and drop duplicates"
-    previous: bytes
-    found: bytes
-
-
-class NilValue(_OfFields, InvalidInput):
-    """A record to store has no identity or data as `bytes`."""
-
-    message = "key {key!r} comes with {found} where a record with an identity was expected"
-    key: bytes
-    found: str
 
 
 class RangeNotFound(_OfFields, NotFound):
@@ -75,15 +47,6 @@ class MetaRangeNotFound(_OfFields, NotFound):
 
 class DamagedRange(CorruptData):
     """The content of a range or metarange file does not match its id. Restore the file from a copy."""
-
-
-class NewerFormat(_OfFields, Unsupported):
-    """A newer release wrote a range or metarange file: its `version` is above `newest`, which this release reads."""
-
-    message = "{path}: file format version {version}; this release reads {newest}: upgrade"
-    path: str
-    version: int
-    newest: int
 
 
 class MergeConflict(_OfFields, Conflict):
@@ -186,25 +149,12 @@ class TooManySealed(_OfFields, Busy):
     sealed: int
 
 
-class TooManyKeys(_OfFields, InvalidInput):
-    """The call has too many keys. Split them; nothing was written."""
-
-    message = "{count} keys were given; the limit of a call is {limit}; split them"
-    count: int
-    limit: int
-
-
 class LostRace(_OfFields, Busy):
-    """Another writer changed the branch, and the compaction yielded. Nothing is lost; the next one starts over.
-
-    Attributes:
-        step: `"seal"` or `"swap"`, the lost compare-and-set.
-    """
+    """Another writer changed the branch, and the compaction yielded. Nothing is lost; the next one starts over."""
 
     message = "the compaction of branch {branch!r} yielded: {why}"
     branch: str
     why: str
-    step: str
 
 
 class OutdatedPlan(_OfFields, Stale):

@@ -112,9 +112,6 @@ class ListRequest:
         after: begin after this key, or after all keys with this common prefix.
         limit: number of entries, 1 to `MAX_LIST_LIMIT`.
         max_scanned: number of entries to read at most.
-
-    Raises:
-        InvalidInput: `limit` is out of its range.
     """
 
     prefix: bytes = b""

@@ -34,11 +34,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def repository_partition(repository: str) -> bytes:
-    """Return the partition of a repository's branches, commits and drop marks.
-
-    Raises:
-        InvalidInput: the name is not 1 to 100 letters, digits, `.`, `_` and `-`, the first a letter or digit.
-    """
+    """Return the partition of a repository's branches, commits and drop marks. Checks the name."""
     if not _REPOSITORY.fullmatch(repository):
         raise InvalidInput(f"the repository name {repository!r} is not 1 to {MAX_REPOSITORY_CHARS} letters, digits, "
                            f"'.', '_' and '-', the first a letter or digit; choose another")
@@ -53,12 +49,7 @@ def repository_in(partition: bytes) -> str | None:
 
 
 def branch_key(branch: str) -> bytes:
-    """Return the key of a branch's record.
-
-    Raises:
-        InvalidInput: the name is empty, longer than 255 bytes of UTF-8, has control characters or lone surrogates, or
-            has the form of a commit id.
-    """
+    """Return the key of a branch's record. Checks the name."""
     try:
         encoded = branch.encode("utf-8")
     except UnicodeEncodeError:

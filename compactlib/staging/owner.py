@@ -18,23 +18,20 @@ from __future__ import annotations
 
 import contextlib
 import random
-from typing import Final
 
 import attrs
 
 from compactlib.clock import Clock
 from compactlib.errors import Stale
-from compactlib.kv import KeyNotFound, KVStore, PredicateFailed
-from compactlib.kv.store import Predicate
+from compactlib.kv import KVStore
+from compactlib.kv.batches import get_many
+from compactlib.kv.cell import Found, Swap, swap
 from compactlib.objects.register import ObjectRegister, Version
 from compactlib.staging.errors import RangesNotOwned
 from compactlib.staging.names import IDENTITY
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.ranges.files import METARANGES, RANGES
-from compactlib.staging.stored import StoredForm
-
-_TRIES: Final = 5
-"""Tries of an adoption against other processes of the same repository."""
+from compactlib.staging.record import StoredForm
 
 
 @attrs.frozen(kw_only=True)
@@ -67,8 +64,8 @@ class Owner:
     since_ms: int
 
 
-IDENTITIES: Final = StoredForm(b"CLREPOST", Identity)
-OWNERS: Final = StoredForm(b"CLOWNER\0", Owner)
+IDENTITIES = StoredForm(b"CLREPOST", Identity)
+OWNERS = StoredForm(b"CLOWNER\0", Owner)
 
 
 @attrs.frozen
@@ -76,7 +73,6 @@ class _Seen:
     """The entries in the two stores; `place` is the catalogue's present place."""
 
     identity: Identity | None
-    predicate: Predicate | None
     version: Version | None
     owner: Owner | None
     place: str | None
@@ -115,26 +111,24 @@ class RangeOwner:
                  rng: random.Random, clock: Clock) -> None:
         self.refused: str = ""
         self._store = store
-        self._partition = partition
+        self._cell = partition, IDENTITY
         self._repository = repository
         self._files = committed.files
         self._rng = rng
         self._clock = clock
+        self._register = ObjectRegister(self._files.objects, self._files.path_of_owner, clock=clock, rng=rng)
 
     def require(self) -> None:
-        """Check that this repository may collect the ranges. Takes ownership of an unused prefix.
+        """Raise `RangesNotOwned` if this repository may not collect the ranges. Takes ownership of an unused prefix.
 
         Two requests to each store, and a few more the first time.
-
-        Raises:
-            RangesNotOwned: it may not collect them.
         """
         seen = self._read()
         if (seen.version is None and seen.place is not None and (seen.identity is None or seen.identity.ranges is None)
                 and not any(True for folder in (RANGES, METARANGES) for _ in self._files.list(folder))):
             # If another process is faster, the next read shows its entry.
-            with contextlib.suppress(Stale, PredicateFailed):
-                self._take(None)
+            with contextlib.suppress(Stale):
+                self._take(seen)
             seen = self._read()
         why, owner, identity = seen.objection, seen.owner, seen.identity
         if why is not None:
@@ -145,69 +139,59 @@ class RangeOwner:
             self.refused = str(refusal)
             raise refusal
         if identity is not None and identity.ranges is None:
-            # The process that took them was interrupted before it wrote the catalogue, or is about to.
-            try:
-                self._join(seen)
-            except PredicateFailed:
-                self.require()
+            self._join()  # the process that took them was interrupted in between, or is about to
         self.refused = ""
 
     def adopt(self) -> None:
-        """Make this repository the owner, whoever owned the ranges before.
-
-        Raises:
-            Stale: another repository adopted them concurrently.
-        """
-        with contextlib.suppress(RangesNotOwned):
-            self.require()
-            return
-        for _ in range(_TRIES):
-            with contextlib.suppress(Stale, PredicateFailed):
-                seen = self._read()
-                if seen.is_ours:
-                    self._join(seen)
-                else:
-                    self._take(seen.version)
-                self.refused = ""
-                return
-            # Another process was faster, perhaps of the same repository.
-            if not self._read().is_ours:
-                break
-        raise Stale("another repository adopted these ranges at the same moment; decide which one owns them, and call "
-                    "adopt_ranges() there")
-
-    def _take(self, before: Version | None) -> None:
-        """Write the owner's entry over the version read before; then note in the catalogue that it owns the ranges."""
-        if self._read().identity is None:
-            # The identity precedes the owner's entry. Another process of the same repository may be faster.
-            mine = Identity(id=f"{self._rng.getrandbits(128):032x}", ranges=None)
-            with contextlib.suppress(PredicateFailed):
-                self._store.set_if(self._partition, IDENTITY, IDENTITIES.encode(mine), None)
+        """Make this repository the owner, whoever owned the ranges before; `Stale` if another one adopts them too."""
         seen = self._read()
-        if seen.identity is None:
-            raise Stale("the identity of the repository was deleted right after its write; retry")
-        owner = Owner(id=seen.identity.id, repository=self._repository, place=seen.place,
-                      since_ms=round(self._clock.now() * 1000))
-        self._join(attrs.evolve(seen, version=self._register().replace(OWNERS.encode(owner), before)))
+        if not seen.is_ours:
+            try:
+                self._take(seen)
+            except Stale:
+                # Another process was faster, perhaps of the same repository.
+                if not self._read().is_ours:
+                    raise Stale("another repository adopted these ranges at the same moment; decide which one owns "
+                                "them, and call adopt_ranges() there") from None
+        self._join()
+        self.refused = ""
 
-    def _join(self, seen: _Seen) -> None:
-        """Note in the catalogue which ranges it owns."""
-        if seen.identity is not None and seen.version is not None:
-            joined = attrs.evolve(seen.identity, ranges=seen.version.id.hex())
-            self._store.set_if(self._partition, IDENTITY, IDENTITIES.encode(joined), seen.predicate)
+    def _take(self, seen: _Seen) -> None:
+        """Write the owner's entry over the version that was read, after the identity in the catalogue."""
+        def identified(cells: Found) -> Swap[Identity]:
+            found = self._identity(cells)
+            if found is not None:
+                return Swap(found)
+            made = Identity(id=f"{self._rng.getrandbits(128):032x}", ranges=None)
+            return Swap(made, {self._cell: IDENTITIES.encode(made)})
+
+        identity = swap(self._store, [self._cell], identified, operation="naming of the repository", may_repeat=True,
+                        clock=self._clock, rng=self._rng)
+        self._register.replace(OWNERS.encode(Owner(
+            id=identity.id, repository=self._repository, place=seen.place, since_ms=round(self._clock.now() * 1000))),
+            seen.version)
+
+    def _join(self) -> None:
+        """Note in the catalogue which ranges it owns: those of the newest owner's entry."""
+        def joined(cells: Found) -> Swap[None]:
+            identity, version = self._identity(cells), self._register.read()
+            if identity is None or version is None or identity.ranges == version.id.hex():
+                return Swap(None)
+            return Swap(None, {self._cell: IDENTITIES.encode(attrs.evolve(identity, ranges=version.id.hex()))})
+
+        swap(self._store, [self._cell], joined, operation="adoption of ranges", may_repeat=True, clock=self._clock,
+             rng=self._rng)
 
     def _read(self) -> _Seen:
-        identity, predicate, place = None, None, self._store.place()
-        with contextlib.suppress(KeyNotFound):
-            found = self._store.get(self._partition, IDENTITY)
-            identity = IDENTITIES.decode(found.value, f"key {IDENTITY!r} of partition {self._partition!r}")
-            predicate = found.predicate
-        version = self._register().read()
+        place, identity = self._store.place(), self._identity(get_many(self._store, [self._cell]))
+        version = self._register.read()
         owner = None if version is None else OWNERS.decode(version.value, self._files.path_of_owner)
-        return _Seen(identity, predicate, version, owner, place)
+        return _Seen(identity, version, owner, place)
 
-    def _register(self) -> ObjectRegister:
-        return ObjectRegister(self._files.objects, self._files.path_of_owner, clock=self._clock, rng=self._rng)
+    def _identity(self, cells: Found) -> Identity | None:
+        partition, key = self._cell
+        return None if self._cell not in cells else IDENTITIES.decode(
+            cells[self._cell].value, f"key {key!r} of partition {partition!r}")
 
 
 def _shown(repository: str, id_: str, place: str | None) -> str:

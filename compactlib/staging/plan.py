@@ -29,7 +29,7 @@ class StagingView(Printed):
         record: the branch's record.
         puts: keys whose newest staged entry is a value.
         tombstones: keys whose newest staged entry is a tombstone.
-        longest_run: the most tombstones in a row, in order of the keys, without a live key between them.
+        longest_run: the most tombstones in a row among the staged entries, in order of the keys.
         staged_bytes: logical size of the values.
         all_seen: whether all staged entries were read; if not, the four numbers above count the first entries only.
         ranges: ranges of the base.
@@ -73,19 +73,12 @@ class StagingView(Printed):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one row with every number."""
-        record = self.record
-        return [{"repository": self.repository, "branch": self.branch, "sealed_tokens": self.sealed_tokens,
-                 "compacted_metarange_id": record.compacted_metarange_id,
-                 "compaction_started_at": self.compaction_started_at,
-                 **{name: getattr(self, name) for name in _NUMBERS}}]
+        numbers = attrs.asdict(self, filter=lambda field, _: field.name != "record")
+        return [numbers | {"sealed_tokens": self.sealed_tokens, "compaction_started_at": self.compaction_started_at}]
 
     def _summary(self) -> str:
         return (f"{self.repository}/{self.branch}: {self.puts} values and {self.tombstones} tombstones staged, "
                 f"{self.sealed_tokens} sealed tokens, {self.ranges_touched} of {self.ranges} ranges touched")
-
-
-_NUMBERS = ("puts", "tombstones", "longest_run", "staged_bytes", "all_seen", "ranges", "ranges_touched",
-            "bytes_touched", "bytes_available")
 
 
 @attrs.frozen
@@ -95,13 +88,10 @@ class StagingChoice:
     Attributes:
         why: the reason, in one sentence; for an empty choice the closed gate, its value, and the setting to change.
         is_empty: whether nothing is to be compacted.
-        again_at: for an empty choice: when the gate opens without more writes, in seconds since the epoch; `None` if
-            it does not. A worker retries then.
     """
 
     why: str
     is_empty: bool = False
-    again_at: float | None = None
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -115,14 +105,12 @@ class StagingPlan(Printed):
         policy: the policy that chose.
         why: the reason, in one sentence; for an empty plan the closed gate, its value, and the setting to change.
         is_empty: whether the compaction would do nothing.
-        again_at: as in `StagingChoice`.
     """
 
     view: StagingView
     policy: PolicyRecord
     why: str
     is_empty: bool
-    again_at: float | None = None
 
     @property
     def bytes_to_copy(self) -> int | None:
@@ -171,8 +159,7 @@ def plan_for(view: StagingView, choice: StagingChoice, policy: PolicyRecord) -> 
     """Return the plan of a view and a choice. Pure. The plan of a clean view is empty."""
     if view.is_clean:
         choice = StagingChoice(CLEAN, is_empty=True)
-    return StagingPlan(view=view, policy=policy, why=choice.why, is_empty=choice.is_empty,
-                       again_at=choice.again_at if choice.is_empty else None)
+    return StagingPlan(view=view, policy=policy, why=choice.why, is_empty=choice.is_empty)
 
 
 CLEAN = "nothing to compact: 0 entries are staged, and 0 tokens are sealed"

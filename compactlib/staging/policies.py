@@ -8,13 +8,12 @@ calls its *policy* with the view of the branch (`StagingView`).
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_whole
+from compactlib._arguments import is_seconds, is_whole
 from compactlib.contract import Policy
-from compactlib.errors import InvalidInput
 from compactlib.report import Printed
 from compactlib.staging.plan import CLEAN, StagingChoice, StagingView
 
@@ -41,12 +40,7 @@ def window_gate(view: StagingView, now: float, window_seconds: float) -> Staging
     ends = started + window_seconds
     return StagingChoice(f"a compaction of the branch started at {started:.3f}, and the next one may start "
                          f"{window_seconds} seconds later, at {ends:.3f}; wait, or give a policy with a smaller "
-                         f"window_seconds", is_empty=True, again_at=ends)
-
-
-def _not_negative(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if not isinstance(value, int | float) or not value >= 0:
-        raise InvalidInput(f"{attribute.name} is {value!r}; give 0 or more")
+                         f"window_seconds", is_empty=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -58,7 +52,7 @@ class AlwaysPolicy:
     """
 
     name: ClassVar[str] = "always"
-    window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
+    window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=is_seconds())
 
     def choose(self, view: StagingView, now: float) -> StagingChoice:
         some = "" if view.all_seen else "at least "
@@ -81,8 +75,8 @@ class TombstoneCostPolicy:
     name: ClassVar[str] = "tombstone_cost"
     long_run: int = attrs.field(default=1000, validator=is_whole(1))
     many_sealed: int = attrs.field(default=8, validator=is_whole(1))
-    bytes_per_tombstone: float = attrs.field(default=4096.0, validator=_not_negative)
-    window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=_not_negative)
+    bytes_per_tombstone: int = attrs.field(default=4096, validator=is_whole())
+    window_seconds: float = attrs.field(default=DEFAULT_WINDOW_SECONDS, validator=is_seconds())
 
     def choose(self, view: StagingView, now: float) -> StagingChoice:
         gate = window_gate(view, now, self.window_seconds)
@@ -98,7 +92,7 @@ class TombstoneCostPolicy:
         return StagingChoice(f"not worth its cost: {view.longest_run} tombstones in a row, below "
                              f"long_run={self.long_run}; {view.sealed_tokens} sealed tokens, below "
                              f"many_sealed={self.many_sealed}; {cost:.0f} bytes for each tombstone, above "
-                             f"bytes_per_tombstone={self.bytes_per_tombstone:.0f}", is_empty=True)
+                             f"bytes_per_tombstone={self.bytes_per_tombstone}", is_empty=True)
 
 
 @attrs.frozen(kw_only=True)

@@ -4,7 +4,7 @@
 *Tokens.* The step that removes tokens from a branch record marks them (see `tokens`). A reclaim reads all marks. For a
 mark older than the grace period it removes the entries of the tokens, then the mark. A reader that still scans such a
 token misses entries; it re-reads the branch record afterwards and retries. The grace period makes such retries rare, so
-a mark far in the future, written under a wrong clock, counts as old. A reclaim claims a prepared mark first.
+a mark far in the future, written under a wrong clock, counts as old.
 
 *Ranges.* Superseded, lost and interrupted compactions and deleted branches leave orphans. This module determines the
 live metaranges from the branch records; `CommittedRanges.collect` finds and deletes the files.
@@ -42,33 +42,22 @@ _ROUNDING_SECONDS = 0.001
 """Marks store milliseconds; the rounding may date a new mark ahead by this much."""
 
 
-@attrs.frozen(kw_only=True)
-class CleanupStats(Printed):
-    """The counts of a cleanup of dropped tokens.
-
-    Attributes:
-        tokens_removed: tokens whose entries were all removed.
-        entries_removed: entries removed.
-        young: dropped tokens that wait for their grace period to end.
-    """
-
-    tokens_removed: int = 0
-    entries_removed: int = 0
-    young: int = 0
-
-
 @attrs.frozen(kw_only=True, repr=False)
 class StagingReclaimReport(Printed):
     """The report of a reclaim.
 
     Attributes:
-        tokens: counts of dropped tokens.
+        tokens_removed: dropped tokens whose entries were all removed.
+        entries_removed: their entries.
+        tokens_young: dropped tokens that wait for their grace period to end.
         ranges: counts of ranges and metaranges; `None` if they were not listed.
         left: what was left and why, in a sentence each.
         is_partial: whether the budget ended it after something was freed.
     """
 
-    tokens: CleanupStats
+    tokens_removed: int = 0
+    entries_removed: int = 0
+    tokens_young: int = 0
     ranges: Collected | None = None
     left: tuple[str, ...] = ()
     is_partial: bool = False
@@ -77,7 +66,7 @@ class StagingReclaimReport(Printed):
     def is_empty(self) -> bool:
         """Whether nothing was freed."""
         deleted = self.ranges is not None and (self.ranges.ranges_deleted or self.ranges.metaranges_deleted)
-        return not (self.tokens.tokens_removed or self.tokens.entries_removed or deleted)
+        return not (self.tokens_removed or self.entries_removed or deleted)
 
     @property
     def why(self) -> str:
@@ -85,17 +74,12 @@ class StagingReclaimReport(Printed):
         return "; ".join(self.left)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row for each number."""
-        numbers = [("tokens", self.tokens), ("ranges", self.ranges)]
-        return [{"of": of, "what": name.replace("_", " "), "count": value}
-                for of, stats in numbers if stats is not None for name, value in attrs.asdict(stats).items()]
+        """Return one row with all numbers."""
+        return [{"tokens_removed": self.tokens_removed, "entries_removed": self.entries_removed,
+                 "tokens_young": self.tokens_young, **attrs.asdict(self.ranges or Collected())}]
 
     def _summary(self) -> str:
-        ranges = self.ranges or Collected()
-        done = (f"{self.tokens.tokens_removed} tokens with {self.tokens.entries_removed} entries, "
-                f"{ranges.ranges_deleted} ranges and {ranges.metaranges_deleted} metaranges of {ranges.bytes_freed} "
-                f"bytes")
-        return "; ".join((done, *self.left))
+        return self.why or "all that is not needed was freed"
 
 
 def reclaim(context: StagingContext, budget: Budget) -> StagingReclaimReport:
@@ -103,19 +87,15 @@ def reclaim(context: StagingContext, budget: Budget) -> StagingReclaimReport:
     counts, ranges, spent = Counter[str](), None, None
     left: list[str] = []
     try:
-        try:
-            _clean_tokens(context, counts, budget)
-        finally:
-            _report_tokens(context, counts)
-        if counts["young"]:
-            left.append(f"{counts['young']} dropped tokens wait until they are older than "
+        _clean_tokens(context, counts, budget)
+        if counts["tokens_young"]:
+            left.append(f"{counts['tokens_young']} dropped tokens wait until they are older than "
                         f"grace_seconds={context.options.grace_seconds}")
         ranges = _collect_ranges(context, budget, left)
     except BudgetSpent as error:
         spent = error
         left.append(str(error))
-    report = StagingReclaimReport(tokens=CleanupStats(**counts), ranges=ranges, left=tuple(left),
-                                  is_partial=spent is not None)
+    report = StagingReclaimReport(**counts, ranges=ranges, left=tuple(left), is_partial=spent is not None)
     if spent is not None and report.is_empty:
         raise spent
     return report
@@ -125,20 +105,25 @@ def reclaim(context: StagingContext, budget: Budget) -> StagingReclaimReport:
 
 
 def _clean_tokens(context: StagingContext, counts: Counter[str], budget: Budget) -> None:
-    now, tokens = context.clock.now(), context.tokens
-    marks = tokens.marks()
-    while batch := list(islice(marks, _BATCH)):
-        old = [mark for mark in batch if not _is_young(mark, now, context.options.grace_seconds)]
-        counts["young"] += sum(len(mark.tokens) for mark in batch) - sum(len(mark.tokens) for mark in old)
-        emptied: list[DropMark] = []
-        try:
-            for mark in old:
-                if not mark.is_prepared or tokens.claim(mark):
-                    _empty(context, mark, counts, budget)
-                    emptied.append(mark)
-        finally:
-            tokens.forget(emptied)
-            counts["tokens_removed"] += sum(len(mark.tokens) for mark in emptied)
+    now, observer, labels = context.clock.now(), context.observer, {"repository": context.repository}
+    marks = context.tokens.marks()
+    try:
+        while batch := list(islice(marks, _BATCH)):
+            emptied: dict[bytes, DropMark] = {}
+            try:
+                for key, mark in batch:
+                    if _is_young(mark, now, context.options.grace_seconds):
+                        counts["tokens_young"] += len(mark.tokens)
+                    else:
+                        _empty(context, mark, counts, budget)
+                        emptied[key] = mark
+            finally:
+                context.tokens.forget(emptied)
+                counts["tokens_removed"] += sum(len(mark.tokens) for mark in emptied.values())
+    finally:
+        observer.event("staging_tokens_cleaned", add=counts["tokens_removed"], **labels)
+        observer.event("staging_entries_cleaned", add=counts["entries_removed"], **labels)
+        observer.event("staging_cleanup_backlog", **labels, value=counts["tokens_young"])
 
 
 def _empty(context: StagingContext, mark: DropMark, counts: Counter[str], budget: Budget) -> None:
@@ -151,15 +136,7 @@ def _empty(context: StagingContext, mark: DropMark, counts: Counter[str], budget
 
 
 def _is_young(mark: DropMark, now: float, grace_seconds: float) -> bool:
-    return now - grace_seconds + _ROUNDING_SECONDS < mark.at <= now + _MAX_SKEW_SECONDS
-
-
-def _report_tokens(context: StagingContext, counts: Counter[str]) -> None:
-    observer, labels = context.observer, {"repository": context.repository}
-    for name, count in (("staging_tokens_cleaned", "tokens_removed"), ("staging_entries_cleaned", "entries_removed")):
-        if counts[count]:
-            observer.event(name, add=counts[count], **labels)
-    observer.event("staging_cleanup_backlog", **labels, value=counts["young"])
+    return now - grace_seconds + _ROUNDING_SECONDS < mark.at_ms / 1000 <= now + _MAX_SKEW_SECONDS
 
 
 # ------------------------------------------------------------------------------------------------------------ ranges
@@ -171,9 +148,9 @@ def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMet
     `fenced` invalidates updates in flight: a commit that was suspended for longer than the grace period cannot make
     another metarange live.
     """
-    listed = context.branches.list()
-    return live_of(context.branches.fence(listed) if fenced else (record for _, record in listed),
-                   context.commits.reachable)
+    records = (context.branches.fence(branch, record) if fenced else record
+               for branch, record in context.branches.list())
+    return live_of(filter(None, records), context.commits.reachable)
 
 
 def live_of(records: Iterable[BranchRecord],
@@ -214,11 +191,7 @@ def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) ->
                                own=refusal.own)
         left.append(str(refusal))
         return None
-    labels = {"repository": context.repository}
-    context.observer.event("staging_ranges_collected", add=collected.ranges_deleted, **labels)
-    context.observer.event("staging_metaranges_collected", add=collected.metaranges_deleted, **labels)
     _report_levels(context, collected)
-    context.observer.event("staging_garbage", **labels, live=collected.live, young=collected.young, gone=collected.gone)
     if not (collected.ranges_deleted or collected.metaranges_deleted):
         left.append(f"{collected.young} unneeded files wait until they are older than {grace_seconds} seconds, or are "
                     f"another collection's")
@@ -226,7 +199,8 @@ def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) ->
 
 
 def _report_levels(context: StagingContext, collected: Collected) -> None:
-    """Report the bytes of live and dead files that the collection found."""
+    """Report the files that the collection found."""
+    context.observer.event("staging_garbage", repository=context.repository, **attrs.asdict(collected))
     notify_bytes(context.observer, "staging", context.repository, freed=collected.bytes_freed)
     # A failure of the store here does not hide the completed collection.
     with contextlib.suppress(CompactlibError):
@@ -235,4 +209,4 @@ def _report_levels(context: StagingContext, collected: Collected) -> None:
             context.observer, "staging", context.repository,
             live_bytes=collected.live_bytes, dead_bytes=collected.young_bytes, free_bytes=room,
             capacity_bytes=None if room is None else collected.live_bytes + collected.young_bytes + room,
-            oldest_unreclaimed_seconds=min((mark.at for mark in context.tokens.marks()), default=None))
+            oldest_unreclaimed_seconds=min((mark.at_ms / 1000 for _, mark in context.tokens.marks()), default=None))

@@ -2,19 +2,65 @@
 """`BranchRecord`: the stored value that names the layers of a branch; changed by compare-and-set only.
 
 The layers, newest first: the staging token, the sealed tokens, and the base: the compacted metarange if there is one,
-else that of the HEAD commit. docs/formats/staging-records.md describes the stored form.
+else that of the HEAD commit.
+
+`StoredForm` is the stored form of branch records, commits, marks and owners: magic, version, length, JSON, checksum.
+docs/formats/staging-records.md describes each byte.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
+from compactlib.codec import FieldError, JsonCodec
+from compactlib.errors import CorruptData
+from compactlib.files.record_frame import RecordFrame
 from compactlib.staging.errors import TooManySealed
 from compactlib.staging.names import CommitId, StagingToken, is_commit_id, is_staging_token
-from compactlib.staging.stored import StoredForm, damaged
 from compactlib.staging.values import MetaRangeId
+
+T = TypeVar("T")
+
+_BODY_OFFSET = 16
+
+
+class StoredForm(Generic[T]):
+    """Turns values of one attrs class into bytes and back: equal values give equal bytes.
+
+    Args:
+        magic: 8 bytes.
+        kind: the class; its fields have no defaults, so that each is stored.
+    """
+
+    def __init__(self, magic: bytes, kind: type[T]) -> None:
+        self._frame = RecordFrame("staging record", magic, 1, "<H2xI")
+        self._codec: JsonCodec[T] = JsonCodec(kind)
+
+    def encode(self, value: T) -> bytes:
+        """Return the stored form of a value. O(size)."""
+        body = json.dumps(self._codec.to_plain(value), separators=(",", ":"), sort_keys=True).encode("ascii")
+        return self._frame.encode(len(body), body=body)
+
+    def decode(self, data: bytes, place: str) -> T:
+        """Return the value of a stored form; `place` names its cell in errors. O(size)."""
+        size, body = self._frame.decode(data, place)
+        if size != len(body):
+            raise CorruptData(path=place, offset=12, expected=f"{len(body)} bytes", found=f"{size} bytes")
+        try:
+            return self._codec.from_plain(json.loads(body))
+        except FieldError as error:
+            raise damaged(place, f"{error.field or 'the record'}: {error.expected}", error.found) from error
+        except (ValueError, RecursionError) as error:
+            raise damaged(place, "JSON", str(error)) from error
+
+
+def damaged(place: str, expected: str, found: Any) -> CorruptData:
+    """Return the error of a whole stored form with an impossible value."""
+    return CorruptData(path=place, offset=_BODY_OFFSET, expected=expected, found=str(found))
+
 
 MAX_SEALED_TOKENS: Final = 1000
 """The most sealed tokens of a branch: bounds the size of the record and the cost of a read."""
@@ -74,6 +120,10 @@ class BranchRecord:
         """Return the record with HEAD at `commit_id`, `token` for the writes, and no other layer."""
         return attrs.evolve(self, commit_id=commit_id, staging_token=token, sealed_tokens=(),
                             compacted_metarange_id=None)
+
+    def compacted(self, metarange_id: MetaRangeId | None, *, newer: int = 0) -> BranchRecord:
+        """Return the record with a compacted metarange in place of all sealed tokens but the `newer` first."""
+        return attrs.evolve(self, sealed_tokens=self.sealed_tokens[:newer], compacted_metarange_id=metarange_id)
 
     def changed_layers(self, other: BranchRecord) -> list[str]:
         """Return the names of the fields that differ from another record, except the version."""

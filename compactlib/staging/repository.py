@@ -4,38 +4,40 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import islice
+from functools import partial
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+import attrs
 
 from compactlib._closing import Closing
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import CommitFence
 from compactlib.errors import CompactlibError, InvalidInput, NotFound
+from compactlib.executors.tasks import LocalExecutor
 from compactlib.guard import Guard, Run
 from compactlib.kv import KVStore
 from compactlib.observer import Observer, Observers
-from compactlib.report import VerifyReport
+from compactlib.report import PolicyRecord, VerifyReport
 from compactlib.rewrite import Executor
 from compactlib.staging.branch import Branch
 from compactlib.staging.commits import Commit, copied
-from compactlib.staging.compaction.compact import COMPACTS, Compactor
+from compactlib.staging.compaction.compact import Compactor, view_of
 from compactlib.staging.compaction.rewrite import OpenStores
-from compactlib.staging.context import StagingContext
-from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, PreconditionFailed
-from compactlib.staging.names import CommitId, StagingToken, branch_key, repository_in
-from compactlib.staging.options import StagingOptions
-from compactlib.staging.plan import StagingPlan, StagingView
-from compactlib.staging.policies import StagingPolicy
+from compactlib.staging.context import StagingContext, StagingOptions
+from compactlib.staging.errors import BeingCollected, BranchNotFound, MetaRangeNotFound, PreconditionFailed
+from compactlib.staging.names import CommitId, branch_key, repository_in
+from compactlib.staging.plan import StagingChoice, StagingPlan, StagingView, plan_for
+from compactlib.staging.policies import AlwaysPolicy, StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.ranges.rows import RangeFormat
 from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.reclaim import StagingReclaimReport, reclaim
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import RepositoryStatus, RepositorySurvey, StagingCompactionReport
-from compactlib.staging.tokens import MergedTokens
 from compactlib.staging.verify import audit, verify
 from compactlib.staging.view import CommittedView
 
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor
 
 _RECLAIM = "reclaim"
-_ENTRIES_BETWEEN_CHECKS = 1000
+_COMPACTS = "compaction of branch "
 
 
 class Repository(Closing):
@@ -86,7 +88,12 @@ class Repository(Closing):
             raise NotFound(f"there is no repository {name!r} in {store!r}: it has no branch; {_known(store)}check "
                            f"the store and the name, or open it with create=True to make a new one")
         self._guard = Guard(f"the repository {name!r}")
-        self._compactor = Compactor(self._context, self._guard, policy, stores)
+        self._policy: StagingPolicy = AlwaysPolicy() if policy is None else policy
+        own = cast("OpenStores", partial(contextlib.nullcontext, (self._context.tokens, committed)))
+        self._stores: OpenStores = own if stores is None else stores
+        self._outcomes = Counter[str]()
+        self._last_error: BaseException | None = None  # of a host's policy or fence
+        self._failures = 0
         if self._context.options.owns_ranges:
             # Takes ownership while there are no ranges. `status` shows a refusal; each collection checks again.
             with contextlib.suppress(CompactlibError):
@@ -115,30 +122,7 @@ class Repository(Closing):
         """
         with self._guard.use():
             self._guard.require_open()
-            return self._compactor.view(self._name_of(branch), budget or Budget())
-
-    def tombstones(self, *, branch: str | Branch = "main", budget: Budget | None = None,
-                   ) -> tuple[BranchRecord, dict[StagingToken, int]]:
-        """Return the branch's record, and the number of tombstones in each of its tokens; for `CompactionSensor.seed`.
-
-        Reads up to `max_scanned` staged entries, and no range.
-
-        Raises:
-            BranchNotFound: there is no such branch.
-            BudgetSpent: the budget ran out.
-            Closed: it was closed.
-        """
-        with self._guard.use():
-            self._guard.require_open()
-            context, given = self._context, budget or Budget()
-            record = context.branches.read(self._name_of(branch))
-            counts = dict.fromkeys(record.tokens, 0)
-            staged = ((token, entry) for token in record.tokens for _, entry in MergedTokens(context.tokens, [token]))
-            for number, (token, entry) in enumerate(islice(staged, context.options.max_scanned)):
-                if number % _ENTRIES_BETWEEN_CHECKS == 0:
-                    given.check()
-                counts[token] += entry is None
-            return record, counts
+            return view_of(self._context, self._name_of(branch), budget or Budget())
 
     def plan(self, policy: StagingPolicy | None = None, *, branch: str | Branch | None = None,
              view: StagingView | None = None) -> StagingPlan:
@@ -159,7 +143,15 @@ class Repository(Closing):
         elif branch is not None and self._name_of(branch) != view.branch:
             raise InvalidInput(f"the view is of branch {view.branch!r}, and the branch given is "
                                f"{self._name_of(branch)!r}; give one of them")
-        return self._compactor.plan(policy, view)
+        if view.repository != self.name:
+            raise InvalidInput(f"the view is of repository {view.repository!r}, expected {self.name!r}; make one with "
+                               f"view()")
+        chosen = self._policy if policy is None else policy
+        choice = chosen.choose(view, self._context.clock.now())
+        if not isinstance(choice, StagingChoice):
+            raise InvalidInput(f"the policy {chosen.name!r} returned {choice!r}; choose() returns a StagingChoice, "
+                               f"an empty one to do nothing")
+        return plan_for(view, choice, PolicyRecord.of(chosen))
 
     def compact(self, plan: StagingPlan | None = None, *, branch: str | Branch | None = None,
                 policy: StagingPolicy | None = None, executor: Executor | None = None,
@@ -194,8 +186,35 @@ class Repository(Closing):
         """
         if branch is None:
             branch = "main" if plan is None else plan.view.branch
-        return self._compactor.compact(self._name_of(branch), plan, policy=policy, executor=executor, budget=budget,
-                                       observer=observer, fence=fence)
+        name, context, is_given = self._name_of(branch), self._context, plan is not None
+        if plan is not None:
+            self._require_mine(plan, name, policy)
+        by = (self._policy if policy is None else policy).name if plan is None else plan.policy.name
+        notified = Observers(context.observer, observer)
+        began, run = context.clock.monotonic(), Run(self._guard, budget)
+        with run.held:
+            run.begin(_COMPACTS + name)  # another compaction of the branch would only lose work
+            compactor = Compactor(context=context, branch=name, stores=self._stores, budget=run.budget,
+                                  executor=executor or LocalExecutor(clock=context.clock), observer=notified,
+                                  fence=fence)
+            ended: StagingCompactionReport | CompactlibError
+            try:
+                if plan is None:
+                    plan = self.plan(policy, view=view_of(context, name, run.budget))
+                ended = compactor.run(plan, is_given=is_given)
+            except (BranchNotFound, InvalidInput):
+                raise
+            except CompactlibError as error:
+                ended = error
+            except BaseException as error:
+                self._last_error = error
+                self._failures += 1
+                raise
+            seconds = context.clock.monotonic() - began
+            self._outcomes[context.activity.compacted(notified, name, ended, seconds, by)] += 1
+            if isinstance(ended, CompactlibError):
+                raise ended
+            return attrs.evolve(ended, seconds=seconds)
 
     def reclaim(self, *, budget: Budget | None = None) -> StagingReclaimReport:
         """Free the entries of dropped tokens, and unreachable ranges.
@@ -256,12 +275,12 @@ class Repository(Closing):
             Closed: it was closed.
         """
         self._guard.require_open()
-        running, compactor, last = self._guard.running, self._compactor, self._compactor.last_error
+        running, last = self._guard.running, self._last_error
         return RepositoryStatus(
-            repository=self.name, is_reclaiming=_RECLAIM in running, outcomes=tuple(sorted(compactor.outcomes.items())),
-            compacting=tuple(kind.removeprefix(COMPACTS) for kind in running if kind.startswith(COMPACTS)),
+            repository=self.name, is_reclaiming=_RECLAIM in running, outcomes=tuple(sorted(self._outcomes.items())),
+            compacting=tuple(kind.removeprefix(_COMPACTS) for kind in running if kind.startswith(_COMPACTS)),
             last_error="" if last is None else f"{type(last).__name__}: {last}",
-            failures=compactor.failures, ranges_refused=self._context.owner.refused)
+            failures=self._failures, ranges_refused=self._context.owner.refused)
 
     def audit(self) -> None:
         """Check the repository's records for contradictions. Reads all records and commits, no staged entries.
@@ -337,9 +356,9 @@ class Repository(Closing):
         """
         self._context.branches.delete(name, _expecting(name, expected))
 
-    def branches(self, prefix: str = "") -> Iterator[Branch]:
-        """Yield every branch whose name has a prefix, in order of the names' bytes."""
-        for name, _ in self._context.branches.list(prefix):
+    def branches(self) -> Iterator[Branch]:
+        """Yield every branch, in order of the names' bytes."""
+        for name, _ in self._context.branches.list():
             yield self.branch(name)
 
     def at(self, ref: str) -> CommittedView:
@@ -365,7 +384,7 @@ class Repository(Closing):
         its ranges. Reads one metarange and one range.
 
         Raises:
-            MetaRangeNotFound, RangeNotFound, DamagedRange, NewerFormat: one of the two cannot be read.
+            MetaRangeNotFound, RangeNotFound, DamagedRange, Unsupported: one of the two cannot be read.
         """
         context, files = self._context, self._context.committed.files
         for _, record in context.branches.list():
@@ -381,7 +400,15 @@ class Repository(Closing):
         return RepositorySurvey(
             repository=context.repository,
             branches=tuple(context.status_of(name, record) for name, record in context.branches.list()),
-            dropped_tokens=sum(len(mark.tokens) for mark in context.tokens.marks()))
+            dropped_tokens=sum(len(mark.tokens) for _, mark in context.tokens.marks()))
+
+    def _require_mine(self, plan: StagingPlan, branch: str, policy: StagingPolicy | None) -> None:
+        if policy is not None:
+            raise InvalidInput("a plan and a policy were given; give one of them: a policy has chosen the plan already")
+        view = plan.view
+        if (view.repository, view.branch) != (self.name, branch):
+            raise InvalidInput(f"the plan is for branch {view.branch!r} of repository {view.repository!r}, and not for "
+                               f"{branch!r} of {self.name!r}; make one with plan()")
 
     def _name_of(self, branch: str | Branch) -> str:
         """Return the name of a branch given by name or by handle."""

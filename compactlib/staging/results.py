@@ -61,21 +61,16 @@ class StagingCompactionReport(Printed):
     Attributes:
         branch: name of the branch.
         why: the reason of an empty report, in one sentence.
-        again_at: for an empty report: when the gate opens without more writes (the window of the last compaction, a
-            store without room), in seconds since the epoch by the repository's clock; `None` if it does not.
         metarange_id: the new compacted metarange; `None` if the result equals HEAD.
         sealed_before: sealed tokens at the start, including the token that the compaction sealed.
-        sealed_after: sealed tokens afterwards, which others sealed during the compaction.
         applied: counts of the rewrite, against its base; `None` if nothing was done.
         seconds: from the first read to the last write.
     """
 
     branch: str
     why: str = ""
-    again_at: float | None = None
     metarange_id: MetaRangeId | None = None
     sealed_before: int = 0
-    sealed_after: int = 0
     applied: Applied | None = None
     seconds: float = 0.0
 
@@ -92,10 +87,10 @@ class StagingCompactionReport(Printed):
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one row with these numbers and those of the rewrite."""
         if self.applied is None:
-            return [{"branch": self.branch, "why": self.why, "again_at": self.again_at}]
+            return [{"branch": self.branch, "why": self.why}]
         applied = {name: value for name, value in attrs.asdict(self.applied).items() if name != "metarange_id"}
         return [{"branch": self.branch, "metarange_id": self.metarange_id, "sealed_before": self.sealed_before,
-                 "sealed_after": self.sealed_after, **applied, "seconds": self.seconds}]
+                 **applied, "seconds": self.seconds}]
 
 
 @attrs.frozen(kw_only=True)
@@ -169,12 +164,6 @@ class RepositoryStatus(Printed):
     def is_busy(self) -> bool:
         """Whether a compaction or a reclaim runs."""
         return self.is_reclaiming or bool(self.compacting)
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row."""
-        return [{"repository": self.repository, "compacting": ", ".join(self.compacting),
-                 "is_reclaiming": self.is_reclaiming, **dict(self.outcomes), "last_error": self.last_error,
-                 "failures": self.failures, "ranges_refused": self.ranges_refused}]
 
     def _summary(self) -> str:
         at_work = f"compacts {', '.join(self.compacting)}" if self.compacting else "compacts nothing"

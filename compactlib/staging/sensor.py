@@ -10,7 +10,6 @@ longer wants it inspected, or until it is deleted. Counts that the sensor loses 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
@@ -34,13 +33,11 @@ class CompactionTrigger:
         repository: name of the repository.
         branch: name of the branch.
         why: the policy's reason.
-        pressure: the counts.
     """
 
     repository: str
     branch: str
     why: str
-    pressure: BranchPressure
 
 
 class _Counts:
@@ -56,7 +53,6 @@ class _Counts:
         self.listed = 0
         self.is_changed = True  # since the last call of the policy
         self.why: str | None = None  # the policy's reason to inspect the branch
-        self.not_before = float("-inf")  # by the steady clock
 
     def see(self, record: BranchRecord) -> None:
         """Take a record, unless it is outdated, and drop the counts of dropped tokens."""
@@ -64,16 +60,15 @@ class _Counts:
         if record.is_outdated_by(before):
             return
         self.record = record
-        if record.version >= before.version and record.tokens != before.tokens:
-            if not set(before.tokens) <= set(record.tokens):
-                self.listed = 0
+        if not set(before.tokens) <= set(record.tokens):
+            self.listed = 0
             self.deletes = {token: count for token, count in self.deletes.items() if token in record.tokens}
 
     @property
     def pressure(self) -> BranchPressure:
         """The counts."""
-        return BranchPressure(deletes=sum(self.deletes.get(token, 0) for token in self.record.tokens),
-                              tombstones_listed=self.listed, sealed_tokens=len(self.record.sealed_tokens))
+        return BranchPressure(deletes=sum(self.deletes.values()), tombstones_listed=self.listed,
+                              sealed_tokens=len(self.record.sealed_tokens))
 
 
 class CompactionSensor(Printed):
@@ -84,7 +79,7 @@ class CompactionSensor(Printed):
 
     Args:
         policy: decides which branches are in the set; default `PressurePolicy()`. Only `take` calls it.
-        clock: "now" of the policy, and measures delays.
+        clock: "now" of the policy.
     """
 
     def __init__(self, policy: SensePolicy | None = None, *, clock: Clock | None = None) -> None:
@@ -101,7 +96,7 @@ class CompactionSensor(Printed):
         Raises:
             Exception: of the policy; the next call retries it.
         """
-        now, steady = self._clock.now(), self._clock.monotonic()
+        now = self._clock.now()
         with self._lock:
             counted = list(self._branches.items())
         found = []
@@ -115,39 +110,17 @@ class CompactionSensor(Printed):
                     counts.is_changed = True
                     raise
                 counts.why = None if choice.is_empty else choice.why
-            if counts.why is not None and counts.not_before <= steady:
-                with self._lock:
-                    found.append(CompactionTrigger(repository, branch, counts.why, counts.pressure))
+            if counts.why is not None:
+                found.append(CompactionTrigger(repository, branch, counts.why))
         return tuple(found)
 
-    def put_off(self, repository: str, branch: str, seconds: float) -> None:
-        """Skip a branch in `take` for some seconds: after a refused attempt it stays in the set, with a delay."""
-        with self._lock:
-            counts = self._branches.get((repository, branch))
-            if counts is not None:
-                counts.not_before = self._clock.monotonic() + seconds
-
-    def pressure(self, repository: str, branch: str) -> BranchPressure:
-        """Return the present counts of a branch."""
-        with self._lock:
-            counts = self._branches.get((repository, branch))
-            return BranchPressure() if counts is None else counts.pressure
-
-    def seed(self, repository: str, branch: str, record: BranchRecord, *,
-             tombstones: Mapping[StagingToken, int]) -> None:
-        """Count the tombstones that earlier processes left on a branch, at a start.
-
-        Args:
-            repository: name of the repository.
-            branch: name of the branch.
-            record: its record.
-            tombstones: number in each of its tokens, including those that this sensor has counted.
-        """
+    def seed(self, repository: str, branch: str, record: BranchRecord, tombstones: int) -> None:
+        """Count the staged tombstones of a branch at a start, including those that this sensor has counted."""
         with self._lock:
             counts = self._counts_of(repository, branch, record)
-            for token, number in tombstones.items():
-                if token in counts.record.tokens:
-                    counts.deletes[token] = max(number, counts.deletes.get(token, 0))
+            missing = tombstones - counts.pressure.deletes
+            if missing > 0 and record.staging_token in counts.record.tokens:
+                counts.deletes[record.staging_token] = counts.deletes.get(record.staging_token, 0) + missing
 
     # --- observations of operations
 

@@ -5,12 +5,8 @@ A token is drawn at random, named by one branch record, and dropped; it is never
 from a record writes a *drop mark* with their names, so that a token is always in a record or in a mark. The cleanup
 removes the entries after a grace period, and then the mark.
 
-A reset of a prefix fills a token before a record names it. It first writes a mark with `is_prepared`. The step that
-names the token deletes the mark, on the condition that the mark is unchanged. The cleanup *claims* such a mark before
-it empties the token: it rewrites the mark as that of a dropped token. After that no record can name the token.
-
-1. A token that a record names has no mark, except one of a late write (`mark_late`) to an already dropped token.
-2. A token that no record names has a mark, or is empty.
+1. A token that a record names has no mark.
+2. A token that no record names has a mark, or is empty. A late write to a dropped token marks it again (`mark_late`).
 
 `docs/formats/staging-records.md` has the stored forms.
 """
@@ -28,11 +24,11 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import CorruptData
 from compactlib.files.record_frame import RecordFrame
-from compactlib.kv import KeyNotFound, KVStore, PredicateFailed, Put
+from compactlib.kv import KVStore, Put
 from compactlib.kv.batches import change_many, get_many
-from compactlib.kv.store import Predicate
+from compactlib.kv.scan import Entries
 from compactlib.staging.names import DROPPED, StagingToken, token_partition
-from compactlib.staging.stored import StoredForm
+from compactlib.staging.record import StoredForm
 from compactlib.staging.values import Change, Record
 
 if TYPE_CHECKING:
@@ -56,11 +52,6 @@ class Staged:
 
     record: Change
     write_id: bytes = bytes(WRITE_ID_BYTES)
-
-    @property
-    def is_tombstone(self) -> bool:
-        """Whether this is a tombstone."""
-        return self.record is None
 
 
 def encode_staged(staged: Staged) -> bytes:
@@ -88,35 +79,21 @@ def place_of(token: StagingToken, key: bytes) -> str:
 
 
 @attrs.frozen(kw_only=True)
-class _StoredMark:
-    branch: str
-    tokens: tuple[StagingToken, ...]
-    at_ms: int
-    is_prepared: bool
-
-
-MARKS: Final = StoredForm(b"CLDROPPD", _StoredMark)
-
-
-@attrs.frozen
 class DropMark:
     """Tokens that no branch record names.
 
     Attributes:
-        key: of the mark's cell.
-        branch: the branch of the tokens.
+        branch: the branch of the tokens, for people.
         tokens: their names.
-        at: time of the write, in seconds since the epoch, by the writer's clock.
-        is_prepared: whether a record may still name the token.
-        predicate: of the mark's cell.
+        at_ms: time of the write, in milliseconds since the epoch, by the writer's clock.
     """
 
-    key: bytes
     branch: str
     tokens: tuple[StagingToken, ...]
-    at: float
-    is_prepared: bool
-    predicate: Predicate
+    at_ms: int
+
+
+MARKS: Final = StoredForm(b"CLDROPPD", DropMark)
 
 
 class StagingTokens:
@@ -142,55 +119,25 @@ class StagingTokens:
 
     # --- drop marks
 
-    def mark(self, branch: str, tokens: Iterable[StagingToken], *, is_prepared: bool = False) -> Put:
+    def mark(self, branch: str, tokens: Iterable[StagingToken]) -> Put:
         """Return the write of a new mark, for the step that drops these tokens. No request."""
-        return self._mark(DROPPED + b"%016x" % self._random.getrandbits(64), branch, tokens, is_prepared=is_prepared)
-
-    def mark_prepared(self, branch: str, token: StagingToken) -> DropMark | None:
-        """Write the mark of a token that is filled before a record names it. Two requests.
-
-        Returns `None` if a cleanup has already claimed the mark.
-        """
-        put = self.mark(branch, [token], is_prepared=True)
-        self.store.set(put.partition, put.key, put.value)
-        try:
-            found = self.store.get(put.partition, put.key)
-        except KeyNotFound:
-            return None
-        mark = self._decoded(put.key, found.value, found.predicate)
-        return mark if mark.is_prepared else None
+        return Put(self._partition, DROPPED + b"%016x" % self._random.getrandbits(64), MARKS.encode(DropMark(
+            branch=branch, tokens=tuple(tokens), at_ms=round(self._clock.now() * 1000))))
 
     def mark_late(self, branch: str, token: StagingToken) -> None:
         """Mark a dropped token after a late write to it, as the cleanup may have ended before. One write."""
         put = self.mark(branch, [token])
         self.store.set(put.partition, put.key, put.value)
 
-    def marks(self) -> Iterator[DropMark]:
-        """Yield every mark."""
+    def marks(self) -> Iterator[tuple[bytes, DropMark]]:
+        """Yield the key and the value of every mark."""
         with self.store.scan(self._partition, prefix=DROPPED) as entries:
             for entry in entries:
-                yield self._decoded(entry.key, entry.value, entry.predicate)
+                yield entry.key, MARKS.decode(entry.value, f"key {entry.key!r} of partition {self._partition!r}")
 
-    def claim(self, mark: DropMark) -> bool:
-        """Rewrite a prepared mark as that of a dropped token. Return whether it was unchanged. One write."""
-        put = self._mark(mark.key, mark.branch, mark.tokens, is_prepared=False)
-        try:
-            self.store.set_if(put.partition, put.key, put.value, mark.predicate)
-        except PredicateFailed:
-            return False
-        return True
-
-    def forget(self, marks: Iterable[DropMark]) -> None:
-        """Remove marks of empty tokens. One write, where the store takes as many keys."""
-        change_many(self.store, self._partition, dict.fromkeys(mark.key for mark in marks))
-
-    def _mark(self, key: bytes, branch: str, tokens: Iterable[StagingToken], *, is_prepared: bool) -> Put:
-        return Put(self._partition, key, MARKS.encode(_StoredMark(
-            branch=branch, tokens=tuple(tokens), at_ms=round(self._clock.now() * 1000), is_prepared=is_prepared)))
-
-    def _decoded(self, key: bytes, value: bytes, predicate: Predicate) -> DropMark:
-        found = MARKS.decode(value, f"key {key!r} of partition {self._partition!r}")
-        return DropMark(key, found.branch, found.tokens, found.at_ms / 1000, found.is_prepared, predicate)
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """Remove marks of empty tokens by their keys. One write, where the store takes as many keys."""
+        change_many(self.store, self._partition, dict.fromkeys(keys))
 
     # --- entries
 
@@ -226,7 +173,7 @@ class StagingTokens:
 class MergedTokens:
     """Iterates over the newest record or tombstone of each key of tokens, in order of the keys. For one thread.
 
-    O(log tokens) for an entry. After an error of the store, the next call continues with the same entry.
+    O(log tokens) for an entry.
 
     Args:
         tokens: holds the entries.
@@ -243,50 +190,36 @@ class MergedTokens:
     def __init__(self, tokens: StagingTokens, newest_first: Sequence[StagingToken], start: bytes = b"", *,
                  prefix: bytes = b"", page_size: int | None = None, base: RangeScan | None = None) -> None:
         self.scanned: int = 0
-        self._tokens = newest_first
-        self._staged = [tokens.store.scan(token_partition(token), start, prefix=prefix, page_size=page_size)
-                        for token in newest_first]
+        self._scans = {token: tokens.store.scan(token_partition(token), start, prefix=prefix, page_size=page_size)
+                       for token in newest_first}
         self._base = base
-        self._heap: list[tuple[bytes, int, Change]] = []
-        self._filled = 0  # number of layers whose next entry, if any, is in the heap
-        self._given: bytes | None = None  # the last key: its older entries are skipped first
+        self._merged = self._merge()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> tuple[bytes, Change]:
-        heap = self._heap
-        while self._filled <= len(self._staged):
-            entry = self._read(self._filled)
-            if entry is not None:
-                heapq.heappush(heap, entry)
-            self._filled += 1
-        while heap and heap[0][0] == self._given:
-            entry = self._read(heap[0][1])
-            if entry is None:
-                heapq.heappop(heap)
-            else:
-                heapq.heapreplace(heap, entry)
-        if not heap:
-            raise StopIteration
-        self._given, _, record = heap[0]
-        return self._given, record
+        return next(self._merged)
 
     def seek(self, key: bytes) -> None:
         """Continue with the first key >= `key`."""
-        for scan in self._staged:
+        for scan in self._scans.values():
             scan.seek(key)
         if self._base is not None:
             self._base.seek(key)
-        self._heap, self._filled, self._given = [], 0, None
+        self._merged = self._merge()
 
-    def _read(self, layer: int) -> tuple[bytes, int, Change] | None:
-        if layer < len(self._staged):
-            entry = next(self._staged[layer], None)
-            found = None if entry is None else (
-                entry.key, layer, decode_staged(entry.value, place_of(self._tokens[layer], entry.key)).record)
-        else:
-            committed = None if self._base is None else next(self._base, None)
-            found = None if committed is None else (committed[0], layer, committed[1])
-        self.scanned += found is not None
-        return found
+    def _merge(self) -> Iterator[tuple[bytes, Change]]:
+        layers = [_entries(layer, token, scan) for layer, (token, scan) in enumerate(self._scans.items())]
+        base = ((key, len(layers), record) for key, record in self._base or ())
+        given = None
+        for key, _, record in heapq.merge(*layers, base):
+            self.scanned += 1
+            if key != given:  # else an older entry
+                given = key
+                yield key, record
+
+
+def _entries(layer: int, token: StagingToken, scan: Entries) -> Iterator[tuple[bytes, int, Change]]:
+    for entry in scan:
+        yield entry.key, layer, decode_staged(entry.value, place_of(token, entry.key)).record

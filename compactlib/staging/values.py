@@ -130,21 +130,6 @@ class RangeFile:
     last_key: bytes
 
 
-@attrs.frozen
-class StoredFile:
-    """A file of the committed layer, as listed by the object store.
-
-    Attributes:
-        id: its `RangeId` or `MetaRangeId`; the name of a mark.
-        size_bytes: length of the file.
-        modified_at: time of the write, in seconds since the epoch by the store's clock.
-    """
-
-    id: str
-    size_bytes: int
-    modified_at: float
-
-
 @attrs.frozen(kw_only=True)
 class Applied(Printed):
     """The result and the counts of an apply or a merge, against its base.
@@ -217,11 +202,7 @@ class Collected(Printed):
 
 
 def check_key(key: bytes) -> None:
-    """Validate the key of a record: 1 to `MAX_KEY_BYTES` bytes, any bytes.
-
-    Raises:
-        InvalidInput: the key is empty, too long, or not `bytes`.
-    """
+    """Validate the key of a record: 1 to `MAX_KEY_BYTES` bytes, any bytes."""
     if not isinstance(key, bytes):
         raise InvalidInput(f"a key is bytes, found {type(key).__name__}")
     if not 1 <= len(key) <= MAX_KEY_BYTES:

@@ -19,17 +19,19 @@ from typing import Final, TypeVar
 
 import attrs
 
+from compactlib.errors import InvalidInput
 from compactlib.staging.context import StagingContext
-from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNotFound, TooManyKeys, TooManyTries
+from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNotFound, TooManyTries
 from compactlib.staging.listing import DiffPage, ListPage, ListRequest, page_of, upper_bound
 from compactlib.staging.names import CommitId
-from compactlib.staging.options import MAX_BATCH_KEYS
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.tokens import MergedTokens
 from compactlib.staging.values import Difference, MetaRangeId, RangeFile, Record, check_key
 
 T = TypeVar("T")
 
+MAX_BATCH_KEYS: Final = 1000
+"""The most keys of a `delete_many`, `put_many` or `get_many`."""
 _MAX_CELLS: Final = 10_000
 """Entries read in one request; bounds how many sealed tokens are read together."""
 
@@ -179,10 +181,6 @@ def consistently(context: StagingContext, branch: str, read: Callable[[BranchVie
         branch: the branch's name.
         read: reads through a view. Its errors pass through, except that of a file that the branch no longer names.
         holds: whether a result is valid without re-reading the record.
-
-    Raises:
-        BranchNotFound: there is no such branch.
-        TooManyTries: the layers were replaced during every try.
     """
     record = context.branches.read(branch)
     for _ in context.branches.tries():
@@ -203,15 +201,10 @@ def consistently(context: StagingContext, branch: str, read: Callable[[BranchVie
 
 
 def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Return the distinct keys of one call.
-
-    Raises:
-        TooManyKeys: more than `MAX_BATCH_KEYS`.
-        InvalidInput: one is empty, too long, or not bytes.
-    """
+    """Return the distinct keys of one call. Checks each, and their number."""
     given = tuple(keys)
     if len(given) > MAX_BATCH_KEYS:
-        raise TooManyKeys(count=len(given), limit=MAX_BATCH_KEYS)
+        raise InvalidInput(f"{len(given)} keys were given; the limit of a call is {MAX_BATCH_KEYS}; split them")
     for key in given:
         check_key(key)
     return tuple(dict.fromkeys(given))
@@ -255,7 +248,7 @@ class CommittedView:
         """Return the records of the keys that exist.
 
         Raises:
-            TooManyKeys: more than 1000 were given.
+            InvalidInput: more than 1000 were given.
         """
         return self.context.committed.get_many(self.metarange_id, checked_keys(keys))
 

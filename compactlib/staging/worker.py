@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """`StagingWorker`: compacts the branches that the sensor triggers, and reclaims periodically; one `PeriodicService`.
 
-Each turn surveys new repositories, compacts the triggered branches, and reclaims where that is due. A failed operation,
-and a branch that a policy does not want compacted, is retried after a growing delay, and delays nothing else.
+Each turn surveys new repositories, compacts the triggered branches, and reclaims where that is due. A failed job is
+retried after a growing delay, and a branch that a policy does not want compacted after a fixed one. Neither delays
+another job.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
+from math import inf
 from random import Random
-from typing import Any, Final, Self
+from typing import Final, Literal, Self, TypeAlias
 
 import attrs
 
@@ -21,12 +22,11 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, InvalidInput, NotFound
 from compactlib.kv import KVStore
 from compactlib.observer import Observer, Observers
-from compactlib.report import Table
 from compactlib.rewrite import Executor
 from compactlib.service import PeriodicService
 from compactlib.staging.compaction.rewrite import OpenStores
+from compactlib.staging.context import StagingOptions
 from compactlib.staging.errors import BranchNotFound
-from compactlib.staging.options import StagingOptions
 from compactlib.staging.policies import StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.repository import Repository
@@ -37,20 +37,21 @@ _LOGGER = logging.getLogger("compactlib.services")
 DEFAULT_RECLAIM_SECONDS: Final = 600.0
 _TURN_SECONDS: Final = 1.0
 _FIRST_DELAY_SECONDS: Final = 1.0
-_SHORTEST_DELAY_SECONDS: Final = 0.1
 _LONGEST_DELAY_SECONDS: Final = 3600.0
-_UNWANTED_SECONDS: Final = 300.0
-"""Delay of a branch after an empty plan without an `again_at`."""
+_UNWANTED_SECONDS: Final = 60.0
+"""Delay of a branch after an empty report: its policy's gate is closed, or there is no room."""
 
 
-@attrs.define
-class _Upkeep:
-    """A repository of the worker; when its survey and its reclaim are due, by the steady clock."""
+_Job: TypeAlias = tuple[str, Literal["survey", "compaction", "reclaim"], str]
+"""The name of a repository, the kind of the work, and the name of the branch of a compaction."""
 
-    repository: Repository
-    survey_at: float | None
-    reclaim_at: float | None
-    failures: int = 0  # in a row
+
+@attrs.frozen
+class _Delay:
+    """When a job may run again, by the steady clock, and how often in a row it has failed."""
+
+    until: float
+    failures: int
 
 
 class StagingWorker:
@@ -92,8 +93,8 @@ class StagingWorker:
         self._reclaim_seconds = reclaim_seconds
         self._budget = budget
         self._observer = Observers(observer)
-        self._upkeep: dict[str, _Upkeep] = {}
-        self._refused: dict[tuple[str, str], int] = {}  # attempts in a row
+        self._repositories: dict[str, Repository] = {}
+        self._delays: dict[_Job, _Delay] = {}
         self._failures = 0
         self._last_error: BaseException | None = None
         self._done = 0
@@ -134,10 +135,7 @@ class StagingWorker:
         Raises:
             InvalidInput: the worker has another repository of this name.
         """
-        now = self._clock.monotonic()
-        known = self._upkeep.setdefault(repository.name, _Upkeep(
-            repository, now, None if self._reclaim_seconds is None else now))
-        if known.repository is not repository:
+        if self._repositories.setdefault(repository.name, repository) is not repository:
             raise InvalidInput(f"two repositories are named {repository.name!r}; give each its own name, or remove the "
                                f"first")
         self._service.wake()
@@ -148,8 +146,8 @@ class StagingWorker:
         Raises:
             NotFound: the worker has no repository of this name.
         """
-        if self._upkeep.pop(name, None) is None:
-            known = ", ".join(map(repr, self._upkeep)) or "none"
+        if self._repositories.pop(name, None) is None:
+            known = ", ".join(map(repr, self._repositories)) or "none"
             raise NotFound(f"there is no repository {name!r}; the worker has {known}")
 
     def start(self) -> None:
@@ -174,17 +172,6 @@ class StagingWorker:
             self._lent.cancel()
         self._service.stop(wait_seconds=wait_seconds)
 
-    def status(self) -> Table:
-        """Return a table with a row for each triggered branch and each repository."""
-        now = self._clock.monotonic()
-        rows: list[dict[str, Any]] = [
-            {"repository": each.repository, "branch": each.branch, "why": each.why, "reclaim_in_seconds": None}
-            for each in self.sensor.take() if each.repository in self._upkeep]
-        rows += [{"repository": name, "branch": "", "why": "",
-                  "reclaim_in_seconds": None if each.reclaim_at is None else max(0.0, each.reclaim_at - now)}
-                 for name, each in tuple(self._upkeep.items())]
-        return Table.from_dicts(rows, title=f"{len(self._upkeep)} repositories, {self.failures} failures")
-
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -195,103 +182,73 @@ class StagingWorker:
     # --- a turn
 
     def _turn(self, budget: Budget) -> None:
-        """Run all due operations, one after another."""
-        for work in self._due():
+        """Run all due jobs, one after another."""
+        for job, why in self._due().items():
             budget.check()
             self._lent = lent = (budget if self._budget is None else self._budget).child()
             if budget.cancelled:
                 return  # `stop` was called before it could see this budget
-            work(lent)
+            self._run(job, why, lent)
             if lent.cancelled:
                 return
             self._done += 1
 
-    def _due(self) -> list[Callable[[Budget], object]]:
-        now, upkeep = self._clock.monotonic(), list(self._upkeep.values())
-        return [
-            *(partial(self._survey, each) for each in upkeep
-              if each.survey_at is not None and each.survey_at <= now),
-            *(partial(self._compact, trigger) for trigger in self._wanted()),
-            *(partial(self._reclaim, each) for each in upkeep
-              if each.reclaim_at is not None and each.reclaim_at <= now),
-        ]
-
-    def _wanted(self) -> list[CompactionTrigger]:
-        wanted: list[CompactionTrigger] = []
-        self._attempt("the sensor's policy", lambda: wanted.extend(
-            each for each in self.sensor.take() if each.repository in self._upkeep))
-        return wanted
-
-    def _compact(self, trigger: CompactionTrigger, budget: Budget) -> None:
-        key = trigger.repository, trigger.branch
-        wait: float | None = None
-        upkeep = self._upkeep.get(trigger.repository)
-        if upkeep is None:
-            return  # removed since the trigger
-        repository = upkeep.repository
-        self._observer.event("staging_compaction_triggered", repository=key[0], branch=key[1], why=trigger.why)
-
-        def compact() -> None:
-            nonlocal wait
-            try:
-                report = repository.compact(branch=trigger.branch, policy=self._policy, executor=self._executor,
-                                            budget=budget)
-            except BranchNotFound:
-                self.sensor.forget(*key)
-            else:
-                if report.again_at is not None:
-                    wait = report.again_at - repository.context.clock.now()
-                elif report.is_empty:
-                    wait = _UNWANTED_SECONDS
-
-        if not self._attempt(f"a compaction of branch {trigger.branch!r} of {trigger.repository!r}", compact):
-            self._refused[key] = self._refused.get(key, 0) + 1
-            wait = _growing(self._refused[key])
-        if wait is None:
-            self._refused.pop(key, None)
-        else:
-            self.sensor.put_off(*key, min(max(wait, _SHORTEST_DELAY_SECONDS), _LONGEST_DELAY_SECONDS))
-
-    def _reclaim(self, upkeep: _Upkeep, budget: Budget) -> None:
-        assert self._reclaim_seconds is not None
-        before, wait = self._failures, self._reclaim_seconds
-        self._attempt(f"a reclaim of {upkeep.repository.name!r}", lambda: upkeep.repository.reclaim(budget=budget))
-        if budget.cancelled:
-            return
-        upkeep.failures = upkeep.failures + 1 if self._failures > before else 0
-        upkeep.reclaim_at = self._clock.monotonic() + (
-            min(wait, _growing(upkeep.failures)) if upkeep.failures else wait)
-
-    def _survey(self, upkeep: _Upkeep, budget: Budget) -> None:
-        repository = upkeep.repository
-
-        def survey() -> None:
-            for branch in repository.branches():
-                with contextlib.suppress(BranchNotFound):
-                    record, tombstones = repository.tombstones(branch=branch, budget=budget)
-                    self.sensor.seed(repository.name, branch.name, record, tombstones=tombstones)
-
-        if self._attempt(f"a survey of {repository.name!r}", survey):
-            upkeep.survey_at, upkeep.failures = None, 0
-        else:
-            upkeep.failures += 1
-            upkeep.survey_at = self._clock.monotonic() + _growing(upkeep.failures)
-
-    def _attempt(self, what: str, work: Callable[[], object]) -> bool:
-        """Run an operation and return whether it succeeded. `Busy`, as of a spent budget, is no failure."""
+    def _due(self) -> dict[_Job, str]:
+        """Return the due jobs, with the reasons of compactions. Drops the delays of jobs that no longer exist."""
+        triggers: Iterable[CompactionTrigger] = ()
         try:
-            work()
-        except Busy:
-            return False
+            triggers = self.sensor.take()
         except Exception as error:
-            self._last_error = error
-            self._failures += 1
-            _LOGGER.warning("%s failed, and is retried", what, exc_info=error)
-            self._observer.event("staging_worker_failed", work=what, error=type(error).__name__, message=str(error),
-                                 failures=self.failures)
-            return False
-        return True
+            self._failed("the sensor's policy", error)
+        names, now = list(self._repositories), self._clock.monotonic()
+        jobs: dict[_Job, str] = {(name, "survey", ""): "" for name in names}
+        jobs |= {(each.repository, "compaction", each.branch): each.why
+                 for each in triggers if each.repository in names}
+        jobs |= {(name, "reclaim", ""): "" for name in names if self._reclaim_seconds is not None}
+        self._delays = {job: delay for job, delay in self._delays.items() if job in jobs}
+        return {job: why for job, why in jobs.items() if job not in self._delays or self._delays[job].until <= now}
 
+    def _run(self, job: _Job, why: str, budget: Budget) -> None:
+        """Run a job; after a failure it waits longer each time. `Busy`, as of a spent budget, counts as no failure."""
+        name, kind, branch = job
+        repository = self._repositories.get(name)
+        if repository is None:
+            return  # removed meanwhile
+        failures = self._delays[job].failures + 1 if job in self._delays else 1
+        wait = min(_FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 30), _LONGEST_DELAY_SECONDS)
+        if kind == "reclaim" and self._reclaim_seconds is not None:
+            wait = min(wait, self._reclaim_seconds)
+        try:
+            wait, failures = self._work(repository, kind, branch, why, budget), 0
+        except Busy:
+            if budget.cancelled:
+                return
+        except Exception as error:
+            self._failed(f"a {kind} of {f'branch {branch!r} of ' if branch else ''}{name!r}", error)
+        self._delays[job] = _Delay(self._clock.monotonic() + wait, failures)
 
-def _growing(number: int) -> float:
-    return min(_FIRST_DELAY_SECONDS * 2.0 ** min(number - 1, 30), _LONGEST_DELAY_SECONDS)
+    def _work(self, repository: Repository, kind: str, branch: str, why: str, budget: Budget) -> float:
+        """Return the seconds until the job may run again."""
+        if kind == "survey":
+            for each in repository.branches():
+                with contextlib.suppress(BranchNotFound):
+                    view = repository.view(branch=each, budget=budget)
+                    self.sensor.seed(repository.name, each.name, view.record, view.tombstones)
+            return inf
+        if kind == "reclaim":
+            repository.reclaim(budget=budget)
+            return inf if self._reclaim_seconds is None else self._reclaim_seconds
+        self._observer.event("staging_compaction_triggered", repository=repository.name, branch=branch, why=why)
+        try:
+            report = repository.compact(branch=branch, policy=self._policy, executor=self._executor, budget=budget)
+        except BranchNotFound:
+            self.sensor.forget(repository.name, branch)
+            return 0.0
+        return _UNWANTED_SECONDS if report.is_empty else 0.0
+
+    def _failed(self, what: str, error: Exception) -> None:
+        self._last_error = error
+        self._failures += 1
+        _LOGGER.warning("%s failed, and is retried", what, exc_info=error)
+        self._observer.event("staging_worker_failed", work=what, error=type(error).__name__, message=str(error),
+                             failures=self.failures)

@@ -193,7 +193,7 @@ class World:
 
     def _open(self, actor: str) -> dict[StagingOptions, Repository]:
         return {options: repository(*self._stepped, self._seeds[actor] + number, options)
-                for number, options in enumerate((OPTIONS, KEEPS, CLEANS, COLLECTS))}
+                for number, options in enumerate((OPTIONS, CLEANS, COLLECTS))}
 
     def repository(self, actor: str, options: StagingOptions = OPTIONS) -> Repository:
         return self._repositories[actor][options]
@@ -219,7 +219,6 @@ class World:
                 if since <= end and (place + 1 == len(self.records) or self.records[place + 1][0] >= begin)]
 
 
-KEEPS = attrs.evolve(OPTIONS, on_new_sealed="keep")
 Act = Callable[[World, str, HistoryOperation], Any]
 
 
@@ -282,15 +281,13 @@ def op_commit(world: World, actor: str, noted: HistoryOperation) -> Any:
     return world.main(actor).commit(actor)
 
 
-def op_compact(options: StagingOptions) -> Act:
-    def act(world: World, actor: str, noted: HistoryOperation) -> Any:
-        try:
-            return world.repository(actor, options).compact(policy=NOW)
-        except BeingCollected:
-            raise
-        except Busy:
-            return "another writer was faster"
-    return act
+def op_compact(world: World, actor: str, noted: HistoryOperation) -> Any:
+    try:
+        return world.repository(actor).compact(policy=NOW)
+    except BeingCollected:
+        raise
+    except Busy:
+        return "another writer was faster"
 
 
 def op_reclaim(options: StagingOptions) -> Act:
@@ -332,9 +329,9 @@ def op_hard_reset(world: World, actor: str, noted: HistoryOperation) -> Any:
 
 OPERATIONS: Mapping[str, Act] = {
     "put": op_put(b"P"), "delete": op_delete, "put_if": op_put_if, "get": op_get, "list": op_list,
-    "commit": op_commit, "compact": op_compact(OPTIONS), "reset": op_reset, "reset_key": op_reset_key,
+    "commit": op_commit, "compact": op_compact, "reset": op_reset, "reset_key": op_reset_key,
     "reset_prefix": op_reset_prefix, "merge": op_merge, "hard_reset": op_hard_reset, "cleanup": op_reclaim(CLEANS),
-    "diff": op_diff, "put_if_exists": op_put_if_exists, "compact_keeping": op_compact(KEEPS),
+    "diff": op_diff, "put_if_exists": op_put_if_exists,
     "put2": op_put(b"Q"), "collect": op_reclaim(COLLECTS),
 }
 
@@ -425,7 +422,7 @@ def _check_operation(world: World, each: HistoryOperation) -> None:
     elif each.result == "missing":
         assert ABSENT in allowed[K], f"{each} found nothing although something was there: {history}"
     elif each.result == "dirty":
-        quiet = {"merge", "commit", "compact", "compact_keeping", "cleanup", "get", "list", "diff"}
+        quiet = {"merge", "commit", "compact", "cleanup", "get", "list", "diff"}
         others = {other.name for other in history.operations}
         assert world.setup in DIRTY or not others <= quiet, f"{each} on a clean branch: {history}"
     elif each.name == "diff":

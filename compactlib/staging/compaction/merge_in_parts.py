@@ -12,8 +12,8 @@ import pickle
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import groupby, pairwise
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
@@ -25,7 +25,7 @@ from compactlib.executors import LocalExecutor
 from compactlib.objects import ObjectRef, ObjectStore, read_checked
 from compactlib.observer import Observer
 from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.staging.compaction.rewrite import CompactTokens, OpenStores
+from compactlib.staging.compaction.rewrite import CompactTokens
 from compactlib.staging.ranges.apply import Apply, batches_of
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.ranges.files import INCOMING, RangeFiles
@@ -33,7 +33,6 @@ from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import ChangeBatch, RangeFormat
 from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.ranges.writer import ClosedRange, RangeWriter
-from compactlib.staging.tokens import StagingTokens
 from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry
 
 _MOST_SAMPLES: Final = 10_000
@@ -77,7 +76,7 @@ class MergeInParts:
         for task in tasks:
             if not isinstance(task, CompactTokens):
                 raise InvalidInput(f"task {task.name!r} is a {type(task).__name__}; this runs CompactTokens only")
-            listed.append(attrs.evolve(task, stores=_InParts(task.stores, self)))
+            listed.append(attrs.evolve(task, apply=self.apply))
         return LocalExecutor().run(listed, budget=budget, observer=observer)
 
     def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
@@ -88,7 +87,7 @@ class MergeInParts:
         changes.
 
         Raises:
-            UnsortedKeys, NilValue, BeingCollected: as for `CommittedRanges.apply`.
+            InvalidInput, BeingCollected: as for `CommittedRanges.apply`.
             BudgetSpent: the budget ran out before the parts began.
             RangeNotFound, DamagedRange: raised by a part.
             Exception: of `run_parts`.
@@ -122,19 +121,6 @@ class MergeInParts:
         counts["ranges_reused"] = min(applied.ranges_reused, counts["ranges_reused"])
         return Applied(metarange_id=applied.metarange_id, ranges_written=applied.ranges_written,
                        bytes_written=applied.bytes_written, **counts)
-
-
-@attrs.frozen
-class _InParts:
-    """Opens the stores of a task, with a committed layer that applies changes in parts."""
-
-    stores: OpenStores
-    committed: Any
-
-    @contextmanager
-    def __call__(self) -> Iterator[tuple[StagingTokens, Any]]:
-        with self.stores() as (tokens, _):
-            yield tokens, self.committed
 
 
 @attrs.frozen
@@ -172,19 +158,15 @@ def _put(files: RangeFiles, changes: Changes, staged: list[_ChangesFile]) -> lis
 def _bounds(base: MetaRange, rule: SplitRule, samples: Sequence[bytes], count: int) -> list[bytes]:
     """Return the last keys of all parts except the last, so that parts have about equal changes and ranges to read.
 
-    A bound is the last key of a range, unless several parts share a range, or follow the last range.
+    A bound is the last key of a range, or a key after all ranges.
     """
     ends = [entry.max_key for entry in base.entries]
     # Under another rule, every range is rewritten.
     read = {base.find(key) for key in samples} - {len(ends)} if base.rule == rule else range(len(ends))
     # All changes together weigh as much as all ranges read.
     weighed = sorted([*samples, *(ends[place] for place in read for _ in range(-(-len(samples) // len(read))))])
-    bounds = set[bytes]()
-    for place, keys in groupby((weighed[len(weighed) * number // count] for number in range(1, count)), base.find):
-        inside = list(dict.fromkeys(keys))
-        is_shared = place == len(ends) or len(inside) > 1
-        bounds.update(inside if is_shared else (), ends[max(place - is_shared, 0):place + 1])
-    return sorted(bounds)
+    keys = [weighed[len(weighed) * number // count] for number in range(1, count)]
+    return sorted({key if base.find(key) == len(ends) else ends[base.find(key)] for key in keys})
 
 
 def _between(pieces: Sequence[_PieceT], above: bytes, last: bytes | None) -> Sequence[_PieceT]:
@@ -207,8 +189,7 @@ class _MergePart:
         with self.open_objects() as objects:
             files = RangeFiles(objects, prefix=self.prefix, range_format=self.range_format, cache_bytes=0)
             apply = Apply(files, self.rule, MetaRange(self.base_rule, part.ranges),
-                          filter(None, _changes(objects, part)), Budget(),
-                          above=part.above, last=part.last)
+                          filter(None, _changes(objects, part)), Budget())
             return apply.ranges(), apply.counts
 
 

@@ -52,16 +52,8 @@ class StoresForWorkers:
 
 @attrs.frozen(kw_only=True)
 class CompactedTokens(RewriteResult):
-    """The result of `CompactTokens`.
+    """The result of `CompactTokens`: the metarange and the counts."""
 
-    Attributes:
-        base: of the task.
-        newest_first: of the task.
-        applied: the metarange and the counts.
-    """
-
-    base: MetaRangeId | None
-    newest_first: tuple[StagingToken, ...]
     applied: Applied
 
 
@@ -74,19 +66,22 @@ class CompactTokens:
         stores: opens the stores.
         base: the metarange to apply the tokens to; `None` without a commit.
         newest_first: the tokens; of each key the newest entry counts.
+        apply: instead of the method of the committed layer.
     """
 
     name: str
     stores: OpenStores
     base: MetaRangeId | None
     newest_first: tuple[StagingToken, ...]
+    apply: Callable[..., Applied] | None = None
 
     def run(self, attempt: Attempt) -> CompactedTokens:
         """Apply the tokens. An unreadable token or range is an error."""
         began = attempt.clock.monotonic()
         with self.stores() as (tokens, committed):
-            applied = committed.apply(self.base, MergedTokens(tokens, self.newest_first), budget=attempt.budget,
-                                      observer=attempt.observer)
+            apply = self.apply or committed.apply
+            applied = apply(self.base, MergedTokens(tokens, self.newest_first), budget=attempt.budget,
+                            observer=attempt.observer)
         return CompactedTokens(task=self.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
                                bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
-                               base=self.base, newest_first=self.newest_first, applied=applied)
+                               applied=applied)

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from compactlib.budget import Budget
 from compactlib.observer import Observer, Observers
@@ -23,9 +23,6 @@ from compactlib.staging.ranges.rows import ChangeBatch, Rows
 from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.ranges.writer import ClosedRange, RangeWriter
 from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
 
 MAX_BATCH: Final = 32_768
 """Changes held in memory at once."""
@@ -91,10 +88,7 @@ class Apply:
         batches: the changes, in order; no batch is empty.
         budget: charged before each write of a range.
         elsewhere: ranges of other metaranges, which are not written again if the result has them.
-        background: threads that write ranges in parallel with the caller's.
         observer: notified of progress, in ranges of the base; changes after the last range count as another range.
-        above: only keys of the base above this key.
-        last: only keys of the base up to this key; `None`: all.
 
     Attributes:
         counts: numbers of keys `added`, `changed` and `removed`, and of the base's ranges read (`ranges_read`,
@@ -102,8 +96,7 @@ class Apply:
     """
 
     def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, batches: Iterator[ChangeBatch],
-                 budget: Budget, *, elsewhere: Iterable[RangeEntry] = (), background: Executor | None = None,
-                 observer: Observer | None = None, above: bytes = b"", last: bytes | None = None) -> None:
+                 budget: Budget, *, elsewhere: Iterable[RangeEntry] = (), observer: Observer | None = None) -> None:
         self.counts: Counter[str] = Counter(added=0, changed=0, removed=0, ranges_reused=0, ranges_read=0, bytes_read=0)
         self._observer: Observer = Observers(observer)
         self._work = "apply"
@@ -111,9 +104,7 @@ class Apply:
         self._rule = rule
         self._base = base
         self._changes = _Changes(batches)
-        self._above = above
-        self._last = last
-        self._writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget, background,
+        self._writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget,
                                    elsewhere={entry.range_id for entry in elsewhere})
 
     def run(self, base_id: MetaRangeId | None) -> Applied:
@@ -126,22 +117,16 @@ class Apply:
         """
         self._work = f"apply to {'nothing' if base_id is None else base_id[:12]}"
         writer = self._writer
-        try:
-            self._walk()
-            metarange_id = writer.finish(base_id)
-        finally:
-            writer.abandon()
+        self._walk()
+        metarange_id = writer.finish(base_id)
         self._notify(len(self._base.entries) + 1)
         return Applied(metarange_id=metarange_id, ranges_written=writer.ranges_written,
                        bytes_written=writer.bytes_written, **self.counts)
 
     def ranges(self) -> list[ClosedRange]:
         """Apply all changes and return the ranges, durable but not published: a part of a larger result."""
-        try:
-            self._walk()
-            return self._writer.end()
-        finally:
-            self._writer.abandon()
+        self._walk()
+        return self._writer.end()
 
     def _walk(self) -> None:
         for place, entry in enumerate(self._base.entries):
@@ -158,7 +143,7 @@ class Apply:
         self._observer.event("progress", work=self._work, done=done, total=len(self._base.entries) + 1, unit="ranges")
 
     def _can_stay(self, entry: RangeEntry, *, is_last: bool) -> bool:
-        if not self._writer.is_between_ranges or self._base.rule != self._rule or not self._is_whole(entry):
+        if not self._writer.is_between_ranges or self._base.rule != self._rule:
             return False
         change = self._changes.peek()
         if change is None:
@@ -168,14 +153,8 @@ class Apply:
         # If only the end has closed the last range, the following changes belong to it.
         return not is_last or self._rule.closes(entry.max_key, entry.size_bytes)
 
-    def _is_whole(self, entry: RangeEntry) -> bool:
-        return entry.min_key > self._above and (self._last is None or entry.max_key <= self._last)
-
     def _rewrite(self, entry: RangeEntry) -> None:
         rows = self._files.read_range(entry, keep=False)
-        if not self._is_whole(entry):
-            rows = rows.part(rows.find(self._above + b"\0"),
-                             len(rows) if self._last is None else rows.find(self._last + b"\0"))
         self.counts.update(ranges_read=1, bytes_read=entry.size_bytes)
         cut_keys = self._cut_keys(rows)
         for part, batch in self._changes.laid_over(rows, entry.max_key):

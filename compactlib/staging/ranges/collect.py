@@ -10,10 +10,11 @@ The collection keeps a file that a live metarange needs, a file younger than the
 metarange younger than that needs. Files are never rewritten, so the age of a reused file does not show the reuse.
 Therefore:
 
-- *The collection* writes a doom mark for each victim. Then it lists the writers' marks of reuse, re-reads the live
-  metaranges and lists all files again. Then it deletes the victims that are still unneeded, and removes its doom marks.
+- *The collection* writes a doom mark with the ids of its victims. Then it lists the writers' marks of reuse, re-reads
+  the live metaranges and lists all files again. Then it deletes the victims that are still unneeded, and removes its
+  doom mark.
 - *A writer* (`RangeFiles.mark_reuse`, `confirm`) writes a mark of reuse for each file that it found. Once all its files
-  exist, it lists the doom marks, and then checks that all its files still exist.
+  exist, it reads the doom marks, and then checks that all its files still exist.
 - *A caller that reuses an unreachable metarange* does the same with the metarange alone (`claim`). A mark of reuse of
   a metarange covers its ranges, and a collection deletes metaranges before ranges.
 
@@ -24,15 +25,15 @@ either the second collection sees a young file, or the writer sees the doom mark
 collections may run concurrently. But the first collection may have deleted the new file and removed its mark before the
 writer's check. So a collection also lists the doom marks of others: it treats their files as reused, and deletes no
 file that its second listing does not show.
-Doom marks of a collection that died refuse writers until the marks are older than the grace period. So a collection
-must end within the grace period.
+The doom mark of a collection that died refuses writers until it is older than the grace period. So a collection must
+end within the grace period.
 
 Ages alone do not protect a writer that is suspended for longer than the grace period, nor files that a wrong clock has
 dated. Therefore:
 
 - a writer checks last that its files exist, including its own;
 - a metarange that appears between the two listings of a collection is needed at any age;
-- the second call of `live`, after the doom marks are written, invalidates updates in flight (`BranchStore.fence`), so
+- the second call of `live`, after the doom mark is written, invalidates updates in flight (`BranchStore.fence`), so
   that their callers re-read the branch and check their files again;
 - "now" is the earlier of the caller's clock and the clock of the object store, which dates the files;
 - a doom mark far in the future (the object store's clock was wrong, and the collection died) gets a second mark, and
@@ -42,30 +43,27 @@ dated. Therefore:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock
-from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.objects import ObjectExists, ObjectNotFound
+from compactlib.errors import InvalidInput
+from compactlib.objects import ObjectExists, ObjectInfo, ObjectNotFound
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
 from compactlib.staging.ranges.files import DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
-from compactlib.staging.ranges.rows import check_id
 from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId, StoredFile
+from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
 
 _FOLDERS: Final = (METARANGES, RANGES)
 """In the order of deletion: never a metarange without its ranges."""
 _SEEN: Final = ".seen"
 """Suffix of the second mark of a doom mark that is dated in the future: when a collection first saw it."""
-_NOW: Final = "now"
-"""In place of an id in the name of a doom mark: a mark that is written to read the store's clock."""
 _FILES_AT_ONCE: Final = 1000
 _MAX_SKEW_SECONDS: Final = 3600.0
 """Marks dated further in the future were written under a wrong clock."""
 
-_Files: TypeAlias = list[tuple[str, StoredFile]]
+_Files: TypeAlias = list[tuple[str, ObjectInfo]]
 """Pairs of folder and file."""
 
 
@@ -73,12 +71,9 @@ _Files: TypeAlias = list[tuple[str, StoredFile]]
 
 
 def confirm(files: RangeFiles, written: Iterable[str]) -> None:
-    """Check that no collection deletes these files, after all of them were written or marked as reused.
+    """Raise `BeingCollected` if a collection deletes one of these files, or has deleted it.
 
-    One listing, and one request for each file.
-
-    Raises:
-        BeingCollected: a collection deletes one of them, or has deleted it.
+    Called after all of them were written or marked as reused. One listing, and one request for each file.
     """
     doomed = _doomed(files)
     for path in written:
@@ -92,24 +87,26 @@ def claim(files: RangeFiles, metarange_id: MetaRangeId) -> None:
 
     One mark covers both: a collection that finds it spares the ranges too. A collection dooms and deletes metaranges
     first. So if the metarange is neither doomed nor missing, its ranges are neither.
-
-    Raises:
-        MetaRangeNotFound: its file is missing.
-        BeingCollected: a collection deletes it, or has deleted it.
-        InvalidInput: this is no id.
     """
-    check_id(metarange_id)
+    path = files.path_of_metarange(metarange_id)
     files.mark_reuse(metarange_id)
     if metarange_id in _doomed(files):
         raise BeingCollected(id=metarange_id)
-    path = files.path_of_metarange(metarange_id)
     if not files.is_there(path):
         raise MetaRangeNotFound(metarange_id=metarange_id, path=path)
 
 
-def _doomed(files: RangeFiles, besides: Collection[str] = ()) -> set[str]:
-    """Return the ids of files that have doom marks, except the marks with these keys."""
-    return {mark.id.partition(".")[0] for mark in files.list(DOOMED) if files.prefix + DOOMED + mark.id not in besides}
+def _doomed(files: RangeFiles, besides: str = "") -> set[str]:
+    """Return the ids of files in doom marks, except in the mark with this name."""
+    return {id_ for text in _texts(files, DOOMED, besides) for id_ in text.split()}
+
+
+def _texts(files: RangeFiles, folder: str, besides: str = "") -> Iterator[str]:
+    """Yield the texts of marks."""
+    for mark in files.list(folder):
+        if mark.key != besides:
+            with contextlib.suppress(ObjectNotFound):
+                yield files.objects.get(files.prefix + folder + mark.key).decode("ascii", "replace")
 
 
 # ------------------------------------------------------------------------------------------------- the collector's half
@@ -143,19 +140,13 @@ class RangeCollector:
         """
         self._read_clocks()
         for folder in (INCOMING, REUSED):
-            self._files.objects.delete([self._files.prefix + folder + mark.id for mark in self._files.list(folder)
+            self._files.objects.delete([self._files.prefix + folder + mark.key for mark in self._files.list(folder)
                                         if not self._is_young(mark)])
         self._remove_old_dooms()
         needed, files, gone = self._sense()
-        unneeded = [(folder, file) for folder, file in files if file.id not in needed]
-        doomed = {file.id for _, file in unneeded if not self._is_young(file)}
-        marks = [self._files.path_of_doom(id_, self._files.new_name()) for id_ in doomed]
-        try:
-            for mark in marks:
-                self._files.objects.create(mark, b"")
-            deleted = self._delete(doomed, {file.id for _, file in files}, marks) if doomed else []
-        finally:
-            self._remove(marks)
+        unneeded = [(folder, file) for folder, file in files if file.key not in needed]
+        doomed = {file.key for _, file in unneeded if not self._is_young(file)}
+        deleted = self._doom_and_delete(doomed, {file.key for _, file in files}) if doomed else []
         freed = _bytes_of(deleted)
         return Collected(
             metaranges_deleted=sum(folder == METARANGES for folder, _ in deleted),
@@ -164,9 +155,9 @@ class RangeCollector:
             young=len(unneeded) - len(deleted), young_bytes=_bytes_of(unneeded) - freed, gone=gone)
 
     def _read_clocks(self) -> None:
-        """Read the object store's clock from the date of a new mark."""
-        mark = self._files.path_of_doom(_NOW, self._files.new_name())
-        # Marks that cannot be deleted would refuse writers: check on a missing file that deletes are allowed.
+        """Read the object store's clock from the date of a new mark without victims."""
+        mark = self._files.prefix + DOOMED + self._files.new_name()
+        # A mark that cannot be deleted would refuse writers: check on a missing file that deletes are allowed.
         self._files.objects.delete([mark])
         self._files.objects.create(mark, b"")
         try:
@@ -178,31 +169,26 @@ class RangeCollector:
         self._files.objects.delete([mark])
         self._now = min(self._clock.now(), self._stored_now)
 
-    def _remove(self, marks: list[str]) -> None:
-        """Remove the doom marks. Each that stays refuses writers, so a failure does not keep the other marks."""
-        failed: CompactlibError | None = None
-        with contextlib.suppress(CompactlibError):
-            self._files.objects.delete(marks)
-            return
-        for mark in marks:
-            try:
-                self._files.objects.delete([mark])
-            except CompactlibError as error:
-                failed = error
-        if failed is not None:
-            raise failed
+    def _doom_and_delete(self, doomed: set[str], known: set[str]) -> _Files:
+        name = self._files.new_name()
+        mark = self._files.prefix + DOOMED + name
+        try:
+            self._files.objects.create(mark, "\n".join(sorted(doomed)).encode("ascii"))
+            return self._delete(doomed, known, name)
+        finally:
+            self._files.objects.delete([mark])
 
-    def _delete(self, doomed: set[str], known: set[str], marks: list[str]) -> _Files:
-        used = self._reused() | _doomed(self._files, set(marks))
+    def _delete(self, doomed: set[str], known: set[str], name: str) -> _Files:
+        used = {*_texts(self._files, REUSED), *_doomed(self._files, besides=name)}
         again, files, _ = self._sense()
-        metaranges = {file.id for folder, file in files if folder == METARANGES}
-        needed = used | again | {file.id for _, file in files if self._is_young(file)}
+        metaranges = {file.key for folder, file in files if folder == METARANGES}
+        needed = used | again | {file.key for _, file in files if self._is_young(file)}
         needed.update(self._parts_if_there((metaranges & used) | (metaranges - known)))
         # Only existing files: one that another collection has deleted may be written again at any moment.
-        deleted = [(folder, file) for folder, file in files if file.id in doomed and file.id not in needed]
+        deleted = [(folder, file) for folder, file in files if file.key in doomed and file.key not in needed]
         for folder in _FOLDERS:
             # No request for both folders: a request may fail, or crash, after some of its files.
-            part = [file.id for each, file in deleted if each == folder]
+            part = [file.key for each, file in deleted if each == folder]
             for at in range(0, len(part), _FILES_AT_ONCE):
                 self._budget.check()
                 self._require_owner()
@@ -219,25 +205,19 @@ class RangeCollector:
         # Listed first: a file that is published after the listing cannot be a victim.
         files = [(folder, file) for folder in _FOLDERS for file in self._files.list(folder)]
         live = self._live()
-        young = {MetaRangeId(file.id) for folder, file in files if folder == METARANGES and self._is_young(file)}
+        young = {MetaRangeId(file.key) for folder, file in files if folder == METARANGES and self._is_young(file)}
         needed: set[str] = set()
-        missing: list[MetaRangeNotFound] = []
-        for root in live.needed | young:
+        missing: dict[MetaRangeId, MetaRangeNotFound] = {}
+        for root in live.needed | live.history | young:
             try:
                 needed.update(self._parts_of(root))
             except MetaRangeNotFound as error:
-                missing.append(error)
+                missing[root] = error
         # Another collection may have deleted a metarange that branches needed at the first call and no longer need.
-        again = self._live().needed if missing else frozenset()
-        for lost in missing:
-            if lost.metarange_id in again:
-                raise lost
-        gone = 0
-        for root in live.history - live.needed - young:
-            try:
-                needed.update(self._parts_of(root))
-            except MetaRangeNotFound:
-                gone += 1
+        if missing.keys() & (live.needed | young):
+            for lost in missing.keys() & self._live().needed:
+                raise missing[lost]
+        gone = len((live.history - live.needed - young) & missing.keys())
         return needed, files, gone
 
     def _parts_of(self, metarange_id: MetaRangeId) -> set[str]:
@@ -251,28 +231,18 @@ class RangeCollector:
             with contextlib.suppress(MetaRangeNotFound):
                 yield from self._parts_of(MetaRangeId(metarange_id))
 
-    def _reused(self) -> set[str]:
-        found = set()
-        for mark in self._files.list(REUSED):
-            with contextlib.suppress(ObjectNotFound):
-                found.add(self._files.objects.get(self._files.prefix + REUSED + mark.id).decode("ascii", "replace"))
-        return found
-
     def _remove_old_dooms(self) -> None:
-        marks = list(self._files.list(DOOMED))
-        there, old = {mark.id for mark in marks}, {mark.id for mark in marks if not self._is_young(mark)}
-        for mark in marks:
+        marks = {mark.key: mark for mark in self._files.list(DOOMED)}
+        for name, mark in marks.items():
+            seen = marks.get(name + _SEEN)
             # The mark refuses writers until it is removed, so it stays until it is certainly old.
-            if mark.modified_at > self._stored_now + _MAX_SKEW_SECONDS:
-                seen = mark.id + _SEEN
-                if seen in old:
-                    old.add(mark.id)
-                elif seen not in there:
-                    with contextlib.suppress(ObjectExists):
-                        self._files.objects.create(self._files.prefix + DOOMED + seen, b"")
-        self._files.objects.delete([self._files.prefix + DOOMED + name for name in sorted(old)])
+            if seen is None and mark.modified_at > self._stored_now + _MAX_SKEW_SECONDS:
+                with contextlib.suppress(ObjectExists):
+                    self._files.objects.create(self._files.prefix + DOOMED + name + _SEEN, b"")
+            elif not self._is_young(seen or mark):
+                self._files.objects.delete([self._files.prefix + DOOMED + each for each in (name, name + _SEEN)])
 
-    def _is_young(self, file: StoredFile) -> bool:
+    def _is_young(self, file: ObjectInfo) -> bool:
         return file.modified_at > self._now - self._grace_seconds
 
 

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
@@ -15,7 +14,7 @@ from compactlib.report import VerifyReport
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.apply import Apply, batches_of
 from compactlib.staging.ranges.collect import RangeCollector, claim
-from compactlib.staging.ranges.cursor import RangeDiff, RangeLookup, RangeScan
+from compactlib.staging.ranges.cursor import RangeLookup, RangeScan, diff
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.merge import MergeBase, merge_metaranges
 from compactlib.staging.ranges.metarange import MetaRange
@@ -27,15 +26,13 @@ from compactlib.staging.values import (
     Applied,
     Changes,
     Collected,
+    Difference,
     LiveMetaRanges,
     MergeStrategy,
     MetaRangeId,
     RangeEntry,
     Record,
 )
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
 
 
 class CommittedRanges:
@@ -45,7 +42,7 @@ class CommittedRanges:
     commit" and reads as empty; an empty metarange has an id like any other. Under the same split rule equal content
     has equal ids, independent of history, format and release.
 
-    Every method that reads raises `MetaRangeNotFound`, `RangeNotFound`, `DamagedRange` or `NewerFormat` for a missing
+    Every method that reads raises `MetaRangeNotFound`, `RangeNotFound`, `DamagedRange` or `Unsupported` for a missing
     or wrong file, and the errors of the object store (`ObjectStoreFailed`, `StorageError`). It never returns a part.
 
     Args:
@@ -55,17 +52,14 @@ class CommittedRanges:
         rule: cuts ranges. A base that was cut by another rule is rewritten as a whole.
         cache_bytes: logical bytes of ranges, and of metaranges, to cache in memory.
         prefix: of the keys of the files: empty, or ends with a slash.
-        background: threads in which applies and merges hash, encode and write ranges in parallel with the caller's;
-            the result is the same. The host starts it and shuts it down.
         clock: for the ages of files in `collect`.
         new_name: names the marks of writers and `collect`; for tests with repeatable names.
     """
 
     def __init__(self, objects: ObjectStore, *, range_format: RangeFormat | None = None, rule: SplitRule | None = None,
-                 cache_bytes: int = 64 << 20, prefix: str = "", background: Executor | None = None,
-                 clock: Clock | None = None, new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
+                 cache_bytes: int = 64 << 20, prefix: str = "", clock: Clock | None = None,
+                 new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         self._rule: SplitRule = SplitRule() if rule is None else rule
-        self._background: Executor | None = background
         self._clock: Clock = SystemClock() if clock is None else clock
         chosen: RangeFormat = PlainFormat() if range_format is None else range_format
         self._files: RangeFiles = RangeFiles(objects, prefix=prefix, range_format=chosen, cache_bytes=cache_bytes,
@@ -80,6 +74,10 @@ class CommittedRanges:
     def empty_id(self) -> MetaRangeId:
         """The id of the empty metarange."""
         return MetaRange(self._rule, ()).encode()[0]
+
+    def unless_head(self, metarange_id: MetaRangeId, head: MetaRangeId | None) -> MetaRangeId | None:
+        """Return a result; `None` if it has the content of HEAD, so that a branch need not name it."""
+        return None if metarange_id == (self.empty_id if head is None else head) else metarange_id
 
     @property
     def files(self) -> RangeFiles:
@@ -96,12 +94,12 @@ class CommittedRanges:
         records of the ranges touched).
 
         Raises:
-            UnsortedKeys: the keys do not ascend strictly; nothing is published.
-            NilValue: a change is neither a `Record` nor `TOMBSTONE`.
+            InvalidInput: the keys do not ascend strictly, or a change is neither a `Record` nor `TOMBSTONE`; nothing is
+                published.
             BudgetSpent: the budget ran out; nothing is published.
         """
         return Apply(self._files, self._rule, self._metarange(base), batches_of(changes), budget or Budget(),
-                     background=self._background, observer=observer).run(base)
+                     observer=observer).run(base)
 
     def get(self, metarange_id: MetaRangeId | None, key: bytes) -> Record | None:
         """Return the record of a key, or `None`. Reads at most one range, unless cached.
@@ -121,12 +119,12 @@ class CommittedRanges:
         return RangeScan(self._files, self._metarange(metarange_id), start)
 
     def diff(self, left: MetaRangeId | None, right: MetaRangeId | None, start: bytes = b"",
-             end: bytes | None = None) -> RangeDiff:
-        """Return the differences from `left` to `right` for the keys >= `start` and < `end`. Skips common ranges.
+             end: bytes | None = None) -> Iterator[Difference]:
+        """Yield the differences from `left` to `right` for the keys >= `start` and < `end`. Skips common ranges.
 
         O(ranges + records of the ranges that only one side has).
         """
-        return RangeDiff(self._files, self._metarange(left), self._metarange(right), start, end)
+        return diff(self._files, self._metarange(left), self._metarange(right), start, end)
 
     def merge(self, base: MergeBase, source: MetaRangeId | None, destination: MetaRangeId | None,
               strategy: MergeStrategy = "fail", *, budget: Budget | None = None) -> Applied:
@@ -139,7 +137,7 @@ class CommittedRanges:
             BudgetSpent: as for `apply`.
         """
         return merge_metaranges(self._files, self._rule, base, source, destination, strategy,
-                                budget or Budget(), self._background)
+                                budget or Budget())
 
     def ranges_of(self, metarange_id: MetaRangeId | None) -> Sequence[RangeEntry]:
         """Return the ranges of a metarange, in order of their keys. Opens no range."""

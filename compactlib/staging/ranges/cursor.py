@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Self
 
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import Rows
-from compactlib.staging.values import Difference, RangeEntry, Record
+from compactlib.staging.values import Difference, RangeEntry, RangeId, Record
 
 
 class RangeLookup:
@@ -37,61 +37,6 @@ class RangeLookup:
         return self._opened[1]
 
 
-class RangeCursor:
-    """A position before an unopened range, on a record of an opened range, or at the end. For one thread.
-
-    Args:
-        files: reads ranges.
-        metarange: to iterate over.
-        start: the lower bound of the keys.
-    """
-
-    def __init__(self, files: RangeFiles, metarange: MetaRange, start: bytes) -> None:
-        self._metarange = metarange
-        self._lookup = RangeLookup(files, metarange)
-        self._pairs: Iterator[tuple[bytes, Record]] | None = None
-        self.current: tuple[bytes, Record] | None = None
-        self.seek(start)
-
-    def seek(self, key: bytes) -> None:
-        """Move before the unopened range of the first key >= `key`."""
-        self._lowest: bytes = key
-        self._place: int = self._metarange.find(key)
-        self._pairs = self.current = None
-
-    @property
-    def entry(self) -> RangeEntry | None:
-        """The range at the position; `None` at the end."""
-        entries = self._metarange.entries
-        return entries[self._place] if self._place < len(entries) else None
-
-    @property
-    def lowest(self) -> bytes:
-        """A lower bound of the remaining keys; invalid at the end."""
-        if self.current is not None:
-            return self.current[0]
-        return max(self._metarange.entries[self._place].min_key, self._lowest)
-
-    def open(self) -> None:
-        """Open the range at the position, and move to its first record within the bound."""
-        entry = self._metarange.entries[self._place]
-        rows = self._lookup.rows_of(entry)
-        self._pairs = rows.pairs(rows.find(self._lowest) if self._lowest > entry.min_key else 0)
-        self.advance()
-
-    def advance(self) -> None:
-        """Move to the next record, or before the next range."""
-        assert self._pairs is not None
-        self.current = next(self._pairs, None)
-        if self.current is None:
-            self.skip()
-
-    def skip(self) -> None:
-        """Move past the range at the position."""
-        self._pairs = None
-        self._place += 1
-
-
 class RangeScan:
     """Iterates over the records of a metarange in order of their keys; can seek. For one thread.
 
@@ -101,29 +46,35 @@ class RangeScan:
 
     def __init__(self, files: RangeFiles, metarange: MetaRange, start: bytes) -> None:
         self.scanned: int = 0
-        self._cursor = RangeCursor(files, metarange, start)
+        self._metarange = metarange
+        self._lookup = RangeLookup(files, metarange)
+        self.seek(start)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> tuple[bytes, Record]:
-        cursor = self._cursor
-        while cursor.current is None:
-            if cursor.entry is None:
+        while (found := next(self._pairs, None)) is None:
+            if self._place == len(self._metarange.entries):
                 raise StopIteration
-            cursor.open()
-        found = cursor.current
-        cursor.advance()
+            entry = self._metarange.entries[self._place]
+            self._pairs = _pairs_from(self._lookup.rows_of(entry), entry, self._lowest)
+            self._place += 1
         self.scanned += 1
         return found
 
     def seek(self, key: bytes) -> None:
         """Continue with the first key >= `key`, forwards or backwards, also after the end. Opens no range."""
-        self._cursor.seek(key)
+        self._lowest: bytes = key
+        self._place: int = self._metarange.find(key)
+        self._pairs: Iterator[tuple[bytes, Record]] = iter(())
 
 
-class RangeDiff:
-    """Iterates over the differences of two metaranges in order of their keys. For one thread.
+def diff(files: RangeFiles, left: MetaRange, right: MetaRange, start: bytes = b"", end: bytes | None = None,
+         ) -> Iterator[Difference]:
+    """Yield the differences of two metaranges in order of their keys.
+
+    A range of both has the same records of the same keys on both sides, and is not opened.
 
     Args:
         files: reads ranges.
@@ -132,60 +83,35 @@ class RangeDiff:
         start: keys >= `start` only.
         end: keys < `end` only; `None`: all. Opens no range above it.
     """
-
-    def __init__(self, files: RangeFiles, left: MetaRange, right: MetaRange, start: bytes,
-                 end: bytes | None = None) -> None:
-        self._end = end
-        self._left = RangeCursor(files, left, start)
-        self._right = RangeCursor(files, right, start)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Difference:
-        left, right = self._left, self._right
-        while True:
-            self._skip_and_open()
-            if not self._is_before_end(left) and not self._is_before_end(right):
-                raise StopIteration
-            found = self._step() if left.current is not None or right.current is not None else None
+    common = {entry.range_id for entry in left.entries} & {entry.range_id for entry in right.entries}
+    lefts, rights = (_own_pairs(files, side, common, start, end) for side in (left, right))
+    before, after = next(lefts, None), next(rights, None)
+    while before is not None or after is not None:
+        if after is None or (before is not None and before[0] < after[0]):
+            assert before is not None
+            yield Difference("removed", *before, None)
+            before = next(lefts, None)
+        elif before is None or after[0] < before[0]:
+            yield Difference("added", after[0], None, after[1])
+            after = next(rights, None)
+        else:
+            found = Difference.between(before[0], before[1], after[1])
             if found is not None:
-                return found
-
-    def _step(self) -> Difference | None:
-        """Compare the lower of the two records; the other side, if unopened, begins above it."""
-        left, right = self._left.current, self._right.current
-        if left is not None and (self._right.entry is None or left[0] < self._right.lowest):
-            self._left.advance()
-            return Difference.between(left[0], left[1], None)
-        if right is not None and (self._left.entry is None or right[0] < self._left.lowest):
-            self._right.advance()
-            return Difference.between(right[0], None, right[1])
-        assert left is not None
-        assert right is not None
-        self._left.advance()
-        self._right.advance()
-        return Difference.between(left[0], left[1], right[1])
-
-    def _skip_and_open(self) -> None:
-        """Skip the ranges that both sides have, then open those that may hold the next difference."""
-        left, right = self._left, self._right
-        while (left.current is None and right.current is None and left.entry is not None and right.entry is not None
-               and left.entry.range_id == right.entry.range_id):
-            left.skip()
-            right.skip()
-        for one, other in ((left, right), (right, left)):
-            if one.current is None and self._is_before_end(one) and _reaches(one, other):
-                one.open()
-
-    def _is_before_end(self, one: RangeCursor) -> bool:
-        """Return whether the cursor may have a key below the end."""
-        return one.entry is not None and (self._end is None or one.lowest < self._end)
+                yield found
+            before, after = next(lefts, None), next(rights, None)
 
 
-def _reaches(one: RangeCursor, other: RangeCursor) -> bool:
-    """Return whether this unopened range may hold the next key: the other side has no lower key."""
-    if other.entry is None:
-        return True
-    last = other.entry.max_key if other.current is None else other.current[0]
-    return one.lowest <= last
+def _own_pairs(files: RangeFiles, metarange: MetaRange, common: Set[RangeId], start: bytes, end: bytes | None,
+               ) -> Iterator[tuple[bytes, Record]]:
+    for entry in metarange.entries[metarange.find(start):]:
+        if end is not None and entry.min_key >= end:
+            return
+        if entry.range_id not in common:
+            for key, record in _pairs_from(files.read_range(entry), entry, start):
+                if end is not None and key >= end:
+                    return
+                yield key, record
+
+
+def _pairs_from(rows: Rows, entry: RangeEntry, start: bytes) -> Iterator[tuple[bytes, Record]]:
+    return rows.pairs(rows.find(start) if start > entry.min_key else 0)

@@ -2,7 +2,7 @@
 """Ranges and metaranges in an object store: written once, checked by every read.
 
 Keys below the prefix: `ranges/<id>`, `metaranges/<id>`; the marks of garbage collection `reused/<name>` and
-`doomed/<id>.<name>` (see `collect`); `incoming/<name>`; and `owner/`, the owner's entry. A range file names its format,
+`doomed/<name>` (see `collect`); `incoming/<name>`; and `owner/`, the owner's entry. A range file names its format,
 so a store may hold several formats. Other files are ignored.
 """
 
@@ -14,15 +14,17 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import attrs
+
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.lru import Lru
-from compactlib.objects import CachedObjects, ObjectExists, ObjectNotFound, ObjectStore
+from compactlib.objects import CachedObjects, ObjectExists, ObjectInfo, ObjectNotFound, ObjectStore
 from compactlib.staging.errors import DamagedRange, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.plain import PlainFormat
-from compactlib.staging.ranges.rows import RangeFormat, Rows, check_id
+from compactlib.staging.ranges.rows import RangeFormat, Rows
 from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId, StoredFile
+from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
 
 RANGES: Final = "ranges/"
 METARANGES: Final = "metaranges/"
@@ -114,7 +116,6 @@ class RangeFiles:
         held = self.cache.get(metarange_id)
         if isinstance(held, MetaRange):
             return held
-        check_id(metarange_id)
         path = self.path_of_metarange(metarange_id)
         try:
             data = self.objects.get(path)
@@ -165,13 +166,13 @@ class RangeFiles:
             return False
         return True
 
-    def list(self, folder: str) -> Iterator[StoredFile]:
-        """Yield the files of a folder; skips unrelated files."""
+    def list(self, folder: str) -> Iterator[ObjectInfo]:
+        """Yield the files of a folder, each by its name in the folder; skips unrelated files."""
         start = len(self.prefix) + len(folder)
         for info in self.objects.list(self.prefix + folder):
             name = info.key[start:]
             if (_ID if folder in (RANGES, METARANGES) else _NAME).fullmatch(name):
-                yield StoredFile(name, info.size_bytes, info.modified_at)
+                yield attrs.evolve(info, key=name)
 
     @property
     def path_of_owner(self) -> str:
@@ -183,9 +184,7 @@ class RangeFiles:
         return f"{self.prefix}{RANGES}{range_id}"
 
     def path_of_metarange(self, metarange_id: MetaRangeId) -> str:
-        """Return the key of a metarange's file."""
+        """Return the key of a metarange's file; `InvalidInput` if this is no id."""
+        if not _ID.fullmatch(metarange_id):
+            raise InvalidInput(f"{metarange_id!r} is no id of 40 hexadecimal digits")
         return f"{self.prefix}{METARANGES}{metarange_id}"
-
-    def path_of_doom(self, id_: str, name: str) -> str:
-        """Return the key of a collection's doom mark of a file."""
-        return f"{self.prefix}{DOOMED}{id_}.{name}"

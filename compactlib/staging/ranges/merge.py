@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -20,14 +20,11 @@ from compactlib._arguments import require_one_of
 from compactlib.budget import Budget
 from compactlib.staging.errors import MergeConflict
 from compactlib.staging.ranges.apply import Apply, batches_of
-from compactlib.staging.ranges.cursor import RangeDiff, RangeLookup
+from compactlib.staging.ranges.cursor import RangeLookup, diff
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.values import Applied, Change, Difference, MergeStrategy, MetaRangeId, Record, are_same
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
 
 MAX_CONFLICTS: Final = 100
 """The most keys in a `MergeConflict`."""
@@ -71,8 +68,7 @@ def metaranges_of(base: MergeBase) -> set[MetaRangeId]:
 
 
 def merge_metaranges(files: RangeFiles, rule: SplitRule, base: MergeBase, source: MetaRangeId | None,
-                     destination: MetaRangeId | None, strategy: MergeStrategy, budget: Budget,
-                     background: Executor | None = None) -> Applied:
+                     destination: MetaRangeId | None, strategy: MergeStrategy, budget: Budget) -> Applied:
     """Merge; see `CommittedRanges.merge`. Opens the ranges in which base and source differ, and the destination's."""
     require_one_of("the strategy", strategy, MergeStrategy)
 
@@ -81,8 +77,7 @@ def merge_metaranges(files: RangeFiles, rule: SplitRule, base: MergeBase, source
 
     new, present = read(source), read(destination)
     changes = _merged_changes(_differences(files, read, base, new), RangeLookup(files, present), strategy)
-    return Apply(files, rule, present, batches_of(changes), budget, elsewhere=new.entries,
-                 background=background).run(destination)
+    return Apply(files, rule, present, batches_of(changes), budget, elsewhere=new.entries).run(destination)
 
 
 def _differences(files: RangeFiles, read: Callable[[MetaRangeId | None], MetaRange], base: MergeBase,
@@ -96,11 +91,11 @@ def _differences(files: RangeFiles, read: Callable[[MetaRangeId | None], MetaRan
         return lambda key: (ranges.get(key),)
 
     if not isinstance(base, CrossedBase):
-        for difference in RangeDiff(files, read(base), source, b""):
+        for difference in diff(files, read(base), source):
             yield difference.key, (difference.left,), difference.right
         return
     states = lookup(base)
-    found = heapq.merge(*(RangeDiff(files, read(each), source, b"") for each in base.ancestors()), key=_key_of)
+    found = heapq.merge(*(diff(files, read(each), source) for each in base.ancestors()), key=_key_of)
     for key, differences in groupby(found, _key_of):
         yield key, states(key), next(differences).right
 

@@ -62,12 +62,7 @@ class MetaRange:
 
     @classmethod
     def decode(cls, data: bytes, metarange_id: MetaRangeId, path: str) -> Self:
-        """Return the metarange of a file.
-
-        Raises:
-            DamagedRange: the bytes are damaged, or of another metarange.
-            NewerFormat: a newer release wrote them.
-        """
+        """Return the metarange of a file; `DamagedRange` if the bytes are damaged, or of another metarange."""
         _HEADER.decode_header(data, path)
         found = _id_of(memoryview(data)[_HEADER.size:])
         if found != metarange_id:

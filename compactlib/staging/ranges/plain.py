@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
-from compactlib.staging.errors import DamagedRange, NewerFormat
+from compactlib.staging.errors import DamagedRange
 from compactlib.staging.ranges.rows import ChangeBatch, Merged, Rows, content_hash
 from compactlib.staging.ranges.split import LENGTHS_BYTES
 from compactlib.staging.values import RangeId, Record
@@ -27,12 +27,7 @@ _COUNT: Final = struct.Struct("<Q")
 
 def header_of(magic: bytes, version: int) -> RecordFrame:
     """Return the frame of the 16 bytes of a file's header: magic, version, zeros, CRC-32."""
-    return RecordFrame("file format", magic, version, "<H4x", damaged=DamagedRange, refused=newer_format)
-
-
-def newer_format(path: str, name: str, found: int, known: int) -> NewerFormat:
-    """Return the error of a file of another version."""
-    return NewerFormat(path=path, version=found, newest=known)
+    return RecordFrame("file format", magic, version, "<H4x", damaged=DamagedRange)
 
 
 _HEADER: Final = header_of(MAGIC, VERSION)

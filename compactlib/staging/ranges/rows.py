@@ -16,7 +16,6 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.files.checksum import crc32
-from compactlib.staging.errors import NilValue, UnsortedKeys
 from compactlib.staging.values import MAX_KEY_BYTES, Change, RangeId, Record, check_key
 
 DIGEST_BYTES: Final = 20
@@ -44,9 +43,8 @@ class ChangeBatch:
         """Return a batch of checked changes with keys above `after`. Stops reading at `most_bytes`.
 
         Raises:
-            UnsortedKeys: a key is not above the previous key.
-            NilValue: identity or data of a record are not `bytes`.
-            InvalidInput: this is no key.
+            InvalidInput: a key is not above the previous key, is no key, or its record has no identity or data as
+                `bytes`.
         """
         keys: list[bytes] = []
         identities: list[bytes | None] = []
@@ -57,7 +55,8 @@ class ChangeBatch:
             if record is not None:
                 identity, data = record.identity, record.data
                 if not (type(identity) is type(data) is bytes):
-                    raise NilValue(key=key, found=f"{record!r:.100}")
+                    raise InvalidInput(f"key {key[:100]!r} comes with {record!r:.100} where a record with an "
+                                       f"identity was expected")
                 size += len(identity) + len(data)
             keys.append(key)
             identities.append(identity)
@@ -88,7 +87,13 @@ def _check_keys(keys: list[bytes], after: bytes) -> None:
     if not all(map(operator.lt, [after, *keys], keys)):
         for previous, found in zip([after, *keys], keys, strict=False):
             if found <= previous:
-                raise UnsortedKeys(previous=previous, found=found)
+                raise unsorted(previous, found)
+
+
+def unsorted(previous: bytes, found: bytes) -> InvalidInput:
+    """Return the error of keys that do not ascend."""
+    return InvalidInput(f"key {found[:100]!r} follows {previous[:100]!r}; keys must ascend strictly; sort them and "
+                        f"drop duplicates")
 
 
 @attrs.frozen
@@ -173,7 +178,7 @@ class RangeFormat(Protocol):
 
         Raises:
             DamagedRange: the bytes are damaged, or of another range.
-            NewerFormat: a newer release wrote them.
+            Unsupported: a newer release wrote them.
         """
 
 
@@ -193,18 +198,3 @@ def content_hash(count: int, columns: Iterable[tuple[Any, Iterable[Any]]]) -> Ra
         for piece in pieces:
             digest.update(piece)
     return RangeId(digest.hexdigest())
-
-
-def check_id(text: str) -> bytes:
-    """Return the 20 bytes of an id.
-
-    Raises:
-        InvalidInput: this is no id.
-    """
-    try:
-        value = bytes.fromhex(text)
-    except (ValueError, TypeError):
-        value = b""
-    if len(value) != DIGEST_BYTES or value.hex() != text:
-        raise InvalidInput(f"{text!r} is no id of {2 * DIGEST_BYTES} hexadecimal digits")
-    return value

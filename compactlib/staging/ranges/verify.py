@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A deep check of metaranges: the content of every range matches its id, and the rule has cut every range.
+"""A deep check of metaranges: the records of every range ascend, and the rule has cut every range.
 
 An ordinary read relies on the checksums of a file; this check also finds a wrongly written file.
 """
@@ -15,73 +15,67 @@ from compactlib.staging.errors import DamagedRange, MetaRangeNotFound, RangeNotF
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.values import LiveMetaRanges, MetaRangeId, RangeId
+from compactlib.staging.values import LiveMetaRanges, RangeEntry, RangeId
 
 
 def verify_ranges(files: RangeFiles, live: LiveMetaRanges, budget: Budget) -> VerifyReport:
     """Read metaranges and their ranges past the caches, each range once; see `CommittedRanges.verify`."""
     findings: list[Finding] = []
-    seen: dict[tuple[RangeId, SplitRule, bool], tuple[int, int]] = {}  # with its records, and their bytes
+    seen: set[tuple[RangeId, SplitRule]] = set()
+    records = bytes_read = 0
     for metarange_id in (*sorted(live.needed), *sorted(live.history)):
         budget.check()
         path = files.path_of_metarange(metarange_id)
-        metarange = _metarange(files, metarange_id, path, findings, is_history=metarange_id not in live.needed)
-        before = b""
-        for place, entry in enumerate(metarange.entries):
-            is_last = place == len(metarange.entries) - 1
-            if entry.min_key <= before:
-                findings.append(finding(path, _damage(path, f"range {place} to lie above {before[:100]!r}",
-                                                      entry.min_key[:100])))
-            before = entry.max_key
-            key = entry.range_id, metarange.rule, is_last
-            if key not in seen:
+        files.forget(metarange_id)
+        try:
+            metarange = files.read_metarange(metarange_id, SplitRule())
+        except (CorruptData, Unsupported, MetaRangeNotFound) as error:
+            if metarange_id not in live.needed and isinstance(error, MetaRangeNotFound):
+                # A commit before HEAD names it.
+                findings.append(Finding("orphan", path, "collected while its commit was unreachable, or lost", error))
+            else:
+                findings.append(finding(path, error))
+            continue
+        findings += (finding(path, error) for error in _problems_of_list(path, metarange))
+        for entry in metarange.entries:
+            if (entry.range_id, metarange.rule) not in seen:
                 budget.check()
-                seen[key] = 0, 0
-                findings += (finding(files.path_of_range(entry.range_id), error)
-                             for error in _problems(files, metarange, place, seen))
-    return VerifyReport(findings=tuple(findings), records=sum(count for count, _ in seen.values()),
-                        bytes_read=sum(size for _, size in seen.values()))
+                seen.add((entry.range_id, metarange.rule))
+                problems = list(_problems_of_range(files, entry, metarange.rule))
+                findings += (finding(files.path_of_range(entry.range_id), error) for error in problems)
+                if not problems:
+                    records, bytes_read = records + entry.count, bytes_read + entry.size_bytes
+    return VerifyReport(findings=tuple(findings), records=records, bytes_read=bytes_read)
 
 
-def _metarange(files: RangeFiles, metarange_id: MetaRangeId, path: str, findings: list[Finding], *, is_history: bool,
-               ) -> MetaRange:
-    files.forget(metarange_id)
-    try:
-        return files.read_metarange(metarange_id, SplitRule())
-    except (CorruptData, Unsupported, MetaRangeNotFound) as error:
-        if is_history and isinstance(error, MetaRangeNotFound):
-            # A commit before HEAD names it.
-            findings.append(Finding("orphan", path, "collected while its commit was unreachable, or lost", error))
-        else:
-            findings.append(finding(path, error))
-    return MetaRange(SplitRule(), ())
+def _problems_of_list(path: str, metarange: MetaRange) -> Iterator[DamagedRange]:
+    before = b""
+    for place, entry in enumerate(metarange.entries):
+        if entry.min_key <= before:
+            yield _damage(path, f"range {place} to lie above {before[:100]!r}", entry.min_key[:100])
+        before = entry.max_key
+        if place < len(metarange.entries) - 1 and not metarange.rule.closes(entry.max_key, entry.size_bytes):
+            yield _damage(path, f"range {place} to end at a cut by {metarange.rule!r}", entry.max_key[:100])
 
 
-def _problems(files: RangeFiles, metarange: MetaRange, place: int,
-              seen: dict[tuple[RangeId, SplitRule, bool], tuple[int, int]]) -> Iterator[CompactlibError]:
-    entry, rule = metarange.entries[place], metarange.rule
-    path, is_last = files.path_of_range(entry.range_id), place == len(metarange.entries) - 1
+def _problems_of_range(files: RangeFiles, entry: RangeEntry, rule: SplitRule) -> Iterator[CompactlibError]:
+    path = files.path_of_range(entry.range_id)
     files.forget(entry.range_id)
     try:
         rows = files.read_range(entry, keep=False)
     except (CorruptData, Unsupported, RangeNotFound) as error:
         yield error
         return
-    seen[entry.range_id, rule, is_last] = len(rows), entry.size_bytes
-    before = b""
-    for number in range(len(rows)):
-        key = rows.key(number)
-        if key <= before:
-            yield _damage(path, f"record {number} to lie above {before[:100]!r}", key[:100])
+    keys = [rows.key(number) for number in range(len(rows))]
+    for number in range(1, len(keys)):
+        if keys[number] <= keys[number - 1]:
+            yield _damage(path, f"record {number} to lie above {keys[number - 1][:100]!r}", keys[number][:100])
             return
-        before = key
-    if rows.content_id() != entry.range_id:
-        yield _damage(path, f"the records of range {entry.range_id}", rows.content_id())
     if rows.size_bytes != entry.size_bytes:
         yield _damage(path, f"{entry.size_bytes} logical bytes, as the metarange says", rows.size_bytes)
     cuts = rule.cuts(rows.ends(), sorted(map(rows.find, rows.cut_keys(rule.raggedness))))
-    if cuts != [len(rows)] and not (is_last and not cuts):
-        yield _damage(path, f"one cut by {rule!r}, after the last of {len(rows)} records", cuts[:5])
+    if cuts not in ([], [len(rows)]):
+        yield _damage(path, f"no cut by {rule!r} before the last of {len(rows)} records", cuts[:5])
 
 
 def _damage(path: str, expected: str, found: object) -> DamagedRange:

@@ -104,7 +104,7 @@ class RepositoryDriver:
     def settings(self) -> Sequence[Settings]:
         ours = StagingOptions(owns_ranges=True, retries=Retries(10, 0))
         return [Settings(ours, SplitRule(raggedness=3)),
-                Settings(attrs.evolve(ours, on_new_sealed="keep", max_scanned=4),
+                Settings(attrs.evolve(ours, max_scanned=4),
                          SplitRule(raggedness=1000), 0, PlainFormat(), SqliteSettings("full", 2)),
                 Settings(attrs.evolve(ours, owns_ranges=False, grace_seconds=0), SplitRule(max_bytes=200, min_bytes=0),
                          range_format=ParquetFormat() if self._where == "folder" else PlainFormat())]

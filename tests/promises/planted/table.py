@@ -490,14 +490,14 @@ MISTAKES: Sequence[Mistake] = (
         "A peer that tells its records again brings a deleted blob back."),
     Mistake(
         "staging-collected-commit-kept", "compactlib/staging/head.py",
-        "            self.context.committed.claim(built.applied.metarange_id)\n",
-        "            pass\n",
+        "        context.committed.claim(metarange_id)\n    except (BeingCollected,",
+        "        pass\n    except (BeingCollected,",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit that stood still names files that a collection has taken: the branch cannot be read."),
     Mistake(
         "staging-seal-loses-the-token", "compactlib/staging/head.py",
-        "else record.sealed_with(tokens.draw())\n",
-        "else attrs.evolve(record, staging_token=tokens.draw())\n",
+        "else record.sealed_with(context.tokens.draw())\n",
+        "else attrs.evolve(record, staging_token=context.tokens.draw())\n",
         ("repository_memory-kills",),
         "A commit loses all that was staged before it."),
     Mistake(
@@ -513,15 +513,28 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/staging/test_staging_leftovers.py",),
         "Entries of tokens that a commit has replaced stay for ever."),
     Mistake(
-        "staging-prepared-token-emptied", "compactlib/staging/reclaim.py",
-        "if not mark.is_prepared or tokens.claim(mark):",
-        "if True:",
-        ("tests/promises/staging/test_staging_interleavings.py",),
-        "A cleanup empties the token of a reset that is then acknowledged."),
+        "staging-reset-of-a-prefix-forgets-the-rest", "compactlib/staging/head.py",
+        "        yield from MergedTokens(tokens, sealed, end)\n",
+        "        pass\n",
+        ("tests/promises/staging/test_vectors_compaction.py::"
+         "test_reset_of_a_prefix_keeps_the_staged_records_of_other_keys",),
+        "A reset of a prefix drops the staged records of other keys."),
     Mistake(
-        "staging-late-write-unmarked", "compactlib/staging/writes.py",
-        "            context.tokens.mark_late(branch, before.staging_token)\n",
-        "            pass\n",
+        "staging-rewrite-not-read-back", "compactlib/staging/head.py",
+        "    context.committed.check(applied.metarange_id, base)\n",
+        "",
+        ("tests/promises/test_promise_staging_outputs.py",),
+        "A commit drops the tokens of records that its damaged file no longer has."),
+    Mistake(
+        "staging-doom-mark-of-nothing", "compactlib/staging/ranges/collect.py",
+        '"\\n".join(sorted(doomed)).encode("ascii")',
+        'b""',
+        ("tests/staging/committed/test_committed_collect.py",),
+        "A writer takes a file again that a collection deletes at that moment."),
+    Mistake(
+        "staging-late-write-unmarked", "compactlib/staging/branch.py",
+        "                self._context.tokens.mark_late(self._name, before.staging_token)\n",
+        "                pass\n",
         (LEFTOVERS + "test_entry_written_late_into_a_cleaned_token_is_removed",),
         "Entries that came late into a token that was cleaned up stay for ever."),
     Mistake(
@@ -532,7 +545,7 @@ MISTAKES: Sequence[Mistake] = (
         "A branch names a commit whose files a collection has taken."),
     Mistake(
         "staging-compaction-of-collected-files", "compactlib/staging/compaction/compact.py",
-        "                    self._context.committed.claim(result)\n",
+        "                    self.context.committed.claim(result)\n",
         "                    pass\n",
         (LEFTOVERS + "test_compaction_whose_result_was_collected_yields",),
         "A compaction that stood still names files that a collection has taken."),
@@ -557,9 +570,9 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/staging/test_vectors_compaction.py::test_an_outdated_plan_changes_nothing",),
         "A plan that is refused as outdated has sealed a token."),
     Mistake(
-        "staging-put-held-whatever", "compactlib/staging/writes.py",
-        "            if batch.condition(now) == batch.condition(record):",
-        "            if True:",
+        "staging-put-held-whatever", "compactlib/staging/branch.py",
+        "                if batch.condition(now) == batch.condition(record):",
+        "                if True:",
         (PAIRS,),
         "A write into a token that a commit has read is acknowledged, and lost."),
     Mistake(

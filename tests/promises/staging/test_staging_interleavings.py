@@ -43,9 +43,9 @@ def test_every_pair_of_operations_under_every_schedule(setup: str) -> None:
 
 
 @pytest.mark.parametrize("other", ["put", "delete", "commit", "compact", "reset", "reset_key", "hard_reset", "merge"])
-def test_diffs_and_the_other_ways_to_write_and_compact(other: str) -> None:
+def test_diffs_and_conditional_puts(other: str) -> None:
     for setup in ("staged", "compacted+values"):
-        for name in ("diff", "compact_keeping", "put_if_exists"):
+        for name in ("diff", "put_if_exists"):
             explore(setup, [name], [other])
 
 
@@ -70,7 +70,7 @@ def random_programs(random: Random) -> list[list[str]]:
     programs = [random.choices(names, k=random.choice((1, 1, 2))) for _ in range(random.choice((3, 3, 4)))]
     if random.random() < 0.5:
         # What others read is taken away: where most of the mistakes were.
-        programs[0] = [random.choice(("commit", "compact", "reset", "compact_keeping")), "cleanup"]
+        programs[0] = [random.choice(("commit", "compact", "reset")), "cleanup"]
     return programs
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactlibError
-from compactlib.objects import Digest, MemoryObjects, ObjectRef
+from compactlib.objects import Digest, MemoryObjects, ObjectInfo, ObjectRef
 from compactlib.staging import CommittedRanges, Record, SplitRule
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges import writer
 from compactlib.staging.ranges.collect import RangeCollector
-from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId, RangeId, StoredFile
+from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId, RangeId
 from tests.staging.committed.plain_sets import RecordSet
 from tests.staging.hooked_objects import HookedObjects
 
@@ -155,7 +155,7 @@ def test_a_collection_without_a_grace_at_every_step_of_a_writer_takes_nothing_th
         except BeingCollected:
             refused += 1
         else:
-            if made in {file.id for file in world.layer().files.list("metaranges/")}:
+            if made in {file.key for file in world.layer().files.list("metaranges/")}:
                 assert len(list(world.layer().scan(made))) == 20
         if seen[0] <= step:
             break
@@ -327,7 +327,7 @@ def breaks_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collection relies on the ages that it saw first."""
     look = RangeCollector._sense  # noqa: SLF001 - it is what is broken
 
-    def without_ages(self: RangeCollector) -> tuple[set[str], list[tuple[str, StoredFile]], int]:
+    def without_ages(self: RangeCollector) -> tuple[set[str], list[tuple[str, ObjectInfo]], int]:
         needed, files, gone = look(self)
         return needed, [(folder, attrs.evolve(file, modified_at=-1e9)) for folder, file in files], gone
 

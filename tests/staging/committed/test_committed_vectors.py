@@ -13,10 +13,10 @@ from collections.abc import Mapping
 import pytest
 
 from compactlib.budget import Budget
+from compactlib.errors import InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.objects import MemoryObjects
 from compactlib.staging import CommittedRanges, PlainFormat, Record, SplitRule
-from compactlib.staging.errors import NilValue, UnsortedKeys
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.split import UNLIMITED
 from compactlib.staging.ranges.writer import ClosedRange, RangeWriter
@@ -140,15 +140,14 @@ def test_a_tombstone_that_takes_the_cut_away_joins_two_ranges() -> None:
 def test_unsorted_keys_are_refused_and_nothing_is_published() -> None:
     for pairs in ([(b"b", Record.of(b"")), (b"a", None)], [(b"a", None), (b"a", None)]):
         layer = committed(rule=RULE)
-        with pytest.raises(UnsortedKeys) as caught:
+        with pytest.raises(InvalidInput, match="must ascend strictly"):
             layer.apply(None, pairs)
-        assert (caught.value.previous, caught.value.found) == (pairs[0][0], pairs[1][0])
         assert not list(layer.files.list("metaranges/"))
 
 
 @pytest.mark.parametrize("record", [Record(None, b"data"), Record(b"identity", None), Record(bytearray(b"i"), b"")])  # type: ignore[arg-type]
 def test_a_record_without_identity_or_data_is_refused(record: Record) -> None:
-    with pytest.raises(NilValue):
+    with pytest.raises(InvalidInput):
         committed().apply(None, [(b"a", record)])
 
 
@@ -157,7 +156,7 @@ def test_a_range_that_overlaps_is_not_taken_over() -> None:
     files = RangeFiles(MemoryObjects(), prefix="", range_format=PlainFormat(), cache_bytes=0)
     writer = RangeWriter(files, RULE, set(), Budget())
     writer.add(PlainFormat().rows([(key("b"), Record.of(b"b"))]), [])
-    with pytest.raises(UnsortedKeys):
+    with pytest.raises(InvalidInput):
         writer.adopt(ClosedRange(layer.ranges_of(base)[0]))
 
 

@@ -13,7 +13,7 @@ from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.kv import EXISTS, Retries
 from compactlib.staging import BranchNotFound, StagingOptions
-from compactlib.staging.errors import CommitNotFound, MetaRangeNotFound, RangeNotFound, TooManyKeys
+from compactlib.staging.errors import CommitNotFound, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.listing import MAX_LIST_LIMIT
 from compactlib.staging.names import CommitId, branch_key, repository_partition
 from compactlib.staging.values import MetaRangeId
@@ -75,7 +75,7 @@ def test_limits_of_batches() -> None:
     main = World().branch({})
     many = {b"%d" % number: b"" for number in range(1001)}
     for call in (lambda: main.put_many(many), lambda: main.get_many(many), lambda: main.delete_many(many)):
-        with pytest.raises(TooManyKeys):
+        with pytest.raises(InvalidInput):
             call()
     main.put_many({})
     main.delete_many([])

@@ -48,7 +48,7 @@ def commit_id(number: int) -> CommitId:
 RECORD = BranchRecord(version=7, commit_id=commit_id(1), staging_token=token(3), sealed_tokens=(token(2), token(1)),
                       compacted_metarange_id=MetaRangeId("ab" * 20), compaction_started_at=1727049616.25)
 COMMIT = Commit(metarange_id=MetaRangeId("cd" * 20), parents=(commit_id(1), commit_id(2)), generation=4,
-                message="übung", metadata={"by": "ann"}, created_at=1727049616.25, nonce="00000000000000ff")
+                message="übung", metadata={"by": "ann"}, created_at_ms=1727049616250, nonce="00000000000000ff")
 STAGED = Staged(Record(b"id", b"data"), b"\1\2\3\4\5\6\7\x08")
 TOMBSTONE = Staged(None)
 IDENTITY = Identity(id="0123456789abcdef" * 2, ranges="fedcba9876543210" * 2)
@@ -72,7 +72,7 @@ records = st.builds(
             lambda sealed: attrs.evolve(record, sealed_tokens=tuple(sealed))))
 commits = st.builds(
     Commit, metarange_id=st.text(max_size=40).map(MetaRangeId), generation=st.integers(1, 2**40), message=st.text(),
-    parents=st.lists(st.integers(0, 9).map(commit_id), max_size=2).map(tuple), created_at=st.floats(0, 4e9),
+    parents=st.lists(st.integers(0, 9).map(commit_id), max_size=2).map(tuple), created_at_ms=st.integers(0, 2**42),
     metadata=st.dictionaries(st.text(), st.text(), max_size=3), nonce=st.text("0123456789abcdef", max_size=16))
 entries = st.builds(Staged, st.none() | st.builds(Record, st.binary(max_size=40), st.binary(max_size=40)),
                     st.binary(min_size=8, max_size=8))
