@@ -48,6 +48,7 @@ class RangeScan:
         self.scanned: int = 0
         self._metarange = metarange
         self._lookup = RangeLookup(files, metarange)
+        self._pairs: Iterator[tuple[bytes, Record]] = iter(())
         self.seek(start)
 
     def __iter__(self) -> Self:
@@ -67,7 +68,7 @@ class RangeScan:
         """Continue with the first key >= `key`, forwards or backwards, also after the end. Opens no range."""
         self._lowest: bytes = key
         self._place: int = self._metarange.find(key)
-        self._pairs: Iterator[tuple[bytes, Record]] = iter(())
+        self._pairs = iter(())
 
 
 def diff(files: RangeFiles, left: MetaRange, right: MetaRange, start: bytes = b"", end: bytes | None = None,
