@@ -101,7 +101,7 @@ class Ingest:
 
     def known(self, **which: Any) -> list[BlockMeta]:
         """The blocks there are, oldest first; `tenant`, `start` and `end` say which."""
-        return self.scheduler.look(lambda machine: list(machine.state.index.blocks(**which)))
+        return self.scheduler.read(lambda machine: list(machine.index.blocks(**which)))
 
     def query(self, tenant: str, start: float, end: float) -> list[Event]:
         """The events from `start` to `end`, oldest first. Needs to be done before `cleanup_delay_seconds` are over."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scheduler of compaction jobs with leases, fenced by the log's index (Grafana Pyroscope).
 
-Blocks are queued per tenant, shard and level; full or old batches become jobs; workers poll, get jobs with a lease and
+Blocks are queued per tenant, shard and level, and become jobs; workers poll, get jobs with a lease and
 a fencing token, and report. The log's index is the only identity and its time the only clock.
 
 >>> from compactlib.clock import ManualClock
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
         Configure as Configure,
         Requeue as Requeue,
         Retain as Retain,
-        Tick as Tick,
     )
     from compactlib.scheduler.values import (
         Assignment as Assignment,
@@ -80,7 +79,7 @@ else:
         "compactlib.scheduler.policy": "AssignmentPolicy AssignmentView JobChoice",
         "compactlib.scheduler.running_job": "RunningJob Transport",
         "compactlib.scheduler.scheduler": "Scheduler",
-        "compactlib.scheduler.update": "AddBlocks Configure Requeue Retain Tick",
+        "compactlib.scheduler.update": "AddBlocks Configure Requeue Retain",
         "compactlib.scheduler.values":
             "Assignment BlockMeta BlockTombstones CompactedBlocks JobPhase JobPlan JobStatus NoOutput PollRequest "
             "PollResponse StatusAnswer StatusUpdate Tombstone Verdict span_of",

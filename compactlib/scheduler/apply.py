@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.commandlog.protocol import Command
+from compactlib.scheduler.errors import PollAgain
 from compactlib.scheduler.job_queue import Job
 from compactlib.scheduler.reports import TAKES_EFFECT, judge, leaves_outputs, result_problem
 from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.update import (
     AddBlocks,
-    AlreadyApplied,
     ApplyResult,
     BlocksAdded,
     Configure,
@@ -32,9 +32,6 @@ from compactlib.scheduler.update import (
     Requeued,
     Retain,
     Retained,
-    TermChanged,
-    Tick,
-    Ticked,
 )
 from compactlib.scheduler.values import (
     MAX_REASON_CHARS,
@@ -80,32 +77,29 @@ _MAX_ORPHANS = 10_000
 """The most blocks of late workers stored with a job; others are not deleted."""
 
 
-def apply(state: SchedulerState, command: Command, operation: Operation) -> tuple[SchedulerState, ApplyResult,
-                                                                                  list[Event]]:
-    """Carry out an operation on the state. O(its parts * log n); O(state) for new settings.
+def apply(state: SchedulerState, command: Command, operation: Operation) -> tuple[ApplyResult, list[Event]]:
+    """Carry out an operation on the state; return the result, and the events for the host.
 
-    Returns:
-        The state, a new object only for new settings; the result; and the events for the host.
+    O(its parts * log n); O(state) for new settings.
     """
-    if command.index <= state.applied_index:
-        return state, AlreadyApplied(command.index, state.applied_index), []
     state.applied = command
     change = _Change(state, command)
+    result: ApplyResult
     match operation:
+        case PlanUpdate() if operation.term != command.term:
+            result = PollAgain(prepared=operation.term, found=command.term)
         case PlanUpdate():
-            if operation.term != command.term:
-                return state, TermChanged(operation.term, command.term), []
-            return state, change.carry_out_poll(operation), change.events
+            result = change.carry_out_poll(operation)
         case AddBlocks():
-            return state, change.add_blocks(operation), change.events
-        case Tick():
-            return state, Ticked(state.blocks.tick(command.appended_at)), []
+            result = change.add_blocks(operation)
         case Retain():
-            return state, change.retain(operation), change.events
+            result = change.retain(operation)
         case Requeue():
-            return state, change.requeue(operation), change.events
+            result = change.requeue(operation)
         case Configure():
-            return SchedulerState.load(state.dump(), operation.config), state.config, []
+            result = state.config
+            state.configure(operation.config)
+    return result, change.events
 
 
 class _Change:
@@ -167,7 +161,6 @@ class _Change:
             state.tombstones.confirm(name)
         leased = [state.tombstones.lease(name, now + config.cleanup_lease_seconds) for name in update.leased]
         self._forget_tombstones()
-        state.blocks.tick(now)
         return PollResponse(tuple(plans), tuple(assignments), tuple(answers),
                             tuple(tombstone for tombstone in leased if tombstone is not None), now, update.why)
 
@@ -352,7 +345,6 @@ class _Change:
             else:
                 fate = "queued" if state.blocks.push(block, self._now) else "terminal"
             found[fate].append(block.id)
-        state.blocks.tick(self._now)
         return BlocksAdded(**{fate: tuple(ids) for fate, ids in found.items()})
 
     def retain(self, operation: Retain) -> Retained:

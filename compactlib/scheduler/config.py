@@ -46,9 +46,9 @@ class LevelConfig:
     """
 
     max_blocks: int = attrs.field(validator=_whole(1))
-    """The number of blocks of a full batch, and the most blocks of a job."""
+    """The number of blocks of a full job."""
     max_age_seconds: float = _seconds(0.0)
-    """The age from which on a batch is flushed and planned before it is full; 0: never."""
+    """The age of its first block from which on a job need not be full; 0: never."""
     max_job_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_whole(1)))
     """The most bytes of a job, except of a single block; `None`: no limit."""
     max_range_seconds: float = _seconds(0.0)

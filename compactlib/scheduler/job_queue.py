@@ -250,11 +250,12 @@ class JobQueue:
         return {"leased": self.leased_by_tenant.total(),
                 "delayed": sum(len(level.delayed) for level in self.levels.values()), "excluded": len(self._failed)}
 
-    def in_order(self) -> list[Job]:
-        """Return all jobs by priority. O(n log n)."""
-        return sorted(self, key=lambda job: (
-            job.plan.compaction_level, self.has_failed(job), job.status, job.failures, job.lease_expires_at,
-            job.not_before, job.sequence))
+    def phases(self, now: float) -> Iterator[tuple[JobPhase, Job]]:
+        """Yield all jobs by priority, each with its phase at a time. O(n log n)."""
+        for job in sorted(self, key=lambda job: (
+                job.plan.compaction_level, self.has_failed(job), job.status, job.failures, job.lease_expires_at,
+                job.not_before, job.sequence)):
+            yield self.phase(job, now), job
 
     def __repr__(self) -> str:
         return f"JobQueue({len(self)} jobs)"

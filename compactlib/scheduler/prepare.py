@@ -18,7 +18,6 @@ from compactlib.commandlog.protocol import Command
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.job_queue import Job, JobQueue
-from compactlib.scheduler.planner import planned_jobs
 from compactlib.scheduler.policies import BY_AGE, ByPriority
 from compactlib.scheduler.policy import (
     WINDOW,
@@ -83,9 +82,9 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
     # 3. As many new jobs, if there is room in the queue, or excluded jobs can be evicted.
     created: list[JobPlan] = []
     evicted: list[JobAsSeen] = []
-    if capacity and state.blocks.has_flushed():
+    if capacity:
         excluded = (job for job in jobs.excluded(now) if job.name not in touched)
-        for plan in planned_jobs(state.blocks, now):
+        for plan in state.blocks.planned_jobs(now):
             if len(created) == capacity:
                 break
             if jobs.get(plan.name) is not None:
@@ -102,13 +101,13 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
     leased = islice(state.tombstones.due(now), capacity * config.cleanup_batch_size)
 
     update = PlanUpdate(
-        index=command.index, term=command.term, now=now, reports=request.status_updates, has_effect=has_effect,
+        term=command.term, reports=request.status_updates,
+        has_effect=has_effect or bool(jobs.leases_beyond(now + config.lease_seconds)),
         evicted=tuple(evicted), created=tuple(created),
         assigned=tuple(_as_seen(jobs, name) for name in choice.jobs),
         excluded=tuple(name for name in jobs.lost_last_attempts(now) if name not in touched),
         cleaned=tuple(name for name in request.deleted_tombstones if name in state.tombstones),
         leased=tuple(tombstone.name for tombstone in leased),
-        long_leases=len(jobs.leases_beyond(now + config.lease_seconds)), flushes=state.blocks.has_old(now),
         policy=chosen_by, why=choice.why)
     return update, PollResponse(answers=tuple(answers), now=now, why=choice.why)
 

@@ -29,7 +29,6 @@ from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.errors import PollAgain
 from compactlib.scheduler.machine import SchedulerMachine
 from compactlib.scheduler.policy import AssignmentPolicy
-from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.update import (
     AddBlocks,
     ApplyResult,
@@ -40,9 +39,6 @@ from compactlib.scheduler.update import (
     Requeued,
     Retain,
     Retained,
-    TermChanged,
-    Tick,
-    Ticked,
 )
 from compactlib.scheduler.values import BlockMeta, PollRequest, PollResponse
 
@@ -136,18 +132,14 @@ class Scheduler(Closing):
         result = self._decide(prepare)
         if result is None:
             return idle
-        if isinstance(result, TermChanged):
-            raise PollAgain(prepared=result.prepared, found=result.found)
+        if isinstance(result, PollAgain):
+            raise result
         assert isinstance(result, PollResponse), result
         return result
 
     def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
         """Add new blocks to the index and the compaction queue; return the outcome of each. Idempotent."""
         return self._carry_out(AddBlocks(tuple(blocks)), BlocksAdded)
-
-    def tick(self) -> Ticked:
-        """Flush old batches, as each poll does."""
-        return self._carry_out(Tick(), Ticked)
 
     def retain(self, before: float) -> Retained:
         """Remove blocks without data from `before` on, in seconds since the epoch; see `Retain`."""
@@ -200,14 +192,14 @@ class Scheduler(Closing):
 
     # -- reading the state
 
-    def look(self, at: Callable[[SchedulerMachine], ResultT]) -> ResultT:
+    def read(self, at: Callable[[SchedulerMachine], ResultT]) -> ResultT:
         """Return the result of `at`, called between two commands; the state that it reads is durable.
 
         Keep it short, since commands wait for it. It must not change the machine, nor keep references to its parts.
         """
-        return self._look(lambda machine, now: at(machine))
+        return self._read(lambda machine, now: at(machine))
 
-    def _look(self, at: Callable[[SchedulerMachine, float], ResultT]) -> ResultT:
+    def _read(self, at: Callable[[SchedulerMachine, float], ResultT]) -> ResultT:
         found: list[ResultT] = []
 
         def see(command: Command) -> None:
@@ -219,7 +211,7 @@ class Scheduler(Closing):
     def status(self) -> dict[str, Any]:
         """Return the state in numbers, as plain values: a row for each level, and totals."""
         def of(machine: SchedulerMachine, now: float) -> dict[str, Any]:
-            state = machine.state
+            state = machine
             failed = [job for job in state.jobs if job.last_failure]
             last = max(failed, key=lambda job: job.token, default=None)
             return {"now": now, "index": state.applied_index, "term": self._log.term, "levels": machine.stats(now),
@@ -227,11 +219,11 @@ class Scheduler(Closing):
                     "quarantine": len(state.quarantine), "tombstones": len(state.tombstones),
                     "last_failure": "" if last is None else f"{last.name}: {last.last_failure}"}
 
-        return self._look(of)
+        return self._read(of)
 
     def table(self) -> Table:
         """Return the queued jobs by priority, with token, lease and last failure, as a table to print."""
-        return self._look(lambda machine, now: machine.table(now))
+        return self._read(lambda machine, now: machine.table(now))
 
     def audit(self) -> None:
         """Check the invariants of the state. O(state).
@@ -239,7 +231,7 @@ class Scheduler(Closing):
         Raises:
             AuditFailed: an invariant does not hold; the message has the numbers.
         """
-        self.look(lambda machine: machine.audit())
+        self.read(lambda machine: machine.audit())
 
     # -- snapshots
 
@@ -258,8 +250,8 @@ class Scheduler(Closing):
         if snapshots is None:
             raise InvalidInput("this scheduler has no store for snapshots; give it one, Scheduler(log, snapshots)")
         with self._snapshotting:
-            index, data, levels = self.look(lambda machine: (machine.applied_index, machine.dump(),
-                                                             _levels_of(machine.state)))
+            index, data, levels = self.read(lambda machine: (machine.applied_index, machine.dump(),
+                                                             _levels_of(machine)))
             if index > self._snapshot_index:
                 self._refused_index = index
                 snapshots.save(self._log.term, index, data)
@@ -313,7 +305,7 @@ class Scheduler(Closing):
         """Close the log; closing again does nothing. The store stays open.
 
         Raises:
-            Busy: called from within a command, for example by the argument of `look`; nothing was done.
+            Busy: called from within a command, for example by the argument of `read`; nothing was done.
         """
         self._log.close()
 
@@ -323,10 +315,10 @@ class Scheduler(Closing):
                           f"{status['quarantine']} in quarantine, last failure: {status['last_failure'] or 'none'}"))
 
     def __repr__(self) -> str:
-        return f"Scheduler({self._log!r}, {self._machine.state!r})"
+        return f"Scheduler({self._log!r}, {self._machine!r})"
 
 
-def _levels_of(state: SchedulerState) -> dict[str, Any]:
+def _levels_of(state: SchedulerMachine) -> dict[str, Any]:
     """Return the levels for `notify_levels`: jobs to compact and tombstones to delete."""
     first = state.jobs.first_lease()
     oldest = next(iter(state.tombstones), None)

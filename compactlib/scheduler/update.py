@@ -14,6 +14,7 @@ import attrs
 from compactlib.codec import JsonCodec
 from compactlib.report import Printed
 from compactlib.scheduler.config import SchedulerConfig
+from compactlib.scheduler.errors import PollAgain
 from compactlib.scheduler.values import BlockMeta, JobPlan, PollResponse, StatusUpdate
 
 
@@ -37,26 +38,20 @@ class PlanUpdate(Printed):
     """The changes of a poll: made by `prepare`, carried out by `apply`. Prints itself as a table.
 
     Attributes:
-        index: of the command that prepared it: the token of its new assignments and jobs.
-        term: of that command; refused in another term.
-        now: time of that command, seconds.
+        term: of the command that prepared it; refused in another term.
         reports: of the worker; judged when the update is applied.
-        has_effect: whether a report changes anything in the state of the preparation.
+        has_effect: whether a report changes anything in the state of the preparation, or a lease is too long.
         evicted: excluded jobs to move to quarantine.
         created: jobs to queue.
         assigned: jobs to assign to the worker.
         excluded: jobs whose last attempt was lost.
         cleaned: tombstones to remove, with deleted objects.
         leased: tombstones to lease to the worker.
-        long_leases: the number of leases to shorten, from a leader with a fast clock.
-        flushes: whether there are old batches to flush.
         policy: the name of the policy that chose the assigned jobs; empty if none was called.
         why: the rule of the choice, or the gate that is shut.
     """
 
-    index: int
     term: int
-    now: float
     reports: tuple[StatusUpdate, ...] = ()
     has_effect: bool = False
     evicted: tuple[JobAsSeen, ...] = ()
@@ -65,8 +60,6 @@ class PlanUpdate(Printed):
     excluded: tuple[str, ...] = ()
     cleaned: tuple[str, ...] = ()
     leased: tuple[str, ...] = ()
-    long_leases: int = 0
-    flushes: bool = False
     policy: str = ""
     why: str = ""
 
@@ -74,7 +67,7 @@ class PlanUpdate(Printed):
     def is_empty(self) -> bool:
         """Whether it changes nothing, so that it need not be replicated."""
         return not (self.has_effect or self.evicted or self.created or self.assigned or self.excluded or self.cleaned
-                    or self.leased or self.long_leases or self.flushes)
+                    or self.leased)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a row for each change, with `do` and `job`."""
@@ -87,7 +80,7 @@ class PlanUpdate(Printed):
     def _summary(self) -> str:
         counts = Counter(row["do"] for row in self.to_dicts())
         done = ", ".join(f"{count} {what}" for what, count in counts.items()) or f"nothing to do; {self.why}"
-        return f"index {self.index}, term {self.term}: {done}"
+        return f"term {self.term}: {done}"
 
 
 @attrs.frozen
@@ -95,11 +88,6 @@ class AddBlocks:
     """Adds blocks to the index and to the compaction queue."""
 
     blocks: tuple[BlockMeta, ...]
-
-
-@attrs.frozen
-class Tick:
-    """Flushes old batches."""
 
 
 @attrs.frozen
@@ -133,7 +121,7 @@ class Configure:
     config: SchedulerConfig
 
 
-Operation: TypeAlias = PlanUpdate | AddBlocks | Tick | Retain | Requeue | Configure
+Operation: TypeAlias = PlanUpdate | AddBlocks | Retain | Requeue | Configure
 """All operations of `apply`."""
 OPERATIONS: JsonCodec[Operation] = JsonCodec(Operation)
 
@@ -153,13 +141,6 @@ class BlocksAdded:
     terminal: tuple[str, ...] = ()
     duplicate: tuple[str, ...] = ()
     tombstoned: tuple[str, ...] = ()
-
-
-@attrs.frozen
-class Ticked:
-    """`flushed` batches became ready for planning."""
-
-    flushed: int
 
 
 @attrs.frozen
@@ -190,22 +171,5 @@ class Requeued:
     blocks: int
 
 
-@attrs.frozen
-class TermChanged:
-    """The update was prepared in another term; nothing was changed. Poll the leader again."""
-
-    prepared: int
-    found: int
-
-
-@attrs.frozen
-class AlreadyApplied:
-    """The command's index is not above the last one applied; nothing was changed."""
-
-    index: int
-    applied: int
-
-
-ApplyResult: TypeAlias = (PollResponse | BlocksAdded | Ticked | Retained | Requeued | SchedulerConfig | TermChanged
-                          | AlreadyApplied)
-"""The result of `apply`: for a poll's update the answer to the worker, for `Configure` the old settings."""
+ApplyResult: TypeAlias = PollResponse | PollAgain | BlocksAdded | Retained | Requeued | SchedulerConfig
+"""The result of `apply`: for a poll's update the answer or the error, for `Configure` the old settings."""

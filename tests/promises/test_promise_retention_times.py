@@ -32,7 +32,7 @@ def opened(kept: SqliteStore, clock: ManualClock) -> Scheduler:
 
 
 def blocks_of(scheduler: Scheduler, start: float = -math.inf, end: float = math.inf) -> list[BlockMeta]:
-    return scheduler.look(lambda machine: list(machine.state.index.blocks(start=start, end=end)))
+    return scheduler.read(lambda machine: list(machine.index.blocks(start=start, end=end)))
 
 
 def names_of(scheduler: Scheduler) -> set[str]:

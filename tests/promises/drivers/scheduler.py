@@ -182,7 +182,7 @@ class SchedulerDriver:
             retained = Retained(rng.randrange(3) * SPAN)
             self._carry_out(store, Retain(retained.before), retained, journal)
         elif kind == "requeue":
-            names = store.host.look(lambda service: [job.plan.name for job in service.quarantine()])
+            names = store.host.read(lambda service: [job.plan.name for job in service.quarantine.values()])
             names += [lease.name for lease in _leases(journal)[-2:]]
             self._carry_out(store, Requeue(tuple(dict.fromkeys(names))), Upkeep(kind), journal)
         else:
@@ -212,7 +212,7 @@ class SchedulerDriver:
         taken = tuple(Lease(plan.name, given[plan.name].token, given[plan.name].lease_expires_at,
                             plan.compaction_level, plan.source_blocks, _times(given[plan.name].blocks))
                       for plan in answer.compaction_jobs)
-        delay = store.host.look(lambda service: service.config.cleanup_delay_seconds)
+        delay = store.host.read(lambda service: service.config.cleanup_delay_seconds)
         said = tuple(zip(reports, (one.verdict.name == "ACCEPTED" for one in answer.answers), strict=True))
         with journal.trying(Answered(store.number, store.host.term, answer.now, delay, said, taken,
                                      answer.tombstones)):
@@ -238,10 +238,10 @@ class SchedulerDriver:
         raise NotImplementedError
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
-        index, tombstones, unaccounted = store.host.look(lambda service: (
-            list(service.state.index.blocks()),
-            [entry.tombstone for entry in service.state.tombstones],
-            [block.id for block in service.state.unaccounted_blocks()]))
+        index, tombstones, unaccounted = store.host.read(lambda service: (
+            list(service.index.blocks()),
+            [entry.tombstone for entry in service.tombstones],
+            [block.id for block in service.unaccounted_blocks()]))
         ledger = Ledger(journal)
         there = Counter(row for block in index for row in ledger.rows(block.id))
         for row, count in there.items():

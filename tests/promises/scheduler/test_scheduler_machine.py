@@ -101,7 +101,7 @@ def random_run(seed: int, steps: int, config: SchedulerConfig = CONFIG,
         trace += [update, result]
         held += [(answer, which) for which in range(len(answer.compaction_jobs))]
         service.audit()
-    return [*trace, *service.jobs(now), *service.quarantine(), *service.stats(now)]
+    return [*trace, *service.jobs.phases(now), *service.quarantine.values(), *service.stats(now)]
 
 
 @pytest.mark.parametrize("config", [CONFIG, AT_ONCE])

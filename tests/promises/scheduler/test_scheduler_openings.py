@@ -38,25 +38,25 @@ def logs(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Comman
 
 def test_settings_hold_until_others_are_given(logs: Callable[..., CommandLog]) -> None:
     with Scheduler(logs(), None, PAIRS) as scheduler:
-        assert scheduler.look(lambda machine: machine.config) == PAIRS
+        assert scheduler.read(lambda machine: machine.config) == PAIRS
         scheduler.configure(attrs.evolve(PAIRS, max_failures=7))
     with Scheduler(logs()) as scheduler:
-        assert scheduler.look(lambda machine: machine.config).max_failures == 7
+        assert scheduler.read(lambda machine: machine.config).max_failures == 7
         index = scheduler.status()["index"]
     with Scheduler(logs(), None, attrs.evolve(PAIRS, max_failures=7)) as scheduler:
         assert scheduler.status()["index"] == index, "equal settings write nothing"
     with Scheduler(logs(), None, PAIRS) as scheduler:
-        assert scheduler.look(lambda machine: machine.config) == PAIRS
+        assert scheduler.read(lambda machine: machine.config) == PAIRS
 
 
 def test_what_was_carried_out_is_not_judged_by_later_settings(logs: Callable[..., CommandLog]) -> None:
     with Scheduler(logs(), None, PAIRS) as scheduler:
         scheduler.add_blocks(blocks("a", "b", "c", "d"))
         scheduler.poll(PollRequest(job_capacity=5))
-        jobs = scheduler.look(lambda machine: [state for _, state in machine.jobs(0.0)])
+        jobs = scheduler.read(lambda machine: [state for _, state in machine.jobs.phases(0.0)])
         assert len(jobs) == 2
     with Scheduler(logs(), None, attrs.evolve(PAIRS, max_queue_size=1)) as scheduler:
-        assert scheduler.look(lambda machine: [state for _, state in machine.jobs(0.0)]) == jobs
+        assert scheduler.read(lambda machine: [state for _, state in machine.jobs.phases(0.0)]) == jobs
 
 
 def test_tokens_begin_above_what_fences_remember(logs: Callable[..., CommandLog]) -> None:
@@ -124,7 +124,7 @@ def test_a_former_owner_is_told_what_to_do_and_changes_nothing() -> None:
     former.add_blocks(blocks("a"))
     owner = Scheduler(KVLog(store), SnapshotStore(store))
     for call in (lambda: former.add_blocks(blocks("b")), lambda: former.poll(PollRequest(job_capacity=1)),
-                 former.tick):
+                 lambda: former.retain(0.0)):
         with pytest.raises(TakenOver, match="let the others reach that one, workers over HTTP"):
             call()
     owner.add_blocks(blocks("b"))

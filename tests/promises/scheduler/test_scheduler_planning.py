@@ -161,7 +161,7 @@ def test_results_that_do_not_fit_the_job_count_a_failure_and_change_no_block(cha
     assert answer.verdict.value == "bad result"
     assert problem in answer.detail
     assert planner.scheduler.table().to_dicts()[0]["failures"] == 1
-    assert planner.scheduler.look(lambda machine: [block.id for block in machine.state.index.blocks()]) == ["a", "b"]
+    assert planner.scheduler.read(lambda machine: [block.id for block in machine.index.blocks()]) == ["a", "b"]
 
 
 def test_a_token_that_nobody_was_given_yet_is_refused() -> None:

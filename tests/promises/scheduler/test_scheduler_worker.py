@@ -58,7 +58,7 @@ def until(is_so: Callable[[], object]) -> None:
 
 
 def levels_of(scheduler: Scheduler) -> list[int]:
-    return sorted(scheduler.look(lambda machine: [block.level for block in machine.state.index.blocks()]))
+    return sorted(scheduler.read(lambda machine: [block.level for block in machine.index.blocks()]))
 
 
 def test_jobs_run_in_threads_and_their_outputs_take_the_place_of_sources() -> None:
