@@ -10,16 +10,15 @@ before a call depends on it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TypeVar
 
 from compactlib._forks import OfOneProcess
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, ReadOnly, StorageError
+from compactlib.errors import Busy, ReadOnly
 from compactlib.fences.fence import (
     FLOORS,
     RECORDS,
@@ -80,9 +79,9 @@ class FileFence(OfOneProcess, GuardingFence):
         self._files: Files = LocalFiles() if files is None else files
         self._log = log
         self._clock: Clock = SystemClock() if clock is None else clock
-        # Records that are durable, and paths that may not be because a sync of this process failed.
+        # The records that are known to be durable; and whether a sync failed, after which later syncs prove nothing.
         self._durable: dict[str, Admission | Floor] = {}
-        self._doubtful: set[str] = set()
+        self._must_write = False
         require_folder(self._folder, "the fence's tokens", create=create)
         OfOneProcess.__init__(self)
         make_missing_folder(self._files, self._folder)
@@ -96,38 +95,39 @@ class FileFence(OfOneProcess, GuardingFence):
 
     def _begin(self) -> None:
         super()._begin()
-        self._depth = 0
+        self._is_locked = False
 
-    def _replace(self, resource: str, rule: Rule) -> Admission:
+    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
+        self._require_admissible(resource, token)
         kept = self._kept(resource)
-        before = kept.read()
-        record = rule(before, self._stored_floor().token)
+        before, stored = kept.read(), self._floors.read()
+        floor = check_log(stored, self._log, self._folder)
+        if self._log:
+            # The log's id is stored before its first token.
+            self._write(self._floors, floor, stored)
+        record = rule(before, floor.token)
         self._write(kept, record, before)
         return record
 
     def _record(self, resource: str) -> Admission | None:
-        """Return the record, made durable. Takes no lock, except after a write that the disk refused."""
+        """Return the record, made durable. Takes no lock, except after a disk error."""
         kept = self._kept(resource)
-        is_doubtful = kept.path in self._doubtful
-        with self._held() if is_doubtful else contextlib.nullcontext():
+        with self._held() if self._must_write else nullcontext():
             record = kept.read()
-            if record is not None and is_doubtful:
-                self._write(kept, record, record)
-            elif record is not None:
+            if record is not None:
                 # On a read-only disk the record cannot be lost.
-                with contextlib.suppress(ReadOnly):
-                    self._make_durable(kept.path, record)
+                with suppress(ReadOnly):
+                    self._write(kept, record, record)
             return record
 
     def _raise_floor(self, token: int) -> int:
-        with self._held():
-            before = self._floors.read()
-            floor = check_log(before, self._log, self._folder)
-            floor = Floor(floor.log, max(token, floor.token))
-            # Durable before any record is removed: if a power failure took the floor back, the records would be needed.
-            if floor.token:
-                self._write(self._floors, floor, before)
-            return floor.token
+        stored = self._floors.read()
+        floor = check_log(stored, self._log, self._folder)
+        floor = Floor(floor.log, max(token, floor.token))
+        # Durable before any record is removed: if a power failure took the floor back, the records would be needed.
+        if floor.token:
+            self._write(self._floors, floor, stored)
+        return floor.token
 
     def _places(self) -> list[str]:
         return [os.path.join(self._folder, name) for name in list_folder(self._folder) if name.endswith(SUFFIX)]
@@ -141,64 +141,41 @@ class FileFence(OfOneProcess, GuardingFence):
         return is_old
 
     def _write(self, kept: DurableRecord[RecordT], record: RecordT, before: RecordT | None) -> None:
-        if record == before and kept.path not in self._doubtful:
-            self._make_durable(kept.path, record)
+        """Make a record durable. A record found on disk may not be: its writer may have died before the last sync."""
+        if record == before == self._durable.get(kept.path):
             return
         try:
-            kept.write(record)
-        except BaseException:
-            self._doubtful.add(kept.path)
-            raise
-        self._doubtful.discard(kept.path)
-        self._note_durable(kept.path, record)
-
-    def _make_durable(self, path: str, record: Admission | Floor) -> None:
-        """Sync a record found on disk: its writer may have been killed before the sync of the name."""
-        if self._durable.get(path) == record:
-            return
-        try:
-            self._files.sync_folder(self._folder)
+            if record == before and not self._must_write:
+                self._files.sync_folder(self._folder)
+            else:
+                kept.write(record)
         except ReadOnly:
             raise
-        except StorageError:
-            # A later sync proves nothing: the record has to be written again.
-            self._doubtful.add(path)
+        except BaseException:
+            self._must_write = True
             raise
-        self._note_durable(path, record)
-
-    def _note_durable(self, path: str, record: Admission | Floor) -> None:
         if len(self._durable) >= _MAX_KNOWN:
             self._durable.clear()
-        self._durable[path] = record
+        self._durable[kept.path] = record
 
     def _kept(self, resource: str) -> DurableRecord[Admission]:
         name = hashlib.sha256(resource.encode()).hexdigest()[:32] + SUFFIX
         return DurableRecord(self._files, os.path.join(self._folder, name), RECORDS)
 
-    def _stored_floor(self) -> Floor:
-        """Return the floor. It has the log's id, and is stored before the first token of a log with an id."""
-        before = self._floors.read()
-        floor = check_log(before, self._log, self._folder)
-        if self._log:
-            self._write(self._floors, floor, before)
-        return floor
-
     @contextmanager
     def _held(self) -> Iterator[None]:
         deadline = self._clock.monotonic() + self._wait_seconds
         with super()._held():
-            # In a guarded step this thread has locked the folder already.
-            if self._depth:
+            # This thread may have locked the folder already.
+            if self._is_locked:
                 yield
                 return
             folder_lock = self._folder_lock(deadline)
             try:
-                self._depth = 1
-                try:
-                    yield
-                finally:
-                    self._depth = 0
+                self._is_locked = True
+                yield
             finally:
+                self._is_locked = False
                 try:
                     folder_lock.release()
                 except BaseException:

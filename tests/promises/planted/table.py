@@ -666,8 +666,8 @@ MISTAKES: Sequence[Mistake] = (
         "The log forgets commands that the snapshot does not hold."),
     Mistake(
         "fence-floor-after-records", "compactlib/fences/file_fence.py",
-        "            if floor.token:\n",
-        "            if False:\n",
+        "        if floor.token:\n",
+        "        if False:\n",
         ("file_fence-kills",),
         "A worker with an old token is admitted once its record is forgotten."),
     Mistake(
