@@ -49,26 +49,6 @@ from compactlib.scheduler.values import (
     Verdict,
 )
 
-JOB_EXCLUDED = "scheduler_job_excluded"
-"""A job failed too often, and is no longer assigned: `job`, `failures`, `blocks`, and `reason` if there is one."""
-JOB_COMPLETED = "scheduler_job_completed"
-"""A job is done: `job`, `level`, `source_bytes`, `output_bytes` (of the blocks with known sizes), and `seconds` since
-its creation."""
-JOB_QUARANTINED = "scheduler_job_quarantined"
-"""A job was moved to quarantine for an operator: `job`, `reason`, `failures`, `blocks`."""
-JOB_REASSIGNED = "scheduler_job_reassigned"
-"""A job was assigned again after the end of its lease: `job`, `token`, `held_token` (of the earlier assignment),
-`failures`."""
-LEASES_CUT = "scheduler_leases_cut"
-"""Leases of a leader with a fast clock were shortened to a lease from now: `jobs`."""
-OUTPUTS_REFUSED = "scheduler_outputs_refused"
-"""Blocks of a late worker get a tombstone: `job`, `blocks`."""
-QUARANTINE_DROPPED = "scheduler_quarantine_dropped"
-"""The oldest job was removed from a full quarantine: `job`, `blocks`."""
-TOMBSTONE_DROPPED = "scheduler_tombstone_dropped"
-"""The oldest of too many tombstones was removed; its objects stay for a sweep: `tombstone`, `tenant`, `shard`,
-`blocks`."""
-
 Event: TypeAlias = tuple[str, dict[str, Any]]
 _SEQUENCE_BITS = 20
 """A job's sequence is its command's index shifted by this, plus its position among the command's new jobs."""
@@ -170,7 +150,7 @@ class _Change:
         for job in jobs:
             self.state.jobs.change(job, lease_expires_at=end)
         if jobs:
-            self.events.append((LEASES_CUT, {"jobs": len(jobs)}))
+            self.events.append(("scheduler_leases_cut", {"jobs": len(jobs)}))
 
     def _create(self, plan: JobPlan, position: int) -> None:
         state, limit = self.state, self.state.config.max_queue_size
@@ -223,7 +203,7 @@ class _Change:
             self._exclude(job)
 
     def _exclude(self, job: Job) -> None:
-        self.events.append((JOB_EXCLUDED, {"job": job.name, "failures": job.failures,
+        self.events.append(("scheduler_job_excluded", {"job": job.name, "failures": job.failures,
                                            "blocks": len(job.plan.source_blocks), "reason": job.last_failure}))
 
     def _assign(self, item: JobAsSeen) -> Job | None:
@@ -236,7 +216,7 @@ class _Change:
             job, status=JobStatus.IN_PROGRESS, token=self._command.index, failures=job.failures + is_lost,
             lease_expires_at=self._now + self.state.config.lease_seconds)
         if is_lost:
-            self.events.append((JOB_REASSIGNED, {"job": item.name, "token": self._command.index,
+            self.events.append(("scheduler_job_reassigned", {"job": item.name, "token": self._command.index,
                                                  "held_token": item.token, "failures": job.failures}))
         return job
 
@@ -257,7 +237,7 @@ class _Change:
                 # A known block stays where it is, perhaps in a job.
                 if state.index.add(block):
                     state.blocks.push(block, self._now)
-        self.events.append((JOB_COMPLETED, {
+        self.events.append(("scheduler_job_completed", {
             "job": plan.name, "level": plan.compaction_level, "source_bytes": plan.size_bytes,
             "output_bytes": sum(block.size_bytes for block in blocks),
             "seconds": max(0.0, self._now - job.added_at)}))
@@ -306,21 +286,21 @@ class _Change:
             tombstones.add(BlockTombstones(name=name, tenant=tenant, shard=shard, level=level, blocks=tuple(ids)),
                            self._now)
         if unowned:
-            self.events.append((OUTPUTS_REFUSED, {"job": job, "blocks": len(unowned)}))
+            self.events.append(("scheduler_outputs_refused", {"job": job, "blocks": len(unowned)}))
 
     def _quarantine(self, plan: JobPlan, reason: str, failures: int, orphans: tuple[BlockMeta, ...] = ()) -> None:
         """Move a job to quarantine; if that is full, remove its oldest job."""
         state = self.state
         state.quarantine[plan.name] = QuarantinedJob(plan=plan, reason=reason, failures=failures, since=self._now,
                                                      orphans=orphans)
-        self.events.append((JOB_QUARANTINED, {"job": plan.name, "reason": reason, "failures": failures,
+        self.events.append(("scheduler_job_quarantined", {"job": plan.name, "reason": reason, "failures": failures,
                                               "blocks": len(plan.source_blocks)}))
         while len(state.quarantine) > state.config.max_quarantine_size:
             name = next(iter(state.quarantine))
             gone = state.quarantine.pop(name)
             state.quarantine_dropped += 1
             self._delete_unowned(name, gone.orphans)
-            self.events.append((QUARANTINE_DROPPED, {"job": name, "blocks": len(gone.plan.source_blocks)}))
+            self.events.append(("scheduler_quarantine_dropped", {"job": name, "blocks": len(gone.plan.source_blocks)}))
 
     def _forget_tombstones(self) -> None:
         """Remove the oldest tombstones above the limit; their objects stay for a sweep."""
@@ -328,7 +308,7 @@ class _Change:
         while len(state.tombstones) > state.config.max_tombstones:
             gone = state.tombstones.drop_oldest()
             state.tombstones_dropped += 1
-            self.events.append((TOMBSTONE_DROPPED, {
+            self.events.append(("scheduler_tombstone_dropped", {
                 "tombstone": gone.name, "tenant": gone.tenant, "shard": gone.shard,
                 "blocks": len(gone.blocks) if isinstance(gone, BlockTombstones) else None}))
 

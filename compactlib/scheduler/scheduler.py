@@ -24,7 +24,6 @@ from compactlib.guard import take_within
 from compactlib.kv.snapshots import SnapshotStore
 from compactlib.observer import Observer, Observers
 from compactlib.report import Table
-from compactlib.scheduler.apply import JOB_COMPLETED, JOB_EXCLUDED, JOB_QUARANTINED
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.errors import PollAgain
 from compactlib.scheduler.machine import SchedulerMachine
@@ -42,14 +41,10 @@ from compactlib.scheduler.update import (
 )
 from compactlib.scheduler.values import BlockMeta, PollRequest, PollResponse
 
-SNAPSHOT_FAILED = "scheduler_snapshot_failed"
-"""A snapshot may not have been written; the next try is after an eighth of the commands: `error`."""
-LEFTOVERS_STAY = "scheduler_leftovers_stay"
-"""A snapshot is in force, but an older one or the commands before could not be deleted: `error`."""
 _BYTES_A_COMMAND = 1024
 """Bytes of a snapshot for each command since the last snapshot."""
 _LABELS: Final = ("scheduler", "scheduler")  # kind and store
-_GIVEN_UP = {JOB_EXCLUDED: "excluded", JOB_QUARANTINED: "quarantined"}
+_GIVEN_UP = {"scheduler_job_excluded": "excluded", "scheduler_job_quarantined": "quarantined"}
 ResultT = TypeVar("ResultT")
 
 
@@ -71,6 +66,10 @@ class Scheduler(Closing):
         observer: receives the events of this scheduler's commands, after their answers and outside of locks; a replay
             emits none.
 
+    Attributes:
+        last_error: of a snapshot after a command, if any.
+        failures: the number of these errors.
+
     Raises:
         OutOfStep: the log does not continue the snapshot.
         CorruptData, Unsupported: a snapshot or a command is damaged, or another release wrote it.
@@ -90,9 +89,10 @@ class Scheduler(Closing):
         self._machine = SchedulerMachine(policy=policy)
         self._unproposed = config
         self._snapshotting = threading.RLock()
-        self._snapshot_index, self._snapshot_bytes, self._refused_index = 0, 0, 0
-        self._last_error: CompactlibError | None = None
-        self._failures = 0
+        self._snapshot_index = 0
+        self._due_at = snapshot_every  # the index at which the next snapshot is taken
+        self.last_error: CompactlibError | None = None
+        self.failures: int = 0
         try:
             self._restore()
             log.start(self._machine)
@@ -110,7 +110,10 @@ class Scheduler(Closing):
             if self._machine.applied_index != snapshot.index:
                 raise CorruptData(path=repr(self._snapshots), offset=0, expected=f"a state after {snapshot.index}",
                                   found=f"a state after {self._machine.applied_index}")
-            self._snapshot_index, self._snapshot_bytes = snapshot.index, len(snapshot.data)
+            self._note_snapshot(snapshot.index, snapshot.data)
+
+    def _note_snapshot(self, index: int, data: bytes) -> None:
+        self._snapshot_index, self._due_at = index, index + max(self._every, len(data) // _BYTES_A_COMMAND)
 
     # -- commands
 
@@ -184,7 +187,7 @@ class Scheduler(Closing):
 
     def _notify(self, name: str, fields: dict[str, Any]) -> None:
         self._observer.event(name, **fields)
-        if name == JOB_COMPLETED:
+        if name == "scheduler_job_completed":
             notify_compaction(self._observer, *_LABELS, "done", "job", fields["seconds"], read=fields["source_bytes"],
                               copied=fields["output_bytes"], freed=fields["source_bytes"] - fields["output_bytes"])
         elif name in _GIVEN_UP:
@@ -253,25 +256,19 @@ class Scheduler(Closing):
             index, data, levels = self.read(lambda machine: (machine.applied_index, machine.dump(),
                                                              _levels_of(machine)))
             if index > self._snapshot_index:
-                self._refused_index = index
+                self._due_at = index + (self._due_at - self._snapshot_index) // 8  # after an error
                 snapshots.save(self._log.term, index, data)
-                self._snapshot_index, self._snapshot_bytes, self._refused_index = index, len(data), 0
-                self._clean_up(snapshots, index)
+                self._note_snapshot(index, data)
+                for remove in (snapshots.delete_leftovers, lambda: self._log.compact(index)):
+                    try:
+                        remove()
+                    except CompactlibError as error:
+                        self._observer.event("scheduler_leftovers_stay", error=str(error))
                 notify_levels(self._observer, *_LABELS, **levels)
             return self._snapshot_index
 
-    def _clean_up(self, snapshots: SnapshotStore, index: int) -> None:
-        for remove in (snapshots.delete_leftovers, lambda: self._log.compact(index)):
-            try:
-                remove()
-            except CompactlibError as error:
-                self._observer.event(LEFTOVERS_STAY, error=str(error))
-
     def _snapshot_if_due(self) -> None:
-        index = self._log.last_index
-        commands = max(self._every, self._snapshot_bytes // _BYTES_A_COMMAND)
-        if (self._snapshots is None or not self._every or index - self._snapshot_index < commands
-                or index - self._refused_index < commands // 8):
+        if self._snapshots is None or not self._every or self._log.last_index < self._due_at:
             return
         taken: list[bool] = []
         try:
@@ -280,21 +277,11 @@ class Scheduler(Closing):
                 self.snapshot()
         except CompactlibError as error:
             # The command is durable, and its answer is correct.
-            self._last_error, self._failures = error, self._failures + 1
-            self._observer.event(SNAPSHOT_FAILED, error=str(error))
+            self.last_error, self.failures = error, self.failures + 1
+            self._observer.event("scheduler_snapshot_failed", error=str(error))
         finally:
             if taken and taken[0]:
                 self._snapshotting.release()
-
-    @property
-    def last_error(self) -> CompactlibError | None:
-        """The last error of a snapshot after a command; `None` if there was none."""
-        return self._last_error
-
-    @property
-    def failures(self) -> int:
-        """The number of these errors."""
-        return self._failures
 
     @property
     def term(self) -> int:
