@@ -104,6 +104,10 @@ class Fence(Protocol):
         """Refuse lower tokens for all resources, for ever, and remove the records below the token.
 
         Returns the number of removed records. Pass the lowest token of all live jobs. Cost: a step for each resource.
+        Can be repeated after an interrupt.
+
+        Raises:
+            CorruptData, Unsupported: a record cannot be read; the others were processed.
         """
 
 
@@ -235,7 +239,7 @@ Rule: TypeAlias = Callable[[Admission | None, int], Admission]
 """Returns the next record of a resource from its present record and the floor; see `check_admission`."""
 
 
-class RuledFence(ABC):
+class RuledFence(Fence, ABC):
     """The methods of a `Fence` over the steps of a store."""
 
     @abstractmethod
@@ -264,13 +268,11 @@ class RuledFence(ABC):
         yield
 
     def admit(self, resource: str, token: int) -> Admission:
-        """Record the token, unless a higher token was admitted; see `Fence.admit`."""
         check_names(resource, token)
         with self._held():
             return self._change(resource, token, lambda record, floor: check_admission(resource, token, record, floor))
 
     def commit(self, resource: str, token: int, value: bytes) -> Admission:
-        """Publish a value, if the token is still the highest; see `Fence.commit`."""
         check_names(resource, token)
         wanted = bytes(memoryview(value))
         with self._held():
@@ -278,19 +280,11 @@ class RuledFence(ABC):
                                 lambda record, floor: check_commit(resource, token, wanted, record, floor))
 
     def committed(self, resource: str) -> Commitment | None:
-        """Return the last commit of any token. Admits nothing."""
         check_names(resource)
         record = self._record(resource)
         return None if record is None else record.committed
 
     def raise_floor(self, token: int) -> int:
-        """Refuse lower tokens for all resources, and remove the records below; see `Fence.raise_floor`.
-
-        Reads every record. Can be repeated after an interrupt.
-
-        Raises:
-            CorruptData, Unsupported: a record cannot be read; the others were processed.
-        """
         check_names("all", token)
         wrong: list[Exception] = []
         forgotten = 0
@@ -342,7 +336,6 @@ class GuardingFence(RuledFence):
 
     @contextmanager
     def guard(self, resource: str, token: int) -> Iterator[Admission]:
-        """Run the body as a guarded step; see `LockingFence.guard`. Steps of all resources run one at a time."""
         with self._held():
             record = self.admit(resource, token)
             before, self._guarded = self._guarded, {**self._guarded, resource: token}

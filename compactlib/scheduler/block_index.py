@@ -18,6 +18,8 @@ from compactlib.scheduler.values import ANONYMOUS_TENANT, BlockMeta, ShardTombst
 
 PARTITION_SECONDS = 6 * 3600
 """The unit of retention: the blocks of a tenant and shard that begin in one partition."""
+_FIRST = (math.nextafter(-math.inf, 0), "")
+"""Before all blocks with times, after all others."""
 
 
 @attrs.define
@@ -26,8 +28,7 @@ class _Group:
 
     by_id: dict[str, BlockMeta] = attrs.field(factory=dict)
     times: SortedList[tuple[float, str]] = attrs.field(factory=SortedList)
-    """`min_time` and id of the blocks that have times."""
-    timeless: dict[str, BlockMeta] = attrs.field(factory=dict)
+    """`min_time` and id of each block, with -inf for a block without times."""
     longest: float = attrs.field(default=0.0, eq=False)
     """An upper bound of the time from the oldest to the newest data of a block; removals do not lower it."""
 
@@ -64,10 +65,8 @@ class BlockIndex:
         elif block.id in group.by_id:
             return False
         group.by_id[block.id] = block
-        if block.min_time is None or block.max_time is None:
-            group.timeless[block.id] = block
-        else:
-            group.times.add((block.min_time, block.id))
+        group.times.add(_by_time(block))
+        if block.min_time is not None and block.max_time is not None:
             group.longest = max(group.longest, block.max_time - block.min_time)
         self._size += 1
         return True
@@ -94,9 +93,7 @@ class BlockIndex:
             block = group.by_id.pop(block_id, None)
             if block is not None:
                 removed += 1
-                if group.timeless.pop(block_id, None) is None:
-                    assert block.min_time is not None, "blocks without a time are in `timeless`"
-                    group.times.remove((block.min_time, block_id))
+                group.times.remove(_by_time(block))
         if not group.by_id:
             del self._groups[tenant, shard]
         self._size -= removed
@@ -118,15 +115,15 @@ class BlockIndex:
         groups = [(key, group) for key, group in self._groups.items()
                   if tenant in (None, key[0]) and shard in (None, key[1])]
         times = heapq.merge(*([(first, key, block_id) for first, block_id in
-                               group.times.irange(
-                                   (start - group.longest, ""), (math.nextafter(end, math.inf), ""), (True, False))]
+                               group.times.irange(max(_FIRST, (start - group.longest, "")),
+                                                  (math.nextafter(end, math.inf), ""), (True, False))]
                               for key, group in groups))
         for _, key, block_id in times:
             block = self._groups[key].by_id[block_id]
             if block.max_time is not None and block.max_time >= start:
                 yield block
         for _, group in groups:
-            yield from sorted(group.timeless.values(), key=lambda block: block.id)
+            yield from (group.by_id[block_id] for _, block_id in group.times.irange(None, _FIRST, (True, False)))
 
     def expired(self, before: float, limit: int, *, name_suffix: str) -> tuple[ShardTombstone, ...]:
         """Return the partitions that retention removes: those that end before `before`, with all their data.
@@ -144,7 +141,7 @@ class BlockIndex:
         found: list[ShardTombstone] = []
         for (tenant, shard), group in self._groups.items():
             ends_by = before if tenant == ANONYMOUS_TENANT else min(before, self._anonymous_from(shard))
-            entries = group.times.irange()
+            entries = group.times.irange(_FIRST)
             entry = next(entries, None)
             while entry is not None and len(found) < limit:
                 # With whole numbers, since a rounded quotient could put a block outside of the span of its partition.
@@ -167,7 +164,7 @@ class BlockIndex:
         group = self._groups.get((ANONYMOUS_TENANT, shard))
         if group is None:
             return math.inf
-        return -math.inf if group.timeless else group.times[0][0]
+        return group.times[0][0]
 
     def drop(self, span: ShardTombstone) -> tuple[BlockMeta, ...]:
         """Remove and return all blocks of the tenant and shard that begin in the span. O(log n) a block.
@@ -193,3 +190,7 @@ class BlockIndex:
 
     def __repr__(self) -> str:
         return f"BlockIndex({self._size} blocks in {len(self._groups)} tenants and shards)"
+
+
+def _by_time(block: BlockMeta) -> tuple[float, str]:
+    return -math.inf if block.min_time is None else block.min_time, block.id

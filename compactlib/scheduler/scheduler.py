@@ -228,14 +228,6 @@ class Scheduler(Closing):
         """Return the queued jobs by priority, with token, lease and last failure, as a table to print."""
         return self._read(lambda machine, now: machine.table(now))
 
-    def audit(self) -> None:
-        """Check the invariants of the state. O(state).
-
-        Raises:
-            AuditFailed: an invariant does not hold; the message has the numbers.
-        """
-        self.read(lambda machine: machine.audit())
-
     # -- snapshots
 
     def snapshot(self) -> int:

@@ -9,7 +9,7 @@ import attrs
 
 from compactlib.codec import JsonCodec
 from compactlib.commandlog.protocol import Command
-from compactlib.errors import AuditFailed, CorruptData
+from compactlib.errors import CorruptData
 from compactlib.files.record_frame import RecordFrame
 from compactlib.report import Table
 from compactlib.scheduler.block_index import BlockIndex
@@ -21,8 +21,6 @@ from compactlib.scheduler.values import BlockMeta, JobPhase, QuarantinedJob
 
 _FRAME = RecordFrame("scheduler state", b"CLSCHED\0", 8, "<H")
 """A `StoredState` in JSON."""
-_NOT_STORED = ("_last_attempts",)
-"""Not stored: lost last attempts are reported again after a restart."""
 
 
 @attrs.frozen(kw_only=True)
@@ -166,28 +164,6 @@ class SchedulerState:
         return [block for block in self.index.blocks()
                 if block.level < len(self.config.levels) and (*block.place, block.id) not in kept
                 and not self.blocks.holds(block.place, block.id)]
-
-    def audit(self) -> None:
-        """Check that all counts and orders match the stored form, and that no block is in two places. O(state).
-
-        Raises:
-            AuditFailed: an invariant does not hold; the message has the numbers.
-        """
-        again = SchedulerState(self.config)
-        again._restore(self._stored(), self.config)
-        for part in ("index", "blocks", "jobs", "tombstones"):
-            mine, stored = vars(getattr(self, part)), vars(getattr(again, part))
-            for name in mine.keys() - set(_NOT_STORED):
-                if mine[name] != stored[name]:
-                    raise AuditFailed(f"{part}: {name} is {mine[name]!r:.300}; by what is stored it is "
-                                      f"{stored[name]!r:.300}")
-        owners = Counter((job.plan.place, block_id) for job in self.jobs for block_id in job.plan.source_blocks)
-        for (place, block_id), count in owners.items():
-            if count > 1 or self.blocks.holds(place, block_id):
-                raise AuditFailed(f"block {block_id!r} of {place} is in {count} jobs, or queued as well")
-        newest = max((job.token for job in self.jobs), default=0)
-        if newest > self.applied_index:
-            raise AuditFailed(f"a job has token {newest}, the last command is {self.applied_index}")
 
     def __repr__(self) -> str:
         return (f"{type(self).__name__}({len(self.index)} blocks, {len(self.blocks)} of them queued, {len(self.jobs)} "

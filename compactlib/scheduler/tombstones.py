@@ -46,8 +46,7 @@ class Tombstones:
     def __init__(self, cleanup_delay_seconds: float) -> None:
         self._delay = cleanup_delay_seconds
         self._entries: OrderedDict[str, TombstoneEntry] = OrderedDict()  # by arrival
-        self._free: OrderedDict[str, TombstoneEntry] = OrderedDict()  # of them, those without a lease
-        self._leased: SortedList[tuple[float, str]] = SortedList()
+        self._due: SortedList[tuple[float, str]] = SortedList()
         # The number of tombstones of a block: two, if two late workers wrote the same outputs.
         self._blocks: dict[tuple[str, int], Counter[str]] = {}
         self._spans: dict[tuple[str, int], dict[str, ShardTombstone]] = {}
@@ -71,10 +70,7 @@ class Tombstones:
         """Add a stored entry."""
         tombstone = entry.tombstone
         self._entries[tombstone.name] = entry
-        if entry.leased_until:
-            self._leased.add((entry.leased_until, tombstone.name))
-        else:
-            self._free[tombstone.name] = entry
+        self._due.add((self._due_at(entry), tombstone.name))
         place = tombstone.tenant, tombstone.shard
         if isinstance(tombstone, ShardTombstone):
             self._spans.setdefault(place, {})[tombstone.name] = tombstone
@@ -96,24 +92,20 @@ class Tombstones:
         return block_id in self._blocks.get((tenant, shard), ())
 
     def due(self, now: float) -> Iterator[Tombstone]:
-        """Yield the tombstones that may be leased at `now`: older than the delay, and without a present lease.
+        """Yield the tombstones that may be leased at `now`: older than the delay, and without a present lease."""
+        return (self._entries[name].tombstone for _, name in takewhile(lambda entry: entry[0] < now, self._due))
 
-        Tombstones with an ended lease are after those without a lease.
-        """
-        # Ends at the first tombstone that is too young. With a new leader's slower clock that may be too early, which
-        # only delays the others.
-        yield from (entry.tombstone for entry in takewhile(
-            lambda entry: entry.appended_at < now - self._delay, self._free.values()))
-        yield from (self._entries[name].tombstone for _, name in takewhile(lambda lease: lease[0] < now, self._leased))
+    def _due_at(self, entry: TombstoneEntry) -> float:
+        return entry.leased_until or entry.appended_at + self._delay
 
     def lease(self, name: str, until: float) -> Tombstone | None:
         """Lease a tombstone until a time, seconds; return `None` if it was confirmed."""
         entry = self._entries.get(name)
         if entry is None:
             return None
-        self._unlist(entry)
+        self._due.remove((self._due_at(entry), name))
         entry.leased_until = until
-        self._leased.add((until, name))
+        self._due.add((until, name))
         return entry.tombstone
 
     def confirm(self, name: str) -> None:
@@ -121,7 +113,7 @@ class Tombstones:
         entry = self._entries.pop(name, None)
         if entry is None:
             return
-        self._unlist(entry)
+        self._due.remove((self._due_at(entry), name))
         place = entry.tombstone.tenant, entry.tombstone.shard
         if isinstance(entry.tombstone, ShardTombstone):
             del self._spans[place][name]
@@ -136,13 +128,6 @@ class Tombstones:
             if not named:
                 del self._blocks[place]
 
-    def _unlist(self, entry: TombstoneEntry) -> None:
-        name = entry.tombstone.name
-        if entry.leased_until:
-            self._leased.remove((entry.leased_until, name))
-        else:
-            del self._free[name]
-
     def drop_oldest(self) -> Tombstone:
         """Remove and return the oldest tombstone; there must be one. O(log n + its blocks)."""
         oldest = next(iter(self._entries.values())).tombstone
@@ -150,4 +135,4 @@ class Tombstones:
         return oldest
 
     def __repr__(self) -> str:
-        return f"Tombstones({len(self._free)} waiting, {len(self._leased)} leased)"
+        return f"Tombstones({len(self)})"

@@ -38,6 +38,7 @@ from compactlib.scheduler import (
     Verdict,
 )
 from compactlib.scheduler.update import Operation, PlanUpdate, Requeued
+from tests.harness.scheduler_audit import audit
 
 
 @attrs.frozen
@@ -235,7 +236,7 @@ class SchedulerHistory:
         _require(replica.dump() == expected, "a replica that replays the log differs")
         loaded = SchedulerMachine(policy=self.service.policy)
         loaded.load(expected)
-        loaded.audit()
+        audit(loaded)
         _require(loaded.dump() == expected, "a machine that was loaded is stored in another way")
         command, request = Command(len(self.log) + 1, 1, self._now + 11), PollRequest((), 4)
         _require(loaded.prepare(command, request) == self.service.prepare(command, request),
@@ -345,7 +346,7 @@ class SchedulerHistory:
             self._holder.pop(gone.name, None)
 
     def _check(self, step: SchedulerStep) -> None:
-        self.service.audit()
+        audit(self.service)
         unaccounted = self.service.unaccounted_blocks()
         _require(not unaccounted or bool(self.service.quarantine_dropped),
                  f"after {step} blocks {[block.id for block in unaccounted]} wait for nothing")

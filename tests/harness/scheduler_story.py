@@ -39,6 +39,7 @@ from compactlib.scheduler import (
     SchedulerMachine,
     StatusUpdate,
 )
+from tests.harness.scheduler_audit import audit
 
 
 def _settings(words: tuple[str, ...]) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class Story:
             for line in commands.splitlines():
                 number += 1
                 output += self._command(line.split())
-                self._service.audit()
+                audit(self._service)
             if "----" in block:
                 assert "\n".join(output) == expected.strip(), f"command {number}: {commands}"
             else:

@@ -21,6 +21,7 @@ from compactlib.scheduler import (
     SchedulerConfig,
     Worker,
 )
+from tests.harness.scheduler_audit import audit
 
 NOW = 1_790_000_000.0
 DAY = 86_400.0
@@ -81,7 +82,7 @@ def test_a_block_without_times_is_found_in_any_span(kept: SqliteStore) -> None:
     scheduler.add_blocks((block("untold"), block("a", 10.0), block("b", 90_000.0)))
     assert [each.id for each in blocks_of(scheduler, start=80_000.0)] == ["b", "untold"]
     assert [each.id for each in blocks_of(scheduler, end=20.0)] == ["a", "untold"]
-    scheduler.audit()
+    scheduler.read(audit)
 
 
 def test_retention_waits_for_what_may_become_old_blocks(kept: SqliteStore) -> None:

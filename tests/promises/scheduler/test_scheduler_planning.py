@@ -21,6 +21,7 @@ from compactlib.scheduler import (
     SchedulerConfig,
     StatusUpdate,
 )
+from tests.harness.scheduler_audit import audit
 
 
 class Planner:
@@ -123,7 +124,7 @@ def test_jobs_of_a_level_that_is_compacted_no_more_are_carried_out() -> None:
     planner.scheduler.configure(SchedulerConfig(levels=(LevelConfig(max_blocks=1),)))
     [plan] = planner.scheduler.poll(PollRequest(job_capacity=1)).compaction_jobs
     assert plan.source_blocks == ("a",)
-    planner.scheduler.audit()
+    planner.scheduler.read(audit)
 
 
 @pytest.mark.parametrize("status", [0, 5, 99])

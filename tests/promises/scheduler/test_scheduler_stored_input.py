@@ -24,6 +24,7 @@ from compactlib.scheduler import (
     SchedulerConfig,
     StatusUpdate,
 )
+from tests.harness.scheduler_audit import audit
 
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 
@@ -40,7 +41,7 @@ def test_an_operation_that_cannot_be_stored_is_not_written(method: str, given: A
     scheduler = opened(kv)
     with pytest.raises(InvalidInput, match="nothing was changed"):
         getattr(scheduler, method)(given)
-    scheduler.audit()
+    scheduler.read(audit)
     assert scheduler.add_blocks((BlockMeta(id="a", tenant="A", shard=1, level=0),)).queued == ("a",)
     assert opened(kv).status()["blocks"] == 1
 
@@ -71,7 +72,7 @@ def test_a_poll_is_recorded_as_it_is_carried_out_or_refused(changes: dict[str, A
         said["compacted_blocks"] = CompactedBlocks(tenant="A", shard=1, **{**results, **changes})
     with pytest.raises(InvalidInput, match="this is no request"):
         scheduler.poll(PollRequest((StatusUpdate(token=given.assignments[0].token, **said),), job_capacity=1))
-    scheduler.audit()
+    scheduler.read(audit)
     assert opened(kv).status()["jobs"] == 2
 
 
