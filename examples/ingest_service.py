@@ -26,7 +26,6 @@ from compactlib.kv import SnapshotStore, SqliteStore
 from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound
 from compactlib.scheduler import (
     BlockMeta,
-    BlockTombstones,
     CompactedBlocks,
     LevelConfig,
     NoOutput,
@@ -79,7 +78,6 @@ class Blocks:
 
     def delete(self, tombstone: Tombstone) -> None:
         """What was merged, and no reader needs any more."""
-        assert isinstance(tombstone, BlockTombstones), "others come of retention, which nothing here asks for"
         self._objects.delete(f"{tombstone.tenant}/{block}" for block in tombstone.blocks)
 
     def count(self, batches: str) -> int:

@@ -154,9 +154,6 @@ class KVLog(Closing):
             self._machine = machine
             self._guard.done()
 
-    def propose(self, payload: bytes) -> Any:
-        return self.decide(lambda command: payload)
-
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
         """See `CommandLog.decide`.
 

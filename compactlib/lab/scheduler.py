@@ -24,7 +24,6 @@ from compactlib.scheduler import (
     AddBlocks,
     AssignmentPolicy,
     BlockMeta,
-    BlockTombstones,
     CompactedBlocks,
     JobPlan,
     JobStatus,
@@ -32,6 +31,7 @@ from compactlib.scheduler import (
     SchedulerConfig,
     SchedulerMachine,
     StatusUpdate,
+    Tombstone,
     Verdict,
     span_of,
 )
@@ -248,10 +248,9 @@ class SchedulerSimulation(Simulation):
             del self._blocks[source.id]
             self._dead[source.id] = source.size_bytes, now
 
-    def _delete(self, worker: int, tombstones: tuple[object, ...], now: float) -> None:
+    def _delete(self, worker: int, tombstones: tuple[Tombstone, ...], now: float) -> None:
         """Delete the blocks of tombstones; the worker's next poll confirms it."""
         for tombstone in tombstones:
-            assert isinstance(tombstone, BlockTombstones), "spans are not deleted here"
             self._deleted[worker].append(tombstone.name)
             for block in tombstone.blocks:
                 size, died = self._dead.pop(block, (0, now))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LocalLog`: the command log of a single node, in the segments of a `SegmentLog`.
 
-A command is applied as soon as it has an index, so that the next command sees its effect. Its proposer waits until it
+A command is applied as soon as it has an index, so that the next command sees its effect. Its caller waits until it
 is durable: a single thread at a time writes and syncs the pending commands of all threads. After a disk error, or an
 exception of the state machine, the machine and the log may differ: the log closes itself. Open it again, with a
 restored machine.
@@ -39,7 +39,7 @@ _OPENING = 2
 
 
 class LocalLog(Closing):
-    """A `CommandLog` in a folder, for one process. Commands are durable when `propose` returns.
+    """A `CommandLog` in a folder, for one process. Commands are durable when `decide` returns.
 
     Args:
         folder: of the log.
@@ -137,9 +137,6 @@ class LocalLog(Closing):
 
     def _damaged(self, index: int, expected: str, found: str) -> CorruptData:
         return CorruptData(path=self._log.folder, offset=0, expected=expected, found=found, index=index)
-
-    def propose(self, payload: bytes) -> Any:
-        return self.decide(lambda command: payload)
 
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
         require_outside_commands(self._guard)

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from compactlib.scheduler.values import (
         Assignment as Assignment,
         BlockMeta as BlockMeta,
-        BlockTombstones as BlockTombstones,
         CompactedBlocks as CompactedBlocks,
         JobPhase as JobPhase,
         JobPlan as JobPlan,
@@ -81,7 +80,7 @@ else:
         "compactlib.scheduler.scheduler": "Scheduler",
         "compactlib.scheduler.update": "AddBlocks Configure Requeue Retain",
         "compactlib.scheduler.values":
-            "Assignment BlockMeta BlockTombstones CompactedBlocks JobPhase JobPlan JobStatus NoOutput PollRequest "
+            "Assignment BlockMeta CompactedBlocks JobPhase JobPlan JobStatus NoOutput PollRequest "
             "PollResponse StatusAnswer StatusUpdate Tombstone Verdict span_of",
         "compactlib.scheduler.worker": "Worker WorkerOptions",
     })

@@ -37,7 +37,6 @@ from compactlib.scheduler.values import (
     MAX_REASON_CHARS,
     Assignment,
     BlockMeta,
-    BlockTombstones,
     CompactedBlocks,
     JobPlan,
     JobStatus,
@@ -46,13 +45,14 @@ from compactlib.scheduler.values import (
     QuarantinedJob,
     StatusAnswer,
     StatusUpdate,
+    Tombstone,
     Verdict,
 )
 
 Event: TypeAlias = tuple[str, dict[str, Any]]
 _SEQUENCE_BITS = 20
 """A job's sequence is its command's index shifted by this, plus its position among the command's new jobs."""
-_RETAINED_AT_ONCE = 32
+_RETAINED_AT_ONCE = 1000
 _MAX_ORPHANS = 10_000
 """The most blocks of late workers stored with a job; others are not deleted."""
 
@@ -95,7 +95,7 @@ class _Change:
         self.events: list[Event] = []
         self._command = command
         self._now = command.appended_at
-        self._refused = 0
+        self._buried = 0
 
     # ---------------------------------------------------------------------------------------------- a poll's update
 
@@ -230,7 +230,7 @@ class _Change:
                 state.blocks.push(block, self._now)
             return
         if sources and (blocks or results.no_output is NoOutput.EMPTY):
-            state.tombstones.add(BlockTombstones(name=plan.name, tenant=plan.tenant, shard=plan.shard,
+            state.tombstones.add(Tombstone(name=plan.name, tenant=plan.tenant, shard=plan.shard,
                                                  level=plan.compaction_level, blocks=sources), self._now)
             state.index.remove(plan.tenant, plan.shard, sources)
             for block in blocks:
@@ -275,18 +275,24 @@ class _Change:
     def _delete_unowned(self, job: str, blocks: Iterable[BlockMeta]) -> None:
         """Add a tombstone for blocks of a late worker, except for blocks with an owner."""
         index, tombstones = self.state.index, self.state.tombstones
-        unowned = [block for block in blocks if index.get(block.tenant, block.shard, block.id) is None
-                   and not tombstones.exists(block.tenant, block.shard, block.id)]
-        places: dict[tuple[str, int, int], list[str]] = {}
-        for block in unowned:
-            places.setdefault(block.place, []).append(block.id)
-        for (tenant, shard, level), ids in places.items():
-            self._refused += 1
-            name = f"{job} refused at {self._command.index} ({tenant} {level} {self._refused})"
-            tombstones.add(BlockTombstones(name=name, tenant=tenant, shard=shard, level=level, blocks=tuple(ids)),
-                           self._now)
+        unowned = [block for block in blocks
+                   if index.get(block.tenant, block.shard, block.id) is None and not tombstones.covers(block)]
+        self._bury(f"{job} refused", unowned)
         if unowned:
             self.events.append(("scheduler_outputs_refused", {"job": job, "blocks": len(unowned)}))
+
+    def _bury(self, why: str, blocks: Iterable[BlockMeta]) -> tuple[str, ...]:
+        """Add a tombstone for the blocks of each tenant, shard and level; return the names."""
+        places: dict[tuple[str, int, int], list[str]] = {}
+        for block in blocks:
+            places.setdefault(block.place, []).append(block.id)
+        names = []
+        for (tenant, shard, level), ids in places.items():
+            self._buried += 1
+            names.append(f"{why} at {self._command.index} ({tenant} {level} {self._buried})")
+            self.state.tombstones.add(Tombstone(name=names[-1], tenant=tenant, shard=shard, level=level,
+                                                blocks=tuple(ids)), self._now)
+        return tuple(names)
 
     def _quarantine(self, plan: JobPlan, reason: str, failures: int, orphans: tuple[BlockMeta, ...] = ()) -> None:
         """Move a job to quarantine; if that is full, remove its oldest job."""
@@ -307,10 +313,8 @@ class _Change:
         state = self.state
         while len(state.tombstones) > state.config.max_tombstones:
             gone = state.tombstones.drop_oldest()
-            state.tombstones_dropped += 1
             self.events.append(("scheduler_tombstone_dropped", {
-                "tombstone": gone.name, "tenant": gone.tenant, "shard": gone.shard,
-                "blocks": len(gone.blocks) if isinstance(gone, BlockTombstones) else None}))
+                "tombstone": gone.name, "tenant": gone.tenant, "shard": gone.shard, "blocks": len(gone.blocks)}))
 
     # --------------------------------------------------------------------------------------------- other operations
 
@@ -318,24 +322,21 @@ class _Change:
         state = self.state
         found: dict[str, list[str]] = {"queued": [], "terminal": [], "duplicate": [], "tombstoned": []}
         for block in operation.blocks:
-            if state.index.refuses(block, state.tombstones):
-                fate = "tombstoned"
-            elif not state.index.add(block):
+            if state.index.get(block.tenant, block.shard, block.id) is not None:
                 fate = "duplicate"
+            elif state.index.is_expired(block) or state.tombstones.covers(block):
+                fate = "tombstoned"
             else:
+                state.index.add(block)
                 fate = "queued" if state.blocks.push(block, self._now) else "terminal"
             found[fate].append(block.id)
         return BlocksAdded(**{fate: tuple(ids) for fate, ids in found.items()})
 
     def retain(self, operation: Retain) -> Retained:
-        state, removed = self.state, 0
-        spans = state.index.expired(operation.before, _RETAINED_AT_ONCE, name_suffix=f"@{self._command.index}")
-        for span in spans:
-            state.tombstones.add(span, self._now)
-            for block in state.index.drop(span):
-                removed += 1
-                state.blocks.remove(block.place, (block.id,))
-        return Retained(removed, tuple(span.name for span in spans))
+        gone = self.state.index.expire(operation.before, _RETAINED_AT_ONCE)
+        for block in gone:
+            self.state.blocks.remove(block.place, (block.id,))
+        return Retained(len(gone), self._bury("retention", gone))
 
     def requeue(self, operation: Requeue) -> Requeued:
         state = self.state

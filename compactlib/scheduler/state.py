@@ -30,8 +30,7 @@ class StoredState:
     config: SchedulerConfig
     applied: Command | None = None
     quarantine_dropped: int = 0
-    tombstones_dropped: int = 0
-    dropped: tuple[tuple[str, int, float], ...] = ()
+    expired_until: float | None = None
     blocks: tuple[BlockMeta, ...] = ()
     pushed: int = 0
     queue: tuple[tuple[str, int, str, int, float], ...] = ()
@@ -54,10 +53,9 @@ class SchedulerState:
         index: all blocks.
         blocks: of them, the blocks to compact that are in no job.
         jobs: the queued jobs.
-        tombstones: the blocks and spans to delete.
+        tombstones: the blocks to delete.
         quarantine: evicted jobs by name, the oldest first; the operation `Requeue` retries them.
         quarantine_dropped: the number of jobs removed from a full quarantine.
-        tombstones_dropped: the number of tombstones removed above the limit.
         applied: the last applied command, if any.
     """
 
@@ -74,9 +72,9 @@ class SchedulerState:
     def _stored(self) -> StoredState:
         return StoredState(
             config=self.config, applied=self.applied, quarantine_dropped=self.quarantine_dropped,
-            tombstones_dropped=self.tombstones_dropped, dropped=self.index.dropped(),
-            blocks=tuple(self.index.blocks()), pushed=self.blocks.pushed, queue=self.blocks.dump(),
-            jobs=tuple(self.jobs), tombstones=tuple(self.tombstones), quarantine=tuple(self.quarantine.values()))
+            expired_until=self.index.expired_until, blocks=tuple(self.index.blocks()),
+            pushed=self.blocks.pushed, queue=self.blocks.dump(), jobs=tuple(self.jobs),
+            tombstones=tuple(self.tombstones), quarantine=tuple(self.quarantine.values()))
 
     def _restore(self, stored: StoredState, config: SchedulerConfig) -> None:
         """Replace the state by a stored one; queue the blocks of levels that only the new settings compact.
@@ -87,10 +85,7 @@ class SchedulerState:
         self.config: SchedulerConfig = config
         self.applied: Command | None = stored.applied
         self.quarantine_dropped: int = stored.quarantine_dropped
-        self.tombstones_dropped: int = stored.tombstones_dropped
-        self.index: BlockIndex = BlockIndex()
-        for tenant, shard, until in stored.dropped:
-            self.index.note_dropped(tenant, shard, until)
+        self.index: BlockIndex = BlockIndex(stored.expired_until)
         for block in stored.blocks:
             self.index.add(block)
         self.tombstones: Tombstones = Tombstones(config.cleanup_delay_seconds)

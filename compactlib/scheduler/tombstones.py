@@ -18,7 +18,7 @@ from itertools import takewhile
 import attrs
 from sortedcontainers import SortedList
 
-from compactlib.scheduler.values import BlockMeta, ShardTombstone, Tombstone
+from compactlib.scheduler.values import BlockMeta, Tombstone
 
 
 @attrs.define
@@ -26,7 +26,7 @@ class TombstoneEntry:
     """A tombstone and its lease; the stored form.
 
     Attributes:
-        tombstone: the blocks or the span to delete.
+        tombstone: the blocks to delete.
         appended_at: time of the command that added it, seconds.
         leased_until: end of its last lease, seconds; 0 if there was none.
     """
@@ -49,7 +49,6 @@ class Tombstones:
         self._due: SortedList[tuple[float, str]] = SortedList()
         # The number of tombstones of a block: two, if two late workers wrote the same outputs.
         self._blocks: dict[tuple[str, int], Counter[str]] = {}
-        self._spans: dict[tuple[str, int], dict[str, ShardTombstone]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -72,24 +71,12 @@ class Tombstones:
         self._entries[tombstone.name] = entry
         self._due.add((self._due_at(entry), tombstone.name))
         place = tombstone.tenant, tombstone.shard
-        if isinstance(tombstone, ShardTombstone):
-            self._spans.setdefault(place, {})[tombstone.name] = tombstone
-        elif tombstone.blocks:
+        if tombstone.blocks:
             self._blocks.setdefault(place, Counter()).update(set(tombstone.blocks))
 
     def covers(self, block: BlockMeta) -> bool:
-        """Return whether a tombstone has the block, by its id or by a span with its `min_time`.
-
-        Cost: O(spans in the block's tenant and shard).
-        """
-        first = block.min_time
-        return self.exists(block.tenant, block.shard, block.id) or (first is not None and any(
-            span.timestamp <= first < span.timestamp + span.duration
-            for span in self._spans.get((block.tenant, block.shard), {}).values()))
-
-    def exists(self, tenant: str, shard: int, block_id: str) -> bool:
         """Return whether a tombstone has the id of the block. O(1)."""
-        return block_id in self._blocks.get((tenant, shard), ())
+        return block.id in self._blocks.get((block.tenant, block.shard), ())
 
     def due(self, now: float) -> Iterator[Tombstone]:
         """Yield the tombstones that may be leased at `now`: older than the delay, and without a present lease."""
@@ -115,11 +102,7 @@ class Tombstones:
             return
         self._due.remove((self._due_at(entry), name))
         place = entry.tombstone.tenant, entry.tombstone.shard
-        if isinstance(entry.tombstone, ShardTombstone):
-            del self._spans[place][name]
-            if not self._spans[place]:
-                del self._spans[place]
-        elif entry.tombstone.blocks:
+        if entry.tombstone.blocks:
             named = self._blocks[place]
             for block_id in set(entry.tombstone.blocks):
                 named[block_id] -= 1

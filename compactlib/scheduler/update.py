@@ -92,9 +92,9 @@ class AddBlocks:
 
 @attrs.frozen
 class Retain:
-    """Removes blocks without data from `before` on (seconds); shard tombstones delete their objects.
+    """Removes blocks without data from `before` on, seconds, at most 1,000 at once: repeat it until it removes nothing.
 
-    At most 32 partitions at once: repeat it until it removes nothing.
+    Later, blocks that are no newer than a removed one are refused. Blocks without times stay.
     """
 
     before: float
@@ -134,7 +134,7 @@ class BlocksAdded:
         queued: ids in the compaction queue.
         terminal: ids of a level that is not compacted; only indexed.
         duplicate: known ids; not changed.
-        tombstoned: ids with a tombstone, of late retries; dropped.
+        tombstoned: ids with a tombstone, or of blocks that are too old for retention, as of late retries; dropped.
     """
 
     queued: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ class Retained:
 
     Attributes:
         blocks: the number of blocks removed from the index.
-        tombstones: names of the shard tombstones that delete their objects.
+        tombstones: names of the tombstones that delete their objects.
     """
 
     blocks: int

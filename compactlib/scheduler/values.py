@@ -11,7 +11,6 @@ import enum
 import math
 import re
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import attrs
 
@@ -108,8 +107,8 @@ def ulid_seconds(block_id: str) -> float:
 
 
 @attrs.frozen(kw_only=True)
-class BlockTombstones:
-    """Blocks with objects to delete, since their data is in other blocks or not needed.
+class Tombstone:
+    """Blocks with objects to delete after a delay, since their data is in other blocks or not needed.
 
     Attributes:
         name: unique; for sources of a completed job, the job's name.
@@ -124,29 +123,6 @@ class BlockTombstones:
     shard: int
     level: int
     blocks: tuple[str, ...]
-
-
-@attrs.frozen(kw_only=True)
-class ShardTombstone:
-    """A span of time for retention: all blocks of a tenant and shard that begin in it are to delete.
-
-    Attributes:
-        name: unique.
-        tenant: of the blocks.
-        shard: of the blocks.
-        timestamp: start of the span, seconds.
-        duration: length of the span, seconds.
-    """
-
-    name: str
-    tenant: str
-    shard: int
-    timestamp: float
-    duration: float
-
-
-Tombstone: TypeAlias = BlockTombstones | ShardTombstone
-"""Objects to delete after a delay."""
 
 
 # -------------------------------------------------------------------------------------------------------------- jobs

@@ -212,10 +212,8 @@ class Story:
         return next((called for called, known in self._names.items() if known == name), name)
 
     def _spelt(self, tombstone: Any) -> str:
-        if hasattr(tombstone, "blocks"):
-            self._names.setdefault(",".join(tombstone.blocks), tombstone.name)
-            return ",".join(tombstone.blocks)
-        return f"{tombstone.timestamp:g} to {tombstone.timestamp + tombstone.duration:g}"
+        self._names.setdefault(",".join(tombstone.blocks), tombstone.name)
+        return ",".join(tombstone.blocks)
 
     @staticmethod
     def _told(result: Any) -> list[str]:

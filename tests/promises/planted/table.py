@@ -653,8 +653,8 @@ MISTAKES: Sequence[Mistake] = (
         ("scheduler_in_store-lost_answers",),
         "A command that was written without an answer is carried out after a restart, and not before."),
     Mistake(
-        "scheduler-deleted-block-added", "compactlib/scheduler/block_index.py",
-        "or tombstones.covers(block)",
+        "scheduler-deleted-block-added", "compactlib/scheduler/apply.py",
+        "or state.tombstones.covers(block)",
         "or False",
         ("scheduler_in_store-kills", "scheduler_in_folder-kills"),
         "A block whose file is to be deleted is in the index again."),

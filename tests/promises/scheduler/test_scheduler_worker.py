@@ -298,7 +298,7 @@ def test_a_worker_deletes_what_tombstones_name_and_confirms_it() -> None:
     deleted: list[str] = []
 
     def clean(tombstone: Tombstone) -> None:
-        deleted.extend(tombstone.blocks)  # type: ignore[union-attr]
+        deleted.extend(tombstone.blocks)
 
     worker = Worker(scheduler, done, cleanup=clean, clock=clock, options=WorkerOptions(capacity=2))
     worker.run_pending()
