@@ -313,10 +313,6 @@ class GuardingFence(RuledFence):
     def __init__(self, wait_seconds: float) -> None:
         require_seconds("wait_seconds", wait_seconds)
         self._wait_seconds = wait_seconds
-        self._begin()
-
-    def _begin(self) -> None:
-        """Begin unlocked."""
         self._lock = threading.RLock()
         self._guarded: dict[str, int] = {}  # by resource: the token of its running guarded step
 

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TypeVar
 
-from compactlib._forks import OfOneProcess
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, ReadOnly
 from compactlib.fences.fence import (
@@ -49,14 +48,14 @@ _LOOK_AGAIN_SECONDS = 0.01
 _MAX_KNOWN = 10_000
 
 
-class FileFence(OfOneProcess, GuardingFence):
+class FileFence(GuardingFence):
     """A `LockingFence` with its records in a folder on a local disk.
 
     Not for network file systems, where a lock may end before its holder does. An admission or commit that changes a
     record costs two syncs; one that finds a record of another process costs one. The methods also raise `StorageError`
     when the disk refuses; the record is then the old one or the new one: call again.
 
-    Several processes may open one folder, and a forked child may use its parent's object.
+    Several processes may open one folder. A forked child makes an object of its own.
 
     Args:
         folder: for this fence alone; created if absent.
@@ -74,7 +73,7 @@ class FileFence(OfOneProcess, GuardingFence):
 
     def __init__(self, folder: StrPath, *, log: str = "", files: Files | None = None, clock: Clock | None = None,
                  wait_seconds: float = 30.0, create: bool = True) -> None:
-        GuardingFence.__init__(self, wait_seconds)
+        super().__init__(wait_seconds)
         self._folder = local_path(folder)
         self._files: Files = LocalFiles() if files is None else files
         self._log = log
@@ -82,20 +81,12 @@ class FileFence(OfOneProcess, GuardingFence):
         # The records that are known to be durable; and whether a sync failed, after which later syncs prove nothing.
         self._durable: dict[str, Admission | Floor] = {}
         self._must_write = False
+        self._is_locked = False
         require_folder(self._folder, "the fence's tokens", create=create)
-        OfOneProcess.__init__(self)
         make_missing_folder(self._files, self._folder)
         # Also for an existing folder: its creator may have died before this sync.
         sync_names(self._files, self._folder)
         self._floors = DurableRecord(self._files, os.path.join(self._folder, FLOOR_NAME), FLOORS)
-
-    def _inherit(self) -> None:
-        # A forked child may use it, with new locks: the parent's threads never release theirs here.
-        self._begin()
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._is_locked = False
 
     def _change(self, resource: str, token: int, rule: Rule) -> Admission:
         self._require_admissible(resource, token)

@@ -108,11 +108,6 @@ class SchedulerApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an ASGI request."""
-        if scope["type"] == "lifespan":
-            for kind in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{kind}.complete"})
-            return
         if scope["type"] != "http":
             raise InvalidInput(f"{scope['type']} is none of what a scheduler answers; ask over HTTP")
         try:

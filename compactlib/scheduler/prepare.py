@@ -73,10 +73,9 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
 
     # 2. Jobs for its free slots, and for the slots of lost jobs.
     capacity = min(room, config.max_jobs_per_poll)
-    choice, chosen_by = _NO_ROOM, ""
+    choice = _NO_ROOM
     if capacity:
-        policy = ByPriority() if policy is None else policy
-        choice, chosen_by = _choose(policy, state, capacity, now, touched), policy.name
+        choice = _choose(ByPriority() if policy is None else policy, state, capacity, now, touched)
         touched.update(choice.jobs)
 
     # 3. As many new jobs, if there is room in the queue, or excluded jobs can be evicted.
@@ -108,7 +107,7 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
         excluded=tuple(name for name in jobs.lost_last_attempts(now) if name not in touched),
         cleaned=tuple(name for name in request.deleted_tombstones if name in state.tombstones),
         leased=tuple(tombstone.name for tombstone in leased),
-        policy=chosen_by, why=choice.why)
+        why=choice.why)
     return update, PollResponse(answers=tuple(answers), now=now, why=choice.why)
 
 

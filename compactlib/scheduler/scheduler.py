@@ -19,7 +19,7 @@ from compactlib._closing import Closing
 from compactlib._store_numbers import notify_compaction, notify_levels
 from compactlib.commandlog.errors import NoAnswer, NotLeader
 from compactlib.commandlog.protocol import Command, CommandLog
-from compactlib.errors import CompactlibError, CorruptData, InvalidInput
+from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.guard import take_within
 from compactlib.kv.snapshots import SnapshotStore
 from compactlib.observer import Observer, Observers
@@ -107,9 +107,6 @@ class Scheduler(Closing):
         snapshot = None if self._snapshots is None else self._snapshots.load()
         if snapshot is not None:
             self._machine.load(snapshot.data)
-            if self._machine.applied_index != snapshot.index:
-                raise CorruptData(path=repr(self._snapshots), offset=0, expected=f"a state after {snapshot.index}",
-                                  found=f"a state after {self._machine.applied_index}")
             self._note_snapshot(snapshot.index, snapshot.data)
 
     def _note_snapshot(self, index: int, data: bytes) -> None:

@@ -47,7 +47,6 @@ class PlanUpdate(Printed):
         excluded: jobs whose last attempt was lost.
         cleaned: tombstones to remove, with deleted objects.
         leased: tombstones to lease to the worker.
-        policy: the name of the policy that chose the assigned jobs; empty if none was called.
         why: the rule of the choice, or the gate that is shut.
     """
 
@@ -60,7 +59,6 @@ class PlanUpdate(Printed):
     excluded: tuple[str, ...] = ()
     cleaned: tuple[str, ...] = ()
     leased: tuple[str, ...] = ()
-    policy: str = ""
     why: str = ""
 
     @property

@@ -27,7 +27,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import attrs
 
@@ -55,6 +55,7 @@ from compactlib.scheduler.values import (
 )
 from compactlib.service import PeriodicService
 
+ResultT = TypeVar("ResultT")
 _RESULTS: JsonCodec[CompactedBlocks] = JsonCodec(CompactedBlocks)
 _LOGGER = logging.getLogger("compactlib.services")
 _LEASE_PARTS = 3
@@ -120,6 +121,13 @@ class _Held:
         self.report = StatusUpdate(self.job.plan.name, self.job.token, status, results, reason[:MAX_REASON_CHARS])
 
 
+class _Mine(threading.local):
+    """What a thread does: the depth of calls of the host, and whether it is in `run_pending`."""
+
+    depth = 0
+    is_pending = False
+
+
 class Worker:
     """Runs jobs until it is stopped. Use it in a `with`, or call `start` and `stop`. Threads may share it.
 
@@ -167,7 +175,7 @@ class Worker:
         self._is_ending = False
         self._unanswered = 0
         self._next_poll_at = 0.0
-        self._mine = threading.local()  # `depth`: of calls of the host in this thread; `is_pending`: in `run_pending`
+        self._mine = _Mine()
         self._polling = threading.RLock()
         self._service = PeriodicService(self._poll_in_thread, name="a worker's polls", clock=self._clock,
                                         every_seconds=options.poll_seconds, retry_seconds=options.poll_seconds,
@@ -242,7 +250,7 @@ class Worker:
         """
         with self._lock:
             self._takes_jobs, self._is_ending = False, True
-        if grace_seconds > 0 and not self._is_inside:
+        if grace_seconds > 0 and not self._mine.depth:
             self._wait_until_idle(grace_seconds)
         with self._lock:
             for held in self._held.values():
@@ -277,18 +285,14 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    @property
-    def _is_inside(self) -> bool:
-        return getattr(self._mine, "depth", 0) > 0
-
     def _require_outside(self, what: str) -> None:
-        if self._is_inside:
+        if self._mine.depth:
             raise Busy(f"{what}() was called from within the worker's own work, by a job, a cleanup or the transport; "
                        f"call it in another thread, or when that has returned")
 
-    def _of_host(self, call: Callable[[], object]) -> object:
+    def _of_host(self, call: Callable[[], ResultT]) -> ResultT:
         """Call the host, and mark this thread as one of the worker's work during the call."""
-        self._mine.depth = getattr(self._mine, "depth", 0) + 1
+        self._mine.depth += 1
         try:
             return call()
         finally:
@@ -339,8 +343,6 @@ class Worker:
         request = PollRequest(updates, capacity, confirmed)
         try:
             response = self._of_host(partial(self._transport.poll, request))
-            if not isinstance(response, PollResponse):
-                raise InvalidInput(f"the transport returned {response!r:.100}; it must return a PollResponse")
         except BaseException as error:
             self._unanswered += 1
             self._note(error, "a poll", "scheduler_poll_failed", in_a_row=self._unanswered)
@@ -367,13 +369,9 @@ class Worker:
             pause = min(pause, max(left / _LEASE_PARTS, min(options.poll_seconds / 10, _LEAST_SECONDS)))
         return pause
 
-    @property
-    def _is_pending(self) -> bool:
-        return getattr(self._mine, "is_pending", False)
-
     def _keep_leases(self) -> None:
         """Poll if it is due, in a job inside `run_pending`. New work is done after the job."""
-        if self._is_pending and self._clock.monotonic() >= self._next_poll_at:
+        if self._mine.is_pending and self._clock.monotonic() >= self._next_poll_at:
             self._poll(takes_jobs=False)
 
     # ------------------------------------------------------------------------------------- an answer, under the lock
@@ -506,7 +504,7 @@ class Worker:
         self.failures += 1
         _LOGGER.warning("%s of a worker failed: %r", what, error, exc_info=error)
         self._observer.event(event, error=repr(error), **fields)
-        if self._is_pending and not isinstance(error, Exception):
+        if self._mine.is_pending and not isinstance(error, Exception):
             raise error
 
     def _notify(self) -> None:
