@@ -161,7 +161,14 @@ class FileFence(GuardingFence):
             if self._is_locked:
                 yield
                 return
-            folder_lock = self._folder_lock(deadline)
+            while True:
+                try:
+                    folder_lock = FolderLock(self._folder)
+                    break
+                except Busy:
+                    if self._clock.monotonic() >= deadline:
+                        raise
+                    self._clock.sleep(_LOOK_AGAIN_SECONDS)
             try:
                 self._is_locked = True
                 yield
@@ -173,15 +180,6 @@ class FileFence(GuardingFence):
                     # After an interrupt here, a kept traceback would keep the lock.
                     folder_lock.release()
                     raise
-
-    def _folder_lock(self, deadline: float) -> FolderLock:
-        while True:
-            try:
-                return FolderLock(self._folder)
-            except Busy:
-                if self._clock.monotonic() >= deadline:
-                    raise
-                self._clock.sleep(_LOOK_AGAIN_SECONDS)
 
     def __repr__(self) -> str:
         return f"FileFence({self._folder!r})"

@@ -81,16 +81,13 @@ class LocalLog(Closing):
             self._last = max(self._log.last_index, self._first - 1)
             self._durable = self._last
             if snapshot.live:
-                self._term = self._kept_term(snapshot.index)
+                kept = self._log.read(snapshot.index)
+                if not isinstance(kept, Entry):
+                    raise self._damaged(snapshot.index, "the entry with the last term", repr(kept))
+                self._term = kept.term
         except BaseException:
             self._guard.release()
             raise
-
-    def _kept_term(self, index: int) -> int:
-        found = self._log.read(index)
-        if not isinstance(found, Entry):
-            raise self._damaged(index, f"entry {index}, which holds the last term", repr(found))
-        return found.term
 
     def start(self, machine: CommandMachine) -> None:
         require_outside_commands(self._guard)
@@ -99,7 +96,8 @@ class LocalLog(Closing):
             if self._machine is not None:
                 raise InvalidInput("this log was started before; open another one for another state machine")
             applied = machine.applied_index or self._first - 1
-            if not self._first - 1 <= applied <= self._last or (self._is_cut and not machine.applied_index):
+            is_cut = bool(self._log.state.live)  # by `compact`
+            if not self._first - 1 <= applied <= self._last or (is_cut and not machine.applied_index):
                 raise OutOfStep(applied_index=machine.applied_index, first_index=self._first, last_index=self._last)
             self._guard.begin("its start")
             self._replay(machine, applied)
@@ -110,11 +108,6 @@ class LocalLog(Closing):
             self._durable = self._last
             self._machine = machine
             self._guard.done()
-
-    @property
-    def _is_cut(self) -> bool:
-        """Whether commands were removed by `compact`."""
-        return bool(self._log.state.live)
 
     def _replay(self, machine: CommandMachine, applied: int) -> None:
         # From the first entry, also if the machine has applied some: to find the last term, and damage.

@@ -77,21 +77,18 @@ class BlockIndex:
         until = self.expired_until
         return until is not None and block.max_time is not None and block.max_time <= until
 
-    def remove(self, tenant: str, shard: int, block_ids: Iterable[str]) -> int:
-        """Remove the known ones of these blocks; return their number. O(log n) a block."""
+    def remove(self, tenant: str, shard: int, block_ids: Iterable[str]) -> None:
+        """Remove the known ones of these blocks. O(log n) a block."""
         group = self._groups.get((tenant, shard))
         if group is None:
-            return 0
-        removed = 0
+            return
         for block_id in block_ids:
             block = group.by_id.pop(block_id, None)
             if block is not None:
-                removed += 1
+                self._size -= 1
                 group.times.remove(_by_time(block))
         if not group.by_id:
             del self._groups[tenant, shard]
-        self._size -= removed
-        return removed
 
     def blocks(self, *, tenant: str | None = None, shard: int | None = None, start: float = -math.inf,
                end: float = math.inf) -> Iterator[BlockMeta]:

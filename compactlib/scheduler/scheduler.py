@@ -296,8 +296,8 @@ class Scheduler(Closing):
 
 def _levels_of(state: SchedulerMachine) -> dict[str, Any]:
     """Return the levels for `notify_levels`: jobs to compact and tombstones to delete."""
-    first = state.jobs.first_lease()
+    first = min((job.lease_expires_at for job in state.jobs if job.lease_expires_at), default=None)
     oldest = next(iter(state.tombstones), None)
-    return {"live_bytes": state.jobs.size_bytes,
+    return {"live_bytes": sum(job.plan.size_bytes for job in state.jobs),
             "oldest_lease_seconds": None if first is None else first - state.config.lease_seconds,
             "oldest_unreclaimed_seconds": None if oldest is None else oldest.appended_at}

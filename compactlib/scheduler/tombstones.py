@@ -116,6 +116,3 @@ class Tombstones:
         oldest = next(iter(self._entries.values())).tombstone
         self.confirm(oldest.name)
         return oldest
-
-    def __repr__(self) -> str:
-        return f"Tombstones({len(self)})"
