@@ -16,6 +16,7 @@ from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
     LevelConfig,
+    PollRequest,
     RunningJob,
     Scheduler,
     SchedulerConfig,
@@ -90,6 +91,17 @@ def test_retention_removes_old_blocks_beside_one_of_several_tenants(kept: Sqlite
     scheduler.add_blocks((block("mixed", tenant=""), block("old", NOW - 9 * DAY)))
     scheduler.retain(NOW - 7 * DAY)
     assert names_of(scheduler) == {"mixed"}
+
+
+def test_a_block_that_retention_removed_is_in_no_later_job(kept: SqliteStore) -> None:
+    scheduler = opened(kept, ManualClock(NOW))
+    scheduler.add_blocks(BlockMeta(id=name, tenant="acme", shard=7, level=0, min_time=time, max_time=time)
+                         for name, time in (("old", NOW - 9 * DAY), ("new", NOW)))
+    scheduler.configure(SchedulerConfig(levels=(LevelConfig(max_blocks=1),)))
+    assert scheduler.retain(NOW - 7 * DAY).blocks == 1
+    scheduler.read(audit)
+    scheduler.poll(PollRequest(job_capacity=9))
+    assert [plan.source_blocks for plan in scheduler.poll(PollRequest(job_capacity=9)).compaction_jobs] == [("new",)]
 
 
 def test_a_block_has_both_times_or_none() -> None:

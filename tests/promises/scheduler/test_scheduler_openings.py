@@ -11,7 +11,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.commandlog import CommandLog, KVLog, OutOfStep, TakenOver
-from compactlib.errors import CorruptData, Stale, Unsupported
+from compactlib.errors import CorruptData, Stale, StorageError, Unsupported
 from compactlib.kv import KVStore, MemoryStore, SnapshotStore
 from compactlib.raftlog import LocalLog, LogOptions
 from compactlib.scheduler import BlockMeta, LevelConfig, PollRequest, Scheduler, SchedulerConfig
@@ -114,6 +114,21 @@ def test_snapshots_keep_a_log_in_a_store_small() -> None:
         for number in range(95):
             scheduler.add_blocks(blocks(f"{number}"))
         assert len(keys(store)) <= 10 + 4
+    with Scheduler(KVLog(store), SnapshotStore(store)) as scheduler:
+        assert scheduler.status()["blocks"] == 95
+
+
+def test_a_snapshot_that_fails_is_tried_again_after_a_while() -> None:
+    class Failing(SnapshotStore):
+        def save(self, term: int, index: int, data: bytes) -> None:
+            raise StorageError(operation="write", path="a snapshot", errno=28)
+
+    store = MemoryStore()
+    with Scheduler(KVLog(store), Failing(store), PAIRS, snapshot_every=80) as scheduler:
+        for number in range(95):
+            scheduler.add_blocks(blocks(f"{number}"))
+        assert scheduler.failures == 2, "at command 80, and ten later"
+        assert isinstance(scheduler.last_error, StorageError)
     with Scheduler(KVLog(store), SnapshotStore(store)) as scheduler:
         assert scheduler.status()["blocks"] == 95
 

@@ -95,6 +95,7 @@ def test_blocks_whose_times_lie_too_far_apart_are_not_joined() -> None:
     planner.add("c", time=101.0)
     planner.add("d", "e", "f", time=150.0)
     assert planner.plan() == ["a,b", "c,d,e"]
+    planner.scheduler.read(audit)
 
 
 def test_the_age_of_a_block_without_times_is_that_of_its_ulid() -> None:

@@ -62,10 +62,16 @@ def levels_of(scheduler: Scheduler) -> list[int]:
 
 
 def test_jobs_run_in_threads_and_their_outputs_take_the_place_of_sources() -> None:
-    scheduler = opened(3)
-    with Worker(scheduler, done, options=QUICK) as worker:
+    scheduler, runs = opened(3), []
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        runs.append(job.token)
+        return done(job)
+
+    with Worker(scheduler, execute, options=QUICK) as worker:
         until(lambda: levels_of(scheduler) == [1, 1, 1])
     assert worker.is_idle
+    assert len(runs) == 3
     assert (worker.failures, worker.last_error) == (0, None)
     assert scheduler.status()["jobs"] == 0
 
