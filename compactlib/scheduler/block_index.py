@@ -132,9 +132,6 @@ class BlockIndex:
             self.remove(block.tenant, block.shard, (block.id,))
         return gone
 
-    def __repr__(self) -> str:
-        return f"BlockIndex({self._size} blocks in {len(self._groups)} tenants and shards)"
-
 
 def _by_time(block: BlockMeta) -> tuple[float, str]:
     return -math.inf if block.min_time is None else block.min_time, block.id

@@ -208,9 +208,6 @@ class BlockQueue:
         return tuple((*group.key[:2], block_id, position, queued_at) for level in self.levels
                      for group in level.groups.values() for block_id, (_, position, queued_at) in group.blocks.items())
 
-    def __repr__(self) -> str:
-        return f"BlockQueue({len(self)} blocks in {sum(len(level.groups) for level in self.levels)} keys)"
-
 
 def job_name(tenant: str, shard: int, level: int, source_blocks: Sequence[str]) -> str:
     """Return `<hash>-T<tenant>-S<shard>-L<level>`, with 8 bytes of BLAKE2b over the ids, each after its length."""

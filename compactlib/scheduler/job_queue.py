@@ -249,9 +249,6 @@ class JobQueue:
                 job.not_before, job.sequence)):
             yield self.phase(job, now), job
 
-    def __repr__(self) -> str:
-        return f"JobQueue({len(self)} jobs)"
-
 
 def _change(order: SortedList[Any], into: bool, entry: Any) -> None:
     if into:

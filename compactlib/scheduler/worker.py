@@ -122,10 +122,12 @@ class _Held:
 
 
 class _Mine(threading.local):
-    """What a thread does: the depth of calls of the host, and whether it is in `run_pending`."""
+    """The work of a thread: the depth of calls of the host, whether it is in `run_pending`, and what it has begun."""
 
-    depth = 0
-    is_pending = False
+    def __init__(self) -> None:
+        self.depth = 0
+        self.is_pending = False
+        self.begun: list[_Held | Tombstone] = []
 
 
 class Worker:
@@ -146,7 +148,7 @@ class Worker:
         rng: for the jitter.
 
     Attributes:
-        last_error: the last exception of a job, a cleanup, the transport or the start of a thread.
+        last_error: the last exception of a job, a cleanup or the transport.
         failures: the number of these exceptions.
     """
 
@@ -168,8 +170,7 @@ class Worker:
         self._lost: set[_Held] = set()  # runs that have lost their job and have not ended
         self._cleaning: set[str] = set()  # deletions that have not ended, also those to begin
         self._deleted: dict[str, None] = {}
-        self._to_run: deque[_Held] = deque()  # new jobs and deletions, for threads or `run_pending`
-        self._to_clean: deque[Tombstone] = deque()
+        self._waiting: deque[_Held | Tombstone] = deque()  # new jobs and deletions, for threads or `run_pending`
         self._events: list[tuple[str, dict[str, Any]]] = []  # for the observer, after the lock
         self._takes_jobs = True
         self._is_ending = False
@@ -218,20 +219,18 @@ class Worker:
         self._mine.is_pending = True
         try:
             self._poll()
-            while (work := self._next_work()) is not None:
-                work()
+            while self._waiting:
+                self._do(self._waiting[0])
                 done += 1
             if done:
                 self._poll(takes_jobs=False)
         finally:
             self._mine.is_pending = False
+            with self._lock:
+                for each in self._mine.begun:  # after an interrupt, some have not ended
+                    self._end(each)
+                self._mine.begun.clear()
         return done
-
-    def _next_work(self) -> Callable[[], None] | None:
-        with self._lock:
-            if self._to_run:
-                return partial(self._run, self._to_run.popleft())
-            return partial(self._clean, self._to_clean.popleft()) if self._to_clean else None
 
     def stop(self, *, wait_seconds: float = 30.0, grace_seconds: float = 0.0) -> None:
         """Take no more jobs, cancel and release the running ones, report them, and wait for their end.
@@ -292,27 +291,27 @@ class Worker:
 
     def _of_host(self, call: Callable[[], ResultT]) -> ResultT:
         """Call the host, and mark this thread as one of the worker's work during the call."""
-        self._mine.depth += 1
+        depth = self._mine.depth
         try:
+            self._mine.depth = depth + 1
             return call()
         finally:
-            self._mine.depth -= 1
+            self._mine.depth = depth
 
     # ---------------------------------------------------------------------------------------------------- polling
 
     def _poll_in_thread(self, _: Budget) -> float:
         """Poll once, and start threads for new work; return the seconds until the next poll.
 
-        If no thread can be started, the next call tries again.
+        Work for which no thread has begun is left for the next call.
         """
         pause = self._poll()
         with self._lock:
-            while self._to_run:
-                _start_thread(partial(self._run, self._to_run[0]))
-                self._to_run.popleft()
-            while self._to_clean and len(self._cleaning) - len(self._to_clean) < self._options.cleanup_capacity:
-                _start_thread(partial(self._clean, self._to_clean[0]))
-                self._to_clean.popleft()
+            jobs = [each for each in self._waiting if isinstance(each, _Held)]
+            tombstones = [each for each in self._waiting if isinstance(each, Tombstone)]
+            free = max(self._options.cleanup_capacity - len(self._cleaning) + len(tombstones), 0)
+        for work in (*jobs, *tombstones[:free]):
+            threading.Thread(target=self._do, args=(work,), name="compactlib-job", daemon=True).start()
         return pause
 
     def _poll(self, *, takes_jobs: bool = True) -> float:
@@ -415,18 +414,20 @@ class Worker:
         has_room = self._takes_jobs and self._free_slots > 0
         job = RunningJob(plan, token, deadline, assignment.blocks, budget=self._budget.child(), clock=self._clock,
                          keep=self._keep_leases)
-        held = self._held[plan.name] = _Held(job, StatusUpdate(plan.name, token, JobStatus.IN_PROGRESS))
-        if not has_room:
+        held = _Held(job, StatusUpdate(plan.name, token, JobStatus.IN_PROGRESS))
+        if has_room:
+            # First, so that an interrupt leaves no job that is reported and never begins.
+            self._waiting.append(held)
+            self._events.append(("scheduler_job_started", {"job": plan.name, "token": token}))
+        else:
             held.end(JobStatus.RELEASED, "the worker has no room for it")
-            return
-        self._events.append(("scheduler_job_started", {"job": plan.name, "token": token}))
-        self._to_run.append(held)
+        self._held[plan.name] = held
 
     def _take_tombstone(self, tombstone: Tombstone) -> None:
         name, room = tombstone.name, 0 if self._cleanup is None else _BACKLOG * self._options.cleanup_capacity
         if name not in self._cleaning and name not in self._deleted and len(self._cleaning) < room:
+            self._waiting.append(tombstone)
             self._cleaning.add(name)
-            self._to_clean.append(tombstone)
 
     def _stop(self, held: _Held, reason: str) -> None:
         """Stop a run that still has its job; the job is released, unless the run succeeds first."""
@@ -453,10 +454,34 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------- jobs and deletions
 
+    def _do(self, work: _Held | Tombstone) -> None:
+        """Do a job or a deletion, unless another thread has begun it."""
+        with self._lock:
+            if work not in self._waiting:
+                return
+            self._mine.begun.append(work)
+            self._waiting.remove(work)
+        try:
+            if isinstance(work, _Held):
+                self._run(work)
+            else:
+                self._clean(work)
+        finally:
+            with self._lock:
+                self._end(work)
+            self._service.wake()
+
+    def _end(self, work: _Held | Tombstone) -> None:
+        """Record that a job or a deletion has ended; a job without an outcome is released."""
+        if isinstance(work, Tombstone):
+            self._cleaning.discard(work.name)
+            return
+        self._lost.discard(work)
+        if not work.has_ended:
+            work.end(JobStatus.RELEASED, "its thread was interrupted")
+
     def _run(self, held: _Held) -> None:
-        """Run a job, and record its end."""
         job = held.job
-        status, reason, results = JobStatus.RELEASED, "", None
         try:
             job.check()
             done = self._of_host(partial(self._execute, job))
@@ -464,37 +489,24 @@ class Worker:
                 raise InvalidInput(f"the execute returned {done!r:.100}; it must return CompactedBlocks")
             # A result that cannot be stored would make every later poll of this worker fail.
             _RESULTS.to_plain(done)
-            status, results = JobStatus.SUCCESS, done
+            held.end(JobStatus.SUCCESS, "", done)
         except (ReleaseJob, JobLost, FencedOff) as released:
             # The fence refused, so another worker has had the job, which is no failure of it. If the scheduler has no
             # other worker for it, it assigns the job again.
-            reason = str(released)
+            held.end(JobStatus.RELEASED, str(released))
         except BaseException as error:
-            status, reason = JobStatus.FAILED, f"{type(error).__name__}: {error}"
+            held.end(JobStatus.FAILED, f"{type(error).__name__}: {error}")
             if not (job.is_stopped and isinstance(error, BudgetSpent)):
                 self._note(error, f"job {job.plan.name}", "scheduler_job_failed", job=job.plan.name)
-        finally:
-            with self._lock:
-                self._lost.discard(held)
-                if not held.has_ended:
-                    held.end(status, reason, results)
-            self._service.wake()
 
     def _clean(self, tombstone: Tombstone) -> None:
         """Delete the objects of a tombstone. The next poll confirms it; else the scheduler sends it again."""
-        deleted = False
         try:
             if self._cleanup is not None:
                 self._of_host(partial(self._cleanup, tombstone))
-                deleted = True
+                self._deleted[tombstone.name] = None
         except BaseException as error:
             self._note(error, f"the cleanup of {tombstone.name}", "scheduler_cleanup_failed", tombstone=tombstone.name)
-        finally:
-            with self._lock:
-                self._cleaning.discard(tombstone.name)
-                if deleted:
-                    self._deleted[tombstone.name] = None
-            self._service.wake()
 
     # ---------------------------------------------------------------------------------------------- errors and events
 
@@ -516,7 +528,3 @@ class Worker:
     def __repr__(self) -> str:
         return (f"Worker({len(self.jobs)} of {self._options.capacity} jobs"
                 f"{'' if self._service.is_running else ', not running'})")
-
-
-def _start_thread(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name="compactlib-job", daemon=True).start()
