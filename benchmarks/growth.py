@@ -312,8 +312,8 @@ def scheduler_cycle(n: int, folder: Path, watch: Stopwatch) -> None:
             done = tuple(StatusUpdate(plan.name, tokens[plan.name], JobStatus.SUCCESS, CompactedBlocks(
                 tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks, no_output=NoOutput.EMPTY))
                 for plan in given.compaction_jobs)
-    if len(machine.state.jobs):
-        raise SystemExit(f"nothing was measured: {len(machine.state.jobs)} jobs are left")
+    if len(machine.jobs):
+        raise SystemExit(f"nothing was measured: {len(machine.jobs)} jobs are left")
 
 
 def scheduler_dump(n: int, folder: Path, watch: Stopwatch) -> None:

@@ -51,7 +51,6 @@ from compactlib.scheduler import (
     SchedulerConfig,
     SchedulerMachine,
     StatusUpdate,
-    Tick,
     Verdict,
 )
 from compactlib.scheduler.job_queue import Job
@@ -94,7 +93,7 @@ def measure_push(count: int) -> tuple[list[float], list[float], list[float], lis
         jobs = [tuple(group[start:start + BLOCKS_A_JOB]) for group in lists.values()
                 for start in range(0, len(group) - BLOCKS_A_JOB + 1, BLOCKS_A_JOB)]
         sliced.append(time.perf_counter() - began)
-        assert len(machine.state.jobs) == len(jobs) == count // SHARDS // BLOCKS_A_JOB * SHARDS
+        assert len(machine.jobs) == len(jobs) == count // SHARDS // BLOCKS_A_JOB * SHARDS
     return pushed, listed, planned, sliced
 
 
@@ -105,14 +104,13 @@ def queued(count: int, names: Sequence[str]) -> SchedulerMachine:
         name = f"{number * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF:x}-T-S{number % SHARDS}-L0"
         sources = tuple(f"{source[:17]}{number:09}" for source in names[:BLOCKS_A_JOB])
         plan = JobPlan(name=name, tenant="", shard=number % SHARDS, compaction_level=0, source_blocks=sources)
-        machine.state.jobs.add(Job(plan=plan, token=1, added_at=1000.0, sequence=(1 << 20) + number))
-    machine.carry_out(Command(1, 1, 1000.0), Tick())
+        machine.jobs.add(Job(plan=plan, token=1, added_at=1000.0, sequence=(1 << 20) + number))
     return machine
 
 
 def assignment_seconds(machine: SchedulerMachine, capacity: int, polls: int) -> float:
     """The median of the time that a poll takes for each job that it assigns."""
-    index = machine.state.applied_index
+    index = machine.applied_index
     times = []
     for number in range(polls):
         began = time.perf_counter()
@@ -165,7 +163,7 @@ def copy_figure(machine: SchedulerMachine) -> Figure:
     copies = []
     for _ in range(3):
         began = time.perf_counter()
-        copied = list(machine.state.jobs)
+        copied = list(machine.jobs)
         copies.append((time.perf_counter() - began) * 1e6)
         del copied
     return Figure(figure="scheduler_poll_10_of_100000", unit="us", values=tuple(polls),

@@ -26,7 +26,6 @@ from compactlib.kv import SnapshotStore, SqliteStore
 from compactlib.objects import LocalObjects, ObjectExists, ObjectNotFound
 from compactlib.scheduler import (
     BlockMeta,
-    BlockTombstones,
     CompactedBlocks,
     LevelConfig,
     NoOutput,
@@ -79,7 +78,6 @@ class Blocks:
 
     def delete(self, tombstone: Tombstone) -> None:
         """What was merged, and no reader needs any more."""
-        assert isinstance(tombstone, BlockTombstones), "others come of retention, which nothing here asks for"
         self._objects.delete(f"{tombstone.tenant}/{block}" for block in tombstone.blocks)
 
     def count(self, batches: str) -> int:
@@ -101,7 +99,7 @@ class Ingest:
 
     def known(self, **which: Any) -> list[BlockMeta]:
         """The blocks there are, oldest first; `tenant`, `start` and `end` say which."""
-        return self.scheduler.look(lambda machine: list(machine.state.index.blocks(**which)))
+        return self.scheduler.read(lambda machine: list(machine.index.blocks(**which)))
 
     def query(self, tenant: str, start: float, end: float) -> list[Event]:
         """The events from `start` to `end`, oldest first. Needs to be done before `cleanup_delay_seconds` are over."""

@@ -16,7 +16,7 @@ folder.
 >>> store = MemoryStore()
 >>> log = KVLog(store)
 >>> log.start(Counter())
->>> log.propose(b"5"), log.propose(b"2")
+>>> log.decide(lambda command: b"5"), log.decide(lambda command: b"2")
 (5, 7)
 >>> successor, restored = KVLog(store), Counter()
 >>> successor.start(restored)

@@ -61,15 +61,6 @@ class Owner:
     first_index: int
 
 
-@attrs.frozen
-class _Unsure:
-    """A command without an answer."""
-
-    command: Command
-    payload: bytes
-    record: bytes
-
-
 class KVLog(Closing):
     """A `CommandLog` in a partition of a store, with one owner. Opening it replaces a former owner.
 
@@ -101,7 +92,7 @@ class KVLog(Closing):
         self._clock: Clock = SystemClock() if clock is None else clock
         self._guard = Guard(f"the command log in partition {partition!r}")
         self._machine: CommandMachine | None = None
-        self._unsure: _Unsure | None = None
+        self._unsure: tuple[Command, bytes] | None = None  # a command without an answer, and its payload
         self._taken_over: TakenOver | None = None
         rng = random.SystemRandom() if rng is None else rng
         owner_id = rng.randbytes(8).hex()
@@ -163,9 +154,6 @@ class KVLog(Closing):
             self._machine = machine
             self._guard.done()
 
-    def propose(self, payload: bytes) -> Any:
-        return self.decide(lambda command: payload)
-
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
         """See `CommandLog.decide`.
 
@@ -178,7 +166,7 @@ class KVLog(Closing):
         with self._guard.lock:
             machine = self._require_started()
             if self._unsure is not None:
-                self._settle(machine, self._unsure)
+                self._settle(machine, *self._unsure)
             command = Command(self._last + 1, self._term, self._clock.now())
             payload = make(command)
             if payload is None:
@@ -187,9 +175,9 @@ class KVLog(Closing):
                 raise InvalidInput(f"a command of {len(payload)} bytes was given, this log takes at most "
                                    f"{MAX_PAYLOAD_BYTES}; split it")
             # Stored before the write, so that after any exception the next command first reads the fate of this one.
-            self._unsure = _Unsure(command, payload, self._encoded(command, payload))
+            self._unsure = command, payload
             try:
-                return self._settle(machine, self._unsure)
+                return self._settle(machine, command, payload)
             except (OutcomeUnknown, TakenOver):
                 raise
             except Exception:
@@ -197,42 +185,41 @@ class KVLog(Closing):
                 self._unsure = None
                 raise
 
-    def _settle(self, machine: CommandMachine, unsure: _Unsure) -> Any:
+    def _settle(self, machine: CommandMachine, command: Command, payload: bytes) -> Any:
         """Write a command until its key exists, and carry it out."""
-        key = _key(unsure.command.index)
+        key = _key(command.index)
+        record = _FRAME.encode(command.term, command.appended_at, body=payload, salt=self._salt(command.index))
         while True:
             try:
                 # The key must be free too, so that a client library that repeats the write does no harm.
                 self._store.transact([self._owned, Condition(self._partition, key, None)],
-                                     [Put(self._partition, key, unsure.record)])
+                                     [Put(self._partition, key, record)])
                 break
             except (PredicateFailed, OutcomeUnknown) as error:
                 # Refused, or repeated by the client library, or of unknown outcome.
                 owned = self._owned
-                if self._is_written(unsure, error):
+                if self._is_written(command.index, record, error):
                     break
                 if isinstance(error, OutcomeUnknown) or self._owned == owned:
                     raise
                 # A compaction of this owner without an answer has changed the cell: retry.
-        command = unsure.command
         self._guard.begin(f"command {command.index}")
-        result = machine.apply(command, unsure.payload)
+        result = machine.apply(command, payload)
         self._last = command.index
         self._unsure = None
         self._guard.done()
         return result
 
-    def _is_written(self, unsure: _Unsure, error: Exception) -> bool:
+    def _is_written(self, index: int, record: bytes, error: Exception) -> bool:
         """Return whether a command has its key after a failed write. If not, read the owner's cell too.
 
         Raises:
             TakenOver: another owner has the log, and the command was not written.
             OutcomeUnknown: a read failed, or another owner may have deleted the command.
         """
-        index = unsure.command.index
         try:
             found = get_many(self._store, [(self._partition, _key(index))])
-            if any(each.value == unsure.record for each in found.values()):
+            if any(each.value == record for each in found.values()):
                 return True
             self._owner, self._owned = self._read_owner()
         except TakenOver as taken:
@@ -304,9 +291,6 @@ class KVLog(Closing):
         if self._machine is None:
             raise NotStarted(f"{self._guard.name} has no state machine yet; call start() first")
         return self._machine
-
-    def _encoded(self, command: Command, payload: bytes) -> bytes:
-        return _FRAME.encode(command.term, command.appended_at, body=payload, salt=self._salt(command.index))
 
     def _decoded(self, index: int, record: bytes) -> tuple[Command, bytes]:
         term, appended_at, payload = _FRAME.decode(record, self._place(index), salt=self._salt(index))

@@ -59,18 +59,8 @@ class CommandLog(Protocol):
             InvalidInput: the log was started before.
         """
 
-    def propose(self, payload: bytes) -> Any:
-        """Append a command; return the result of the machine's `apply` after the command is durable.
-
-        Raises:
-            NotLeader: this node takes no commands.
-            NoAnswer: the command may or may not be carried out.
-            Closed: the log was closed, or closed itself; if it did so in this call, the command may be durable.
-            InvalidInput: the payload is too long.
-        """
-
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
-        """Propose the command that `make` decides on, from the state of the machine at the next index.
+        """Append the command that `make` returns for the state of the machine at the next index.
 
         A log of one node carries out the command at that index. In a group of nodes its index may be higher, after
         commands of other nodes, so a command includes the state that it is based on.
@@ -79,7 +69,14 @@ class CommandLog(Protocol):
             make: reads the machine and returns the payload, or `None` for no command; called once, in the log's order.
 
         Returns:
-            The result of `propose`, or `None` without a command. All that `make` has read is durable.
+            The result of the machine's `apply` after the command is durable, or `None` without a command. All that
+            `make` has read is durable.
+
+        Raises:
+            NotLeader: this node takes no commands.
+            NoAnswer: the command may or may not be carried out.
+            Closed: the log was closed, or closed itself; if it did so in this call, the command may be durable.
+            InvalidInput: the payload is too long.
         """
 
     def compact(self, index: int) -> None:

@@ -104,6 +104,10 @@ class Fence(Protocol):
         """Refuse lower tokens for all resources, for ever, and remove the records below the token.
 
         Returns the number of removed records. Pass the lowest token of all live jobs. Cost: a step for each resource.
+        Can be repeated after an interrupt.
+
+        Raises:
+            CorruptData, Unsupported: a record cannot be read; the others were processed.
         """
 
 
@@ -143,20 +147,11 @@ class TokenFence:
         fence: of the tokens.
         resource: name of the store in the fence.
         token: the job's fencing token.
-
-    Raises:
-        InvalidInput: the fence cannot guard a step, or the name or the token is out of range.
     """
 
     fence: LockingFence
     resource: str
     token: int
-
-    def __attrs_post_init__(self) -> None:
-        if not callable(getattr(self.fence, "guard", None)):
-            raise InvalidInput(f"{self.fence!r:.200} cannot keep newer tokens waiting while a step runs; give a "
-                               f"LockingFence, such as FileFence or MemoryFence")
-        check_names(self.resource, self.token)
 
     def guard(self) -> AbstractContextManager[Admission]:
         """See `CommitFence.guard` and `LockingFence.guard`."""
@@ -191,7 +186,7 @@ def check_commit(resource: str, token: int, value: bytes, record: Admission | No
     return Admission(resource, token, Commitment(token, value))
 
 
-def check_names(resource: str, token: int) -> None:
+def check_names(resource: str, token: int = 0) -> None:
     """Check the name of a resource and a token.
 
     Raises:
@@ -203,15 +198,6 @@ def check_names(resource: str, token: int) -> None:
         raise InvalidInput(f"a resource's name must be text that UTF-8 can hold: {error}") from None
     if not 1 <= size <= MAX_RESOURCE_BYTES:
         raise InvalidInput(f"a resource's name has {size} bytes; give 1 to {MAX_RESOURCE_BYTES}")
-    check_token(token)
-
-
-def check_token(token: int) -> None:
-    """Check a token.
-
-    Raises:
-        InvalidInput: it is outside 0 .. 2**64 - 1.
-    """
     if not 0 <= token <= MAX_TOKEN:
         raise InvalidInput(f"token {token}; tokens are log indexes between 0 and {MAX_TOKEN}")
 
@@ -253,7 +239,7 @@ Rule: TypeAlias = Callable[[Admission | None, int], Admission]
 """Returns the next record of a resource from its present record and the floor; see `check_admission`."""
 
 
-class RuledFence(ABC):
+class RuledFence(Fence, ABC):
     """The methods of a `Fence` over the steps of a store."""
 
     @abstractmethod
@@ -276,49 +262,46 @@ class RuledFence(ABC):
     def _forget(self, place: Any, floor: int) -> bool:
         """Remove a record if it is below the floor; return whether it was."""
 
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the lock of a fence that has one; re-entrant."""
+        yield
+
     def admit(self, resource: str, token: int) -> Admission:
-        """Record the token, unless a higher token was admitted; see `Fence.admit`."""
         check_names(resource, token)
-        return self._change(resource, token, lambda record, floor: check_admission(resource, token, record, floor))
+        with self._held():
+            return self._change(resource, token, lambda record, floor: check_admission(resource, token, record, floor))
 
     def commit(self, resource: str, token: int, value: bytes) -> Admission:
-        """Publish a value, if the token is still the highest; see `Fence.commit`."""
         check_names(resource, token)
         wanted = bytes(memoryview(value))
-        return self._change(resource, token, lambda record, floor: check_commit(resource, token, wanted, record, floor))
+        with self._held():
+            return self._change(resource, token,
+                                lambda record, floor: check_commit(resource, token, wanted, record, floor))
 
     def committed(self, resource: str) -> Commitment | None:
-        """Return the last commit of any token. Admits nothing."""
-        check_names(resource, 0)
+        check_names(resource)
         record = self._record(resource)
         return None if record is None else record.committed
 
     def raise_floor(self, token: int) -> int:
-        """Refuse lower tokens for all resources, and remove the records below; see `Fence.raise_floor`.
-
-        Reads every record. Can be repeated after an interrupt.
-
-        Raises:
-            CorruptData, Unsupported: a record cannot be read; the others were processed.
-        """
-        check_token(token)
-        return self._forget_below(self._raise_floor(token))
-
-    def _forget_below(self, floor: int) -> int:
+        check_names("all", token)
         wrong: list[Exception] = []
         forgotten = 0
-        for place in self._places():
-            try:
-                forgotten += self._forget(place, floor)
-            except (CorruptData, Unsupported) as error:
-                wrong.append(error)
+        with self._held():
+            floor = self._raise_floor(token)
+            for place in self._places():
+                try:
+                    forgotten += self._forget(place, floor)
+                except (CorruptData, Unsupported) as error:
+                    wrong.append(error)
         if wrong:
             raise wrong[0]
         return forgotten
 
 
 class GuardingFence(RuledFence):
-    """The methods of a `LockingFence` over a lock.
+    """The methods of a `LockingFence` over a lock, under which each step of the store runs.
 
     Args:
         wait_seconds: how long a call waits for guarded steps of other threads and processes.
@@ -330,16 +313,11 @@ class GuardingFence(RuledFence):
     def __init__(self, wait_seconds: float) -> None:
         require_seconds("wait_seconds", wait_seconds)
         self._wait_seconds = wait_seconds
-        self._begin()
-
-    def _begin(self) -> None:
-        """Begin unlocked."""
         self._lock = threading.RLock()
         self._guarded: dict[str, int] = {}  # by resource: the token of its running guarded step
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """Hold the fence's lock; re-entrant."""
         taken: list[bool] = []
         lock = self._lock
         try:
@@ -352,36 +330,22 @@ class GuardingFence(RuledFence):
             if taken == [True]:
                 lock.release()
 
-    def _forget_below(self, floor: int) -> int:
-        with self._held():
-            return super()._forget_below(floor)
-
-    @abstractmethod
-    def _replace(self, resource: str, rule: Rule) -> Admission:
-        """Do `_change`, with the lock held."""
-
-    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
-        with self._held():
-            inside = self._guarded.get(resource, token)
-            if token > inside:
-                # A guarded step must not admit a newer token: all other callers wait for the end of the step too.
-                raise InvalidInput(f"token {token} cannot be admitted to {resource!r} within a step that is guarded "
-                                   f"for token {inside}; leave the step first")
-            return self._replace(resource, rule)
-
     @contextmanager
     def guard(self, resource: str, token: int) -> Iterator[Admission]:
-        """Run the body as a guarded step; see `LockingFence.guard`. Steps of all resources run one at a time."""
         with self._held():
             record = self.admit(resource, token)
-            before = self._guarded.get(resource)
-            self._guarded[resource] = token
+            before, self._guarded = self._guarded, {**self._guarded, resource: token}
             try:
                 yield record
             finally:
-                del self._guarded[resource]
-                if before is not None:
-                    self._guarded[resource] = before
+                self._guarded = before
+
+    def _require_admissible(self, resource: str, token: int) -> None:
+        """Check that no guarded step admits a newer token: all other callers wait for the end of the step too."""
+        inside = self._guarded.get(resource, token)
+        if token > inside:
+            raise InvalidInput(f"token {token} cannot be admitted to {resource!r} within a step that is guarded for "
+                               f"token {inside}; leave the step first")
 
 
 # --------------------------------------------------------------------------------------------------- in memory
@@ -402,7 +366,8 @@ class MemoryFence(GuardingFence):
         self._records: dict[str, Admission] = {}
         self._floor = 0
 
-    def _replace(self, resource: str, rule: Rule) -> Admission:
+    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
+        self._require_admissible(resource, token)
         record = self._records[resource] = rule(self._records.get(resource), self._floor)
         return record
 
@@ -410,9 +375,8 @@ class MemoryFence(GuardingFence):
         return self._records.get(resource)
 
     def _raise_floor(self, token: int) -> int:
-        with self._held():
-            self._floor = max(self._floor, token)
-            return self._floor
+        self._floor = max(self._floor, token)
+        return self._floor
 
     def _places(self) -> list[str]:
         return list(self._records)

@@ -10,16 +10,14 @@ before a call depends on it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TypeVar
 
-from compactlib._forks import OfOneProcess
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, ReadOnly, StorageError
+from compactlib.errors import Busy, ReadOnly
 from compactlib.fences.fence import (
     FLOORS,
     RECORDS,
@@ -50,14 +48,14 @@ _LOOK_AGAIN_SECONDS = 0.01
 _MAX_KNOWN = 10_000
 
 
-class FileFence(OfOneProcess, GuardingFence):
+class FileFence(GuardingFence):
     """A `LockingFence` with its records in a folder on a local disk.
 
     Not for network file systems, where a lock may end before its holder does. An admission or commit that changes a
     record costs two syncs; one that finds a record of another process costs one. The methods also raise `StorageError`
     when the disk refuses; the record is then the old one or the new one: call again.
 
-    Several processes may open one folder, and a forked child may use its parent's object.
+    Several processes may open one folder. A forked child makes an object of its own.
 
     Args:
         folder: for this fence alone; created if absent.
@@ -75,59 +73,52 @@ class FileFence(OfOneProcess, GuardingFence):
 
     def __init__(self, folder: StrPath, *, log: str = "", files: Files | None = None, clock: Clock | None = None,
                  wait_seconds: float = 30.0, create: bool = True) -> None:
-        GuardingFence.__init__(self, wait_seconds)
+        super().__init__(wait_seconds)
         self._folder = local_path(folder)
         self._files: Files = LocalFiles() if files is None else files
         self._log = log
         self._clock: Clock = SystemClock() if clock is None else clock
-        # Records that are durable, and paths that may not be because a sync of this process failed.
+        # The records that are known to be durable; and whether a sync failed, after which later syncs prove nothing.
         self._durable: dict[str, Admission | Floor] = {}
-        self._doubtful: set[str] = set()
+        self._must_write = False
+        self._is_locked = False
         require_folder(self._folder, "the fence's tokens", create=create)
-        OfOneProcess.__init__(self)
         make_missing_folder(self._files, self._folder)
         # Also for an existing folder: its creator may have died before this sync.
         sync_names(self._files, self._folder)
         self._floors = DurableRecord(self._files, os.path.join(self._folder, FLOOR_NAME), FLOORS)
 
-    def _inherit(self) -> None:
-        # A forked child may use it, with new locks: the parent's threads never release theirs here.
-        self._begin()
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._depth = 0
-
-    def _replace(self, resource: str, rule: Rule) -> Admission:
+    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
+        self._require_admissible(resource, token)
         kept = self._kept(resource)
-        before = kept.read()
-        record = rule(before, self._stored_floor().token)
+        before, stored = kept.read(), self._floors.read()
+        floor = check_log(stored, self._log, self._folder)
+        if self._log:
+            # The log's id is stored before its first token.
+            self._write(self._floors, floor, stored)
+        record = rule(before, floor.token)
         self._write(kept, record, before)
         return record
 
     def _record(self, resource: str) -> Admission | None:
-        """Return the record, made durable. Takes no lock, except after a write that the disk refused."""
+        """Return the record, made durable. Takes no lock, except after a disk error."""
         kept = self._kept(resource)
-        is_doubtful = kept.path in self._doubtful
-        with self._held() if is_doubtful else contextlib.nullcontext():
+        with self._held() if self._must_write else nullcontext():
             record = kept.read()
-            if record is not None and is_doubtful:
-                self._write(kept, record, record)
-            elif record is not None:
+            if record is not None:
                 # On a read-only disk the record cannot be lost.
-                with contextlib.suppress(ReadOnly):
-                    self._make_durable(kept.path, record)
+                with suppress(ReadOnly):
+                    self._write(kept, record, record)
             return record
 
     def _raise_floor(self, token: int) -> int:
-        with self._held():
-            before = self._floors.read()
-            floor = check_log(before, self._log, self._folder)
-            floor = Floor(floor.log, max(token, floor.token))
-            # Durable before any record is removed: if a power failure took the floor back, the records would be needed.
-            if floor.token:
-                self._write(self._floors, floor, before)
-            return floor.token
+        stored = self._floors.read()
+        floor = check_log(stored, self._log, self._folder)
+        floor = Floor(floor.log, max(token, floor.token))
+        # Durable before any record is removed: if a power failure took the floor back, the records would be needed.
+        if floor.token:
+            self._write(self._floors, floor, stored)
+        return floor.token
 
     def _places(self) -> list[str]:
         return [os.path.join(self._folder, name) for name in list_folder(self._folder) if name.endswith(SUFFIX)]
@@ -141,79 +132,54 @@ class FileFence(OfOneProcess, GuardingFence):
         return is_old
 
     def _write(self, kept: DurableRecord[RecordT], record: RecordT, before: RecordT | None) -> None:
-        if record == before and kept.path not in self._doubtful:
-            self._make_durable(kept.path, record)
+        """Make a record durable. A record found on disk may not be: its writer may have died before the last sync."""
+        if record == before == self._durable.get(kept.path):
             return
         try:
-            kept.write(record)
-        except BaseException:
-            self._doubtful.add(kept.path)
-            raise
-        self._doubtful.discard(kept.path)
-        self._note_durable(kept.path, record)
-
-    def _make_durable(self, path: str, record: Admission | Floor) -> None:
-        """Sync a record found on disk: its writer may have been killed before the sync of the name."""
-        if self._durable.get(path) == record:
-            return
-        try:
-            self._files.sync_folder(self._folder)
+            if record == before and not self._must_write:
+                self._files.sync_folder(self._folder)
+            else:
+                kept.write(record)
         except ReadOnly:
             raise
-        except StorageError:
-            # A later sync proves nothing: the record has to be written again.
-            self._doubtful.add(path)
+        except BaseException:
+            self._must_write = True
             raise
-        self._note_durable(path, record)
-
-    def _note_durable(self, path: str, record: Admission | Floor) -> None:
         if len(self._durable) >= _MAX_KNOWN:
             self._durable.clear()
-        self._durable[path] = record
+        self._durable[kept.path] = record
 
     def _kept(self, resource: str) -> DurableRecord[Admission]:
         name = hashlib.sha256(resource.encode()).hexdigest()[:32] + SUFFIX
         return DurableRecord(self._files, os.path.join(self._folder, name), RECORDS)
 
-    def _stored_floor(self) -> Floor:
-        """Return the floor. It has the log's id, and is stored before the first token of a log with an id."""
-        before = self._floors.read()
-        floor = check_log(before, self._log, self._folder)
-        if self._log:
-            self._write(self._floors, floor, before)
-        return floor
-
     @contextmanager
     def _held(self) -> Iterator[None]:
         deadline = self._clock.monotonic() + self._wait_seconds
         with super()._held():
-            # In a guarded step this thread has locked the folder already.
-            if self._depth:
+            # This thread may have locked the folder already.
+            if self._is_locked:
                 yield
                 return
-            folder_lock = self._folder_lock(deadline)
-            try:
-                self._depth = 1
+            while True:
                 try:
-                    yield
-                finally:
-                    self._depth = 0
+                    folder_lock = FolderLock(self._folder)
+                    break
+                except Busy:
+                    if self._clock.monotonic() >= deadline:
+                        raise
+                    self._clock.sleep(_LOOK_AGAIN_SECONDS)
+            try:
+                self._is_locked = True
+                yield
             finally:
+                self._is_locked = False
                 try:
                     folder_lock.release()
                 except BaseException:
                     # After an interrupt here, a kept traceback would keep the lock.
                     folder_lock.release()
                     raise
-
-    def _folder_lock(self, deadline: float) -> FolderLock:
-        while True:
-            try:
-                return FolderLock(self._folder)
-            except Busy:
-                if self._clock.monotonic() >= deadline:
-                    raise
-                self._clock.sleep(_LOOK_AGAIN_SECONDS)
 
     def __repr__(self) -> str:
         return f"FileFence({self._folder!r})"

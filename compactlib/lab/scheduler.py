@@ -24,7 +24,6 @@ from compactlib.scheduler import (
     AddBlocks,
     AssignmentPolicy,
     BlockMeta,
-    BlockTombstones,
     CompactedBlocks,
     JobPlan,
     JobStatus,
@@ -32,13 +31,13 @@ from compactlib.scheduler import (
     SchedulerConfig,
     SchedulerMachine,
     StatusUpdate,
-    Tick,
+    Tombstone,
     Verdict,
     span_of,
 )
 
-_TICK, _TICK_SECONDS = -1, 10.0
-"""The host's ticks, which flush old batches: their number in place of a worker's, and their period."""
+_SAMPLE, _SAMPLE_SECONDS = -1, 10.0
+"""The samples of the queue: their number in place of a worker's, and their period."""
 _PATIENCE_SECONDS = 86_400.0
 """The longest time from the last arrival to the last poll."""
 
@@ -130,7 +129,7 @@ class SchedulerSimulation(Simulation):
             start, model = rows[0][4] / 1000, self._model
             self._next = [(start + worker * model.poll_seconds / model.workers, worker)
                           for worker in range(model.workers)]
-            heapq.heappush(self._next, (start + _TICK_SECONDS, _TICK))
+            heapq.heappush(self._next, (start + _SAMPLE_SECONDS, _SAMPLE))
         for kind, key, size, _, at in rows:
             if kind == PUT:
                 self._work_until(at / 1000)
@@ -148,12 +147,11 @@ class SchedulerSimulation(Simulation):
         while self._next[0][0] <= end:
             now, worker = self._next[0]
             self.advance(round(now * 1000))
-            if worker == _TICK:
-                self.machine.carry_out(self._command(now), Tick())
+            if worker == _SAMPLE:
                 self.sample()
             else:
                 self._work(worker, now)
-            pace = _TICK_SECONDS if worker == _TICK else self._model.poll_seconds
+            pace = _SAMPLE_SECONDS if worker == _SAMPLE else self._model.poll_seconds
             heapq.heapreplace(self._next, (now + pace, worker))
 
     def _command(self, now: float) -> Command:
@@ -192,7 +190,7 @@ class SchedulerSimulation(Simulation):
             token = next(each.token for each in answer.assignments if each.name == plan.name)
             self._held[worker] = self._taken(plan, token, now)
         self._delete(worker, answer.tombstones, now)
-        self.counts.peak_jobs = max(self.counts.peak_jobs, len(self.machine.state.jobs))
+        self.counts.peak_jobs = max(self.counts.peak_jobs, len(self.machine.jobs))
 
     def _report(self, job: _Held, finished: bool) -> tuple[StatusUpdate, ...]:
         if not finished:
@@ -250,10 +248,9 @@ class SchedulerSimulation(Simulation):
             del self._blocks[source.id]
             self._dead[source.id] = source.size_bytes, now
 
-    def _delete(self, worker: int, tombstones: tuple[object, ...], now: float) -> None:
+    def _delete(self, worker: int, tombstones: tuple[Tombstone, ...], now: float) -> None:
         """Delete the blocks of tombstones; the worker's next poll confirms it."""
         for tombstone in tombstones:
-            assert isinstance(tombstone, BlockTombstones), "spans are not deleted here"
             self._deleted[worker].append(tombstone.name)
             for block in tombstone.blocks:
                 size, died = self._dead.pop(block, (0, now))
@@ -265,10 +262,10 @@ class SchedulerSimulation(Simulation):
 
     def _given_up(self) -> Iterator[tuple[JobPlan, tuple[BlockMeta, ...]]]:
         """Yield the jobs that failed too often, each with its orphaned outputs. O(jobs)."""
-        state, limit = self.machine.state, self._model.config.max_failures
-        for given_up in state.quarantine.values():
+        limit = self._model.config.max_failures
+        for given_up in self.machine.quarantine.values():
             yield given_up.plan, given_up.orphans
-        for job in state.jobs:
+        for job in self.machine.jobs:
             if limit and job.failures >= limit:
                 yield job.plan, job.orphans
 

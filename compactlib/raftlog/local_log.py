@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LocalLog`: the command log of a single node, in the segments of a `SegmentLog`.
 
-A command is applied as soon as it has an index, so that the next command sees its effect. Its proposer waits until it
+A command is applied as soon as it has an index, so that the next command sees its effect. Its caller waits until it
 is durable: a single thread at a time writes and syncs the pending commands of all threads. After a disk error, or an
 exception of the state machine, the machine and the log may differ: the log closes itself. Open it again, with a
 restored machine.
@@ -19,8 +19,6 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import attrs
 
 from compactlib._closing import Closing
 from compactlib.commandlog.errors import NotStarted, OutOfStep
@@ -40,17 +38,8 @@ _COMMAND = 1
 _OPENING = 2
 
 
-@attrs.frozen
-class _Pending:
-    """A command that was applied and may not be in the log yet."""
-
-    index: int
-    term: int
-    entry: bytes
-
-
 class LocalLog(Closing):
-    """A `CommandLog` in a folder, for one process. Commands are durable when `propose` returns.
+    """A `CommandLog` in a folder, for one process. Commands are durable when `decide` returns.
 
     Args:
         folder: of the log.
@@ -78,7 +67,8 @@ class LocalLog(Closing):
         self._guard: Guard = Guard(f"the command log in {os.fspath(folder)}")
         self._writing = threading.Lock()
         self._machine: CommandMachine | None = None
-        self._pending: list[_Pending] = []
+        # Commands that were applied and may not be in the log yet: index, term and entry.
+        self._pending: list[tuple[int, int, bytes]] = []
         self._term = 0
         self._guard.stand_for(local_path(folder))
         self._log = SegmentLog(folder, self._options, create=create)
@@ -91,16 +81,13 @@ class LocalLog(Closing):
             self._last = max(self._log.last_index, self._first - 1)
             self._durable = self._last
             if snapshot.live:
-                self._term = self._kept_term(snapshot.index)
+                kept = self._log.read(snapshot.index)
+                if not isinstance(kept, Entry):
+                    raise self._damaged(snapshot.index, "the entry with the last term", repr(kept))
+                self._term = kept.term
         except BaseException:
             self._guard.release()
             raise
-
-    def _kept_term(self, index: int) -> int:
-        found = self._log.read(index)
-        if not isinstance(found, Entry):
-            raise self._damaged(index, f"entry {index}, which holds the last term", repr(found))
-        return found.term
 
     def start(self, machine: CommandMachine) -> None:
         require_outside_commands(self._guard)
@@ -109,7 +96,8 @@ class LocalLog(Closing):
             if self._machine is not None:
                 raise InvalidInput("this log was started before; open another one for another state machine")
             applied = machine.applied_index or self._first - 1
-            if not self._first - 1 <= applied <= self._last or (self._is_cut and not machine.applied_index):
+            is_cut = bool(self._log.state.live)  # by `compact`
+            if not self._first - 1 <= applied <= self._last or (is_cut and not machine.applied_index):
                 raise OutOfStep(applied_index=machine.applied_index, first_index=self._first, last_index=self._last)
             self._guard.begin("its start")
             self._replay(machine, applied)
@@ -120,11 +108,6 @@ class LocalLog(Closing):
             self._durable = self._last
             self._machine = machine
             self._guard.done()
-
-    @property
-    def _is_cut(self) -> bool:
-        """Whether commands were removed by `compact`."""
-        return bool(self._log.state.live)
 
     def _replay(self, machine: CommandMachine, applied: int) -> None:
         # From the first entry, also if the machine has applied some: to find the last term, and damage.
@@ -148,9 +131,6 @@ class LocalLog(Closing):
     def _damaged(self, index: int, expected: str, found: str) -> CorruptData:
         return CorruptData(path=self._log.folder, offset=0, expected=expected, found=found, index=index)
 
-    def propose(self, payload: bytes) -> Any:
-        return self.decide(lambda command: payload)
-
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
         require_outside_commands(self._guard)
         result = None
@@ -166,7 +146,7 @@ class LocalLog(Closing):
                 self._guard.begin(f"command {command.index}")
                 result = machine.apply(command, payload)
                 self._last = command.index
-                self._pending.append(_Pending(command.index, command.term, entry))
+                self._pending.append((command.index, command.term, entry))
                 self._guard.done()
             awaited = self._last
         if awaited > self._durable:
@@ -178,12 +158,12 @@ class LocalLog(Closing):
                     self._write(pending)
         return result
 
-    def _write(self, pending: Sequence[_Pending]) -> None:
+    def _write(self, pending: Sequence[tuple[int, int, bytes]]) -> None:
         """Make commands durable; the caller holds `_writing`. Any exception closes the log."""
         if not pending:
             return
         try:
-            self._log.append([(each.index, each.term, each.entry) for each in pending])
+            self._log.append(pending)
             self._log.sync()
         except BaseException as error:
             self._guard.fail(error)
@@ -191,7 +171,7 @@ class LocalLog(Closing):
         # In this order: a pending command is written again, which truncates the log first. So an acknowledged command
         # is not pending.
         del self._pending[:len(pending)]
-        self._durable = pending[-1].index
+        self._durable = pending[-1][0]
         self._observer.event("command_log_syncs", add=1)
         self._observer.event("command_log_commands", add=len(pending))
 
@@ -217,11 +197,6 @@ class LocalLog(Closing):
     def last_index(self) -> int:
         """The index of the last command or opening, durable or not."""
         return self._last
-
-    @property
-    def durable_index(self) -> int:
-        """The index of the last command that is durable."""
-        return self._durable
 
     @property
     def term(self) -> int:

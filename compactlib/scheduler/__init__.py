@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scheduler of compaction jobs with leases, fenced by the log's index (Grafana Pyroscope).
 
-Blocks are queued per tenant, shard and level; full or old batches become jobs; workers poll, get jobs with a lease and
+Blocks are queued per tenant, shard and level, and become jobs; workers poll, get jobs with a lease and
 a fencing token, and report. The log's index is the only identity and its time the only clock.
 
 >>> from compactlib.clock import ManualClock
@@ -51,12 +51,10 @@ if TYPE_CHECKING:
         Configure as Configure,
         Requeue as Requeue,
         Retain as Retain,
-        Tick as Tick,
     )
     from compactlib.scheduler.values import (
         Assignment as Assignment,
         BlockMeta as BlockMeta,
-        BlockTombstones as BlockTombstones,
         CompactedBlocks as CompactedBlocks,
         JobPhase as JobPhase,
         JobPlan as JobPlan,
@@ -80,9 +78,9 @@ else:
         "compactlib.scheduler.policy": "AssignmentPolicy AssignmentView JobChoice",
         "compactlib.scheduler.running_job": "RunningJob Transport",
         "compactlib.scheduler.scheduler": "Scheduler",
-        "compactlib.scheduler.update": "AddBlocks Configure Requeue Retain Tick",
+        "compactlib.scheduler.update": "AddBlocks Configure Requeue Retain",
         "compactlib.scheduler.values":
-            "Assignment BlockMeta BlockTombstones CompactedBlocks JobPhase JobPlan JobStatus NoOutput PollRequest "
+            "Assignment BlockMeta CompactedBlocks JobPhase JobPlan JobStatus NoOutput PollRequest "
             "PollResponse StatusAnswer StatusUpdate Tombstone Verdict span_of",
         "compactlib.scheduler.worker": "Worker WorkerOptions",
     })

@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.commandlog.protocol import Command
+from compactlib.scheduler.errors import PollAgain
 from compactlib.scheduler.job_queue import Job
 from compactlib.scheduler.reports import TAKES_EFFECT, judge, leaves_outputs, result_problem
 from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.update import (
     AddBlocks,
-    AlreadyApplied,
     ApplyResult,
     BlocksAdded,
     Configure,
@@ -32,15 +32,11 @@ from compactlib.scheduler.update import (
     Requeued,
     Retain,
     Retained,
-    TermChanged,
-    Tick,
-    Ticked,
 )
 from compactlib.scheduler.values import (
     MAX_REASON_CHARS,
     Assignment,
     BlockMeta,
-    BlockTombstones,
     CompactedBlocks,
     JobPlan,
     JobStatus,
@@ -49,63 +45,41 @@ from compactlib.scheduler.values import (
     QuarantinedJob,
     StatusAnswer,
     StatusUpdate,
+    Tombstone,
     Verdict,
 )
-
-JOB_EXCLUDED = "scheduler_job_excluded"
-"""A job failed too often, and is no longer assigned: `job`, `failures`, `blocks`, and `reason` if there is one."""
-JOB_COMPLETED = "scheduler_job_completed"
-"""A job is done: `job`, `level`, `source_bytes`, `output_bytes` (of the blocks with known sizes), and `seconds` since
-its creation."""
-JOB_QUARANTINED = "scheduler_job_quarantined"
-"""A job was moved to quarantine for an operator: `job`, `reason`, `failures`, `blocks`."""
-JOB_REASSIGNED = "scheduler_job_reassigned"
-"""A job was assigned again after the end of its lease: `job`, `token`, `held_token` (of the earlier assignment),
-`failures`."""
-LEASES_CUT = "scheduler_leases_cut"
-"""Leases of a leader with a fast clock were shortened to a lease from now: `jobs`."""
-OUTPUTS_REFUSED = "scheduler_outputs_refused"
-"""Blocks of a late worker get a tombstone: `job`, `blocks`."""
-QUARANTINE_DROPPED = "scheduler_quarantine_dropped"
-"""The oldest job was removed from a full quarantine: `job`, `blocks`."""
-TOMBSTONE_DROPPED = "scheduler_tombstone_dropped"
-"""The oldest of too many tombstones was removed; its objects stay for a sweep: `tombstone`, `tenant`, `shard`,
-`blocks`."""
 
 Event: TypeAlias = tuple[str, dict[str, Any]]
 _SEQUENCE_BITS = 20
 """A job's sequence is its command's index shifted by this, plus its position among the command's new jobs."""
-_RETAINED_AT_ONCE = 32
+_RETAINED_AT_ONCE = 1000
 _MAX_ORPHANS = 10_000
 """The most blocks of late workers stored with a job; others are not deleted."""
 
 
-def apply(state: SchedulerState, command: Command, operation: Operation) -> tuple[SchedulerState, ApplyResult,
-                                                                                  list[Event]]:
-    """Carry out an operation on the state. O(its parts * log n); O(state) for new settings.
+def apply(state: SchedulerState, command: Command, operation: Operation) -> tuple[ApplyResult, list[Event]]:
+    """Carry out an operation on the state; return the result, and the events for the host.
 
-    Returns:
-        The state, a new object only for new settings; the result; and the events for the host.
+    O(its parts * log n); O(state) for new settings.
     """
-    if command.index <= state.applied_index:
-        return state, AlreadyApplied(command.index, state.applied_index), []
     state.applied = command
     change = _Change(state, command)
+    result: ApplyResult
     match operation:
+        case PlanUpdate() if operation.term != command.term:
+            result = PollAgain(prepared=operation.term, found=command.term)
         case PlanUpdate():
-            if operation.term != command.term:
-                return state, TermChanged(operation.term, command.term), []
-            return state, change.carry_out_poll(operation), change.events
+            result = change.carry_out_poll(operation)
         case AddBlocks():
-            return state, change.add_blocks(operation), change.events
-        case Tick():
-            return state, Ticked(state.blocks.tick(command.appended_at)), []
+            result = change.add_blocks(operation)
         case Retain():
-            return state, change.retain(operation), change.events
+            result = change.retain(operation)
         case Requeue():
-            return state, change.requeue(operation), change.events
+            result = change.requeue(operation)
         case Configure():
-            return SchedulerState.load(state.dump(), operation.config), state.config, []
+            result = state.config
+            state.configure(operation.config)
+    return result, change.events
 
 
 class _Change:
@@ -121,7 +95,7 @@ class _Change:
         self.events: list[Event] = []
         self._command = command
         self._now = command.appended_at
-        self._refused = 0
+        self._buried = 0
 
     # ---------------------------------------------------------------------------------------------- a poll's update
 
@@ -167,7 +141,6 @@ class _Change:
             state.tombstones.confirm(name)
         leased = [state.tombstones.lease(name, now + config.cleanup_lease_seconds) for name in update.leased]
         self._forget_tombstones()
-        state.blocks.tick(now)
         return PollResponse(tuple(plans), tuple(assignments), tuple(answers),
                             tuple(tombstone for tombstone in leased if tombstone is not None), now, update.why)
 
@@ -177,7 +150,7 @@ class _Change:
         for job in jobs:
             self.state.jobs.change(job, lease_expires_at=end)
         if jobs:
-            self.events.append((LEASES_CUT, {"jobs": len(jobs)}))
+            self.events.append(("scheduler_leases_cut", {"jobs": len(jobs)}))
 
     def _create(self, plan: JobPlan, position: int) -> None:
         state, limit = self.state, self.state.config.max_queue_size
@@ -230,7 +203,7 @@ class _Change:
             self._exclude(job)
 
     def _exclude(self, job: Job) -> None:
-        self.events.append((JOB_EXCLUDED, {"job": job.name, "failures": job.failures,
+        self.events.append(("scheduler_job_excluded", {"job": job.name, "failures": job.failures,
                                            "blocks": len(job.plan.source_blocks), "reason": job.last_failure}))
 
     def _assign(self, item: JobAsSeen) -> Job | None:
@@ -243,7 +216,7 @@ class _Change:
             job, status=JobStatus.IN_PROGRESS, token=self._command.index, failures=job.failures + is_lost,
             lease_expires_at=self._now + self.state.config.lease_seconds)
         if is_lost:
-            self.events.append((JOB_REASSIGNED, {"job": item.name, "token": self._command.index,
+            self.events.append(("scheduler_job_reassigned", {"job": item.name, "token": self._command.index,
                                                  "held_token": item.token, "failures": job.failures}))
         return job
 
@@ -257,14 +230,14 @@ class _Change:
                 state.blocks.push(block, self._now)
             return
         if sources and (blocks or results.no_output is NoOutput.EMPTY):
-            state.tombstones.add(BlockTombstones(name=plan.name, tenant=plan.tenant, shard=plan.shard,
+            state.tombstones.add(Tombstone(name=plan.name, tenant=plan.tenant, shard=plan.shard,
                                                  level=plan.compaction_level, blocks=sources), self._now)
             state.index.remove(plan.tenant, plan.shard, sources)
             for block in blocks:
                 # A known block stays where it is, perhaps in a job.
                 if state.index.add(block):
                     state.blocks.push(block, self._now)
-        self.events.append((JOB_COMPLETED, {
+        self.events.append(("scheduler_job_completed", {
             "job": plan.name, "level": plan.compaction_level, "source_bytes": plan.size_bytes,
             "output_bytes": sum(block.size_bytes for block in blocks),
             "seconds": max(0.0, self._now - job.added_at)}))
@@ -302,42 +275,46 @@ class _Change:
     def _delete_unowned(self, job: str, blocks: Iterable[BlockMeta]) -> None:
         """Add a tombstone for blocks of a late worker, except for blocks with an owner."""
         index, tombstones = self.state.index, self.state.tombstones
-        unowned = [block for block in blocks if index.get(block.tenant, block.shard, block.id) is None
-                   and not tombstones.exists(block.tenant, block.shard, block.id)]
-        places: dict[tuple[str, int, int], list[str]] = {}
-        for block in unowned:
-            places.setdefault(block.place, []).append(block.id)
-        for (tenant, shard, level), ids in places.items():
-            self._refused += 1
-            name = f"{job} refused at {self._command.index} ({tenant} {level} {self._refused})"
-            tombstones.add(BlockTombstones(name=name, tenant=tenant, shard=shard, level=level, blocks=tuple(ids)),
-                           self._now)
+        unowned = [block for block in blocks
+                   if index.get(block.tenant, block.shard, block.id) is None and not tombstones.covers(block)]
+        self._bury(f"{job} refused", unowned)
         if unowned:
-            self.events.append((OUTPUTS_REFUSED, {"job": job, "blocks": len(unowned)}))
+            self.events.append(("scheduler_outputs_refused", {"job": job, "blocks": len(unowned)}))
+
+    def _bury(self, why: str, blocks: Iterable[BlockMeta]) -> tuple[str, ...]:
+        """Add a tombstone for the blocks of each tenant, shard and level; return the names."""
+        places: dict[tuple[str, int, int], list[str]] = {}
+        for block in blocks:
+            places.setdefault(block.place, []).append(block.id)
+        names = []
+        for (tenant, shard, level), ids in places.items():
+            self._buried += 1
+            names.append(f"{why} at {self._command.index} ({tenant} {level} {self._buried})")
+            self.state.tombstones.add(Tombstone(name=names[-1], tenant=tenant, shard=shard, level=level,
+                                                blocks=tuple(ids)), self._now)
+        return tuple(names)
 
     def _quarantine(self, plan: JobPlan, reason: str, failures: int, orphans: tuple[BlockMeta, ...] = ()) -> None:
         """Move a job to quarantine; if that is full, remove its oldest job."""
         state = self.state
         state.quarantine[plan.name] = QuarantinedJob(plan=plan, reason=reason, failures=failures, since=self._now,
                                                      orphans=orphans)
-        self.events.append((JOB_QUARANTINED, {"job": plan.name, "reason": reason, "failures": failures,
+        self.events.append(("scheduler_job_quarantined", {"job": plan.name, "reason": reason, "failures": failures,
                                               "blocks": len(plan.source_blocks)}))
         while len(state.quarantine) > state.config.max_quarantine_size:
             name = next(iter(state.quarantine))
             gone = state.quarantine.pop(name)
             state.quarantine_dropped += 1
             self._delete_unowned(name, gone.orphans)
-            self.events.append((QUARANTINE_DROPPED, {"job": name, "blocks": len(gone.plan.source_blocks)}))
+            self.events.append(("scheduler_quarantine_dropped", {"job": name, "blocks": len(gone.plan.source_blocks)}))
 
     def _forget_tombstones(self) -> None:
         """Remove the oldest tombstones above the limit; their objects stay for a sweep."""
         state = self.state
         while len(state.tombstones) > state.config.max_tombstones:
             gone = state.tombstones.drop_oldest()
-            state.tombstones_dropped += 1
-            self.events.append((TOMBSTONE_DROPPED, {
-                "tombstone": gone.name, "tenant": gone.tenant, "shard": gone.shard,
-                "blocks": len(gone.blocks) if isinstance(gone, BlockTombstones) else None}))
+            self.events.append(("scheduler_tombstone_dropped", {
+                "tombstone": gone.name, "tenant": gone.tenant, "shard": gone.shard, "blocks": len(gone.blocks)}))
 
     # --------------------------------------------------------------------------------------------- other operations
 
@@ -345,25 +322,21 @@ class _Change:
         state = self.state
         found: dict[str, list[str]] = {"queued": [], "terminal": [], "duplicate": [], "tombstoned": []}
         for block in operation.blocks:
-            if state.index.refuses(block, state.tombstones):
-                fate = "tombstoned"
-            elif not state.index.add(block):
+            if state.index.get(block.tenant, block.shard, block.id) is not None:
                 fate = "duplicate"
+            elif state.index.is_expired(block) or state.tombstones.covers(block):
+                fate = "tombstoned"
             else:
+                state.index.add(block)
                 fate = "queued" if state.blocks.push(block, self._now) else "terminal"
             found[fate].append(block.id)
-        state.blocks.tick(self._now)
         return BlocksAdded(**{fate: tuple(ids) for fate, ids in found.items()})
 
     def retain(self, operation: Retain) -> Retained:
-        state, removed = self.state, 0
-        spans = state.index.expired(operation.before, _RETAINED_AT_ONCE, name_suffix=f"@{self._command.index}")
-        for span in spans:
-            state.tombstones.add(span, self._now)
-            for block in state.index.drop(span):
-                removed += 1
-                state.blocks.remove(block.place, (block.id,))
-        return Retained(removed, tuple(span.name for span in spans))
+        gone = self.state.index.expire(operation.before, _RETAINED_AT_ONCE)
+        for block in gone:
+            self.state.blocks.remove(block.place, (block.id,))
+        return Retained(len(gone), self._bury("retention", gone))
 
     def requeue(self, operation: Requeue) -> Requeued:
         state = self.state

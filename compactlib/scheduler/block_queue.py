@@ -1,283 +1,218 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`BlockQueue`: blocks to compact, staged by tenant, shard and level, and flushed in batches.
+"""`BlockQueue`: the blocks to compact, in the order of their arrival, and the plan of their jobs.
 
-A block is staged under its key. The staged batch is flushed when it is full (`max_blocks`), large (`max_job_bytes`) or
-old (`max_age_seconds`); each command that adds blocks and each poll flushes old batches. Only flushed blocks are
-planned. Only `remove` takes blocks out, so that planning changes nothing.
+A job takes blocks of one key (tenant, shard and level) in the order of arrival, until it is full, or the next block
+does not fit by its bytes or its time. A key is *ripe* if its blocks fill a job: there are `max_blocks` or
+`max_job_bytes` of them, or their times are too far apart for one job. The blocks of another key become a job when the
+first is older than `max_age_seconds`. Low levels are first; within a level, the job whose first block arrived first.
 
-Planning reads only keys that can become a job: keys with flushed blocks are in two orders, *ripe* keys (enough blocks
-or bytes for a job, or times too far apart for one job) by the arrival of their oldest batch, and others by its age.
+Planning changes nothing. It reads only keys with a job, since each level keeps its ripe keys and the others in two
+orders, by the arrival of their first blocks.
 
 `docs/internals/differences.md` has the differences from Pyroscope.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush, merge
 from itertools import takewhile
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 from sortedcontainers import SortedDict
 
 from compactlib.scheduler.config import LevelConfig
-from compactlib.scheduler.values import BlockMeta
+from compactlib.scheduler.values import BlockMeta, JobPlan
 
 Key: TypeAlias = tuple[str, int, int]
 """Tenant, shard, level."""
-Batch: TypeAlias = tuple[int, float]
-"""A flushed batch: its position in the order of arrival, and the time of the command of its first block."""
 
 
 @attrs.define
 class Group:
-    """The blocks of a key."""
+    """The blocks of a key; there is at least one.
+
+    Attributes:
+        key: of the blocks.
+        blocks: by id, each with its position in the order of arrival and the time of its command, seconds.
+        size_bytes: of all blocks.
+        times: the lowest and the highest time of a block; perhaps too wide in a ripe group.
+        position: of the first block when the group was put into the order `is_in`.
+        is_in: the order of the level that has it.
+    """
 
     key: Key
-    staged: OrderedDict[str, BlockMeta] = attrs.field(factory=OrderedDict)
-    staged_at: float = attrs.field(default=0.0, eq=False)
-    """Time of the command of the first staged block, seconds."""
-    staged_bytes: int = 0
-    flushed: OrderedDict[str, tuple[BlockMeta, Batch]] = attrs.field(factory=OrderedDict)
-    """In the order of arrival, batch by batch."""
-    flushed_bytes: int = 0
-    stands_at: tuple[SortedDict[Any, Group], Any] | None = attrs.field(default=None, eq=False)
-    """The order for planning that has it, and its key there."""
-
-    @property
-    def oldest(self) -> Batch:
-        """The batch of the first flushed block; there must be one."""
-        return next(iter(self.flushed.values()))[1]
+    blocks: OrderedDict[str, tuple[BlockMeta, int, float]] = attrs.field(factory=OrderedDict)
+    size_bytes: int = 0
+    times: tuple[float, float] = attrs.field(default=(0.0, 0.0), eq=False)
+    position: int = 0
+    is_in: SortedDict[int, Group] | None = attrs.field(default=None, eq=False)
 
 
 @attrs.define
 class QueueLevel:
-    """All groups of a level, and their orders."""
+    """All groups of a level, the ripe ones and the others by position, and the number of their blocks."""
 
     config: LevelConfig
     groups: dict[Key, Group] = attrs.field(factory=dict)
     ripe: SortedDict[int, Group] = attrs.field(factory=SortedDict)
-    waiting: SortedDict[tuple[float, int], Group] = attrs.field(factory=SortedDict)
-    staged: SortedDict[tuple[float, Key], Group] = attrs.field(factory=SortedDict)
+    waiting: SortedDict[int, Group] = attrs.field(factory=SortedDict)
     blocks: int = 0
 
-    def overdue(self, now: float) -> list[Group]:
-        """Return the groups with an oldest flushed batch older than `max_age_seconds`."""
-        return self._older(self.waiting, now)
+    def put(self, group: Group) -> None:
+        """Put a group into the order of its present blocks."""
+        order = self.ripe if self._is_ripe(group) else self.waiting
+        _, position, _ = next(iter(group.blocks.values()))
+        if group.is_in is order and group.position == position:
+            return
+        if group.is_in is not None:
+            del group.is_in[group.position]
+        order[position] = group
+        group.is_in, group.position = order, position
 
-    def old(self, now: float) -> list[Group]:
-        """Return the groups with a staged batch older than `max_age_seconds`."""
-        return self._older(self.staged, now)
+    def _is_ripe(self, group: Group) -> bool:
+        limits, (low, high) = self.config, group.times
+        return (len(group.blocks) >= limits.max_blocks
+                or (limits.max_job_bytes is not None and group.size_bytes >= limits.max_job_bytes)
+                or 0 < limits.max_range_seconds < high - low)
 
-    def _older(self, order: SortedDict[Any, Group], now: float) -> list[Group]:
+    def planned(self, now: float) -> Iterator[tuple[Group, list[BlockMeta]]]:
+        """Yield the blocks of each job, in the order of their first blocks."""
         age = self.config.max_age_seconds
-        return [group for _, group in takewhile(lambda item: now - item[0][0] > age, order.items())] if age else []
+        overdue = takewhile(lambda item: now - next(iter(item[1].blocks.values()))[2] > age > 0, self.waiting.items())
+        groups = merge(self.ripe.items(), overdue)
+        heap: list[tuple[int, list[BlockMeta], Group, Iterator[tuple[int, list[BlockMeta]]]]] = []
+        upcoming = next(groups, None)
+        while heap or upcoming is not None:
+            if upcoming is not None and (not heap or upcoming[0] < heap[0][0]):
+                group = upcoming[1]
+                jobs = self._jobs(group, now)
+                upcoming = next(groups, None)
+            else:
+                _, blocks, group, jobs = heappop(heap)
+                yield group, blocks
+            following = next(jobs, None)
+            if following is not None:
+                heappush(heap, (*following, group, jobs))  # positions differ, so nothing else is compared
+
+    def _jobs(self, group: Group, now: float) -> Iterator[tuple[int, list[BlockMeta]]]:
+        """Yield the jobs of a group: the position of the first block, and the blocks."""
+        limits = self.config
+        most_bytes, span = limits.max_job_bytes, limits.max_range_seconds
+        blocks: list[BlockMeta] = []
+        first, since, size, low, high = 0, 0.0, 0, 0.0, 0.0
+        for block, position, queued_at in group.blocks.values():
+            time = block.time
+            if blocks and ((span and (time - low > span or high - time > span))
+                           or (most_bytes is not None and size + block.size_bytes > most_bytes)):
+                yield first, blocks
+                blocks = []
+            if not blocks:
+                first, since, size, low, high = position, queued_at, 0, time, time
+            blocks.append(block)
+            size, low, high = size + block.size_bytes, min(low, time), max(high, time)
+            if len(blocks) >= limits.max_blocks or (most_bytes is not None and size >= most_bytes):
+                yield first, blocks
+                blocks = []
+        if blocks and now - since > limits.max_age_seconds > 0:
+            yield first, blocks
 
 
 class BlockQueue:
-    """The compaction queue: push, flush, remove. Deterministic: equal calls give equal states.
+    """The compaction queue. Deterministic: equal calls give equal states.
 
     Args:
         levels: the limits of each level that is compacted.
+
+    Attributes:
+        levels: with their groups.
+        pushed: the number of blocks that were ever queued.
     """
 
     def __init__(self, levels: Sequence[LevelConfig]) -> None:
         self.levels: list[QueueLevel] = [QueueLevel(config) for config in levels]
-        self._next_batch = 1
+        self.pushed: int = 0
 
     def __len__(self) -> int:
-        # All blocks, staged ones included. O(levels).
+        # O(levels).
         return sum(level.blocks for level in self.levels)
 
-    # ------------------------------------------------------------------------------------------------- changes
+    def push(self, block: BlockMeta, now: float, position: int | None = None) -> bool:
+        """Queue a block; return `False` if its level is not compacted, or it is queued already. O(log groups).
 
-    def push(self, block: BlockMeta, now: float) -> bool:
-        """Queue a block, and flush its batch if it is full or old; return `False` if its level is not compacted, or it
-        is queued already. O(log groups).
+        Args:
+            block: to compact.
+            now: the time of the command, seconds.
+            position: of a stored block; a new one is the last.
         """
-        level = self._level(block.level)
-        if level is None:
-            return False
         key = block.place
+        if block.level >= len(self.levels) or self.holds(key, block.id):
+            return False
+        if position is None:
+            position = self.pushed = self.pushed + 1
+        level, time = self.levels[block.level], block.time
         group = level.groups.get(key)
         if group is None:
-            group = level.groups[key] = Group(key)
-        if block.id in group.staged or block.id in group.flushed:
-            return False
-        if not group.staged:
-            group.staged_at = now
-            level.staged[now, key] = group
-        group.staged[block.id] = block
-        group.staged_bytes += block.size_bytes
+            group = level.groups[key] = Group(key, times=(time, time))
+        group.blocks[block.id] = block, position, now
+        group.size_bytes += block.size_bytes
+        group.times = min(group.times[0], time), max(group.times[1], time)
         level.blocks += 1
-        age = level.config.max_age_seconds
-        if _is_full(level.config, group) or (age and now - group.staged_at > age):
-            self._flush(level, group)
+        level.put(group)
         return True
 
-    def tick(self, now: float) -> int:
-        """Flush the old staged batches; return their number. O(old batches + levels)."""
-        flushed = 0
-        for level in self.levels:
-            for group in level.old(now):
-                self._flush(level, group)
-                flushed += 1
-        return flushed
-
-    def has_old(self, now: float) -> bool:
-        """Return whether there are old staged batches. O(old batches + levels)."""
-        return any(level.old(now) for level in self.levels)
-
     def remove(self, key: Key, block_ids: Iterable[str]) -> None:
-        """Remove the known ones of these blocks, and a key without blocks. O(blocks + log groups)."""
-        level = self._level(key[2])
+        """Remove the known ones of these blocks. O(blocks + log groups), and the rest of the key if it is no job."""
+        level = self.levels[key[2]] if key[2] < len(self.levels) else None
         group = None if level is None else level.groups.get(key)
         if level is None or group is None:
             return
         for block_id in block_ids:
-            staged, flushed = group.staged.pop(block_id, None), group.flushed.pop(block_id, None)
-            level.blocks -= (staged is not None) + (flushed is not None)
-            group.staged_bytes -= 0 if staged is None else staged.size_bytes
-            group.flushed_bytes -= 0 if flushed is None else flushed[0].size_bytes
-        if not group.staged:
-            level.staged.pop((group.staged_at, key), None)
-        self._order(level, group)
-        if not group.staged and not group.flushed:
-            del level.groups[key]
-
-    def _flush(self, level: QueueLevel, group: Group) -> None:
-        batch = self._next_batch, group.staged_at
-        self._next_batch += 1
-        del level.staged[group.staged_at, group.key]
-        for block in group.staged.values():
-            group.flushed[block.id] = block, batch
-        group.flushed_bytes += group.staged_bytes
-        group.staged.clear()
-        group.staged_bytes = 0
-        self._order(level, group)
-
-    @staticmethod
-    def _order(level: QueueLevel, group: Group) -> None:
-        """Update the place of the group in the orders, after a change of its flushed blocks."""
-        if group.stands_at is not None:
-            order, at = group.stands_at
-            del order[at]
-            group.stands_at = None
-        if group.flushed:
-            sequence, created_at = group.oldest
-            if _is_ripe(level.config, group):
-                level.ripe[sequence] = group
-                group.stands_at = level.ripe, sequence
-            else:
-                level.waiting[created_at, sequence] = group
-                group.stands_at = level.waiting, (created_at, sequence)
-
-    # ---------------------------------------------------------------------------------------------------- views
-
-    def _level(self, number: int) -> QueueLevel | None:
-        return self.levels[number] if 0 <= number < len(self.levels) else None
-
-    def has_flushed(self) -> bool:
-        """Return whether there are flushed blocks. O(levels)."""
-        return any(level.ripe or level.waiting for level in self.levels)
+            found = group.blocks.pop(block_id, None)
+            if found is not None:
+                level.blocks -= 1
+                group.size_bytes -= found[0].size_bytes
+        if group.blocks:
+            if len(group.blocks) < level.config.max_blocks:
+                times = [block.time for block, _, _ in group.blocks.values()]
+                group.times = min(times), max(times)
+            level.put(group)
+        else:
+            assert group.is_in is not None, "it had blocks"
+            del group.is_in[group.position], level.groups[key]
 
     def holds(self, key: Key, block_id: str) -> bool:
-        """Return whether the block is queued under this key, staged or flushed."""
-        level = self._level(key[2])
-        group = None if level is None else level.groups.get(key)
-        return group is not None and (block_id in group.staged or block_id in group.flushed)
+        """Return whether the block is queued under this key."""
+        group = self.levels[key[2]].groups.get(key) if key[2] < len(self.levels) else None
+        return group is not None and block_id in group.blocks
 
-    # ---------------------------------------------------------------------------------------------- stored form
-
-    def dump(self) -> StoredQueue:
-        """Return the state as a value, with the ids of the blocks. O(blocks)."""
-        groups = []
-        for level in self.levels:
-            for group in level.groups.values():
-                batches: dict[Batch, list[str]] = {}
-                for block_id, (_, batch) in group.flushed.items():
-                    batches.setdefault(batch, []).append(block_id)
-                groups.append(StoredGroup(
-                    group.key, group.staged_at if group.staged else 0.0, tuple(group.staged),
-                    tuple((*batch, tuple(ids)) for batch, ids in batches.items())))
-        return StoredQueue(self._next_batch, tuple(groups))
-
-    def load(self, stored: StoredQueue, find: Callable[[str, int, str], BlockMeta | None]) -> None:
-        """Restore the state of `dump`, except for levels that are no longer configured; flush full batches.
+    def planned_jobs(self, now: float) -> Iterator[JobPlan]:
+        """Yield disjoint jobs; the queue must not change during the iteration. O(blocks + log keys) for each job.
 
         Args:
-            stored: from `dump`.
-            find: returns the block of a tenant, a shard and an id.
-
-        Raises:
-            ValueError: `find` does not know a block.
+            now: the time of the command, seconds.
         """
-        self._next_batch = stored.next_batch
-        for each in stored.groups:
-            level = self._level(each.key[2])
-            if level is None:
-                continue
-            group = level.groups[each.key] = Group(each.key)
-            for sequence, created_at, ids in each.batches:
-                for block_id in ids:
-                    block = _found(find, each.key, block_id)
-                    group.flushed[block_id] = block, (sequence, created_at)
-                    group.flushed_bytes += block.size_bytes
-            for block_id in each.staged:
-                block = group.staged[block_id] = _found(find, each.key, block_id)
-                group.staged_bytes += block.size_bytes
-            level.blocks += len(group.staged) + len(group.flushed)
-            if group.staged:
-                group.staged_at = each.staged_at
-                level.staged[each.staged_at, each.key] = group
-            self._order(level, group)
-        for level in self.levels:
-            for group in level.groups.values():
-                if group.staged and _is_full(level.config, group):
-                    self._flush(level, group)
+        for number, level in enumerate(self.levels):
+            for group, blocks in level.planned(now):
+                tenant, shard, _ = group.key
+                ids = tuple(block.id for block in blocks)
+                yield JobPlan(name=job_name(tenant, shard, number, ids), tenant=tenant, shard=shard,
+                              compaction_level=number, source_blocks=ids,
+                              size_bytes=sum(block.size_bytes for block in blocks))
 
-    def __repr__(self) -> str:
-        return f"BlockQueue({len(self)} blocks in {sum(len(level.groups) for level in self.levels)} keys)"
+    def dump(self) -> tuple[tuple[str, int, str, int, float], ...]:
+        """Return tenant, shard, id, position and time of each block, for `push`. O(blocks)."""
+        return tuple((*group.key[:2], block_id, position, queued_at) for level in self.levels
+                     for group in level.groups.values() for block_id, (_, position, queued_at) in group.blocks.items())
 
 
-@attrs.frozen
-class StoredGroup:
-    """The stored form of a group: ids of staged blocks, and position, time and ids of each batch."""
-
-    key: Key
-    staged_at: float
-    staged: tuple[str, ...]
-    batches: tuple[tuple[int, float, tuple[str, ...]], ...]
-
-
-@attrs.frozen
-class StoredQueue:
-    """The stored form of a block queue."""
-
-    next_batch: int
-    groups: tuple[StoredGroup, ...] = ()
-
-
-def _found(find: Callable[[str, int, str], BlockMeta | None], key: Key, block_id: str) -> BlockMeta:
-    block = find(key[0], key[1], block_id)
-    if block is None:
-        raise ValueError(f"block {block_id!r} of {key} is queued, and not in the index")
-    return block
-
-
-def _is_full(limits: LevelConfig, group: Group) -> bool:
-    return len(group.staged) >= limits.max_blocks or (
-        limits.max_job_bytes is not None and group.staged_bytes >= limits.max_job_bytes)
-
-
-def _is_ripe(limits: LevelConfig, group: Group) -> bool:
-    """Return whether the group's oldest flushed blocks make a job at any time. O(max_blocks)."""
-    if len(group.flushed) >= limits.max_blocks:
-        return True
-    if limits.max_job_bytes is not None and group.flushed_bytes >= limits.max_job_bytes:
-        return True
-    if not limits.max_range_seconds:
-        return False
-    times = [block.time for block, _ in group.flushed.values()]
-    return max(times) - min(times) > limits.max_range_seconds
+def job_name(tenant: str, shard: int, level: int, source_blocks: Sequence[str]) -> str:
+    """Return `<hash>-T<tenant>-S<shard>-L<level>`, with 8 bytes of BLAKE2b over the ids, each after its length."""
+    digest = hashlib.blake2b(digest_size=8)
+    for block in source_blocks:
+        encoded = block.encode()
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    return f"{digest.hexdigest()}-T{tenant}-S{shard}-L{level}"

@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-from compactlib.errors import CompactlibError, InvalidInput, Rejected, Stale
-
-
-class BadConfig(InvalidInput):
-    """A setting of `SchedulerConfig` is out of its range. Correct it."""
+from compactlib.errors import CompactlibError, Rejected, Stale
 
 
 class PollAgain(Stale):

@@ -14,12 +14,12 @@ has advice, `changed` is `"no"` or `"unknown"`, and `leader` is the address of t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import http.client
 import ipaddress
 import json
 import ssl
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -30,6 +30,7 @@ from compactlib.codec import JsonCodec
 from compactlib.commandlog.errors import NoAnswer, NotLeader
 from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, Rejected
 from compactlib.scheduler.errors import TurnedAway
+from compactlib.scheduler.running_job import Transport
 from compactlib.scheduler.update import AddBlocks, BlocksAdded
 from compactlib.scheduler.values import BlockMeta, PollRequest, PollResponse
 
@@ -52,11 +53,8 @@ _LONGEST_IDLE_SECONDS = 5.0
 # ------------------------------------------------------------------------------------------------------- application
 
 
-class Served(Protocol):
+class Served(Transport, Protocol):
     """The methods of `Scheduler` that are served."""
-
-    def poll(self, request: PollRequest) -> PollResponse:
-        """See `Scheduler.poll`."""
 
     def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
         """See `Scheduler.add_blocks`."""
@@ -110,11 +108,6 @@ class SchedulerApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an ASGI request."""
-        if scope["type"] == "lifespan":
-            for kind in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{kind}.complete"})
-            return
         if scope["type"] != "http":
             raise InvalidInput(f"{scope['type']} is none of what a scheduler answers; ask over HTTP")
         try:
@@ -245,8 +238,7 @@ class SchedulerClient(Closing):
         self._headers = {"content-type": "application/json"}
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
-        self._kept = threading.local()  # by address: this thread's connection and the time of its last use
-        self._open: set[http.client.HTTPConnection] = set()
+        self._idle: list[tuple[str, float, http.client.HTTPConnection]] = []  # address, and time of the last use
         self._is_closed = False
 
     def poll(self, request: PollRequest) -> PollResponse:
@@ -274,8 +266,8 @@ class SchedulerClient(Closing):
     def close(self) -> None:
         """Close the connections, and refuse later calls; closing again does nothing."""
         self._is_closed = True
-        for connection in list(self._open):
-            self._drop(connection)
+        while self._idle:
+            self._idle.pop()[-1].close()
 
     def _decoded(self, codec: JsonCodec[AnswerT], answer: bytes) -> AnswerT:
         try:
@@ -291,16 +283,9 @@ class SchedulerClient(Closing):
             if self._is_closed:
                 raise Closed("the scheduler's client was closed; make another one")
             address = self.addresses[at]
-            try:
-                # A node that cannot be reached takes only its share of the time.
-                connection = self._connected(address, left / (len(self.addresses) - tries % len(self.addresses)))
-            except OSError as error:
-                status, answer = 503, json.dumps({"changed": "no", "message": repr(error)}).encode()
-            else:
-                try:
-                    status, answer = self._sent(connection, address, method, path, body, left)
-                except (OSError, http.client.HTTPException) as error:
-                    status, answer = 504, json.dumps({"message": repr(error)}).encode()
+            # A node that cannot be reached takes only its share of the time.
+            share = left / (len(self.addresses) - tries % len(self.addresses))
+            status, answer = self._sent(address, method, path, body, left, share)
             if status == 200:
                 self._preferred = at
                 return answer
@@ -325,36 +310,44 @@ class SchedulerClient(Closing):
         raise Busy(f"no node carried it out within {self._timeout} seconds, and nothing was changed; the last word of "
                    f"{why}; try again")
 
-    def _connected(self, address: str, seconds: float) -> http.client.HTTPConnection:
-        """Return this thread's connection to a node."""
-        kept: tuple[http.client.HTTPConnection, float] | None = self._kept.__dict__.pop(address, None)
-        if kept is not None:
-            if self._clock.monotonic() - kept[1] < _LONGEST_IDLE_SECONDS:
-                return kept[0]
-            self._drop(kept[0])
-        url = urlsplit(address)
-        made = (http.client.HTTPConnection(url.hostname or "", url.port, timeout=seconds) if url.scheme == "http" else
-                http.client.HTTPSConnection(url.hostname or "", url.port, timeout=seconds, context=self._tls))
-        made.connect()
-        self._open.add(made)
-        return made
-
-    def _drop(self, connection: http.client.HTTPConnection) -> None:
-        self._open.discard(connection)
-        connection.close()
-
-    def _sent(self, connection: http.client.HTTPConnection, address: str, method: str, path: str, body: bytes | None,
-              seconds: float) -> tuple[int, bytes]:
+    def _sent(self, address: str, method: str, path: str, body: bytes | None, seconds: float,
+              connect_seconds: float) -> tuple[int, bytes]:
+        """Send the request; return status and body, or 503 or 504 without an answer."""
+        try:
+            connection = self._connected(address, connect_seconds)
+        except OSError as error:
+            return 503, json.dumps({"changed": "no", "message": repr(error)}).encode()
+        is_kept = False
         try:
             connection.sock.settimeout(seconds)
             connection.request(method, path, body, self._headers)
             response = connection.getresponse()
-            answer = response.read()
-        except BaseException:
-            self._drop(connection)
-            raise
-        self._kept.__dict__[address] = connection, self._clock.monotonic()
-        return response.status, answer
+            answer = response.status, response.read()
+            is_kept = True
+        except (OSError, http.client.HTTPException) as error:
+            return 504, json.dumps({"message": repr(error)}).encode()
+        finally:
+            if is_kept:
+                self._idle.append((address, self._clock.monotonic(), connection))
+            else:
+                connection.close()
+        if self._is_closed:
+            self.close()
+        return answer
+
+    def _connected(self, address: str, seconds: float) -> http.client.HTTPConnection:
+        while self._idle:
+            with contextlib.suppress(IndexError):  # another thread took it
+                to, used_at, connection = self._idle.pop()
+                if to == address and self._clock.monotonic() - used_at < _LONGEST_IDLE_SECONDS:
+                    return connection
+                connection.close()
+        url = urlsplit(address)
+        host, port = url.hostname or "", url.port
+        connection = (http.client.HTTPConnection(host, port, timeout=seconds) if url.scheme == "http" else
+                      http.client.HTTPSConnection(host, port, timeout=seconds, context=self._tls))
+        connection.connect()
+        return connection
 
     def __repr__(self) -> str:
         return f"SchedulerClient({', '.join(self.addresses)})"

@@ -90,13 +90,11 @@ class JobQueue:
     Attributes:
         levels: with jobs that did not fail too often.
         leased_by_tenant: the number of leased jobs of each tenant, also with ended leases.
-        size_bytes: of the sources of all jobs.
     """
 
     def __init__(self, max_failures: int) -> None:
         self.levels: SortedDict[int, JobLevel] = SortedDict()
         self.leased_by_tenant: Counter[str] = Counter()
-        self.size_bytes: int = 0
         self._max_failures = max_failures
         self._jobs: dict[str, Job] = {}
         # Jobs that failed too often, the most failures first; their last leases may not have ended.
@@ -120,7 +118,6 @@ class JobQueue:
     def add(self, job: Job) -> None:
         """Queue a job with a new name."""
         self._jobs[job.name] = job
-        self.size_bytes += job.plan.size_bytes
         self._move(job, into=True)
 
     def change(self, job: Job, **fields: Any) -> None:
@@ -134,7 +131,6 @@ class JobQueue:
         """Remove a job."""
         self._move(job, into=False)
         del self._jobs[job.name]
-        self.size_bytes -= job.plan.size_bytes
 
     def _move(self, job: Job, *, into: bool) -> None:
         """Add the job to the orders of its present state, or remove it from them."""
@@ -240,24 +236,18 @@ class JobQueue:
             return JobPhase.EXCLUDED
         return JobPhase.LEASE_EXPIRED if job.status is _IN_PROGRESS else JobPhase.UNASSIGNED
 
-    def first_lease(self) -> float | None:
-        """Return the first end of a lease, seconds, without leases of last attempts."""
-        return min((level.leased[0][0] for level in self.levels.values() if level.leased), default=None)
-
     @property
     def counts(self) -> dict[str, int]:
         """Return the numbers of `leased`, `delayed` and `excluded` jobs."""
         return {"leased": self.leased_by_tenant.total(),
                 "delayed": sum(len(level.delayed) for level in self.levels.values()), "excluded": len(self._failed)}
 
-    def in_order(self) -> list[Job]:
-        """Return all jobs by priority. O(n log n)."""
-        return sorted(self, key=lambda job: (
-            job.plan.compaction_level, self.has_failed(job), job.status, job.failures, job.lease_expires_at,
-            job.not_before, job.sequence))
-
-    def __repr__(self) -> str:
-        return f"JobQueue({len(self)} jobs)"
+    def phases(self, now: float) -> Iterator[tuple[JobPhase, Job]]:
+        """Yield all jobs by priority, each with its phase at a time. O(n log n)."""
+        for job in sorted(self, key=lambda job: (
+                job.plan.compaction_level, self.has_failed(job), job.status, job.failures, job.lease_expires_at,
+                job.not_before, job.sequence)):
+            yield self.phase(job, now), job
 
 
 def _change(order: SortedList[Any], into: bool, entry: Any) -> None:

@@ -6,24 +6,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from compactlib.codec import FieldError
 from compactlib.commandlog.protocol import Command
 from compactlib.errors import InvalidInput
-from compactlib.report import Table
 from compactlib.scheduler.apply import Event, apply
 from compactlib.scheduler.config import SchedulerConfig
-from compactlib.scheduler.job_queue import Job
 from compactlib.scheduler.policy import AssignmentPolicy
 from compactlib.scheduler.prepare import prepare
 from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.update import OPERATIONS, ApplyResult, Operation, PlanUpdate
-from compactlib.scheduler.values import JobPhase, PollRequest, PollResponse, QuarantinedJob
+from compactlib.scheduler.values import PollRequest, PollResponse
 
 
-class SchedulerMachine:
+class SchedulerMachine(SchedulerState):
     """The scheduler's state and its commands. A `CommandMachine`; for one thread at a time.
 
     Args:
@@ -32,27 +29,15 @@ class SchedulerMachine:
             Default `ByPriority`.
 
     Attributes:
-        state: for reading.
         policy: as given.
         events: of the last command, name and fields.
     """
 
     def __init__(self, config: SchedulerConfig | None = None, *, policy: AssignmentPolicy | None = None) -> None:
-        self.state: SchedulerState = SchedulerState(SchedulerConfig() if config is None else config)
+        super().__init__(SchedulerConfig() if config is None else config)
         self.policy: AssignmentPolicy | None = policy
         self.events: Sequence[Event] = ()
         self._encoded: tuple[bytes, Operation] | None = None
-
-    @property
-    def config(self) -> SchedulerConfig:
-        """The settings in force."""
-        return self.state.config
-
-    @property
-    def applied_index(self) -> int:
-        return self.state.applied_index
-
-    # --------------------------------------------------------------------------------------------------- changes
 
     def prepare(self, command: Command, request: PollRequest) -> tuple[PlanUpdate, PollResponse]:
         """Return the update of a poll, and the answer to a poll without changes; changes nothing.
@@ -60,21 +45,20 @@ class SchedulerMachine:
         Raises:
             InvalidInput: the request or the policy's choice is out of range.
         """
-        return prepare(self.state, command, request, self.policy)
+        return prepare(self, command, request, self.policy)
 
     def carry_out(self, command: Command, operation: Operation) -> ApplyResult:
         """Carry out an operation, which is the only way to change the state.
 
-        The result depends on state, command and operation alone. A command that was applied before changes nothing, nor
-        does an update of another term.
+        The result depends on state, command and operation alone. An update of another term changes nothing.
         """
-        self.state, result, self.events = apply(self.state, command, operation)
+        result, self.events = apply(self, command, operation)
         return result
 
     def poll(self, command: Command, request: PollRequest) -> PollResponse:
         """Prepare a poll and carry it out as one command."""
         result = self.carry_out(command, self.prepare(command, request)[0])
-        assert isinstance(result, PollResponse), f"command {command.index} is not above {self.applied_index}"
+        assert isinstance(result, PollResponse), "it was prepared in this term"
         return result
 
     def encode(self, operation: Operation) -> bytes:
@@ -97,55 +81,3 @@ class SchedulerMachine:
         operation = (encoded[1] if encoded is not None and encoded[0] is payload
                      else OPERATIONS.decode(payload, f"command {command.index}"))
         return self.carry_out(command, operation), self.events
-
-    # ----------------------------------------------------------------------------------------------- stored form
-
-    def dump(self) -> bytes:
-        """Return the state and its settings as bytes. O(state)."""
-        return self.state.encode()
-
-    def load(self, data: bytes) -> None:
-        """Restore the state and the settings of `dump`. O(state).
-
-        Raises:
-            CorruptData, Unsupported: the bytes are damaged, or another release wrote them.
-        """
-        self.state = SchedulerState.decode(data, "a scheduler's snapshot")
-
-    # ----------------------------------------------------------------------------------------------------- views
-
-    def jobs(self, now: float) -> Iterator[tuple[JobPhase, Job]]:
-        """Return all queued jobs by priority, each with its phase at a time. O(n log n)."""
-        queue = self.state.jobs
-        return ((queue.phase(job, now), job) for job in queue.in_order())
-
-    def quarantine(self) -> tuple[QuarantinedJob, ...]:
-        """Return the jobs in quarantine, the oldest first; the operation `Requeue` retries them."""
-        return tuple(self.state.quarantine.values())
-
-    def table(self, now: float) -> Table:
-        """Return the queued jobs by priority, as a table to print."""
-        rows = [{"job": job.name, "level": job.plan.compaction_level, "phase": phase.value, "failures": job.failures,
-                 "token": job.token, "age": now - job.added_at,
-                 "lease ends in": job.lease_expires_at - now if job.lease_expires_at else None,
-                 "last failure": job.last_failure} for phase, job in self.jobs(now)]
-        return Table.from_dicts(rows, title=f"{len(rows):,} jobs")
-
-    def stats(self, now: float) -> list[dict[str, int]]:
-        """Return a row for each level: queued blocks, and jobs by phase. O(jobs)."""
-        jobs, levels = self.state.jobs, self.state.blocks.levels
-        found = Counter((job.plan.compaction_level, jobs.phase(job, now)) for job in jobs)
-        numbers = sorted({*range(len(levels)), *(number for number, _ in found)})
-        return [{"level": number, "waiting blocks": levels[number].blocks if number < len(levels) else 0,
-                 **{phase.value: found[number, phase] for phase in JobPhase}} for number in numbers]
-
-    def audit(self) -> None:
-        """Check the invariants of the state. O(state).
-
-        Raises:
-            AuditFailed: an invariant does not hold; the message has the numbers.
-        """
-        self.state.audit()
-
-    def __repr__(self) -> str:
-        return f"SchedulerMachine({self.state!r})"

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from compactlib._arguments import is_above, is_whole
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.policy import AssignmentView, JobChoice, LevelView, WaitingJob
 
@@ -90,14 +91,9 @@ class SmallestFirst:
         InvalidInput: a number is out of its range.
     """
 
-    max_wait_seconds: float = 3600.0
-    window: int = 1000
+    max_wait_seconds: float = attrs.field(default=3600.0, validator=is_above(0))
+    window: int = attrs.field(default=1000, validator=is_whole(1))
     higher_level_share: float = attrs.field(default=0.0, validator=_is_share)
-
-    def __attrs_post_init__(self) -> None:
-        if not self.max_wait_seconds > 0 or self.window < 1:
-            raise InvalidInput(f"max_wait_seconds is {self.max_wait_seconds!r:.100} and window {self.window!r:.100}; "
-                               f"give more than 0 seconds, and a whole number of at least 1")
 
     @property
     def name(self) -> str:

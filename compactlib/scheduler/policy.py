@@ -110,8 +110,8 @@ class AssignmentView(Printed):
     def why_nothing(self) -> str:
         """Return the reason if no job can be assigned: the gate, its value, and advice."""
         if not self.queued:
-            return ("no job is queued: blocks become one once a batch has max_blocks of its level, or is older than "
-                    "its max_age_seconds at a poll; add blocks, or poll again")
+            return ("no job is queued: blocks become one once there are max_blocks of their level, or the first is "
+                    "older than its max_age_seconds at a poll; add blocks, or poll again")
         return (f"none of {self.queued} queued jobs is free: {self.leased} are leased (lease_seconds="
                 f"{self.lease_seconds}), {self.delayed} wait for their back-off, {self.excluded} failed max_failures="
                 f"{self.max_failures} times, and the rest was made or reported in this very poll; wait, requeue "

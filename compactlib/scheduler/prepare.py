@@ -18,7 +18,6 @@ from compactlib.commandlog.protocol import Command
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.job_queue import Job, JobQueue
-from compactlib.scheduler.planner import planned_jobs
 from compactlib.scheduler.policies import BY_AGE, ByPriority
 from compactlib.scheduler.policy import (
     WINDOW,
@@ -74,18 +73,17 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
 
     # 2. Jobs for its free slots, and for the slots of lost jobs.
     capacity = min(room, config.max_jobs_per_poll)
-    choice, chosen_by = _NO_ROOM, ""
+    choice = _NO_ROOM
     if capacity:
-        policy = ByPriority() if policy is None else policy
-        choice, chosen_by = _choose(policy, state, capacity, now, touched), policy.name
+        choice = _choose(ByPriority() if policy is None else policy, state, capacity, now, touched)
         touched.update(choice.jobs)
 
     # 3. As many new jobs, if there is room in the queue, or excluded jobs can be evicted.
     created: list[JobPlan] = []
     evicted: list[JobAsSeen] = []
-    if capacity and state.blocks.has_flushed():
+    if capacity:
         excluded = (job for job in jobs.excluded(now) if job.name not in touched)
-        for plan in planned_jobs(state.blocks, now):
+        for plan in state.blocks.planned_jobs(now):
             if len(created) == capacity:
                 break
             if jobs.get(plan.name) is not None:
@@ -102,14 +100,14 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
     leased = islice(state.tombstones.due(now), capacity * config.cleanup_batch_size)
 
     update = PlanUpdate(
-        index=command.index, term=command.term, now=now, reports=request.status_updates, has_effect=has_effect,
+        term=command.term, reports=request.status_updates,
+        has_effect=has_effect or bool(jobs.leases_beyond(now + config.lease_seconds)),
         evicted=tuple(evicted), created=tuple(created),
         assigned=tuple(_as_seen(jobs, name) for name in choice.jobs),
         excluded=tuple(name for name in jobs.lost_last_attempts(now) if name not in touched),
         cleaned=tuple(name for name in request.deleted_tombstones if name in state.tombstones),
         leased=tuple(tombstone.name for tombstone in leased),
-        long_leases=len(jobs.leases_beyond(now + config.lease_seconds)), flushes=state.blocks.has_old(now),
-        policy=chosen_by, why=choice.why)
+        why=choice.why)
     return update, PollResponse(answers=tuple(answers), now=now, why=choice.why)
 
 

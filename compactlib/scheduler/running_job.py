@@ -37,39 +37,11 @@ class Transport(Protocol):
         """
 
 
-def output_block_id(plan: JobPlan, token: int, tenant: str | None = None, number: int = 0) -> str:
-    """Return the id of an output block of a job: a ULID with the time of the first source (0 without one).
-
-    Its random part is a hash of the plan's sources, level and shard, the token, the output's tenant and its number. So
-    a worker that repeats an assignment overwrites its own outputs instead of doubling the data. Two workers of the same
-    job have different tokens, so that neither overwrites the other's outputs, and a late deletion of the outputs of one
-    does not delete the other's.
-
-    Args:
-        plan: the job's plan.
-        token: of the assignment.
-        tenant: of the output; default the plan's. A job over blocks of several tenants writes a block for each.
-        number: distinguishes outputs of one tenant.
-    """
-    digest = hashlib.sha256(_PURPOSE)
-    for part in (plan.tenant if tenant is None else tenant, str(plan.shard), str(plan.compaction_level), str(token),
-                 str(number), *plan.source_blocks):
-        text = part.encode("utf-8", "surrogatepass")
-        digest.update(len(text).to_bytes(8, "little") + text)
-    seconds = ulid_seconds(plan.source_blocks[0]) if plan.source_blocks else 0.0
-    value = round(max(seconds, 0.0) * 1000) << _RANDOM_BITS | int.from_bytes(digest.digest()[:10], "big")
-    return "".join(_ALPHABET[value >> shift & 31] for shift in range(125, -1, -5))
-
-
 class RunningJob:
     """A job for `Execute`: its plan, token and lease. Threads may share it.
 
     Args:
-        plan: see below.
-        token: see below.
         deadline: end of the lease, seconds on the worker's monotonic clock.
-        blocks: see below.
-        budget: see below.
         clock: the worker's.
         keep: renews due leases, in a worker without threads.
 
@@ -105,8 +77,25 @@ class RunningJob:
         return self._stopped is not None
 
     def output_id(self, tenant: str | None = None, number: int = 0) -> str:
-        """Return the id of an output block; see `output_block_id`. It does not change during a run."""
-        return output_block_id(self.plan, self.token, tenant, number)
+        """Return the id of an output block: a ULID with the time of the first source (0 without one).
+
+        Its random part is a hash of the plan's sources, level and shard, the token, the output's tenant and its number.
+        So a worker that repeats an assignment overwrites its own outputs instead of doubling the data. Two workers of
+        the same job have different tokens, so that neither overwrites the other's outputs, and a late deletion of the
+        outputs of one does not delete the other's.
+
+        Args:
+            tenant: of the output; default the plan's. A job over blocks of several tenants writes a block for each.
+            number: distinguishes outputs of one tenant.
+        """
+        plan, digest = self.plan, hashlib.sha256(_PURPOSE)
+        for part in (plan.tenant if tenant is None else tenant, str(plan.shard), str(plan.compaction_level),
+                     str(self.token), str(number), *plan.source_blocks):
+            text = part.encode("utf-8", "surrogatepass")
+            digest.update(len(text).to_bytes(8, "little") + text)
+        seconds = ulid_seconds(plan.source_blocks[0]) if plan.source_blocks else 0.0
+        value = round(max(seconds, 0.0) * 1000) << _RANDOM_BITS | int.from_bytes(digest.digest()[:10], "big")
+        return "".join(_ALPHABET[value >> shift & 31] for shift in range(125, -1, -5))
 
     def check(self) -> None:
         """Check whether the run may continue; call it regularly.

@@ -19,17 +19,15 @@ from compactlib._closing import Closing
 from compactlib._store_numbers import notify_compaction, notify_levels
 from compactlib.commandlog.errors import NoAnswer, NotLeader
 from compactlib.commandlog.protocol import Command, CommandLog
-from compactlib.errors import CompactlibError, CorruptData, InvalidInput
+from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.guard import take_within
 from compactlib.kv.snapshots import SnapshotStore
 from compactlib.observer import Observer, Observers
 from compactlib.report import Table
-from compactlib.scheduler.apply import JOB_COMPLETED, JOB_EXCLUDED, JOB_QUARANTINED
 from compactlib.scheduler.config import SchedulerConfig
 from compactlib.scheduler.errors import PollAgain
 from compactlib.scheduler.machine import SchedulerMachine
 from compactlib.scheduler.policy import AssignmentPolicy
-from compactlib.scheduler.state import SchedulerState
 from compactlib.scheduler.update import (
     AddBlocks,
     ApplyResult,
@@ -40,20 +38,13 @@ from compactlib.scheduler.update import (
     Requeued,
     Retain,
     Retained,
-    TermChanged,
-    Tick,
-    Ticked,
 )
 from compactlib.scheduler.values import BlockMeta, PollRequest, PollResponse
 
-SNAPSHOT_FAILED = "scheduler_snapshot_failed"
-"""A snapshot may not have been written; the next try is after an eighth of the commands: `error`."""
-LEFTOVERS_STAY = "scheduler_leftovers_stay"
-"""A snapshot is in force, but an older one or the commands before could not be deleted: `error`."""
 _BYTES_A_COMMAND = 1024
 """Bytes of a snapshot for each command since the last snapshot."""
 _LABELS: Final = ("scheduler", "scheduler")  # kind and store
-_GIVEN_UP = {JOB_EXCLUDED: "excluded", JOB_QUARANTINED: "quarantined"}
+_GIVEN_UP = {"scheduler_job_excluded": "excluded", "scheduler_job_quarantined": "quarantined"}
 ResultT = TypeVar("ResultT")
 
 
@@ -75,6 +66,10 @@ class Scheduler(Closing):
         observer: receives the events of this scheduler's commands, after their answers and outside of locks; a replay
             emits none.
 
+    Attributes:
+        last_error: of a snapshot after a command, if any.
+        failures: the number of these errors.
+
     Raises:
         OutOfStep: the log does not continue the snapshot.
         CorruptData, Unsupported: a snapshot or a command is damaged, or another release wrote it.
@@ -94,9 +89,10 @@ class Scheduler(Closing):
         self._machine = SchedulerMachine(policy=policy)
         self._unproposed = config
         self._snapshotting = threading.RLock()
-        self._snapshot_index, self._snapshot_bytes, self._refused_index = 0, 0, 0
-        self._last_error: CompactlibError | None = None
-        self._failures = 0
+        self._snapshot_index = 0
+        self._due_at = snapshot_every  # the index at which the next snapshot is taken
+        self.last_error: CompactlibError | None = None
+        self.failures: int = 0
         try:
             self._restore()
             log.start(self._machine)
@@ -111,10 +107,10 @@ class Scheduler(Closing):
         snapshot = None if self._snapshots is None else self._snapshots.load()
         if snapshot is not None:
             self._machine.load(snapshot.data)
-            if self._machine.applied_index != snapshot.index:
-                raise CorruptData(path=repr(self._snapshots), offset=0, expected=f"a state after {snapshot.index}",
-                                  found=f"a state after {self._machine.applied_index}")
-            self._snapshot_index, self._snapshot_bytes = snapshot.index, len(snapshot.data)
+            self._note_snapshot(snapshot.index, snapshot.data)
+
+    def _note_snapshot(self, index: int, data: bytes) -> None:
+        self._snapshot_index, self._due_at = index, index + max(self._every, len(data) // _BYTES_A_COMMAND)
 
     # -- commands
 
@@ -136,18 +132,14 @@ class Scheduler(Closing):
         result = self._decide(prepare)
         if result is None:
             return idle
-        if isinstance(result, TermChanged):
-            raise PollAgain(prepared=result.prepared, found=result.found)
+        if isinstance(result, PollAgain):
+            raise result
         assert isinstance(result, PollResponse), result
         return result
 
     def add_blocks(self, blocks: Iterable[BlockMeta]) -> BlocksAdded:
         """Add new blocks to the index and the compaction queue; return the outcome of each. Idempotent."""
         return self._carry_out(AddBlocks(tuple(blocks)), BlocksAdded)
-
-    def tick(self) -> Ticked:
-        """Flush old batches, as each poll does."""
-        return self._carry_out(Tick(), Ticked)
 
     def retain(self, before: float) -> Retained:
         """Remove blocks without data from `before` on, in seconds since the epoch; see `Retain`."""
@@ -192,7 +184,7 @@ class Scheduler(Closing):
 
     def _notify(self, name: str, fields: dict[str, Any]) -> None:
         self._observer.event(name, **fields)
-        if name == JOB_COMPLETED:
+        if name == "scheduler_job_completed":
             notify_compaction(self._observer, *_LABELS, "done", "job", fields["seconds"], read=fields["source_bytes"],
                               copied=fields["output_bytes"], freed=fields["source_bytes"] - fields["output_bytes"])
         elif name in _GIVEN_UP:
@@ -200,14 +192,14 @@ class Scheduler(Closing):
 
     # -- reading the state
 
-    def look(self, at: Callable[[SchedulerMachine], ResultT]) -> ResultT:
+    def read(self, at: Callable[[SchedulerMachine], ResultT]) -> ResultT:
         """Return the result of `at`, called between two commands; the state that it reads is durable.
 
         Keep it short, since commands wait for it. It must not change the machine, nor keep references to its parts.
         """
-        return self._look(lambda machine, now: at(machine))
+        return self._read(lambda machine, now: at(machine))
 
-    def _look(self, at: Callable[[SchedulerMachine, float], ResultT]) -> ResultT:
+    def _read(self, at: Callable[[SchedulerMachine, float], ResultT]) -> ResultT:
         found: list[ResultT] = []
 
         def see(command: Command) -> None:
@@ -219,7 +211,7 @@ class Scheduler(Closing):
     def status(self) -> dict[str, Any]:
         """Return the state in numbers, as plain values: a row for each level, and totals."""
         def of(machine: SchedulerMachine, now: float) -> dict[str, Any]:
-            state = machine.state
+            state = machine
             failed = [job for job in state.jobs if job.last_failure]
             last = max(failed, key=lambda job: job.token, default=None)
             return {"now": now, "index": state.applied_index, "term": self._log.term, "levels": machine.stats(now),
@@ -227,19 +219,11 @@ class Scheduler(Closing):
                     "quarantine": len(state.quarantine), "tombstones": len(state.tombstones),
                     "last_failure": "" if last is None else f"{last.name}: {last.last_failure}"}
 
-        return self._look(of)
+        return self._read(of)
 
     def table(self) -> Table:
         """Return the queued jobs by priority, with token, lease and last failure, as a table to print."""
-        return self._look(lambda machine, now: machine.table(now))
-
-    def audit(self) -> None:
-        """Check the invariants of the state. O(state).
-
-        Raises:
-            AuditFailed: an invariant does not hold; the message has the numbers.
-        """
-        self.look(lambda machine: machine.audit())
+        return self._read(lambda machine, now: machine.table(now))
 
     # -- snapshots
 
@@ -258,28 +242,22 @@ class Scheduler(Closing):
         if snapshots is None:
             raise InvalidInput("this scheduler has no store for snapshots; give it one, Scheduler(log, snapshots)")
         with self._snapshotting:
-            index, data, levels = self.look(lambda machine: (machine.applied_index, machine.dump(),
-                                                             _levels_of(machine.state)))
+            index, data, levels = self.read(lambda machine: (machine.applied_index, machine.dump(),
+                                                             _levels_of(machine)))
             if index > self._snapshot_index:
-                self._refused_index = index
+                self._due_at = index + (self._due_at - self._snapshot_index) // 8  # after an error
                 snapshots.save(self._log.term, index, data)
-                self._snapshot_index, self._snapshot_bytes, self._refused_index = index, len(data), 0
-                self._clean_up(snapshots, index)
+                self._note_snapshot(index, data)
+                for remove in (snapshots.delete_leftovers, lambda: self._log.compact(index)):
+                    try:
+                        remove()
+                    except CompactlibError as error:
+                        self._observer.event("scheduler_leftovers_stay", error=str(error))
                 notify_levels(self._observer, *_LABELS, **levels)
             return self._snapshot_index
 
-    def _clean_up(self, snapshots: SnapshotStore, index: int) -> None:
-        for remove in (snapshots.delete_leftovers, lambda: self._log.compact(index)):
-            try:
-                remove()
-            except CompactlibError as error:
-                self._observer.event(LEFTOVERS_STAY, error=str(error))
-
     def _snapshot_if_due(self) -> None:
-        index = self._log.last_index
-        commands = max(self._every, self._snapshot_bytes // _BYTES_A_COMMAND)
-        if (self._snapshots is None or not self._every or index - self._snapshot_index < commands
-                or index - self._refused_index < commands // 8):
+        if self._snapshots is None or not self._every or self._log.last_index < self._due_at:
             return
         taken: list[bool] = []
         try:
@@ -288,21 +266,11 @@ class Scheduler(Closing):
                 self.snapshot()
         except CompactlibError as error:
             # The command is durable, and its answer is correct.
-            self._last_error, self._failures = error, self._failures + 1
-            self._observer.event(SNAPSHOT_FAILED, error=str(error))
+            self.last_error, self.failures = error, self.failures + 1
+            self._observer.event("scheduler_snapshot_failed", error=str(error))
         finally:
             if taken and taken[0]:
                 self._snapshotting.release()
-
-    @property
-    def last_error(self) -> CompactlibError | None:
-        """The last error of a snapshot after a command; `None` if there was none."""
-        return self._last_error
-
-    @property
-    def failures(self) -> int:
-        """The number of these errors."""
-        return self._failures
 
     @property
     def term(self) -> int:
@@ -313,7 +281,7 @@ class Scheduler(Closing):
         """Close the log; closing again does nothing. The store stays open.
 
         Raises:
-            Busy: called from within a command, for example by the argument of `look`; nothing was done.
+            Busy: called from within a command, for example by the argument of `read`; nothing was done.
         """
         self._log.close()
 
@@ -323,13 +291,13 @@ class Scheduler(Closing):
                           f"{status['quarantine']} in quarantine, last failure: {status['last_failure'] or 'none'}"))
 
     def __repr__(self) -> str:
-        return f"Scheduler({self._log!r}, {self._machine.state!r})"
+        return f"Scheduler({self._log!r}, {self._machine!r})"
 
 
-def _levels_of(state: SchedulerState) -> dict[str, Any]:
+def _levels_of(state: SchedulerMachine) -> dict[str, Any]:
     """Return the levels for `notify_levels`: jobs to compact and tombstones to delete."""
-    first = state.jobs.first_lease()
+    first = min((job.lease_expires_at for job in state.jobs if job.lease_expires_at), default=None)
     oldest = next(iter(state.tombstones), None)
-    return {"live_bytes": state.jobs.size_bytes,
+    return {"live_bytes": sum(job.plan.size_bytes for job in state.jobs),
             "oldest_lease_seconds": None if first is None else first - state.config.lease_seconds,
             "oldest_unreclaimed_seconds": None if oldest is None else oldest.appended_at}

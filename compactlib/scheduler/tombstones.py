@@ -18,7 +18,7 @@ from itertools import takewhile
 import attrs
 from sortedcontainers import SortedList
 
-from compactlib.scheduler.values import BlockMeta, ShardTombstone, Tombstone
+from compactlib.scheduler.values import BlockMeta, Tombstone
 
 
 @attrs.define
@@ -26,7 +26,7 @@ class TombstoneEntry:
     """A tombstone and its lease; the stored form.
 
     Attributes:
-        tombstone: the blocks or the span to delete.
+        tombstone: the blocks to delete.
         appended_at: time of the command that added it, seconds.
         leased_until: end of its last lease, seconds; 0 if there was none.
     """
@@ -46,11 +46,9 @@ class Tombstones:
     def __init__(self, cleanup_delay_seconds: float) -> None:
         self._delay = cleanup_delay_seconds
         self._entries: OrderedDict[str, TombstoneEntry] = OrderedDict()  # by arrival
-        self._free: OrderedDict[str, TombstoneEntry] = OrderedDict()  # of them, those without a lease
-        self._leased: SortedList[tuple[float, str]] = SortedList()
+        self._due: SortedList[tuple[float, str]] = SortedList()
         # The number of tombstones of a block: two, if two late workers wrote the same outputs.
         self._blocks: dict[tuple[str, int], Counter[str]] = {}
-        self._spans: dict[tuple[str, int], dict[str, ShardTombstone]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -71,49 +69,30 @@ class Tombstones:
         """Add a stored entry."""
         tombstone = entry.tombstone
         self._entries[tombstone.name] = entry
-        if entry.leased_until:
-            self._leased.add((entry.leased_until, tombstone.name))
-        else:
-            self._free[tombstone.name] = entry
+        self._due.add((self._due_at(entry), tombstone.name))
         place = tombstone.tenant, tombstone.shard
-        if isinstance(tombstone, ShardTombstone):
-            self._spans.setdefault(place, {})[tombstone.name] = tombstone
-        elif tombstone.blocks:
+        if tombstone.blocks:
             self._blocks.setdefault(place, Counter()).update(set(tombstone.blocks))
 
     def covers(self, block: BlockMeta) -> bool:
-        """Return whether a tombstone has the block, by its id or by a span with its `min_time`.
-
-        Cost: O(spans in the block's tenant and shard).
-        """
-        first = block.min_time
-        return self.exists(block.tenant, block.shard, block.id) or (first is not None and any(
-            span.timestamp <= first < span.timestamp + span.duration
-            for span in self._spans.get((block.tenant, block.shard), {}).values()))
-
-    def exists(self, tenant: str, shard: int, block_id: str) -> bool:
         """Return whether a tombstone has the id of the block. O(1)."""
-        return block_id in self._blocks.get((tenant, shard), ())
+        return block.id in self._blocks.get((block.tenant, block.shard), ())
 
     def due(self, now: float) -> Iterator[Tombstone]:
-        """Yield the tombstones that may be leased at `now`: older than the delay, and without a present lease.
+        """Yield the tombstones that may be leased at `now`: older than the delay, and without a present lease."""
+        return (self._entries[name].tombstone for _, name in takewhile(lambda entry: entry[0] < now, self._due))
 
-        Tombstones with an ended lease are after those without a lease.
-        """
-        # Ends at the first tombstone that is too young. With a new leader's slower clock that may be too early, which
-        # only delays the others.
-        yield from (entry.tombstone for entry in takewhile(
-            lambda entry: entry.appended_at < now - self._delay, self._free.values()))
-        yield from (self._entries[name].tombstone for _, name in takewhile(lambda lease: lease[0] < now, self._leased))
+    def _due_at(self, entry: TombstoneEntry) -> float:
+        return entry.leased_until or entry.appended_at + self._delay
 
     def lease(self, name: str, until: float) -> Tombstone | None:
         """Lease a tombstone until a time, seconds; return `None` if it was confirmed."""
         entry = self._entries.get(name)
         if entry is None:
             return None
-        self._unlist(entry)
+        self._due.remove((self._due_at(entry), name))
         entry.leased_until = until
-        self._leased.add((until, name))
+        self._due.add((until, name))
         return entry.tombstone
 
     def confirm(self, name: str) -> None:
@@ -121,13 +100,9 @@ class Tombstones:
         entry = self._entries.pop(name, None)
         if entry is None:
             return
-        self._unlist(entry)
+        self._due.remove((self._due_at(entry), name))
         place = entry.tombstone.tenant, entry.tombstone.shard
-        if isinstance(entry.tombstone, ShardTombstone):
-            del self._spans[place][name]
-            if not self._spans[place]:
-                del self._spans[place]
-        elif entry.tombstone.blocks:
+        if entry.tombstone.blocks:
             named = self._blocks[place]
             for block_id in set(entry.tombstone.blocks):
                 named[block_id] -= 1
@@ -136,18 +111,8 @@ class Tombstones:
             if not named:
                 del self._blocks[place]
 
-    def _unlist(self, entry: TombstoneEntry) -> None:
-        name = entry.tombstone.name
-        if entry.leased_until:
-            self._leased.remove((entry.leased_until, name))
-        else:
-            del self._free[name]
-
     def drop_oldest(self) -> Tombstone:
         """Remove and return the oldest tombstone; there must be one. O(log n + its blocks)."""
         oldest = next(iter(self._entries.values())).tombstone
         self.confirm(oldest.name)
         return oldest
-
-    def __repr__(self) -> str:
-        return f"Tombstones({len(self._free)} waiting, {len(self._leased)} leased)"

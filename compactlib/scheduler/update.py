@@ -14,6 +14,7 @@ import attrs
 from compactlib.codec import JsonCodec
 from compactlib.report import Printed
 from compactlib.scheduler.config import SchedulerConfig
+from compactlib.scheduler.errors import PollAgain
 from compactlib.scheduler.values import BlockMeta, JobPlan, PollResponse, StatusUpdate
 
 
@@ -37,26 +38,19 @@ class PlanUpdate(Printed):
     """The changes of a poll: made by `prepare`, carried out by `apply`. Prints itself as a table.
 
     Attributes:
-        index: of the command that prepared it: the token of its new assignments and jobs.
-        term: of that command; refused in another term.
-        now: time of that command, seconds.
+        term: of the command that prepared it; refused in another term.
         reports: of the worker; judged when the update is applied.
-        has_effect: whether a report changes anything in the state of the preparation.
+        has_effect: whether a report changes anything in the state of the preparation, or a lease is too long.
         evicted: excluded jobs to move to quarantine.
         created: jobs to queue.
         assigned: jobs to assign to the worker.
         excluded: jobs whose last attempt was lost.
         cleaned: tombstones to remove, with deleted objects.
         leased: tombstones to lease to the worker.
-        long_leases: the number of leases to shorten, from a leader with a fast clock.
-        flushes: whether there are old batches to flush.
-        policy: the name of the policy that chose the assigned jobs; empty if none was called.
         why: the rule of the choice, or the gate that is shut.
     """
 
-    index: int
     term: int
-    now: float
     reports: tuple[StatusUpdate, ...] = ()
     has_effect: bool = False
     evicted: tuple[JobAsSeen, ...] = ()
@@ -65,16 +59,13 @@ class PlanUpdate(Printed):
     excluded: tuple[str, ...] = ()
     cleaned: tuple[str, ...] = ()
     leased: tuple[str, ...] = ()
-    long_leases: int = 0
-    flushes: bool = False
-    policy: str = ""
     why: str = ""
 
     @property
     def is_empty(self) -> bool:
         """Whether it changes nothing, so that it need not be replicated."""
         return not (self.has_effect or self.evicted or self.created or self.assigned or self.excluded or self.cleaned
-                    or self.leased or self.long_leases or self.flushes)
+                    or self.leased)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a row for each change, with `do` and `job`."""
@@ -87,7 +78,7 @@ class PlanUpdate(Printed):
     def _summary(self) -> str:
         counts = Counter(row["do"] for row in self.to_dicts())
         done = ", ".join(f"{count} {what}" for what, count in counts.items()) or f"nothing to do; {self.why}"
-        return f"index {self.index}, term {self.term}: {done}"
+        return f"term {self.term}: {done}"
 
 
 @attrs.frozen
@@ -98,15 +89,10 @@ class AddBlocks:
 
 
 @attrs.frozen
-class Tick:
-    """Flushes old batches."""
-
-
-@attrs.frozen
 class Retain:
-    """Removes blocks without data from `before` on (seconds); shard tombstones delete their objects.
+    """Removes blocks without data from `before` on, seconds, at most 1,000 at once: repeat it until it removes nothing.
 
-    At most 32 partitions at once: repeat it until it removes nothing.
+    Later, blocks that are no newer than a removed one are refused. Blocks without times stay.
     """
 
     before: float
@@ -133,7 +119,7 @@ class Configure:
     config: SchedulerConfig
 
 
-Operation: TypeAlias = PlanUpdate | AddBlocks | Tick | Retain | Requeue | Configure
+Operation: TypeAlias = PlanUpdate | AddBlocks | Retain | Requeue | Configure
 """All operations of `apply`."""
 OPERATIONS: JsonCodec[Operation] = JsonCodec(Operation)
 
@@ -146,7 +132,7 @@ class BlocksAdded:
         queued: ids in the compaction queue.
         terminal: ids of a level that is not compacted; only indexed.
         duplicate: known ids; not changed.
-        tombstoned: ids with a tombstone, of late retries; dropped.
+        tombstoned: ids with a tombstone, or of blocks that are too old for retention, as of late retries; dropped.
     """
 
     queued: tuple[str, ...] = ()
@@ -156,19 +142,12 @@ class BlocksAdded:
 
 
 @attrs.frozen
-class Ticked:
-    """`flushed` batches became ready for planning."""
-
-    flushed: int
-
-
-@attrs.frozen
 class Retained:
     """The result of a `Retain`.
 
     Attributes:
         blocks: the number of blocks removed from the index.
-        tombstones: names of the shard tombstones that delete their objects.
+        tombstones: names of the tombstones that delete their objects.
     """
 
     blocks: int
@@ -190,22 +169,5 @@ class Requeued:
     blocks: int
 
 
-@attrs.frozen
-class TermChanged:
-    """The update was prepared in another term; nothing was changed. Poll the leader again."""
-
-    prepared: int
-    found: int
-
-
-@attrs.frozen
-class AlreadyApplied:
-    """The command's index is not above the last one applied; nothing was changed."""
-
-    index: int
-    applied: int
-
-
-ApplyResult: TypeAlias = (PollResponse | BlocksAdded | Ticked | Retained | Requeued | SchedulerConfig | TermChanged
-                          | AlreadyApplied)
-"""The result of `apply`: for a poll's update the answer to the worker, for `Configure` the old settings."""
+ApplyResult: TypeAlias = PollResponse | PollAgain | BlocksAdded | Retained | Requeued | SchedulerConfig
+"""The result of `apply`: for a poll's update the answer or the error, for `Configure` the old settings."""

@@ -11,7 +11,6 @@ import enum
 import math
 import re
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import attrs
 
@@ -20,7 +19,7 @@ from compactlib.errors import InvalidInput
 ANONYMOUS_TENANT = ""
 """The tenant of blocks with data of several tenants (level 0); their compaction may split them by tenant."""
 MAX_ID_CHARS = 256
-"""The longest block id, tenant or text for columns."""
+"""The longest block id or tenant."""
 MAX_NUMBER = (1 << 63) - 1
 """The largest shard, level, size and number of rows, which fits into integers of other languages."""
 MAX_REASON_CHARS = 1000
@@ -43,7 +42,6 @@ class BlockMeta:
         max_time: of its newest data, seconds; >= `min_time`. `None` exactly if `min_time` is.
         size_bytes: >= 0.
         rows: their number, >= 0; `None`: unknown. If it is known for all sources, a merge need not count them.
-        columns: a text that is equal for blocks with equal columns. Empty: unknown.
 
     Raises:
         InvalidInput: a field is out of its range.
@@ -57,7 +55,6 @@ class BlockMeta:
     max_time: float | None = None
     size_bytes: int = 0
     rows: int | None = None
-    columns: str = ""
 
     def __attrs_post_init__(self) -> None:
         if not 0 < len(self.id) <= MAX_ID_CHARS or not self.id.isprintable():
@@ -67,9 +64,6 @@ class BlockMeta:
         if not 0 <= self.shard | self.level | self.size_bytes | (self.rows or 0) <= MAX_NUMBER:
             raise InvalidInput(f"block {self.id!r} has shard {self.shard!r:.30}, level {self.level!r:.30}, "
                                f"{self.size_bytes!r:.30} bytes and {self.rows!r:.30} rows; give 0 to {MAX_NUMBER} each")
-        if len(self.columns) > MAX_ID_CHARS or not self.columns.isprintable():
-            raise InvalidInput(f"block {self.id!r} has the columns {self.columns!r:.100}; give at most {MAX_ID_CHARS} "
-                               f"printable characters that stand for them")
         first, last = self.min_time, self.max_time
         if (first is None) != (last is None) or not (
                 first is None or last is None or -math.inf < first <= last < math.inf):
@@ -113,8 +107,8 @@ def ulid_seconds(block_id: str) -> float:
 
 
 @attrs.frozen(kw_only=True)
-class BlockTombstones:
-    """Blocks with objects to delete, since their data is in other blocks or not needed.
+class Tombstone:
+    """Blocks with objects to delete after a delay, since their data is in other blocks or not needed.
 
     Attributes:
         name: unique; for sources of a completed job, the job's name.
@@ -129,29 +123,6 @@ class BlockTombstones:
     shard: int
     level: int
     blocks: tuple[str, ...]
-
-
-@attrs.frozen(kw_only=True)
-class ShardTombstone:
-    """A span of time for retention: all blocks of a tenant and shard that begin in it are to delete.
-
-    Attributes:
-        name: unique.
-        tenant: of the blocks.
-        shard: of the blocks.
-        timestamp: start of the span, seconds.
-        duration: length of the span, seconds.
-    """
-
-    name: str
-    tenant: str
-    shard: int
-    timestamp: float
-    duration: float
-
-
-Tombstone: TypeAlias = BlockTombstones | ShardTombstone
-"""Objects to delete after a delay."""
 
 
 # -------------------------------------------------------------------------------------------------------------- jobs

@@ -27,7 +27,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeVar
 
 import attrs
 
@@ -55,8 +55,7 @@ from compactlib.scheduler.values import (
 )
 from compactlib.service import PeriodicService
 
-Work: TypeAlias = Callable[..., None]
-"""A job or a deletion for the caller's thread; called with `begins=False`, it is released."""
+ResultT = TypeVar("ResultT")
 _RESULTS: JsonCodec[CompactedBlocks] = JsonCodec(CompactedBlocks)
 _LOGGER = logging.getLogger("compactlib.services")
 _LEASE_PARTS = 3
@@ -122,6 +121,15 @@ class _Held:
         self.report = StatusUpdate(self.job.plan.name, self.job.token, status, results, reason[:MAX_REASON_CHARS])
 
 
+class _Mine(threading.local):
+    """The work of a thread: the depth of calls of the host, whether it is in `run_pending`, and what it has begun."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.is_pending = False
+        self.begun: list[_Held | Tombstone] = []
+
+
 class Worker:
     """Runs jobs until it is stopped. Use it in a `with`, or call `start` and `stop`. Threads may share it.
 
@@ -140,7 +148,7 @@ class Worker:
         rng: for the jitter.
 
     Attributes:
-        last_error: the last exception of a job, a cleanup, the transport or the start of a thread.
+        last_error: the last exception of a job, a cleanup or the transport.
         failures: the number of these exceptions.
     """
 
@@ -160,18 +168,17 @@ class Worker:
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._lost: set[_Held] = set()  # runs that have lost their job and have not ended
-        self._cleaning: set[str] = set()
+        self._cleaning: set[str] = set()  # deletions that have not ended, also those to begin
         self._deleted: dict[str, None] = {}
-        self._to_clean: deque[Tombstone] = deque()
-        self._cleaners = 0
+        self._waiting: deque[_Held | Tombstone] = deque()  # new jobs and deletions, for threads or `run_pending`
         self._events: list[tuple[str, dict[str, Any]]] = []  # for the observer, after the lock
         self._takes_jobs = True
         self._is_ending = False
         self._unanswered = 0
         self._next_poll_at = 0.0
-        self._mine = threading.local()  # `depth`: of calls of the host in this thread
+        self._mine = _Mine()
         self._polling = threading.RLock()
-        self._service = PeriodicService(lambda budget: self._poll(), name="a worker's polls", clock=self._clock,
+        self._service = PeriodicService(self._poll_in_thread, name="a worker's polls", clock=self._clock,
                                         every_seconds=options.poll_seconds, retry_seconds=options.poll_seconds,
                                         max_retry_seconds=options.max_poll_seconds)
 
@@ -198,7 +205,8 @@ class Worker:
     def run_pending(self) -> int:
         """Poll, run the new jobs and deletions in the caller's thread, and report them.
 
-        During a job, only its calls of `RunningJob.check` renew the lease.
+        During a job, only its calls of `RunningJob.check` renew the lease. After an interrupt, the next call continues
+        with the other jobs that the worker still has.
 
         Returns:
             The number of jobs and deletions, successful or not.
@@ -207,18 +215,21 @@ class Worker:
             Busy: called by a job, a cleanup or the transport of this worker.
         """
         self._require_outside("run_pending")
-        work: list[Work] = []
-        self._poll(inline=work)
         done = 0
+        self._mine.is_pending = True
         try:
-            for each in work:
-                each()
+            self._poll()
+            while self._waiting:
+                self._do(self._waiting[0])
                 done += 1
+            if done:
+                self._poll(takes_jobs=False)
         finally:
-            for each in work[done:]:
-                each(begins=False)
-        if work:
-            self._poll(takes_jobs=False)
+            self._mine.is_pending = False
+            with self._lock:
+                for each in self._mine.begun:  # after an interrupt, some have not ended
+                    self._end(each)
+                self._mine.begun.clear()
         return done
 
     def stop(self, *, wait_seconds: float = 30.0, grace_seconds: float = 0.0) -> None:
@@ -238,7 +249,7 @@ class Worker:
         """
         with self._lock:
             self._takes_jobs, self._is_ending = False, True
-        if grace_seconds > 0 and not self._is_inside:
+        if grace_seconds > 0 and not self._mine.depth:
             self._wait_until_idle(grace_seconds)
         with self._lock:
             for held in self._held.values():
@@ -273,30 +284,41 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    @property
-    def _is_inside(self) -> bool:
-        return getattr(self._mine, "depth", 0) > 0
-
     def _require_outside(self, what: str) -> None:
-        if self._is_inside:
+        if self._mine.depth:
             raise Busy(f"{what}() was called from within the worker's own work, by a job, a cleanup or the transport; "
                        f"call it in another thread, or when that has returned")
 
-    def _of_host(self, call: Callable[[], object]) -> object:
+    def _of_host(self, call: Callable[[], ResultT]) -> ResultT:
         """Call the host, and mark this thread as one of the worker's work during the call."""
-        self._mine.depth = getattr(self._mine, "depth", 0) + 1
+        depth = self._mine.depth
         try:
+            self._mine.depth = depth + 1
             return call()
         finally:
-            self._mine.depth -= 1
+            self._mine.depth = depth
 
     # ---------------------------------------------------------------------------------------------------- polling
 
-    def _poll(self, *, takes_jobs: bool = True, inline: list[Work] | None = None) -> float:
-        """Poll once; return the seconds until the next poll. New work is added to `inline`, or started in threads."""
+    def _poll_in_thread(self, _: Budget) -> float:
+        """Poll once, and start threads for new work; return the seconds until the next poll.
+
+        Work for which no thread has begun is left for the next call.
+        """
+        pause = self._poll()
+        with self._lock:
+            jobs = [each for each in self._waiting if isinstance(each, _Held)]
+            tombstones = [each for each in self._waiting if isinstance(each, Tombstone)]
+            free = max(self._options.cleanup_capacity - len(self._cleaning) + len(tombstones), 0)
+        for work in (*jobs, *tombstones[:free]):
+            threading.Thread(target=self._do, args=(work,), name="compactlib-job", daemon=True).start()
+        return pause
+
+    def _poll(self, *, takes_jobs: bool = True) -> float:
+        """Poll once; return the seconds until the next poll."""
         with self._polling:
             try:
-                self._ask(takes_jobs, inline)
+                self._ask(takes_jobs)
             finally:
                 pause = self._next_pause()
                 self._next_poll_at = self._clock.monotonic() + pause
@@ -304,7 +326,7 @@ class Worker:
             self._service.cancel()
         return pause
 
-    def _ask(self, takes_jobs: bool, inline: list[Work] | None) -> None:
+    def _ask(self, takes_jobs: bool) -> None:
         now = self._clock.monotonic()
         with self._lock:
             for held in self._held.values():
@@ -320,17 +342,13 @@ class Worker:
         request = PollRequest(updates, capacity, confirmed)
         try:
             response = self._of_host(partial(self._transport.poll, request))
-            if not isinstance(response, PollResponse):
-                raise InvalidInput(f"the transport returned {response!r:.100}; it must return a PollResponse")
         except BaseException as error:
             self._unanswered += 1
             self._note(error, "a poll", "scheduler_poll_failed", in_a_row=self._unanswered)
-            if not isinstance(error, Exception) and inline is not None:
-                raise
             return
         self._unanswered = 0
         with self._lock:
-            self._take(request, response, now, inline)
+            self._take(request, response, now)
         self._notify()
 
     @property
@@ -350,14 +368,14 @@ class Worker:
             pause = min(pause, max(left / _LEASE_PARTS, min(options.poll_seconds / 10, _LEAST_SECONDS)))
         return pause
 
-    def _keep_leases(self, inline: list[Work]) -> None:
+    def _keep_leases(self) -> None:
         """Poll if it is due, in a job inside `run_pending`. New work is done after the job."""
-        if self._clock.monotonic() >= self._next_poll_at:
-            self._poll(takes_jobs=False, inline=inline)
+        if self._mine.is_pending and self._clock.monotonic() >= self._next_poll_at:
+            self._poll(takes_jobs=False)
 
     # ------------------------------------------------------------------------------------- an answer, under the lock
 
-    def _take(self, request: PollRequest, response: PollResponse, sent_at: float, inline: list[Work] | None) -> None:
+    def _take(self, request: PollRequest, response: PollResponse, sent_at: float) -> None:
         for name in request.deleted_tombstones:
             self._deleted.pop(name, None)
         assigned = {assignment.name: assignment for assignment in response.assignments}
@@ -370,9 +388,9 @@ class Worker:
         for plan in response.compaction_jobs:
             assignment = assigned.get(plan.name)
             if assignment is not None:  # a plan without an assignment has no token
-                self._take_job(plan, assignment, ends[plan.name], inline)
+                self._take_job(plan, assignment, ends[plan.name])
         for tombstone in response.tombstones:
-            self._take_tombstone(tombstone, inline)
+            self._take_tombstone(tombstone)
 
     def _take_answer(self, held: _Held, said: StatusUpdate, answer: StatusAnswer | None,
                      deadline: float | None) -> None:
@@ -388,50 +406,28 @@ class Worker:
             reason = "the scheduler did not renew the lease" if verdict is None else verdict.value
             self._lose(held, verdict, detail, f"{reason}: {detail}" if detail else reason)
 
-    def _take_job(self, plan: JobPlan, assignment: Assignment, deadline: float, inline: list[Work] | None) -> None:
+    def _take_job(self, plan: JobPlan, assignment: Assignment, deadline: float) -> None:
         held, token = self._held.get(plan.name), assignment.token
-        if held is not None and token <= held.job.token:
-            held.job.renew(deadline)
-            return
         if held is not None:
             detail = f"assigned again with token {token}, above the run's {held.job.token}"
             self._lose(held, None, detail, detail)
         has_room = self._takes_jobs and self._free_slots > 0
         job = RunningJob(plan, token, deadline, assignment.blocks, budget=self._budget.child(), clock=self._clock,
-                         keep=None if inline is None else partial(self._keep_leases, inline))
-        held = self._held[plan.name] = _Held(job, StatusUpdate(plan.name, token, JobStatus.IN_PROGRESS))
-        if not has_room:
+                         keep=self._keep_leases)
+        held = _Held(job, StatusUpdate(plan.name, token, JobStatus.IN_PROGRESS))
+        if has_room:
+            # First, so that an interrupt leaves no job that is reported and never begins.
+            self._waiting.append(held)
+            self._events.append(("scheduler_job_started", {"job": plan.name, "token": token}))
+        else:
             held.end(JobStatus.RELEASED, "the worker has no room for it")
-            return
-        self._events.append(("scheduler_job_started", {"job": plan.name, "token": token}))
-        if inline is not None:
-            inline.append(partial(self._run, held, is_inline=True))
-        elif (error := self._in_thread(partial(self._run, held))) is not None:
-            held.end(JobStatus.RELEASED, f"the worker has no thread for it: {error}")
+        self._held[plan.name] = held
 
-    def _take_tombstone(self, tombstone: Tombstone, inline: list[Work] | None) -> None:
+    def _take_tombstone(self, tombstone: Tombstone) -> None:
         name, room = tombstone.name, 0 if self._cleanup is None else _BACKLOG * self._options.cleanup_capacity
-        if name in self._cleaning or name in self._deleted or len(self._cleaning) >= room:
-            return
-        self._cleaning.add(name)
-        if inline is not None:
-            inline.append(partial(self._clean, tombstone, is_inline=True))
-            return
-        self._to_clean.append(tombstone)
-        if self._cleaners < self._options.cleanup_capacity:
-            if self._in_thread(self._clean_all) is None:
-                self._cleaners += 1
-            else:
-                self._cleaning.discard(self._to_clean.pop().name)
-
-    def _in_thread(self, work: Callable[[], None]) -> RuntimeError | None:
-        try:
-            threading.Thread(target=work, name="compactlib-job", daemon=True).start()
-        except RuntimeError as error:  # no thread can be started: the job is released for another worker
-            self.last_error = error
-            self.failures += 1
-            return error
-        return None
+        if name not in self._cleaning and name not in self._deleted and len(self._cleaning) < room:
+            self._waiting.append(tombstone)
+            self._cleaning.add(name)
 
     def _stop(self, held: _Held, reason: str) -> None:
         """Stop a run that still has its job; the job is released, unless the run succeeds first."""
@@ -458,70 +454,70 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------- jobs and deletions
 
-    def _run(self, held: _Held, *, is_inline: bool = False, begins: bool = True) -> None:
-        """Run a job, and record its end; with `begins=False`, after an interrupt, release it."""
-        job = held.job
-        status, reason, results = JobStatus.RELEASED, "the thread that was to do it was interrupted", None
+    def _do(self, work: _Held | Tombstone) -> None:
+        """Do a job or a deletion, unless another thread has begun it."""
+        with self._lock:
+            if work not in self._waiting:
+                return
+            self._mine.begun.append(work)
+            self._waiting.remove(work)
         try:
-            if begins:
-                job.check()
-                done = self._of_host(partial(self._execute, job))
-                if not isinstance(done, CompactedBlocks):
-                    raise InvalidInput(f"the execute returned {done!r:.100}; it must return CompactedBlocks")
-                # A result that cannot be stored would make every later poll of this worker fail.
-                _RESULTS.to_plain(done)
-                status, reason, results = JobStatus.SUCCESS, "", done
+            if isinstance(work, _Held):
+                self._run(work)
+            else:
+                self._clean(work)
+        finally:
+            with self._lock:
+                self._end(work)
+            self._service.wake()
+
+    def _end(self, work: _Held | Tombstone) -> None:
+        """Record that a job or a deletion has ended; a job without an outcome is released."""
+        if isinstance(work, Tombstone):
+            self._cleaning.discard(work.name)
+            return
+        self._lost.discard(work)
+        if not work.has_ended:
+            work.end(JobStatus.RELEASED, "its thread was interrupted")
+
+    def _run(self, held: _Held) -> None:
+        job = held.job
+        try:
+            job.check()
+            done = self._of_host(partial(self._execute, job))
+            if not isinstance(done, CompactedBlocks):
+                raise InvalidInput(f"the execute returned {done!r:.100}; it must return CompactedBlocks")
+            # A result that cannot be stored would make every later poll of this worker fail.
+            _RESULTS.to_plain(done)
+            held.end(JobStatus.SUCCESS, "", done)
         except (ReleaseJob, JobLost, FencedOff) as released:
             # The fence refused, so another worker has had the job, which is no failure of it. If the scheduler has no
             # other worker for it, it assigns the job again.
-            reason = str(released)
+            held.end(JobStatus.RELEASED, str(released))
         except BaseException as error:
-            status, reason = JobStatus.FAILED, f"{type(error).__name__}: {error}"
+            held.end(JobStatus.FAILED, f"{type(error).__name__}: {error}")
             if not (job.is_stopped and isinstance(error, BudgetSpent)):
                 self._note(error, f"job {job.plan.name}", "scheduler_job_failed", job=job.plan.name)
-            if is_inline and not isinstance(error, Exception):
-                raise
-        finally:
-            with self._lock:
-                self._lost.discard(held)
-                if not held.has_ended:
-                    held.end(status, reason, results)
-            self._service.wake()
 
-    def _clean_all(self) -> None:
-        while True:
-            with self._lock:
-                if not self._to_clean:
-                    self._cleaners -= 1
-                    return
-                tombstone = self._to_clean.popleft()
-            self._clean(tombstone)
-
-    def _clean(self, tombstone: Tombstone, *, is_inline: bool = False, begins: bool = True) -> None:
+    def _clean(self, tombstone: Tombstone) -> None:
         """Delete the objects of a tombstone. The next poll confirms it; else the scheduler sends it again."""
-        deleted = False
         try:
-            if self._cleanup is not None and begins:
+            if self._cleanup is not None:
                 self._of_host(partial(self._cleanup, tombstone))
-                deleted = True
+                self._deleted[tombstone.name] = None
         except BaseException as error:
             self._note(error, f"the cleanup of {tombstone.name}", "scheduler_cleanup_failed", tombstone=tombstone.name)
-            if is_inline and not isinstance(error, Exception):
-                raise
-        finally:
-            with self._lock:
-                self._cleaning.discard(tombstone.name)
-                if deleted:
-                    self._deleted[tombstone.name] = None
-            self._service.wake()
 
     # ---------------------------------------------------------------------------------------------- errors and events
 
     def _note(self, error: BaseException, what: str, event: str, **fields: Any) -> None:
+        """Record an error of the host; in `run_pending`, raise an interrupt again."""
         self.last_error = error
         self.failures += 1
         _LOGGER.warning("%s of a worker failed: %r", what, error, exc_info=error)
         self._observer.event(event, error=repr(error), **fields)
+        if self._mine.is_pending and not isinstance(error, Exception):
+            raise error
 
     def _notify(self) -> None:
         with self._lock:

@@ -112,7 +112,7 @@ def fences(folder: Path, files: Files) -> object:
 def commands(folder: Path, files: Files) -> object:
     log = LocalLog(folder, LogOptions(files=files))
     log.start(Machine(0))
-    log.propose(b"a command")
+    log.decide(lambda command: b"a command")
     return log
 
 

@@ -35,10 +35,10 @@ from compactlib.scheduler import (
     SchedulerMachine,
     SmallestFirst,
     StatusUpdate,
-    Tick,
     Verdict,
 )
 from compactlib.scheduler.update import Operation, PlanUpdate, Requeued
+from tests.harness.scheduler_audit import audit
 
 
 @attrs.frozen
@@ -109,11 +109,6 @@ class Report:
 
 
 @attrs.frozen
-class DoTick:
-    """The leader checks leases and retries."""
-
-
-@attrs.frozen
 class RequeueOne:
     """An operator queues a job of the quarantine again.
 
@@ -135,7 +130,7 @@ class DropOld:
     age_seconds: float
 
 
-SchedulerStep: TypeAlias = Pass | Arrive | Poll | Report | DoTick | RequeueOne | DropOld
+SchedulerStep: TypeAlias = Pass | Arrive | Poll | Report | RequeueOne | DropOld
 """One event of a scheduler."""
 
 
@@ -150,7 +145,7 @@ def scheduler_steps() -> st.SearchStrategy[SchedulerStep]:
         st.builds(Arrive, st.integers(1, 5), st.sampled_from("AB"), st.integers(0, 1)),
         st.builds(Poll, st.integers(0, 3)),
         st.builds(Report, st.lists(said, min_size=1, max_size=3).map(tuple), st.integers(0, 2), st.booleans()),
-        st.just(DoTick()), st.builds(RequeueOne, st.integers(0, 3)),
+        st.builds(RequeueOne, st.integers(0, 3)),
         st.builds(DropOld, st.sampled_from([20_000.0, 40_000.0])))
 
 
@@ -222,8 +217,6 @@ class SchedulerHistory:
             case Report():
                 updates = tuple(self._update(said) for said in step.said) if self._workers else ()
                 self._poll(PollRequest(updates, step.capacity, tuple(self._cleanup) if step.cleaned else ()))
-            case DoTick():
-                self._apply(Tick())
             case RequeueOne():
                 self._requeue(step)
             case DropOld():
@@ -243,7 +236,7 @@ class SchedulerHistory:
         _require(replica.dump() == expected, "a replica that replays the log differs")
         loaded = SchedulerMachine(policy=self.service.policy)
         loaded.load(expected)
-        loaded.audit()
+        audit(loaded)
         _require(loaded.dump() == expected, "a machine that was loaded is stored in another way")
         command, request = Command(len(self.log) + 1, 1, self._now + 11), PollRequest((), 4)
         _require(loaded.prepare(command, request) == self.service.prepare(command, request),
@@ -264,7 +257,7 @@ class SchedulerHistory:
             for name in names)))
 
     def _requeue(self, step: RequeueOne) -> None:
-        state = self.service.state
+        state = self.service
         names = sorted([*state.quarantine, *(job.name for job in state.jobs if job.failures)])
         if names:
             name = names[step.which % len(names)]
@@ -353,13 +346,13 @@ class SchedulerHistory:
             self._holder.pop(gone.name, None)
 
     def _check(self, step: SchedulerStep) -> None:
-        self.service.audit()
-        unaccounted = self.service.state.unaccounted_blocks()
-        _require(not unaccounted or bool(self.service.state.quarantine_dropped),
+        audit(self.service)
+        unaccounted = self.service.unaccounted_blocks()
+        _require(not unaccounted or bool(self.service.quarantine_dropped),
                  f"after {step} blocks {[block.id for block in unaccounted]} wait for nothing")
         limit = self.config.max_queue_size
-        _require(not limit or len(self.service.state.jobs) <= limit, f"after {step} more than {limit} jobs are queued")
-        for phase, state in self.service.jobs(self._now):
+        _require(not limit or len(self.service.jobs) <= limit, f"after {step} more than {limit} jobs are queued")
+        for phase, state in self.service.jobs.phases(self._now):
             held = self._holder.get(state.name)
             told = f"after {step} {state} is {phase}; by the model it is held by {held}"
             _require((held is None) == (state.status is JobStatus.UNSPECIFIED), told)

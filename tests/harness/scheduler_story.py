@@ -38,8 +38,8 @@ from compactlib.scheduler import (
     SchedulerConfig,
     SchedulerMachine,
     StatusUpdate,
-    Tick,
 )
+from tests.harness.scheduler_audit import audit
 
 
 def _settings(words: tuple[str, ...]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Story:
             for line in commands.splitlines():
                 number += 1
                 output += self._command(line.split())
-                self._service.audit()
+                audit(self._service)
             if "----" in block:
                 assert "\n".join(output) == expected.strip(), f"command {number}: {commands}"
             else:
@@ -116,9 +116,6 @@ class Story:
             BlockMeta(id=block_id, tenant=tenant, shard=int(shard), level=int(level), min_time=self._now + 1e-3,
                       max_time=self._now + 1e-3) for block_id in ids)))
 
-    def _tick(self) -> list[str]:
-        return self._apply_now(Tick())
-
     def _retain(self, before: str) -> list[str]:
         return self._apply_now(Retain(float(before)))
 
@@ -148,9 +145,10 @@ class Story:
 
     def _show(self) -> list[str]:
         found = [f"{self._called(job.plan)}: {phase.value}" + (f", {job.failures} failures" if job.failures else "")
-                 for phase, job in self._service.jobs(self._now)]
-        found += [f"quarantine: {','.join(one.plan.source_blocks)}: {one.reason}" for one in self._service.quarantine()]
-        found += sorted(f"tombstone: {self._spelt(entry.tombstone)}" for entry in self._service.state.tombstones)
+                 for phase, job in self._service.jobs.phases(self._now)]
+        found += [f"quarantine: {','.join(one.plan.source_blocks)}: {one.reason}"
+                  for one in self._service.quarantine.values()]
+        found += sorted(f"tombstone: {self._spelt(entry.tombstone)}" for entry in self._service.tombstones)
         return found or ["nothing"]
 
     # -------------------------------------------------------------------------------------------------- details
@@ -159,7 +157,7 @@ class Story:
         self._index += 1
         return Command(self._index, self._term, self._now)
 
-    def _apply_now(self, operation: AddBlocks | Tick | Retain | Requeue | Configure) -> list[str]:
+    def _apply_now(self, operation: AddBlocks | Retain | Requeue | Configure) -> list[str]:
         return self._told(self._service.carry_out(self._next(), operation))
 
     def _reports(self, worker: str, words: list[str]) -> tuple[list[StatusUpdate], list[str]]:
@@ -214,10 +212,8 @@ class Story:
         return next((called for called, known in self._names.items() if known == name), name)
 
     def _spelt(self, tombstone: Any) -> str:
-        if hasattr(tombstone, "blocks"):
-            self._names.setdefault(",".join(tombstone.blocks), tombstone.name)
-            return ",".join(tombstone.blocks)
-        return f"{tombstone.timestamp:g} to {tombstone.timestamp + tombstone.duration:g}"
+        self._names.setdefault(",".join(tombstone.blocks), tombstone.name)
+        return ",".join(tombstone.blocks)
 
     @staticmethod
     def _told(result: Any) -> list[str]:
@@ -225,14 +221,10 @@ class Story:
             case "BlocksAdded":
                 fates = attrs.asdict(result, recurse=False)
                 return [f"{fate} {' '.join(ids)}" for fate, ids in fates.items() if ids and fate != "queued"]
-            case "Ticked":
-                return [f"flushed {result.flushed}"]
             case "Retained":
                 return [f"removed {result.blocks}"]
             case "Requeued":
                 return [f"queued {result.blocks} again, {len(result.unknown)} unknown"]
-            case "TermChanged":
+            case "PollAgain":
                 return [f"refused: prepared in term {result.prepared}, now {result.found}"]
-            case "AlreadyApplied":
-                return ["already applied"]
         return []

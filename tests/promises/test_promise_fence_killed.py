@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import Busy
+from compactlib.errors import Busy, StorageError
 from compactlib.fences import Commitment, FencedOff, FileFence, KVFence, OtherLog
+from compactlib.files import LocalFiles, StrPath
 from compactlib.kv import MemoryStore, SqliteStore
 from compactlib.testing import FilesInFront, Killed, RecordingFiles, Request, explore_crashes, record
 
@@ -182,6 +183,32 @@ def test_tokens_of_another_log_are_refused(tmp_path: Path) -> None:
                 with pytest.raises(OtherLog, match="'first'"):
                     call(make(other))
         assert make("first").admit("table", 901).token == 901
+
+
+def test_after_a_failed_sync_a_later_one_proves_nothing(tmp_path: Path) -> None:
+    """Linux may report a lost write once, and then no more: the record is written again."""
+    class Failing(LocalFiles):
+        fails, writes = False, 0
+
+        def sync_folder(self, path: StrPath) -> None:
+            if self.fails:
+                raise StorageError(operation="sync", path=str(path), errno=5)
+            super().sync_folder(path)
+
+        def rename(self, source: StrPath, target: StrPath) -> None:
+            self.writes += 1
+            super().rename(source, target)
+
+    files = Failing()
+    fence = FileFence(tmp_path, files=files)
+    files.fails = True
+    with pytest.raises(StorageError):
+        fence.admit("log", 5)
+    files.fails, files.writes = False, 0
+    fence.committed("log")
+    assert files.writes == 1
+    fence.admit("log", 5)
+    assert files.writes == 1
 
 
 def test_what_a_killed_fork_admitted_counts_for_its_parent(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ SUPERFLUOUS: Sequence[Row] = (
 """Nothing is lost."""
 
 SELDOM: Sequence[Row] = (
-    Row("sync folder in fences.file_fence._make_durable", BOTH,
+    Row("sync folder in fences.file_fence._write", BOTH,
         "only a peer that is killed beside a live process shows it: test_promise_fence_killed"),
     Row("sync folder in files.disk.sync_names < objects.local._make_store", LEFT_OUT,
         "only a kill between a name and its sync shows it"),

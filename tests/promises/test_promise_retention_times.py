@@ -16,11 +16,13 @@ from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
     LevelConfig,
+    PollRequest,
     RunningJob,
     Scheduler,
     SchedulerConfig,
     Worker,
 )
+from tests.harness.scheduler_audit import audit
 
 NOW = 1_790_000_000.0
 DAY = 86_400.0
@@ -32,7 +34,7 @@ def opened(kept: SqliteStore, clock: ManualClock) -> Scheduler:
 
 
 def blocks_of(scheduler: Scheduler, start: float = -math.inf, end: float = math.inf) -> list[BlockMeta]:
-    return scheduler.look(lambda machine: list(machine.state.index.blocks(start=start, end=end)))
+    return scheduler.read(lambda machine: list(machine.index.blocks(start=start, end=end)))
 
 
 def names_of(scheduler: Scheduler) -> set[str]:
@@ -81,15 +83,25 @@ def test_a_block_without_times_is_found_in_any_span(kept: SqliteStore) -> None:
     scheduler.add_blocks((block("untold"), block("a", 10.0), block("b", 90_000.0)))
     assert [each.id for each in blocks_of(scheduler, start=80_000.0)] == ["b", "untold"]
     assert [each.id for each in blocks_of(scheduler, end=20.0)] == ["a", "untold"]
-    scheduler.audit()
+    scheduler.read(audit)
 
 
-def test_retention_waits_for_what_may_become_old_blocks(kept: SqliteStore) -> None:
-    """Of a block of several tenants a job makes blocks of each: without times, they may lie in any span."""
+def test_retention_removes_old_blocks_beside_one_of_several_tenants(kept: SqliteStore) -> None:
     scheduler = opened(kept, ManualClock(NOW))
     scheduler.add_blocks((block("mixed", tenant=""), block("old", NOW - 9 * DAY)))
     scheduler.retain(NOW - 7 * DAY)
-    assert names_of(scheduler) == {"mixed", "old"}
+    assert names_of(scheduler) == {"mixed"}
+
+
+def test_a_block_that_retention_removed_is_in_no_later_job(kept: SqliteStore) -> None:
+    scheduler = opened(kept, ManualClock(NOW))
+    scheduler.add_blocks(BlockMeta(id=name, tenant="acme", shard=7, level=0, min_time=time, max_time=time)
+                         for name, time in (("old", NOW - 9 * DAY), ("new", NOW)))
+    scheduler.configure(SchedulerConfig(levels=(LevelConfig(max_blocks=1),)))
+    assert scheduler.retain(NOW - 7 * DAY).blocks == 1
+    scheduler.read(audit)
+    scheduler.poll(PollRequest(job_capacity=9))
+    assert [plan.source_blocks for plan in scheduler.poll(PollRequest(job_capacity=9)).compaction_jobs] == [("new",)]
 
 
 def test_a_block_has_both_times_or_none() -> None:

@@ -76,7 +76,7 @@ class Blocks:
 
 
 def known(scheduler: Scheduler) -> list[BlockMeta]:
-    return scheduler.look(lambda machine: list(machine.state.index.blocks()))
+    return scheduler.read(lambda machine: list(machine.index.blocks()))
 
 
 def spans_of(scheduler: Scheduler) -> list[tuple[float | None, float | None]]:

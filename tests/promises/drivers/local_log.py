@@ -173,10 +173,10 @@ def _command(store: Opened, kind: str, text: str, journal: Journal) -> None:
 
     def make(command: Any) -> bytes | None:
         seen.extend(store.machine.carried[-1:])
-        return text.encode() if kind == "decide" else None
+        return text.encode() if kind != "look" else None
 
     def ask() -> Carried | None:
-        answer = store.log.propose(text.encode()) if kind == "propose" else store.log.decide(make)
+        answer = store.log.decide(make if kind != "propose" else lambda command: text.encode())
         assert answer is None or isinstance(answer, Carried)
         return answer
 

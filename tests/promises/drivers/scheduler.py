@@ -41,7 +41,6 @@ AnswerT = TypeVar("AnswerT")
 
 HOURS = 3600.0
 SPAN = 6 * HOURS
-"""Retention removes whole spans of time."""
 PLAIN = attrs.evolve(MemoryStore().limits, max_transact=4)
 PLACE: dict[str, Any] = {"tenant": "A", "shard": 0}
 
@@ -170,7 +169,7 @@ class SchedulerDriver:
             self._add(store, _new_blocks(rng), journal)
         elif kind == "again":
             with store.deleting:  # a writer's retry; after a worker has deleted a block, writers do not retry
-                deleted = {block for tombstone in _tombstones(journal) for block in getattr(tombstone, "blocks", ())}
+                deleted = {block for tombstone in _tombstones(journal) for block in tombstone.blocks}
                 earlier = [added for added in _tried(journal, Added) if not deleted & set(added.blocks)]
                 self._add(store, rng.choice(earlier or [_new_blocks(rng)]), journal)
         elif kind == "work":
@@ -182,7 +181,7 @@ class SchedulerDriver:
             retained = Retained(rng.randrange(3) * SPAN)
             self._carry_out(store, Retain(retained.before), retained, journal)
         elif kind == "requeue":
-            names = store.host.look(lambda service: [job.plan.name for job in service.quarantine()])
+            names = store.host.read(lambda service: [job.plan.name for job in service.quarantine.values()])
             names += [lease.name for lease in _leases(journal)[-2:]]
             self._carry_out(store, Requeue(tuple(dict.fromkeys(names))), Upkeep(kind), journal)
         else:
@@ -212,7 +211,7 @@ class SchedulerDriver:
         taken = tuple(Lease(plan.name, given[plan.name].token, given[plan.name].lease_expires_at,
                             plan.compaction_level, plan.source_blocks, _times(given[plan.name].blocks))
                       for plan in answer.compaction_jobs)
-        delay = store.host.look(lambda service: service.config.cleanup_delay_seconds)
+        delay = store.host.read(lambda service: service.config.cleanup_delay_seconds)
         said = tuple(zip(reports, (one.verdict.name == "ACCEPTED" for one in answer.answers), strict=True))
         with journal.trying(Answered(store.number, store.host.term, answer.now, delay, said, taken,
                                      answer.tombstones)):
@@ -238,10 +237,10 @@ class SchedulerDriver:
         raise NotImplementedError
 
     def check(self, store: Opened, journal: Journal, *, damage: str) -> None:
-        index, tombstones, unaccounted = store.host.look(lambda service: (
-            list(service.state.index.blocks()),
-            [entry.tombstone for entry in service.state.tombstones],
-            [block.id for block in service.state.unaccounted_blocks()]))
+        index, tombstones, unaccounted = store.host.read(lambda service: (
+            list(service.index.blocks()),
+            [entry.tombstone for entry in service.tombstones],
+            [block.id for block in service.unaccounted_blocks()]))
         ledger = Ledger(journal)
         there = Counter(row for block in index for row in ledger.rows(block.id))
         for row, count in there.items():
@@ -253,7 +252,7 @@ class SchedulerDriver:
             found = [row for row in batch if there[row]]
             assert len(found) in (0, len(batch)) or set(batch) & (ledger.doubtful | ledger.gone), f"half of {batch}"
         for tombstone in (*tombstones, *ledger.tombstones):
-            wrong = [block.id for block in index if _names(tombstone, block)]
+            wrong = [block.id for block in index if block.id in tombstone.blocks]
             assert not wrong, f"{wrong} are in the index and to be deleted by {tombstone}"
         for block in index:
             assert block.id not in ledger.refused, f"{block.id} is in the index, and its job was refused"
@@ -393,7 +392,7 @@ def _require_delay(answers: Sequence[Answered]) -> None:
     replaced = {source: answered for answered in answers for report, accepted in answered.reports
                 if accepted and report.replaces for source in report.lease.sources}
     for answered in answers:
-        for block in (block for tombstone in answered.tombstones for block in getattr(tombstone, "blocks", ())):
+        for block in (block for tombstone in answered.tombstones for block in tombstone.blocks):
             left = replaced.get(block)
             if left is not None and left.term == answered.term and left.now <= answered.now:
                 assert answered.now >= left.now + left.delay, f"{block} is to be deleted too early"
@@ -426,13 +425,6 @@ def _tombstones(journal: Journal) -> list[Any]:
 def _times(blocks: Sequence[BlockMeta]) -> tuple[float, float]:
     return (min((block.min_time or 0.0 for block in blocks), default=0.0),
             max((block.max_time or 0.0 for block in blocks), default=0.0))
-
-
-def _names(tombstone: Any, block: BlockMeta) -> bool:
-    """Return whether a tombstone names a block: by its id, or by the span of time in which it begins."""
-    if hasattr(tombstone, "blocks"):
-        return block.id in tombstone.blocks
-    return bool(tombstone.timestamp <= block.min_time < tombstone.timestamp + tombstone.duration)
 
 
 def _update(report: Report) -> StatusUpdate:

@@ -111,8 +111,8 @@ def test_one_worker_is_killed_and_one_is_woken_too_late(tmp_path: Path) -> None:
         until(lambda: any(said[:2] == ["failed", name] for said in list(late.said)))
         # Its fence tells it, or the scheduler before that.
         assert [said[2] for said in late.said if said[:2] == ["failed", name]] in (["FencedOff"], ["JobLost"])
-        until(lambda: scheduler.look(lambda machine: not machine.state.jobs))
-        assert not scheduler.look(lambda machine: machine.quarantine())
+        until(lambda: scheduler.read(lambda machine: not machine.jobs))
+        assert not scheduler.read(lambda machine: machine.quarantine)
     for name, expected in live.items():
         with SegmentLog(tmp_path / "logs" / name) as log:
             log.audit()

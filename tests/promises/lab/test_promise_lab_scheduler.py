@@ -23,7 +23,6 @@ from compactlib.scheduler import (
     Scheduler,
     SchedulerConfig,
     SmallestFirst,
-    Tick,
 )
 
 CONFIG = SchedulerConfig(levels=(LevelConfig(max_blocks=8, max_age_seconds=30), LevelConfig(max_blocks=3)),
@@ -47,9 +46,8 @@ class DurableService:
         self._scheduler = Scheduler(KVLog(self._store, clock=self._clock), SnapshotStore(self._store), self.config,
                                     snapshot_every=13, policy=self._policy)
 
-    @property
-    def state(self) -> Any:
-        return self._scheduler.look(lambda machine: machine.state)
+    def __getattr__(self, name: str) -> Any:
+        return self._scheduler.read(lambda machine: getattr(machine, name))
 
     def _at(self, command: Command) -> None:
         self._clock.set_now(command.appended_at)
@@ -67,8 +65,6 @@ class DurableService:
         match operation:
             case AddBlocks(blocks=blocks):
                 self._scheduler.add_blocks(blocks)
-            case Tick():
-                self._scheduler.tick()
 
 
 @pytest.mark.parametrize(("config", "policy"), [

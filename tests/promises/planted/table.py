@@ -634,9 +634,9 @@ MISTAKES: Sequence[Mistake] = (
         "An object that was read is gone after a power failure."),
     Mistake(
         "local-log-not-synced", "compactlib/raftlog/local_log.py",
-        "for each in pending])\n"
+        "self._log.append(pending)\n"
         "            self._log.sync()\n",
-        "for each in pending])\n",
+        "self._log.append(pending)\n",
         ("local_log-crashes",),
         "Commands whose answers were given are gone after a power failure."),
     Mistake(
@@ -666,8 +666,8 @@ MISTAKES: Sequence[Mistake] = (
         ("scheduler_in_store-lost_answers",),
         "A command that was written without an answer is carried out after a restart, and not before."),
     Mistake(
-        "scheduler-deleted-block-added", "compactlib/scheduler/block_index.py",
-        "or tombstones.covers(block)",
+        "scheduler-deleted-block-added", "compactlib/scheduler/apply.py",
+        "or state.tombstones.covers(block)",
         "or False",
         ("scheduler_in_store-kills", "scheduler_in_folder-kills"),
         "A block whose file is to be deleted is in the index again."),
@@ -679,8 +679,8 @@ MISTAKES: Sequence[Mistake] = (
         "The log forgets commands that the snapshot does not hold."),
     Mistake(
         "fence-floor-after-records", "compactlib/fences/file_fence.py",
-        "            if floor.token:\n",
-        "            if False:\n",
+        "        if floor.token:\n",
+        "        if False:\n",
         ("file_fence-kills",),
         "A worker with an old token is admitted once its record is forgotten."),
     Mistake(

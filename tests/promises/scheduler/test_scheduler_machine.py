@@ -25,6 +25,7 @@ from compactlib.scheduler import (
     SmallestFirst,
     StatusUpdate,
 )
+from tests.harness.scheduler_audit import audit
 from tests.harness.scheduler_history import SchedulerHistory, SchedulerStep, scheduler_histories
 
 CONFIG = SchedulerConfig(
@@ -100,8 +101,8 @@ def random_run(seed: int, steps: int, config: SchedulerConfig = CONFIG,
         answer: PollResponse = result  # type: ignore[assignment]
         trace += [update, result]
         held += [(answer, which) for which in range(len(answer.compaction_jobs))]
-        service.audit()
-    return [*trace, *service.jobs(now), *service.quarantine(), *service.stats(now)]
+        audit(service)
+    return [*trace, *service.jobs.phases(now), *service.quarantine.values(), *service.stats(now)]
 
 
 @pytest.mark.parametrize("config", [CONFIG, AT_ONCE])

@@ -11,7 +11,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.commandlog import CommandLog, KVLog, OutOfStep, TakenOver
-from compactlib.errors import CorruptData, Stale, Unsupported
+from compactlib.errors import CorruptData, Stale, StorageError, Unsupported
 from compactlib.kv import KVStore, MemoryStore, SnapshotStore
 from compactlib.raftlog import LocalLog, LogOptions
 from compactlib.scheduler import BlockMeta, LevelConfig, PollRequest, Scheduler, SchedulerConfig
@@ -38,25 +38,25 @@ def logs(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Comman
 
 def test_settings_hold_until_others_are_given(logs: Callable[..., CommandLog]) -> None:
     with Scheduler(logs(), None, PAIRS) as scheduler:
-        assert scheduler.look(lambda machine: machine.config) == PAIRS
+        assert scheduler.read(lambda machine: machine.config) == PAIRS
         scheduler.configure(attrs.evolve(PAIRS, max_failures=7))
     with Scheduler(logs()) as scheduler:
-        assert scheduler.look(lambda machine: machine.config).max_failures == 7
+        assert scheduler.read(lambda machine: machine.config).max_failures == 7
         index = scheduler.status()["index"]
     with Scheduler(logs(), None, attrs.evolve(PAIRS, max_failures=7)) as scheduler:
         assert scheduler.status()["index"] == index, "equal settings write nothing"
     with Scheduler(logs(), None, PAIRS) as scheduler:
-        assert scheduler.look(lambda machine: machine.config) == PAIRS
+        assert scheduler.read(lambda machine: machine.config) == PAIRS
 
 
 def test_what_was_carried_out_is_not_judged_by_later_settings(logs: Callable[..., CommandLog]) -> None:
     with Scheduler(logs(), None, PAIRS) as scheduler:
         scheduler.add_blocks(blocks("a", "b", "c", "d"))
         scheduler.poll(PollRequest(job_capacity=5))
-        jobs = scheduler.look(lambda machine: [state for _, state in machine.jobs(0.0)])
+        jobs = scheduler.read(lambda machine: [state for _, state in machine.jobs.phases(0.0)])
         assert len(jobs) == 2
     with Scheduler(logs(), None, attrs.evolve(PAIRS, max_queue_size=1)) as scheduler:
-        assert scheduler.look(lambda machine: [state for _, state in machine.jobs(0.0)]) == jobs
+        assert scheduler.read(lambda machine: [state for _, state in machine.jobs.phases(0.0)]) == jobs
 
 
 def test_tokens_begin_above_what_fences_remember(logs: Callable[..., CommandLog]) -> None:
@@ -118,13 +118,28 @@ def test_snapshots_keep_a_log_in_a_store_small() -> None:
         assert scheduler.status()["blocks"] == 95
 
 
+def test_a_snapshot_that_fails_is_tried_again_after_a_while() -> None:
+    class Failing(SnapshotStore):
+        def save(self, term: int, index: int, data: bytes) -> None:
+            raise StorageError(operation="write", path="a snapshot", errno=28)
+
+    store = MemoryStore()
+    with Scheduler(KVLog(store), Failing(store), PAIRS, snapshot_every=80) as scheduler:
+        for number in range(95):
+            scheduler.add_blocks(blocks(f"{number}"))
+        assert scheduler.failures == 2, "at command 80, and ten later"
+        assert isinstance(scheduler.last_error, StorageError)
+    with Scheduler(KVLog(store), SnapshotStore(store)) as scheduler:
+        assert scheduler.status()["blocks"] == 95
+
+
 def test_a_former_owner_is_told_what_to_do_and_changes_nothing() -> None:
     store = MemoryStore()
     former = Scheduler(KVLog(store), SnapshotStore(store), PAIRS)
     former.add_blocks(blocks("a"))
     owner = Scheduler(KVLog(store), SnapshotStore(store))
     for call in (lambda: former.add_blocks(blocks("b")), lambda: former.poll(PollRequest(job_capacity=1)),
-                 former.tick):
+                 lambda: former.retain(0.0)):
         with pytest.raises(TakenOver, match="let the others reach that one, workers over HTTP"):
             call()
     owner.add_blocks(blocks("b"))

@@ -21,6 +21,7 @@ from compactlib.scheduler import (
     SchedulerConfig,
     StatusUpdate,
 )
+from tests.harness.scheduler_audit import audit
 
 
 class Planner:
@@ -94,6 +95,7 @@ def test_blocks_whose_times_lie_too_far_apart_are_not_joined() -> None:
     planner.add("c", time=101.0)
     planner.add("d", "e", "f", time=150.0)
     assert planner.plan() == ["a,b", "c,d,e"]
+    planner.scheduler.read(audit)
 
 
 def test_the_age_of_a_block_without_times_is_that_of_its_ulid() -> None:
@@ -123,7 +125,7 @@ def test_jobs_of_a_level_that_is_compacted_no_more_are_carried_out() -> None:
     planner.scheduler.configure(SchedulerConfig(levels=(LevelConfig(max_blocks=1),)))
     [plan] = planner.scheduler.poll(PollRequest(job_capacity=1)).compaction_jobs
     assert plan.source_blocks == ("a",)
-    planner.scheduler.audit()
+    planner.scheduler.read(audit)
 
 
 @pytest.mark.parametrize("status", [0, 5, 99])
@@ -161,7 +163,7 @@ def test_results_that_do_not_fit_the_job_count_a_failure_and_change_no_block(cha
     assert answer.verdict.value == "bad result"
     assert problem in answer.detail
     assert planner.scheduler.table().to_dicts()[0]["failures"] == 1
-    assert planner.scheduler.look(lambda machine: [block.id for block in machine.state.index.blocks()]) == ["a", "b"]
+    assert planner.scheduler.read(lambda machine: [block.id for block in machine.index.blocks()]) == ["a", "b"]
 
 
 def test_a_token_that_nobody_was_given_yet_is_refused() -> None:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -29,6 +31,7 @@ from compactlib.scheduler import (
     WorkerOptions,
 )
 from compactlib.scheduler.errors import JobLost, ReleaseJob
+from compactlib.testing import Interrupted
 from tests.harness.recording import RecordingObserver
 
 PATIENCE = 60.0
@@ -58,14 +61,20 @@ def until(is_so: Callable[[], object]) -> None:
 
 
 def levels_of(scheduler: Scheduler) -> list[int]:
-    return sorted(scheduler.look(lambda machine: [block.level for block in machine.state.index.blocks()]))
+    return sorted(scheduler.read(lambda machine: [block.level for block in machine.index.blocks()]))
 
 
 def test_jobs_run_in_threads_and_their_outputs_take_the_place_of_sources() -> None:
-    scheduler = opened(3)
-    with Worker(scheduler, done, options=QUICK) as worker:
+    scheduler, runs = opened(3), []
+
+    def execute(job: RunningJob) -> CompactedBlocks:
+        runs.append(job.token)
+        return done(job)
+
+    with Worker(scheduler, execute, options=QUICK) as worker:
         until(lambda: levels_of(scheduler) == [1, 1, 1])
     assert worker.is_idle
+    assert len(runs) == 3
     assert (worker.failures, worker.last_error) == (0, None)
     assert scheduler.status()["jobs"] == 0
 
@@ -95,6 +104,32 @@ def test_run_pending_works_in_the_thread_of_its_caller() -> None:
     assert worker.run_pending() == 0
     assert threads == {threading.current_thread()}
     assert levels_of(scheduler) == [1, 1]
+
+
+def test_an_interrupt_of_run_pending_leaves_no_job_behind() -> None:
+    """The next calls do what the interrupt left, or give it back. At a part of the places, for time."""
+    with ThreadPoolExecutor(1) as elsewhere:
+        class Remote:
+            """Polls in another thread, where no interrupt comes."""
+
+            def __init__(self) -> None:
+                self.scheduler = opened(2)
+
+            def poll(self, request: PollRequest) -> PollResponse:
+                return elsewhere.submit(self.scheduler.poll, request).result()
+
+        options = WorkerOptions(capacity=2, poll_seconds=0.01)
+        with Interrupted() as whole:
+            assert Worker(Remote(), done, options=options).run_pending() == 2
+        assert whole.places > 50
+        for place in range(1, whole.places + 1, 11):
+            remote = Remote()
+            worker, interrupted = Worker(remote, done, options=options), Interrupted(place)
+            with contextlib.suppress(KeyboardInterrupt), interrupted:
+                worker.run_pending()
+            worker.run_pending()
+            worker.run_pending()
+            assert worker.is_idle, interrupted.where
 
 
 def test_a_job_that_checks_keeps_its_lease_in_run_pending() -> None:
@@ -298,7 +333,7 @@ def test_a_worker_deletes_what_tombstones_name_and_confirms_it() -> None:
     deleted: list[str] = []
 
     def clean(tombstone: Tombstone) -> None:
-        deleted.extend(tombstone.blocks)  # type: ignore[union-attr]
+        deleted.extend(tombstone.blocks)
 
     worker = Worker(scheduler, done, cleanup=clean, clock=clock, options=WorkerOptions(capacity=2))
     worker.run_pending()

@@ -30,7 +30,6 @@ from compactlib.scheduler import (
     NoOutput,
     RunningJob,
 )
-from compactlib.scheduler.running_job import output_block_id
 from compactlib.spark import MergeBlocks, MergeOptions
 from tests.spark.block_files import LocalBlocks
 
@@ -108,7 +107,7 @@ def test_blocks_become_one_sorted_block(spark: SparkSession, tmp_path: Path) -> 
     job = running([f"b{number}" for number in range(5)])
     done = MergeBlocks(spark, folder, MemoryFence(), options)(job)
     (block,) = done.new_blocks
-    assert block.id == output_block_id(job.plan, 7)
+    assert block.id == job.output_id()
     assert (block.tenant, block.shard, block.level) == ("acme", 3, 1)
     assert done.source_blocks == job.plan.source_blocks
     table = read_block(folder, block.id)
@@ -137,7 +136,7 @@ def test_several_blocks_of_about_a_size_whose_keys_do_not_overlap(spark: SparkSe
     job = running(["b0", "b1", "b2", "b3"])
     done = MergeBlocks(spark, folder, fence, options)(job)
     assert 3 <= len(done.new_blocks) <= 4
-    assert [block.id for block in done.new_blocks] == [output_block_id(job.plan, 7, number=number)
+    assert [block.id for block in done.new_blocks] == [job.output_id(number=number)
                                                        for number in range(len(done.new_blocks))]
     tables = [read_block(folder, block.id).to_pylist() for block in done.new_blocks]
     keys = [row["payload"] for table in tables for row in table]
