@@ -391,7 +391,7 @@ class Compactor:
         before = log.snapshot()
         if survivors.are_hit_by(_newer(before, survivors.last_sequence), before):
             return False
-        last_full_ms = milliseconds(log.clock.now()) if is_last and done.plan.is_full else None
+        last_full_ms = milliseconds(log.clock.now()) if is_last and done.plan.kind == "full" else None
         with contextlib.nullcontext() if done.fence is None else done.fence.guard(), log.guard.lock:
             now = log.snapshot()
             if survivors.are_hit_by(_newer(now, before.last_sequence), now):

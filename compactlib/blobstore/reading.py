@@ -35,10 +35,10 @@ from compactlib.blobstore.records import BlobId, IndexEntry, id_bytes, milliseco
 from compactlib.blobstore.segment import Descriptor, SegmentFile
 from compactlib.blobstore.statistics import histories_in
 from compactlib.blobstore.verify import verify_log
-from compactlib.blobstore.view import BlobPolicy, BlobView, require_view_of
+from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock
-from compactlib.errors import Busy, CorruptData, StorageError
+from compactlib.errors import Busy, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files
 from compactlib.report import Finding, VerifyReport
 
@@ -203,8 +203,9 @@ class Reading(Closing):
         self._contents()
         if view is None:
             view = self._view_for(chosen, Budget())
-        else:
-            require_view_of(view, self._name, self.incarnation)
+        elif view.store != self._name or view.incarnation not in (b"", self.incarnation):
+            raise InvalidInput(f"the view is of store {view.store!r}, and this is {self._name!r}; plan where it was "
+                               f"made")
         return plan_for(view, chosen, self._clock.now(), bytes_available=self._files.available_bytes(self._folder))
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:

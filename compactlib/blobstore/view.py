@@ -15,12 +15,11 @@ place of its records. A policy keeps no state between plans; `view.history` chan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import isfinite
 from operator import attrgetter
 from typing import Any, Literal, Protocol, TypeAlias
-from zlib import crc32 as _hash
 
 import attrs
 
@@ -32,7 +31,6 @@ from compactlib.report import Printed
 CopyOrder: TypeAlias = Literal["log", "choice", "age"]
 """The order in which victims are copied: log order; the policy's choice, best first, so that segments of similar score
 share an output; or by age of the newest record, oldest first, so that segments of similar age share one."""
-_FURTHER_BACK = 16
 
 
 @attrs.frozen
@@ -108,6 +106,11 @@ class SegmentView:
             raise InvalidInput(f"segment {self.name}: `dying` has to ascend in time, and to sum up to at most the "
                                f"{self.valid_bytes} valid bytes")
 
+    @property
+    def dead_bytes(self) -> int:
+        """Bytes that a compaction would drop."""
+        return self.used_bytes - self.valid_bytes
+
     def valid_bytes_at(self, when: float) -> int:
         """Return how many of the valid bytes are still valid at `when` (seconds), if nothing more is written."""
         return self.valid_bytes - sum(each.bytes for each in self.dying if each.at < when)
@@ -169,17 +172,6 @@ class BlobView(Printed):
         return tuple(segment for segment in self.segments if segment.eligible)
 
     @property
-    def eligible_runs(self) -> tuple[tuple[SegmentView, ...], ...]:
-        """The eligible segments in runs of neighbours; a segment that is not eligible ends a run."""
-        runs: list[list[SegmentView]] = [[]]
-        for segment in self.segments:
-            if segment.eligible:
-                runs[-1].append(segment)
-            elif runs[-1]:
-                runs.append([])
-        return tuple(tuple(run) for run in runs if run)
-
-    @property
     def fill_bytes(self) -> int:
         """Bytes of records that always fit into an output segment, whatever the sizes of the records."""
         return self.segment_bytes - self.header_bytes - self.max_blob_bytes
@@ -195,10 +187,6 @@ class BlobView(Printed):
         Negative if the outputs may outnumber the sources. Records above `max_blob_bytes` may need more segments still.
         """
         return count - -(-valid_bytes // self.fill_bytes)
-
-    def spread(self, seconds: float) -> float:
-        """Return a part of `seconds`, fixed by the store's name, so that stores do not all fall due at once."""
-        return seconds * _hash(self.store.encode("utf-8", "surrogatepass")) / 0xFFFFFFFF
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one dictionary a segment, in log order."""
@@ -271,12 +259,6 @@ class BlobPolicy(Protocol):
 
 # ---------------------------------------------------------------------------------------------- helpers for policies
 
-def require_view_of(view: BlobView, store: str, incarnation: bytes) -> None:
-    """Raise `InvalidInput` if a view is of another store."""
-    if view.store != store or view.incarnation not in (b"", incarnation):
-        raise InvalidInput(f"the view is of store {view.store!r}, and this is {store!r}; plan where it was made")
-
-
 def shut_by_use(view: BlobView, min_used_fraction: float) -> str:
     """Return why the store is too empty to be compacted; empty if it is full enough."""
     if view.used_bytes < min_used_fraction * view.capacity_bytes:
@@ -316,24 +298,20 @@ def too_little(view: BlobView, min_reclaimed_segments: int, limit: str = "", adv
     """
     valid = sum(segment.valid_bytes for segment in view.eligible)
     kept = sum(not segment.eligible and not segment.damage for segment in view.segments) - 1
+    ordered = emptiest_first(view.eligible)
+    is_for_large_blobs = not fewest_that_free(view, ordered, min_reclaimed_segments) and fewest_that_free(
+        attrs.evolve(view, max_blob_bytes=0), ordered, min_reclaimed_segments)
+    later = (f"; a delete counts deleted_retention_seconds={view.retention_seconds:g} after it was made"
+             if view.retention_seconds else "")
     advice = ", or ".join(filter(None, (
         advice,
         f"lower the store's max_blob_bytes={view.max_blob_bytes}, which each output keeps free"
-        if _is_for_large_blobs(view, min_reclaimed_segments) else "",
-        f"lower the store's journal_max_entries, for which {kept} more segments are kept" if kept > 0 else "")))
-    lower = "lower min_reclaimed_segments" if min_reclaimed_segments > 1 else ""
-    later = (f"; a delete counts deleted_retention_seconds={view.retention_seconds:g} after it was made"
-             if view.retention_seconds else "")
-    advice = ", or ".join(filter(None, (advice, lower, f"wait until more is dead{later}")))
+        if is_for_large_blobs else "",
+        f"lower the store's journal_max_entries, for which {kept} more segments are kept" if kept > 0 else "",
+        "lower min_reclaimed_segments" if min_reclaimed_segments > 1 else "",
+        f"wait until more is dead{later}")))
     return BlobChoice(why=f"no choice among the {len(view.eligible)} eligible segments ({valid:,} valid bytes) is sure "
                           f"to free min_reclaimed_segments={min_reclaimed_segments}{limit}; {advice}")
-
-
-def _is_for_large_blobs(view: BlobView, segments: int) -> bool:
-    """Whether this number of segments would be freed if outputs kept no room free for the largest blob."""
-    ordered = emptiest_first(view.eligible)
-    return not fewest_that_free(view, ordered, segments) and bool(
-        fewest_that_free(attrs.evolve(view, max_blob_bytes=0), ordered, segments))
 
 
 def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: int) -> Sequence[SegmentView]:
@@ -341,49 +319,14 @@ def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: i
 
     A segment too full to free any room is skipped. O(segments).
     """
-    for taken, _, freed in _one_more_each_time(view, ordered):
-        if freed >= segments:
-            return taken
-    return ()
-
-
-def fullest_that_free(view: BlobView, ordered: Sequence[SegmentView], least: int, most: int) -> Sequence[SegmentView]:
-    """Return the prefix of `ordered` that frees `least` to `most` segments and leaves the least room in its outputs for
-    each segment freed; empty if all of `ordered` together free fewer than `least`.
-
-    The last segment may be one of the 16 that follow the prefix, if it fills the outputs better: the room left in a
-    plan's last output stays unused until that output is compacted. A segment too full to free any room is skipped.
-    O(segments).
-    """
-    useful = [segment for segment in ordered if segment.valid_bytes < view.fill_bytes]
-    best, least_room, most_freed = slice(0), float("inf"), 0
-    last: Sequence[SegmentView] = ()
-    for taken, valid, _ in _one_more_each_time(view, useful):
-        count, before = len(taken), valid - taken[-1].valid_bytes
-        for place in range(count - 1, min(count + _FURTHER_BACK, len(useful))):
-            copied = before + useful[place].valid_bytes
-            freed = view.benefit(count, copied)
-            most_freed = max(most_freed, freed)
-            room = (count - freed) * view.fill_bytes - copied
-            if least <= freed <= most and room < least_room * freed:
-                best, least_room, last = slice(count - 1), room / freed, (useful[place],)
-        if most_freed > most:
-            break
-    return (*useful[best], *last)
-
-
-def _one_more_each_time(view: BlobView, ordered: Sequence[SegmentView]) -> Iterator[tuple[list[SegmentView], int, int]]:
-    """Yield each prefix without segments too full to free room, its valid bytes, and how many segments it frees.
-
-    The prefix is one list that grows.
-    """
-    valid = 0
-    taken: list[SegmentView] = []
+    taken, valid = list[SegmentView](), 0
     for segment in ordered:
         if segment.valid_bytes < view.fill_bytes:
             taken.append(segment)
             valid += segment.valid_bytes
-            yield taken, valid, view.benefit(len(taken), valid)
+            if view.benefit(len(taken), valid) >= segments:
+                return taken
+    return ()
 
 
 def emptiest_first(segments: Sequence[SegmentView]) -> list[SegmentView]:

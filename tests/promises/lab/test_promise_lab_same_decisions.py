@@ -116,7 +116,7 @@ def shared(view: BlobView) -> BlobView:
     (StatsBased(**_GATE), 0.0),
     (StatsBased(**_GATE, min_reclaimed_segments=2), 5.0),
     (Greedy(**_GATE), 0.0),
-    (Greedy(**_GATE, fill_outputs=True, min_reclaimed_segments=2), 3.0),
+    (Greedy(**_GATE, min_reclaimed_segments=2), 3.0),
     (CostBenefit(**_GATE), 0.0),
     (CostBenefit(**_GATE, copy_order="age", min_reclaimed_segments=3), 0.0),
     (Greedy(**_GATE, copy_order="choice", min_reclaimed_segments=3), 2.0),
