@@ -66,7 +66,7 @@ class CopyRecords:
             limit = _bytes_at_once(attempt.budget)
             for part in self.picked:
                 with contextlib.closing(self._opened(part.segment)) as file:
-                    for first, last in _runs(part.offsets, part.sizes, limit):
+                    for first, last in runs(part.offsets, part.sizes, limit):
                         size = sum(part.sizes[first:last])
                         attempt.budget.spend(size)
                         pieces, span = _read(file, part, first, last, self.header.salt)
@@ -108,7 +108,7 @@ def check_output(path: str, header: SegmentHeader, written: Picked, check: Calla
     """
     with contextlib.closing(SegmentFile(path)) as file:
         file.require(header, written.offsets[-1] + written.sizes[-1])
-        for first, last in _runs(written.offsets, written.sizes, _MOST_READ):
+        for first, last in runs(written.offsets, written.sizes, _MOST_READ):
             check()
             _read(file, written, first, last, header.salt)
 
@@ -118,7 +118,7 @@ def _bytes_at_once(budget: Budget) -> int:
     return _MOST_READ if rate is None else max(_LEAST_READ, min(_MOST_READ, int(rate / 4)))
 
 
-def _runs(offsets: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
+def runs(offsets: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of rows, first and end, of records that one call reads: with small gaps between them, in at most
     `limit` bytes, or one larger record."""
     first = 0

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 
 from compactlib.blobstore.contents import LogSegment
-from compactlib.blobstore.erasure import STATE_FILE
+from compactlib.blobstore.erasure import STATE_FILE, pending_erasures
 from compactlib.blobstore.index import IndexPart, OpenIndex
 from compactlib.blobstore.index_file import part_bytes, read_parts
 from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName, segment_of_index_file, segment_of_log_file
@@ -31,9 +31,9 @@ from compactlib.blobstore.segment import (
     decode_header,
     read_descriptor,
 )
-from compactlib.blobstore.segment_list import FoundList, read_list
+from compactlib.blobstore.segment_list import FoundList, Layout, read_list
 from compactlib.errors import CorruptData, StorageError
-from compactlib.files.disk import list_folder, read_if_there
+from compactlib.files.disk import list_folder, look_at, read_if_there
 
 _MOST_PART_RECORDS = 10_000
 _RECORD_ROOM = 256
@@ -122,6 +122,7 @@ class LoadedSegment:
         damage: the damage found.
         is_rebuilt: whether the last part of the index was rebuilt from the log.
         size: the size of the log file.
+        state: of its files, to read them again only if they have changed.
     """
 
     segment: LogSegment
@@ -129,11 +130,39 @@ class LoadedSegment:
     damage: tuple[CorruptData, ...] = ()
     is_rebuilt: bool = False
     size: int = SEGMENT_HEADER_BYTES
+    state: object = None
 
     @property
     def index_bytes(self) -> int:
         """The bytes of the parts in the index file."""
         return sum(map(part_bytes, self.segment.parts))
+
+
+def load_store(folder: str, descriptor: Descriptor, layout: Layout, known: Mapping[SegmentName, LoadedSegment],
+               ) -> list[LoadedSegment]:
+    """Load every segment of a log, in order; of a lost one the index, which names its records.
+
+    Args:
+        folder: the store's folder.
+        descriptor: the store's descriptor.
+        layout: its segments.
+        known: segments that were loaded before; they are reused unless their files have changed.
+    """
+    erased = pending_erasures(folder, descriptor.incarnation)
+    names = sorted((*layout.segments, *layout.lost))
+    found: list[LoadedSegment] = []
+    for name in names:
+        if name in layout.lost:
+            parts = read_parts(folder, name, descriptor.incarnation, SEGMENT_HEADER_BYTES, descriptor.segment_bytes)
+            found.append(LoadedSegment(LogSegment(name, tuple(parts), is_lost=True), descriptor.header(name)))
+            continue
+        files = [look_at(os.path.join(folder, file)) for file in (name.log_file, name.index_file)]
+        state = name == names[-1], frozenset(erased.get(name, ())), *(
+            (each.st_ino, each.st_size, each.st_mtime_ns) for each in files if each is not None)
+        before = known.get(name)
+        found.append(before if before is not None and before.state == state else attrs.evolve(load_segment(
+            folder, name, descriptor, is_active=name == names[-1], erased=erased.get(name, ())), state=state))
+    return found
 
 
 def load_segment(folder: str, name: SegmentName, descriptor: Descriptor, *, is_active: bool = False,
@@ -175,12 +204,6 @@ def load_segment(folder: str, name: SegmentName, descriptor: Descriptor, *, is_a
     segment = LogSegment(name, tuple(parts), opened)
     return LoadedSegment(segment, file.header, tuple(error.with_traceback(None) for error in damage),
                          bool(found) and not is_active, size)
-
-
-def load_lost(folder: str, name: SegmentName, descriptor: Descriptor) -> LoadedSegment:
-    """Load the index of a lost segment, which names its records."""
-    parts = read_parts(folder, name, descriptor.incarnation, SEGMENT_HEADER_BYTES, descriptor.segment_bytes)
-    return LoadedSegment(LogSegment(name, tuple(parts), is_lost=True), descriptor.header(name))
 
 
 def acknowledged(scanned: Sequence[Scanned], start: int) -> tuple[Sequence[Scanned], int]:

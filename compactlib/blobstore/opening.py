@@ -19,9 +19,9 @@ import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.erasure import pending_erasures, redo_erasures
+from compactlib.blobstore.erasure import redo_erasures
 from compactlib.blobstore.errors import NotAStore
-from compactlib.blobstore.folder import FoundFolder, LoadedSegment, load_lost, load_segment, read_folder
+from compactlib.blobstore.folder import FoundFolder, LoadedSegment, load_store, read_folder
 from compactlib.blobstore.index import OpenIndex
 from compactlib.blobstore.index_file import replace_parts
 from compactlib.blobstore.log import MAX_UNSYNCED_RECORDS, Log, leftovers, remove_names, remove_segments
@@ -112,14 +112,9 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     if left:
         remove_names(files, folder, left)
         files.sync_folder(folder)
-    erased = pending_erasures(folder, descriptor.incarnation)
-    newest = max((*layout.segments, *layout.lost), default=None)
-    loaded = [load_segment(folder, name, descriptor, is_active=name == newest, erased=erased.get(name, ()))
-              for name in layout.segments]
-    loaded += [load_lost(folder, name, descriptor) for name in layout.lost]
-    loaded.sort(key=lambda each: each.segment.name)
+    loaded = load_store(folder, descriptor, layout, {})
     events = _write_rebuilt(files, folder, descriptor, loaded)
-    if newest is None or newest in layout.lost:
+    if not loaded or loaded[-1].segment.is_lost:
         loaded.append(_begin_segment(files, folder, descriptor, loaded))
     active = loaded[-1]
     cut = max(active.size - active.segment.end, 0)

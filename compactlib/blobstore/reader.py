@@ -12,20 +12,21 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Collection, Mapping
+import zlib
+from collections.abc import Mapping
 
 import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.erasure import pending_erasures
 from compactlib.blobstore.errors import NotAStore
-from compactlib.blobstore.folder import LoadedSegment, load_lost, load_segment, read_folder
+from compactlib.blobstore.folder import LoadedSegment, load_store, read_folder
 from compactlib.blobstore.log import leftovers
 from compactlib.blobstore.names import FIRST_SEGMENT, UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.reading import Reading
 from compactlib.blobstore.records import milliseconds
-from compactlib.blobstore.segment import Descriptor, OpenSegments, SegmentFile
+from compactlib.blobstore.report import BlobStoreStatus
+from compactlib.blobstore.segment import Descriptor, OpenSegments
 from compactlib.blobstore.segment_list import Layout, lay_out, read_list
 from compactlib.blobstore.segment_records import SegmentRecords
 from compactlib.blobstore.statistics import all_lifetimes, view_of
@@ -34,44 +35,13 @@ from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, Closed, CorruptData, StorageError
-from compactlib.files.disk import LocalFiles, StrPath, list_folder, local_path, look_at
-from compactlib.report import Printed
+from compactlib.files.disk import LocalFiles, StrPath, list_folder, local_path
+from compactlib.observer import Observers
 
 _TRIES = 100
 """How often a read is repeated because a compaction has switched files."""
 _CERTAIN_AFTER = 10
 """The number of tries after which a missing segment counts as lost, not as just removed."""
-
-
-@attrs.frozen(kw_only=True, repr=False)
-class ReaderStatus(Printed):
-    """The counters of a store, as of a reader's last refresh.
-
-    Attributes:
-        name: the store's name.
-        capacity_bytes: capacity of the log.
-        used_bytes: used capacity: every segment before the newest counts whole, the newest up to its end.
-        segments: the number of log segments.
-        records: the number of index entries.
-        damage: the number of findings when the folder was read; `BlobReader.damage` names them.
-        is_busy: false: a reader does not see a running compaction.
-        last_error: empty: a reader has no threads.
-        failures: 0.
-    """
-
-    name: str
-    capacity_bytes: int
-    used_bytes: int
-    segments: int
-    records: int
-    damage: int
-    is_busy: bool = False
-    last_error: str = ""
-    failures: int = 0
-
-    def _summary(self) -> str:
-        return (f"blob store {self.name}, read: {self.used_bytes:,} of {self.capacity_bytes:,} bytes used in "
-                f"{self.segments} segments, {self.records:,} records")
 
 
 @attrs.frozen(eq=False)
@@ -83,14 +53,14 @@ class _Seen:
         contents: its log and index.
         damage: the damage found.
         layout: which segments count.
-        loaded: for each segment the state of its files and the segment, for the next read.
+        loaded: its segments, for the next read.
     """
 
     descriptor: Descriptor
     contents: LogContents
     damage: tuple[CorruptData, ...]
     layout: Layout
-    loaded: Mapping[SegmentName, tuple[object, LoadedSegment]]
+    loaded: Mapping[SegmentName, LoadedSegment]
 
 
 class BlobReader(Reading):
@@ -126,9 +96,9 @@ class BlobReader(Reading):
         self._refreshing = threading.Lock()
         self._closed = False
         self._last_seen = _read_store(path, None)
-        super().__init__(path, name, BlobStoreConfig() if config is None else config, policy, LocalFiles(),
-                         SystemClock() if clock is None else clock, self._last_seen.descriptor)
-        self._open_files = OpenSegments(path, self._descriptor.header, self._config.max_open_segments)
+        config, found = BlobStoreConfig() if config is None else config, self._last_seen.descriptor
+        super().__init__(path, name, config, policy, LocalFiles(), SystemClock() if clock is None else clock, found,
+                         OpenSegments(path, found.header, config.max_open_segments), Observers())
 
     @property
     def damage(self) -> tuple[CorruptData, ...]:
@@ -154,7 +124,7 @@ class BlobReader(Reading):
                 raise CorruptData(path=self._folder, offset=0, expected=f"store {before.descriptor.incarnation.hex()}",
                                   found=f"{after.descriptor.incarnation.hex()}, another store; open a reader of it")
             self._last_seen = after
-        self._open_files.forget(before.loaded.keys() - after.loaded.keys())
+        self._segments.forget(before.loaded.keys() - after.loaded.keys())
 
     def records(self, *, reference_time: float, now: float) -> list[SegmentRecords]:
         """Return all records of the store, dead records included, by segment, oldest first.
@@ -174,26 +144,24 @@ class BlobReader(Reading):
         for life in all_lifetimes(seen.contents, PurgeRules(), Budget().check):
             if life.is_kept(reference_ms, now_ms):
                 kept[life.segment].add(life.offset)
-        return [SegmentRecords.of(self._folder, segment.name, seen.descriptor,
-                                  bytes(entry.offset in kept[segment.name] for entry in segment.entries()), segment.end)
+        return [SegmentRecords(
+                    folder=self._folder, name=segment.name, count=segment.records, size_bytes=segment.end,
+                    descriptor=seen.descriptor, kept=zlib.compress(bytes(
+                        entry.offset in kept[segment.name] for entry in segment.entries()), 1))
                 for segment in seen.contents.segments if segment.records and not segment.is_lost]
 
-    def status(self) -> ReaderStatus:
+    def status(self) -> BlobStoreStatus:
         """Return the counters of the store as of the last read.
 
         Raises:
             Closed: the reader is closed.
         """
-        seen = self._seen()
-        return ReaderStatus(
-            name=self._name, capacity_bytes=self.capacity_bytes, damage=len(seen.damage),
-            used_bytes=seen.contents.used_bytes(self.segment_bytes), segments=len(seen.contents.segments),
-            records=sum(segment.records for segment in seen.contents.segments))
+        return BlobStoreStatus.of(self._name, self._descriptor, self._contents())
 
     def close(self) -> None:
         """Close all files; closing again does nothing."""
         self._closed = True
-        self._open_files.close()
+        self._segments.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._last_seen.contents.segments)} segments"
@@ -214,13 +182,6 @@ class BlobReader(Reading):
     def _has_changed(self, contents: LogContents) -> bool:
         self.refresh()
         return True
-
-    def _has(self, name: SegmentName) -> bool:
-        found = read_list(self._folder).list
-        return found is None or name in found.segments
-
-    def _file(self, name: SegmentName, contents: LogContents) -> SegmentFile:
-        return self._open_files.get(name, contents.has)
 
     def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         seen = self._seen()
@@ -271,27 +232,12 @@ def _try_to_read(folder: str, before: _Seen | None, *, is_certain: bool) -> _See
     descriptor = found.descriptor
     if descriptor is None:
         raise NotAStore(f"{folder} holds no blob store: neither its descriptor nor a segment can be read", path=folder)
-    erased = pending_erasures(folder, descriptor.incarnation)
     known = before.loaded if before is not None and before.descriptor == descriptor else {}
-    newest = max((*layout.segments, *layout.lost), default=None)
-    loaded = {name: _loaded(folder, name, descriptor, name == newest, frozenset(erased.get(name, ())), known)
-              for name in layout.segments}
+    loaded = load_store(folder, descriptor, layout, known)
     after = read_list(folder).list
     if (None if after is None else after.step) != (None if found.listed.list is None else found.listed.list.step):
         return None
-    segments = [*(each.segment for _, each in loaded.values()),
-                *(load_lost(folder, name, descriptor).segment for name in layout.lost)]
-    contents = LogContents.of(descriptor.incarnation, segments or [LogSegment(FIRST_SEGMENT)],
+    contents = LogContents.of(descriptor.incarnation, [each.segment for each in loaded] or [LogSegment(FIRST_SEGMENT)],
                               None if before is None else before.contents.directory)
-    damage = (*found.damage, *layout.damage, *(error for _, each in loaded.values() for error in each.damage))
-    return _Seen(descriptor, contents, damage, layout, loaded)
-
-
-def _loaded(folder: str, name: SegmentName, descriptor: Descriptor, is_active: bool, erased: Collection[int],
-            known: Mapping[SegmentName, tuple[object, LoadedSegment]]) -> tuple[object, LoadedSegment]:
-    """Return a segment with the state of its files; reuse the known one if that state is the same."""
-    found = [look_at(os.path.join(folder, file)) for file in (name.log_file, name.index_file)]
-    state = is_active, erased, *((each.st_ino, each.st_size, each.st_mtime_ns) for each in found if each is not None)
-    if name in known and known[name][0] == state:
-        return known[name]
-    return state, load_segment(folder, name, descriptor, is_active=is_active, erased=erased)
+    damage = (*found.damage, *layout.damage, *(error for each in loaded for error in each.damage))
+    return _Seen(descriptor, contents, damage, layout, {each.segment.name: each for each in loaded})

@@ -12,8 +12,6 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
-import attrs
-
 from compactlib._closing import Closing
 from compactlib.blobstore.blobs import (
     Answer,
@@ -32,19 +30,18 @@ from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan import BlobPlan, plan_for
 from compactlib.blobstore.policies import StatsBased
 from compactlib.blobstore.records import BlobId, IndexEntry, id_bytes, milliseconds
-from compactlib.blobstore.segment import Descriptor, SegmentFile
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, OpenSegments
 from compactlib.blobstore.statistics import histories_in
-from compactlib.blobstore.verify import verify_log
+from compactlib.blobstore.verify import verify_segment
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock
-from compactlib.errors import Busy, CorruptData, InvalidInput, StorageError
+from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files
+from compactlib.observer import Observers
 from compactlib.report import Finding, VerifyReport
 
 _PLAIN = GetOptions()
-_TRIES = 100
-"""How often a verification is repeated because a compaction has removed a segment."""
 
 
 class Reading(Closing):
@@ -58,10 +55,12 @@ class Reading(Closing):
         files: the disk.
         clock: the source of time.
         descriptor: the identity and the capacities of the store.
+        segments: the files of segments that are open for reading.
+        observer: receives counters of gets; of a reader, nobody.
     """
 
     def __init__(self, folder: str, name: str | None, config: BlobStoreConfig, policy: BlobPolicy | None, files: Files,
-                 clock: Clock, descriptor: Descriptor) -> None:
+                 clock: Clock, descriptor: Descriptor, segments: OpenSegments, observer: Observers) -> None:
         self._folder = folder
         self._name = os.path.basename(folder) if name is None else name
         self._config = config
@@ -69,6 +68,8 @@ class Reading(Closing):
         self._files = files
         self._clock = clock
         self._descriptor = descriptor
+        self._segments = segments
+        self._observer = observer
 
     @property
     def name(self) -> str:
@@ -220,19 +221,24 @@ class Reading(Closing):
             StorageError: the disk refused.
             BudgetSpent: the budget ended.
             Closed: the store is closed.
-            Busy: compactions removed segments in each of 100 attempts.
         """
         limit = Budget() if budget is None else budget
-        for _ in range(_TRIES):
-            contents = self._newest()
-            damage, names = self._out_of_order()
-            report = verify_log(self._folder, contents, self._has, names, limit)
-            self._contents()
-            if report is not None and names == self._out_of_order()[1]:
-                findings = [Finding("damage", f"{error.path}:{error.offset}", str(error), error) for error in damage]
-                return attrs.evolve(report, findings=(*findings, *report.findings))
-        raise Busy(f"compactions of store {self._name} have removed segments in each of {_TRIES} attempts to verify "
-                   f"it; verify again when no compaction is running")
+        damage, left = self._out_of_order()
+        findings = [Finding("damage", f"{error.path}:{error.offset}", str(error), error) for error in damage]
+        read: dict[SegmentName, tuple[int, int]] = {}
+        while missed := [each for each in self._newest().segments if each.name not in read]:
+            for segment in missed:
+                limit.spend(0 if segment.is_lost else segment.end - SEGMENT_HEADER_BYTES)
+                found = verify_segment(self._folder, segment)
+                if found and not self._newest().has(segment.name):
+                    break  # a compaction has removed the segment: its outputs are read instead
+                findings += found
+                read[segment.name] = (0, 0) if segment.is_lost else (segment.records, segment.end)
+        # What is left over before and after is of no compaction that ran in the meantime.
+        findings += [Finding("leftover", name, "no segment of the log, and no compaction runs")
+                     for name in left if name in self._out_of_order()[1]]
+        records, size = map(sum, zip(*read.values(), strict=True))
+        return VerifyReport(tuple(findings), records, size)
 
     def audit(self) -> None:
         """Check the invariants of the contents in memory.
@@ -260,14 +266,6 @@ class Reading(Closing):
         """Whether the log may have changed since these contents, so that a read is repeated."""
 
     @abc.abstractmethod
-    def _has(self, name: SegmentName) -> bool:
-        """Whether a segment is in the log now."""
-
-    @abc.abstractmethod
-    def _file(self, name: SegmentName, contents: LogContents) -> SegmentFile:
-        """Return the open file of a segment."""
-
-    @abc.abstractmethod
     def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         """Return the store as a policy sees it."""
 
@@ -279,12 +277,17 @@ class Reading(Closing):
         """Return a context in which files stay open."""
         return nullcontext()
 
+    def _has(self, name: SegmentName) -> bool:
+        """Whether a segment is in the log now."""
+        return self._contents().has(name)
+
     def _count(self, what: str, value: int) -> None:
-        """Notify the observer of a counter."""
+        if not self._observer.is_deaf:
+            self._observer.event(f"blobstore_{what}", add=value, store=self._name)
 
     def _content(self, contents: LogContents, put: IndexEntry) -> bytes:
         segment = contents.segment(put.segment)
         if segment is not None and segment.is_lost:
             raise CorruptData(path=os.path.join(self._folder, put.segment.log_file), offset=put.offset,
                               index=put.sequence, expected=f"the record of blob {put.id!r}", found="no such file")
-        return content_of(self._file(put.segment, contents), put, self._descriptor.salt)
+        return content_of(self._segments.get(put.segment, self._has), put, self._descriptor.salt)

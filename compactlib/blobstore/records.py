@@ -99,6 +99,7 @@ class RecordFlag(enum.IntFlag):
 
 _KINDS = frozenset(map(int, RecordKind))
 _FLAGS = int(RecordFlag.TTL_UPDATED | RecordFlag.ERASED | RecordFlag.SYNCED_BEFORE)
+_TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
 _ERASED = int(RecordFlag.ERASED)
 
 
@@ -151,6 +152,11 @@ class IndexEntry(NamedTuple):
     def is_expired(self, now_ms: int) -> bool:
         """Whether the blob has expired: strictly after `expires_ms`."""
         return 0 <= self.expires_ms < now_ms
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether the blob had been made permanent when the record was written."""
+        return bool(self.flags & _TTL_UPDATED)
 
     @property
     def is_erased(self) -> bool:

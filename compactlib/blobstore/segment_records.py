@@ -6,62 +6,34 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import attrs
 
+from compactlib.blobstore.copying_task import runs
 from compactlib.blobstore.folder import load_segment
-from compactlib.blobstore.index import IndexPart
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind, check_record
+from compactlib.blobstore.records import IndexEntry, RecordKind, check_record
 from compactlib.blobstore.segment import Descriptor, SegmentFile
 from compactlib.errors import CorruptData, Stale, StorageError
 
 _READ_BYTES = 2 << 20
 """The bytes of one read, unless a record is larger."""
-_KINDS = {int(kind): kind.name.lower() for kind in RecordKind}
-_PUT, _TTL_UPDATED = int(RecordKind.PUT), int(RecordFlag.TTL_UPDATED)
+_PUT = int(RecordKind.PUT)
 
 
 class StoredRecord(NamedTuple):
     """A record as its segment holds it.
 
     Attributes:
-        segment: the segment's name.
-        offset: the record's offset in it.
-        size: bytes of the whole record.
-        length: bytes of its content.
-        id: the blob's id.
-        kind: the name of a `RecordKind`, in small letters.
-        sequence: the record's number.
-        op_time_ms: when the operation was made.
-        expires_ms: when the blob expires; `None`: never.
-        account: account number of the blob.
-        container: container number of the blob.
-        life_version: how often the blob was undeleted before.
-        permanent: whether the blob had been made permanent before.
-        erased: whether a hard delete has overwritten the content.
+        entry: its index entry: every field of the record but the content.
         valid: whether a compaction of the segment would keep it.
         payload: the content of a put; `None` if it is damaged, or with `payloads=False`.
         error: the damage of the record; `None` if it is whole.
     """
 
-    segment: str
-    offset: int
-    size: int
-    length: int
-    id: bytes
-    kind: str
-    sequence: int
-    op_time_ms: int
-    expires_ms: int | None
-    account: int
-    container: int
-    life_version: int
-    permanent: bool
-    erased: bool
+    entry: IndexEntry
     valid: bool
     payload: bytes | None
     error: CorruptData | None
@@ -85,12 +57,6 @@ class SegmentRecords:
     _descriptor: Descriptor
     _kept: bytes = attrs.field(repr=False)
 
-    @classmethod
-    def of(cls, folder: str, name: SegmentName, descriptor: Descriptor, kept: bytes, size_bytes: int) -> SegmentRecords:
-        """Return the records of a segment; `kept` has a byte for each, 1 if a compaction would keep it."""
-        return cls(folder=folder, name=name, count=len(kept), size_bytes=size_bytes, descriptor=descriptor,
-                   kept=zlib.compress(kept, 1))
-
     def read(self, *, payloads: bool = True) -> Iterator[StoredRecord]:
         """Yield the records, ascending by offset; with `payloads`, each is checked against its CRC. Memory: 2 MiB, or
         one record if that is larger.
@@ -112,13 +78,13 @@ class SegmentRecords:
         kept, before = zlib.decompress(self._kept), 0
         for part in loaded.segment.parts:
             count = min(len(part), self.count - before)
-            for rows in _within_bytes(part, range(count)):
-                base = part.offsets[rows.start]
-                data = memoryview(file.read(base, part.offsets[rows[-1]] + part.sizes[rows[-1]] - base)
+            for first, last in runs(part.offsets[:count], part.sizes[:count], _READ_BYTES):
+                base = part.offsets[first]
+                data = memoryview(file.read(base, part.offsets[last - 1] + part.sizes[last - 1] - base)
                                   if payloads else b"")
-                for row, entry in zip(rows, part.entries(rows.start, rows.stop), strict=True):
-                    payload, damage = _content(file, entry, data, base) if payloads else (None, None)
-                    yield _record(entry, bool(kept[before + row]), payload, damage)
+                for row, entry in enumerate(part.entries(first, last), before + first):
+                    yield StoredRecord(entry, bool(kept[row]), *(
+                        _content(file, entry, data, base) if payloads else (None, None)))
             before += count
         if before < self.count:
             raise CorruptData(path=path, offset=self.size_bytes, expected=f"{self.count} records", found=f"{before}")
@@ -133,22 +99,3 @@ def _content(file: SegmentFile, entry: IndexEntry, data: memoryview, base: int
                                  expected=f"record {entry.sequence} of {entry.size} bytes")
     start = entry.content_offset - base
     return bytes(data[start:start + entry.content_bytes]) if entry.kind == _PUT else None, None
-
-
-def _record(entry: IndexEntry, valid: bool, payload: bytes | None, error: CorruptData | None) -> StoredRecord:
-    return StoredRecord(
-        str(entry.segment), entry.offset, entry.size, entry.content_bytes, entry.id, _KINDS[entry.kind],
-        entry.sequence, entry.op_time_ms, None if entry.expires_ms < 0 else entry.expires_ms, entry.account,
-        entry.container, entry.life_version, bool(entry.flags & _TTL_UPDATED),
-        entry.is_erased, valid, payload, error)
-
-
-def _within_bytes(part: IndexPart, rows: range) -> Iterator[range]:
-    """Yield ranges of rows that fit into one read; at least one row each."""
-    start, stop = rows.start, rows.stop
-    while start < stop:
-        limit = part.offsets[start] + _READ_BYTES
-        fits = part.offsets[stop - 1] + part.sizes[stop - 1] <= limit
-        end = stop if fits else max(bisect_right(part.offsets, limit, start, stop) - 1, start + 1)
-        yield range(start, end)
-        start = end

@@ -25,7 +25,6 @@ from compactlib.blobstore.errors import BlobConflict, BlobMissing, StoreFull
 from compactlib.blobstore.eviction import plan_eviction
 from compactlib.blobstore.hard_delete import Erased, erase_deleted
 from compactlib.blobstore.log import leftovers
-from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.opening import BlobRecoveryReport, make_folder, open_log
 from compactlib.blobstore.operations import (
     as_successor,
@@ -42,7 +41,6 @@ from compactlib.blobstore.reading import Reading
 from compactlib.blobstore.records import NO_EXPIRY, BlobId, IndexEntry, RecordFlag, RecordKind, id_bytes, milliseconds
 from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.report import BlobCompactionReport, BlobReclaimReport, BlobStoreStatus
-from compactlib.blobstore.segment import SegmentFile
 from compactlib.blobstore.survivors import Place
 from compactlib.blobstore.validity import PurgeRules, never
 from compactlib.blobstore.view import BlobPolicy, BlobView
@@ -103,7 +101,7 @@ class BlobStore(Reading):
         path = local_path(folder)
         config = BlobStoreConfig() if config is None else config
         files = LocalFiles() if files is None else files
-        self._observer = Observers(observer)
+        observers = Observers(observer)
         self._guard = Guard(f"the blob store in {path}")
         self._evicting = threading.Lock()
         make_folder(path, config, files, create=create)
@@ -116,7 +114,8 @@ class BlobStore(Reading):
         except BaseException:
             self._guard.release()
             raise
-        super().__init__(path, name, config, policy, files, self._log.clock, self._log.descriptor)
+        super().__init__(path, name, config, policy, files, self._log.clock, self._log.descriptor, self._log.segments,
+                         observers)
         purge = PurgeRules(purge_tombstones=config.purge_tombstones, seen_by_all_peers=seen_by_all_peers)
         self._compactor = Compactor(self._log, self._name, self._policy, purge, place, self._observer)
         self._deliver()
@@ -462,17 +461,11 @@ class BlobStore(Reading):
     def status(self) -> BlobStoreStatus:
         """Return the counters of the store, from memory."""
         log, contents, error = self._log, self._log.snapshot(), self._compactor.last_error
-        parts = [part for segment in contents.segments for part in segment.parts]
-        lost = sum(segment.is_lost for segment in contents.segments)
-        return BlobStoreStatus(
-            name=self._name, capacity_bytes=self.capacity_bytes, used_bytes=contents.used_bytes(self.segment_bytes),
-            segments=len(contents.segments), free_segments=log.free_segments,
-            eligible_segments=len(log.eligible()), damaged_segments=len(self._compactor.damaged) + lost,
-            active_segment=str(contents.active.name), records=sum(segment.records for segment in contents.segments),
-            index_memory_bytes=contents.directory.memory_bytes() + sum(part.memory_bytes() for part in parts),
-            unsynced=not log.writer.is_synced, next_sequence=log.next_sequence, is_busy=bool(self._guard.running),
-            is_managed=log.is_managed, last_error="" if error is None else f"{type(error).__name__}: {error}",
-            failures=self._compactor.failures)
+        return BlobStoreStatus.of(
+            self._name, self._descriptor, contents, damaged_segments=len(self._compactor.damaged),
+            eligible_segments=len(log.eligible()), unsynced=not log.writer.is_synced, next_sequence=log.next_sequence,
+            is_busy=bool(self._guard.running), is_managed=log.is_managed, failures=self._compactor.failures,
+            last_error="" if error is None else f"{type(error).__name__}: {error}")
 
     def audit(self) -> None:
         self._log.audit()
@@ -510,12 +503,6 @@ class BlobStore(Reading):
 
     def _has_changed(self, contents: LogContents) -> bool:
         return self._log.contents is not contents
-
-    def _has(self, name: SegmentName) -> bool:
-        return self._log.contents.has(name)
-
-    def _file(self, name: SegmentName, contents: LogContents) -> SegmentFile:
-        return self._log.segments.get(name, self._has)
 
     def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         self._guard.require_open()
@@ -555,10 +542,6 @@ class BlobStore(Reading):
             with contextlib.suppress(IndexError):
                 name, fields = self._log.events.pop(0)
                 self._observer.event(name, **fields)
-
-    def _count(self, what: str, value: int) -> None:
-        if not self._observer.is_deaf:
-            self._observer.event(f"blobstore_{what}", add=value, store=self._name)
 
 
 def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None, budget: Budget | None = None,
