@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from compactlib.blobstore.blobs import BlobInfo, BlobState, Deleted, blob_state, info_after
-from compactlib.blobstore.compact import Compactor, limited, local_executor, require_own, run_many
+from compactlib.blobstore.compact import Compactor, limited, require_own, run_many
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.errors import BlobConflict, BlobMissing, StoreFull
@@ -369,7 +369,7 @@ class BlobStore(Reading):
             require_own(plan, self._name, self._log)
         steps = self._compactor.steps(plan, policy, budget, observer, fence)
         try:
-            found = run_many({"": steps}, local_executor(self._log) if executor is None else executor, None)[""]
+            found = run_many({"": steps}, executor, self._clock, None)[""]
         finally:
             self._deliver()
         if isinstance(found, CompactlibError):
@@ -575,7 +575,7 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
     if not work:
         return {}
     try:
-        return run_many(every, local_executor(work[0][0]._log) if executor is None else executor, budget)
+        return run_many(every, executor, work[0][0].clock, budget)
     finally:
         for store, _ in work:
             store._deliver()
