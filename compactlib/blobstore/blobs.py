@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import attrs
 
 from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, IndexEntry, RecordFlag, RecordKind, check_record
 from compactlib.blobstore.segment import SegmentFile
 from compactlib.errors import CorruptData
+
+_TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
 
 
 @attrs.frozen
@@ -115,8 +117,16 @@ class GetOptions:
     include_expired: bool = False
 
 
-@attrs.frozen
-class BlobState:
+FOREVER = (1 << 63) - 1
+"""The time of an event that never happens."""
+
+
+def expiry(expires_ms: int, flags: int) -> int:
+    """Return the last time at which a blob has not expired, given expiry and flags of its newest record."""
+    return FOREVER if expires_ms < 0 or flags & _TTL_UPDATED else expires_ms
+
+
+class BlobState(NamedTuple):
     """The state of one id.
 
     Attributes:
@@ -135,9 +145,14 @@ class BlobState:
         return self.deciding is not None and self.deciding.kind == RecordKind.DELETE
 
     @property
+    def deleted_ms(self) -> int:
+        """The time of its delete, `FOREVER` if it is not deleted."""
+        return self.deciding.op_time_ms if self.deciding is not None and self.is_deleted else FOREVER
+
+    @property
     def is_permanent(self) -> bool:
         """Whether a TTL update has made it permanent."""
-        return bool(self.newest.flags & RecordFlag.TTL_UPDATED)
+        return self.newest.is_permanent
 
     @property
     def has_content(self) -> bool:

@@ -11,12 +11,13 @@ from itertools import accumulate
 
 import attrs
 
+from compactlib.blobstore.blobs import FOREVER
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan import BlobPlan, plan_for_choice
 from compactlib.blobstore.records import milliseconds
 from compactlib.blobstore.statistics import all_lifetimes
-from compactlib.blobstore.validity import FOREVER, PurgeRules
+from compactlib.blobstore.validity import PurgeRules
 from compactlib.blobstore.view import BlobChoice, BlobPolicy, BlobView, SegmentView
 from compactlib.budget import Budget
 

@@ -39,7 +39,7 @@ from compactlib.blobstore.segment import DESCRIPTOR_FILE, SEGMENT_HEADER_BYTES, 
 from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, FoundList, Layout, SegmentListFile, Step, lay_out
 from compactlib.blobstore.store_clock import StoreClock
 from compactlib.blobstore.tail import LogWriter
-from compactlib.errors import AuditFailed, DiskFull, StorageError
+from compactlib.errors import AuditFailed, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, list_folder, look_at
 from compactlib.guard import Guard
@@ -328,8 +328,3 @@ def remove_segments(files: Files, folder: str, segments: Iterable[SegmentName]) 
     the folder; until then the list names the step, so that opening removes files again that a crash restores.
     """
     return remove_names(files, folder, [name for each in segments for name in (each.log_file, each.index_file)])[1]
-
-
-def is_without_room(error: BaseException) -> bool:
-    """Whether an error means a full disk: nothing was changed."""
-    return isinstance(error, DiskFull) and not isinstance(error, StoreFull)

@@ -101,6 +101,7 @@ class BlobReclaimReport(Printed):
         erased_records: records whose content was overwritten.
         erased_bytes: bytes written over them.
         sequence: every delete up to this one was carried out; 0 without `hard_delete`.
+        was_reset: the damage of the state file, because of which the hard delete began at the first record.
         why: why nothing was done, or why the rest was not done.
         is_partial: whether deletes in effect remain for the next call.
     """
@@ -111,6 +112,7 @@ class BlobReclaimReport(Printed):
     erased_records: int = 0
     erased_bytes: int = 0
     sequence: int = 0
+    was_reset: str = ""
     why: str = ""
     is_partial: bool = False
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 
+from compactlib.blobstore.blobs import FOREVER, expiry
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.index import IndexPart
@@ -20,7 +21,7 @@ from compactlib.blobstore.index_file import part_bytes
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor
-from compactlib.blobstore.validity import FOREVER, Lifetime, PurgeRules, expiry, lifetimes
+from compactlib.blobstore.validity import Lifetime, PurgeRules, lifetimes
 from compactlib.blobstore.view import BlobPolicy, BlobView, Dying, LastPlans, SegmentView
 
 SLICE_ENTRIES = 50_000

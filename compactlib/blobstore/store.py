@@ -23,7 +23,7 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.errors import BlobConflict, BlobMissing, StoreFull
 from compactlib.blobstore.eviction import plan_eviction
-from compactlib.blobstore.hard_delete import Erased, erase_deleted
+from compactlib.blobstore.hard_delete import reclaim
 from compactlib.blobstore.log import leftovers
 from compactlib.blobstore.opening import BlobRecoveryReport, make_folder, open_log
 from compactlib.blobstore.operations import (
@@ -393,32 +393,21 @@ class BlobStore(Reading):
             StorageError: the disk refused.
             Closed: the store is closed.
         """
-        log, erased = self._log, Erased()
         self._guard.require_open()
-        run = Run(self._guard, limited(budget, self.config.hard_delete_bytes_per_second, log))
+        run = Run(self._guard, limited(budget, self.config.hard_delete_bytes_per_second, self._log))
         try:
             with run.held:
                 run.begin("compaction")
                 run.budget.check()
-                removed, size = log.remove_leftovers()
-                if removed:
-                    log.files.sync_folder(log.folder)
-                if self.config.hard_delete:
-                    erased = erase_deleted(log, run.budget)
+                report = reclaim(self._log, self._name, run.budget)
         finally:
             self._deliver()
-        if erased.was_reset:
-            self._observer.event("blobstore_hard_delete_reset", store=self._name, error=erased.was_reset)
-        if erased.records:
-            self._observer.event("blobstore_contents_erased", store=self._name, records=erased.records,
-                                 bytes_written=erased.bytes_written)
-        why = erased.why
-        if not removed and not erased.records and not why:
-            why = f"store {self._name} has nothing to reclaim: no attempt has left a file" + (
-                ", and no delete came into effect since the last time" if self.config.hard_delete else "")
-        return BlobReclaimReport(store=self._name, removed=tuple(removed), bytes_freed=size,
-                                 erased_records=erased.records, erased_bytes=erased.bytes_written,
-                                 sequence=erased.sequence, why=why, is_partial=bool(erased.why))
+        if report.was_reset:
+            self._observer.event("blobstore_hard_delete_reset", store=self._name, error=report.was_reset)
+        if report.erased_records:
+            self._observer.event("blobstore_contents_erased", store=self._name, records=report.erased_records,
+                                 bytes_written=report.erased_bytes)
+        return report
 
     def close_active_segment(self) -> None:
         """Seal the active segment and begin the next one; an empty active segment stays.

@@ -17,11 +17,12 @@ from typing import NamedTuple, TypeAlias
 
 import attrs
 
+from compactlib.blobstore.blobs import BlobState, blob_state, expiry
 from compactlib.blobstore.contents import OFTEN, LogContents
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import MAX_TIME_MS, IndexEntry, RecordKind
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.validity import BlobEnd, Rules, Verdict, judge
+from compactlib.blobstore.validity import Rules, Verdict, judge
 from compactlib.errors import InvalidInput
 
 _PUT = int(RecordKind.PUT)
@@ -144,8 +145,9 @@ class Survivors:
         """
         for entry in entries:
             if entry.kind in (RecordKind.UNDELETE, RecordKind.TTL_UPDATE):
-                put = BlobEnd.of(snapshot.history(entry.id)).put
-                if put is not None and put.segment in self.sources and not self.copies(put):
+                state = blob_state(snapshot.history(entry.id))
+                if state is not None and state.put is not None and state.put.segment in self.sources and (
+                        not self.copies(state.put)):
                     return True
         return False
 
@@ -165,13 +167,13 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
     """
     compacting, verdicts, kept = frozenset(sources), Counter[Verdict](), [Picked(name) for name in sources]
     classes = array("q")
-    often, ends = dict[bytes, list[IndexEntry]](), dict[bytes, BlobEnd]()
+    often, ends = dict[bytes, list[IndexEntry]](), dict[bytes, BlobState | None]()
     for part in kept:
         for entry, history in snapshot.histories_of(part.segment, often, check):
             check()
             end = ends.get(entry.id)
             if end is None and len(history) > OFTEN:
-                end = ends[entry.id] = BlobEnd.of(history)
+                end = ends[entry.id] = blob_state(history)
             verdict = judge(entry, history, rules, compacting, end)
             if verdict is not Verdict.KEEP:
                 verdicts[verdict] += 1
@@ -223,9 +225,9 @@ def _by_class(kept: Sequence[Picked], classes: Sequence[int]) -> Iterator[tuple[
 
 def _class_of(place: Place, entry: IndexEntry, history: Sequence[IndexEntry], now_ms: int, retention_ms: int) -> int:
     until, earlier = MAX_TIME_MS, list[int]()
-    if entry.kind == _PUT:
-        end = BlobEnd.of(history)
-        until = min(end.expires_ms, end.deleted_ms + retention_ms)
+    state = blob_state(history)
+    if entry.kind == _PUT and state is not None:
+        until = min(expiry(state.newest.expires_ms, state.newest.flags), state.deleted_ms + retention_ms)
         earlier = [each.op_time_ms for each in history if each.kind == _PUT and each.sequence < entry.sequence]
     record = Survivor(entry.op_time_ms, until, entry.size, entry.segment.generation, earlier, now_ms)
     found: object = place(record)

@@ -34,13 +34,11 @@ from typing import NamedTuple
 
 import attrs
 
+from compactlib.blobstore.blobs import FOREVER, BlobState, blob_state, expiry
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.records import IndexEntry, RecordKind
 
 _PUT, _DELETE, _TTL_UPDATE, _UNDELETE = map(int, RecordKind)
-_TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
-FOREVER = (1 << 63) - 1
-"""The time of an event that never happens."""
 _GONE = -1
 
 
@@ -90,46 +88,6 @@ class Rules:
     purge: PurgeRules = PurgeRules()
 
 
-def expiry(expires_ms: int, flags: int) -> int:
-    """Return the last time at which a blob has not expired, given expiry and flags of its newest record."""
-    return FOREVER if expires_ms < 0 or flags & _TTL_UPDATED else expires_ms
-
-
-class BlobEnd(NamedTuple):
-    """The newest state of a blob, and its end.
-
-    Attributes:
-        newest: its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left.
-        put: its last PUT, `None` if a compaction removed it.
-        deleted_ms: the time of its delete, `FOREVER` if it is not deleted.
-        expires_ms: the last time at which it has not expired, `FOREVER` if it never expires.
-    """
-
-    newest: IndexEntry | None
-    put: IndexEntry | None
-    deleted_ms: int
-    expires_ms: int
-
-    @classmethod
-    def of(cls, history: Sequence[IndexEntry]) -> BlobEnd:
-        """Return the end of a blob, given its records, ascending by sequence; of equal sequences the first counts."""
-        newest = put = None
-        is_permanent = False
-        for entry in history:
-            if entry.kind == _TTL_UPDATE:
-                is_permanent = True
-                continue
-            if entry.kind == _PUT and (put is None or entry.sequence != put.sequence):
-                put = entry
-                is_permanent = False
-            if newest is None or entry.sequence != newest.sequence:
-                newest = entry
-        if newest is None:
-            return cls(None, None, FOREVER, FOREVER)
-        return cls(newest, put, newest.op_time_ms if newest.kind == _DELETE else FOREVER,
-                   FOREVER if is_permanent else expiry(newest.expires_ms, newest.flags))
-
-
 class KeptUntil(NamedTuple):
     """The lifetime of a record, if nothing more is written about its blob.
 
@@ -144,22 +102,23 @@ class KeptUntil(NamedTuple):
     why: Verdict
 
 
-def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], rules: PurgeRules,
+def kept_until(entry: IndexEntry, blob: BlobState, history: Sequence[IndexEntry], rules: PurgeRules,
                compacting: Collection[SegmentName]) -> KeptUntil:
     """Return until when a compaction of these segments keeps a record: the rules. O(n) in the records of the blob.
 
     Args:
         entry: the record, in one of the segments.
-        blob: the end of its blob.
+        blob: the state of its blob.
         history: every record of the blob in the store.
         rules: the rules for tombstones.
         compacting: the segments that are compacted together.
     """
-    newest, put, deleted, expires = blob
+    newest, put = blob.deciding, blob.put
     if newest is None:
         return KeptUntil(FOREVER, _GONE, Verdict.ORPHANED)
     if put is not None and entry.sequence < put.sequence and entry.kind in (_PUT, _TTL_UPDATE):
         return KeptUntil(FOREVER, _GONE, Verdict.REPLACED)
+    deleted, expires = blob.deleted_ms, expiry(blob.newest.expires_ms, blob.newest.flags)
     is_newest = entry.sequence == newest.sequence
     must_outlive = len(history) > 1 and (is_newest or entry.kind == _TTL_UPDATE) and _outlives(
         entry, history, compacting)
@@ -194,7 +153,7 @@ def _tombstone_until(tombstone: IndexEntry, rules: PurgeRules) -> int:
 
 
 def judge(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules, compacting: Collection[SegmentName],
-          end: BlobEnd | None = None) -> Verdict:
+          blob: BlobState | None = None) -> Verdict:
     """Return the verdict on a record of one of these segments, if they are compacted together. O(n).
 
     Args:
@@ -202,13 +161,14 @@ def judge(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules, compac
         history: every record of its blob, ascending by sequence.
         rules: the times and rules.
         compacting: the segments.
-        end: the end of the blob, if known.
+        blob: the state of the blob, if known.
     """
     if len(history) == 1 and entry.kind == _PUT:
         # Most blobs were put once and never touched again.
         return Verdict.KEEP if rules.now_ms <= expiry(entry.expires_ms, entry.flags) else Verdict.EXPIRED
-    reference_ms, now_ms, why = kept_until(entry, BlobEnd.of(history) if end is None else end, history, rules.purge,
-                                           compacting)
+    blob = blob or blob_state(history)
+    assert blob is not None, "the record is in the history"
+    reference_ms, now_ms, why = kept_until(entry, blob, history, rules.purge, compacting)
     if rules.reference_ms > reference_ms and entry.kind == _PUT:
         return Verdict.DELETED
     return why if rules.reference_ms > reference_ms or rules.now_ms > now_ms else Verdict.KEEP
@@ -243,8 +203,9 @@ def lifetimes(history: Sequence[IndexEntry], rules: PurgeRules) -> Iterator[Life
         history: every record of the blob in the store, ascending by sequence.
         rules: the rules for tombstones.
     """
-    end = BlobEnd.of(history)
+    blob = blob_state(history)
+    assert blob is not None, "a blob has records"
     for entry in history:
-        reference_ms, now_ms, _ = kept_until(entry, end, history, rules, (entry.segment,))
+        reference_ms, now_ms, _ = kept_until(entry, blob, history, rules, (entry.segment,))
         if now_ms >= 0:
             yield Lifetime(entry.segment, entry.size, reference_ms, now_ms, entry.offset)

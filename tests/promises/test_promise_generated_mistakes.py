@@ -134,7 +134,7 @@ SUPERFLUOUS: Sequence[Row] = (
         "still before a record in it is synced"),
     Row("sync folder in blobstore.opening.open_log", BOTH,
         "what a crash brings back, the next opening removes again"),
-    Row("sync folder in blobstore.store.reclaim", BOTH,
+    Row("sync folder in blobstore.hard_delete.reclaim", BOTH,
         "what a crash brings back, the next opening removes again"),
     Row("unlink in blobstore.copying_task.run", BOTH,
         "a leftover, which the next opening removes"),
