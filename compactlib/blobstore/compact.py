@@ -464,7 +464,8 @@ class Compactor:
         dead = {each.name: each.dead_bytes for each in seen if each.name in there}
         notify_levels(
             observers, "blobstore", self._name, live_bytes=sum(each.valid_bytes for each in seen),
-            dead_bytes=sum(dead.values()), free_bytes=log.descriptor.capacity_bytes - log.used_bytes,
+            dead_bytes=sum(dead.values()),
+            free_bytes=log.descriptor.capacity_bytes - log.contents.used_bytes(log.descriptor.segment_bytes),
             capacity_bytes=log.descriptor.capacity_bytes,
             oldest_unreclaimed_seconds=min((there[name].last_modified_ms / 1000 for name, size in dead.items() if size),
                                            default=None))

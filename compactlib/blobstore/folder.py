@@ -31,7 +31,7 @@ from compactlib.blobstore.segment import (
     decode_header,
     read_descriptor,
 )
-from compactlib.blobstore.segment_list import FoundList, Layout, read_list
+from compactlib.blobstore.segment_list import Layout, SegmentList, read_list
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files.disk import list_folder, look_at, read_if_there
 
@@ -50,54 +50,52 @@ class FoundFolder:
 
     Attributes:
         names: the names of its files.
-        present: its segments.
-        listed: the list of segments.
+        present: its segments, without a new segment that a crash cut off in its header.
+        listed: the list of segments; `None` if there is no valid one.
+        list_damage: the damage of the list's file; empty if there is none.
         descriptor: the descriptor, from its file or from a segment; `None` if there is no store.
         damage: the damage of the descriptor's file.
     """
 
     names: Sequence[str]
     present: frozenset[SegmentName]
-    listed: FoundList
+    listed: SegmentList | None
+    list_damage: str
     descriptor: Descriptor | None
     damage: tuple[CorruptData, ...] = ()
 
 
 def read_folder(folder: str) -> FoundFolder:
     """Read a folder; of its segments only headers."""
-    listed = read_list(folder)
+    listed, list_damage = read_list(folder)
     names = list_folder(folder)
-    present = _present(folder, names, listed)
-    descriptor, damage = None, CorruptData(path=os.path.join(folder, DESCRIPTOR_FILE), offset=0, found="no such file",
-                                           expected="the store's descriptor")
+    present = set(filter(None, map(segment_of_log_file, names)))
+    newest = max(present, default=None)
+    if newest is not None and listed is not None and newest not in listed.segments and (
+            newest.index_file not in names) and _is_headless(os.path.join(folder, newest.log_file)):
+        present.discard(newest)
+    found = FoundFolder(names, frozenset(present), listed, list_damage, None)
     try:
         descriptor = read_descriptor(folder)
     except CorruptData as error:
-        damage = error
         if not present:
             raise
-    had_segments = (listed.list is not None and listed.list.segments) or any(
-        name == STATE_FILE or segment_of_index_file(name) is not None for name in names)
-    if descriptor is not None and not present and had_segments:
-        raise CorruptData(path=os.path.join(folder, FIRST_SEGMENT.log_file), offset=0, found="none, although the store "
-                          "has had some; restore the folder from a copy", expected="the segments of the log")
-    if descriptor is not None or not present:
-        return FoundFolder(names, present, listed, descriptor)
+        damage = error
+    else:
+        had_segments = (listed is not None and listed.segments) or any(
+            name == STATE_FILE or segment_of_index_file(name) is not None for name in names)
+        if descriptor is not None and not present and had_segments:
+            raise CorruptData(path=os.path.join(folder, FIRST_SEGMENT.log_file), offset=0, found="none, although the "
+                              "store has had some; restore the folder from a copy", expected="the segments of the log")
+        if descriptor is not None or not present:
+            return attrs.evolve(found, descriptor=descriptor)
+        damage = CorruptData(path=os.path.join(folder, DESCRIPTOR_FILE), offset=0, found="no such file",
+                             expected="the store's descriptor")
     for name in sorted(present):
         with contextlib.suppress(CorruptData, StorageError):
             header = SegmentFile(os.path.join(folder, name.log_file)).header
-            return FoundFolder(names, present, listed, Descriptor.of_header(header), (damage,))
+            return attrs.evolve(found, descriptor=Descriptor.of_header(header), damage=(damage,))
     raise damage
-
-
-def _present(folder: str, names: Iterable[str], listed: FoundList) -> frozenset[SegmentName]:
-    """Return the segments in a folder, without a new segment that a crash cut off in its header."""
-    present = set(filter(None, map(segment_of_log_file, names)))
-    newest = max(present, default=None)
-    if newest is not None and listed.list is not None and newest not in listed.list.segments and (
-            newest.index_file not in names) and _is_headless(os.path.join(folder, newest.log_file)):
-        present.discard(newest)
-    return frozenset(present)
 
 
 def _is_headless(path: str) -> bool:

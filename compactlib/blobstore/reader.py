@@ -225,7 +225,7 @@ def _read_store(folder: str, before: _Seen | None) -> _Seen:
 def _try_to_read(folder: str, before: _Seen | None, *, is_certain: bool) -> _Seen | None:
     """Read once; return `None` if a compaction switched files during the read."""
     found = read_folder(folder)
-    layout = lay_out(folder, found.listed, found.present)
+    layout = lay_out(folder, found.listed, found.present, found.list_damage)
     if (layout.lost or layout.damage) and not is_certain:
         # A step may have been committed between the list and the folder.
         return None
@@ -234,8 +234,8 @@ def _try_to_read(folder: str, before: _Seen | None, *, is_certain: bool) -> _See
         raise NotAStore(f"{folder} holds no blob store: neither its descriptor nor a segment can be read", path=folder)
     known = before.loaded if before is not None and before.descriptor == descriptor else {}
     loaded = load_store(folder, descriptor, layout, known)
-    after = read_list(folder).list
-    if (None if after is None else after.step) != (None if found.listed.list is None else found.listed.list.step):
+    after, _ = read_list(folder)
+    if (None if after is None else after.step) != (None if found.listed is None else found.listed.step):
         return None
     contents = LogContents.of(descriptor.incarnation, [each.segment for each in loaded] or [LogSegment(FIRST_SEGMENT)],
                               None if before is None else before.contents.directory)

@@ -23,6 +23,7 @@ Every segment's header repeats these fields, so that a missing or damaged descri
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -32,7 +33,16 @@ import attrs
 from compactlib.blobstore.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, OutFile, ReadDescriptor, StrPath, read_exactly, read_if_there, write_durably
+from compactlib.files.disk import (
+    Files,
+    OutFile,
+    ReadDescriptor,
+    StrPath,
+    look_at,
+    read_exactly,
+    read_if_there,
+    write_durably,
+)
 from compactlib.files.record_frame import RecordFrame
 from compactlib.lru import Lru
 
@@ -93,15 +103,34 @@ def decode_header(data: bytes, path: str) -> SegmentHeader:
     return SegmentHeader(SegmentName(position, generation), capacity, incarnation, segments, sequence)
 
 
-def create_segment(files: Files, path: StrPath, header: SegmentHeader) -> OutFile:
-    """Create a segment's file with its header and open it for writing. Durable after `sync` and `sync_folder`."""
-    out = files.create(path)
+class Opened(list[OutFile]):
+    """A segment's file, open for writers and for threads that wait for a sync."""
+
+    def close(self) -> None:
+        """Close it, without a sync; closing again does nothing."""
+        for out in self:
+            out.close()
+
+
+def begin_segment(files: Files, folder: StrPath, header: SegmentHeader) -> Opened:
+    """Create a segment without records, durably, and open it; nothing is left of it if that fails."""
+    path = os.path.join(folder, header.name.log_file)
+    if look_at(path) is not None:
+        # A leftover of a failed attempt, without records.
+        files.unlink(path)
+    opened = Opened()
     try:
-        out.write_at(0, [encode_header(header)])
+        opened.append(files.create(path))
+        opened[0].write_at(0, [encode_header(header)])
+        opened[0].sync()
+        opened.append(files.open(path))
+        files.sync_folder(folder)
     except BaseException:
-        out.close()
+        opened.close()
+        with contextlib.suppress(StorageError):
+            files.unlink(path)
         raise
-    return out
+    return opened
 
 
 class SegmentFile(ReadDescriptor):

@@ -108,21 +108,6 @@ class SegmentList:
         return attrs.evolve(self, segments=tuple(sorted(kept.union(self.step.sources))), step=None)
 
 
-@attrs.frozen
-class FoundList:
-    """The contents of the file.
-
-    Attributes:
-        list: the valid list of the higher number; `None` if there is none.
-        is_damaged: whether a slot is neither valid nor empty: a crash has cut off a write, or the file is damaged.
-        is_missing: whether the file is missing.
-    """
-
-    list: SegmentList | None
-    is_damaged: bool = False
-    is_missing: bool = False
-
-
 def slot_bytes(log_segments: int) -> int:
     """Return the size of a slot for a log of at most `log_segments` segments."""
     names = (log_segments + _MORE_SEGMENTS + MAX_SOURCES) * _NAME.size
@@ -156,21 +141,24 @@ def decode_list(data: bytes, path: str) -> SegmentList:
                        last_full_ms=last_full_ms)
 
 
-def read_list(folder: StrPath) -> FoundList:
-    """Read the list of a folder."""
+def read_list(folder: StrPath) -> tuple[SegmentList | None, str]:
+    """Return the list of a folder: the valid one of the higher number; and the damage of the file, `""` for none.
+
+    A slot that is neither valid nor empty is damage, or a crash has cut off its write.
+    """
     path = os.path.join(folder, FILE_NAME)
     data = read_if_there(path)
     if data is None:
-        return FoundList(None, is_missing=True)
+        return None, "no such file"
     half = len(data) // 2
     found: list[SegmentList] = []
-    is_damaged = False
+    damage = ""
     for slot in (data[:half], data[half:]):
         try:
             found.append(decode_list(slot, path))
         except CorruptData:
-            is_damaged |= any(slot) or not slot
-    return FoundList(max(found, key=lambda each: each.number, default=None), is_damaged)
+            damage = "other bytes" if any(slot) or not slot else damage
+    return max(found, key=lambda each: each.number, default=None), damage or ("" if found else "zeros")
 
 
 class SegmentListFile:
@@ -243,16 +231,17 @@ class Layout:
     list: SegmentList
 
 
-def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> Layout:
+def lay_out(folder: str, known: SegmentList | None, present: Collection[SegmentName], list_damage: str = "") -> Layout:
     """Decide which segments are the log.
 
     Args:
         folder: the store's folder, for errors.
-        found: the list.
+        known: the list, `None` if there is no valid one.
         present: the segments in the folder, without a segment that a crash cut off in its header.
+        list_damage: why there is no list.
     """
     path = os.path.join(folder, FILE_NAME)
-    known = found.list
+    damage: list[CorruptData] = []
     if known is None:
         names = tuple(sorted(present))
         for first, second in pairwise(names):
@@ -260,15 +249,14 @@ def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> 
                 raise CorruptData(
                     path=os.path.join(folder, second.log_file), offset=0, found=f"{first} and {second}",
                     expected=f"one generation of each segment, as {FILE_NAME!r} is missing or damaged")
-        damage = [CorruptData(path=path, offset=0, expected="the list of segments",
-                              found="no such file" if found.is_missing else "other bytes")] if names else []
+        if names:
+            damage.append(CorruptData(path=path, offset=0, expected="the list of segments", found=list_damage))
         return Layout(segments=names, damage=tuple(damage), list=SegmentList(segments=names))
-    damage = []
     step = known.step
     if step is not None:
         gone = [each.name for each in step.outputs if each.name not in present]
         if gone and set(step.sources).issubset(present):
-            known = known.without_step()
+            known, step = known.without_step(), None
             damage += [_no_file(folder, name, "a new segment, whose sources are there and count") for name in gone]
     listed = set(known.segments)
     newest = max((name.position for name in listed), default=-1)
@@ -283,9 +271,8 @@ def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> 
         missing = []
     damage += [_no_file(folder, name, "a segment of the log") for name in missing]
     held = {name.position: name.generation for name in there}
-    sources = set() if known.step is None else set(known.step.sources)
-    leftovers = {name for name in strays - adopted
-                 if name in sources or name.generation > held.get(name.position, name.generation)}
+    leftovers = {name for name in strays - adopted if (step is not None and name in step.sources)
+                 or name.generation > held.get(name.position, name.generation)}
     damage += [CorruptData(path=os.path.join(folder, name.log_file), offset=0, expected="segments of the list alone",
                            found="one that a compaction has removed, put back") for name in
                sorted(strays - adopted - leftovers)]

@@ -452,7 +452,7 @@ class BlobStore(Reading):
         log, contents, error = self._log, self._log.snapshot(), self._compactor.last_error
         return BlobStoreStatus.of(
             self._name, self._descriptor, contents, damaged_segments=len(self._compactor.damaged),
-            eligible_segments=len(log.eligible()), unsynced=not log.writer.is_synced, next_sequence=log.next_sequence,
+            eligible_segments=len(log.eligible()), unsynced=not log.is_synced, next_sequence=log.next_sequence,
             is_busy=bool(self._guard.running), is_managed=log.is_managed, failures=self._compactor.failures,
             last_error="" if error is None else f"{type(error).__name__}: {error}")
 

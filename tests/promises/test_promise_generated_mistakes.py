@@ -126,11 +126,9 @@ SUPERFLUOUS: Sequence[Row] = (
         "the first segment's sync of the same folder comes after it"),
     Row("sync folder in files.disk.write_durably < blobstore.index_file.replace_parts", BOTH,
         "an index that is not there is made anew from its segment"),
-    Row("sync folder in blobstore.opening._begin_segment", LATER,
+    Row("sync in blobstore.segment.begin_segment", LATER,
         "still before a record in it is synced"),
-    Row("sync in blobstore.tail.roll", LATER,
-        "still before a record in it is synced"),
-    Row("sync folder in blobstore.tail.roll", LATER,
+    Row("sync folder in blobstore.segment.begin_segment", LATER,
         "still before a record in it is synced"),
     Row("sync folder in blobstore.opening.open_log", BOTH,
         "what a crash brings back, the next opening removes again"),
@@ -140,8 +138,6 @@ SUPERFLUOUS: Sequence[Row] = (
         "a leftover, which the next opening removes"),
     Row("unlink in blobstore.log.remove_names", LATER,
         "a leftover, which the next opening removes"),
-    Row("sync in blobstore.opening._begin_segment", BOTH,
-        "the first record is synced in the same file"),
 )
 """Nothing is lost."""
 
