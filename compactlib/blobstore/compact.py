@@ -33,7 +33,7 @@ import attrs
 
 from compactlib._store_numbers import notify_compaction, notify_levels
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.copying_task import CopyRecords, check_output
+from compactlib.blobstore.copying_task import CopyRecords
 from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
 from compactlib.blobstore.hard_delete import finish_erasures
 from compactlib.blobstore.index import IndexPart
@@ -43,6 +43,7 @@ from compactlib.blobstore.names import SegmentName, segment_of_log_file
 from compactlib.blobstore.plan import BlobPlan, plan_for
 from compactlib.blobstore.records import IndexEntry, milliseconds
 from compactlib.blobstore.report import BlobCompactionReport
+from compactlib.blobstore.scan import check_segment
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment_list import MAX_OUTPUTS, MAX_SOURCES, Output, Step
 from compactlib.blobstore.statistics import view_of
@@ -315,7 +316,8 @@ class Compactor:
                 if isinstance(outcome, RewriteFailure):
                     raise outcome.error
                 files.append(outcome.files[0].path)
-                check_output(files[-1], log.descriptor.header(output.name), output.written, done.budget.check)
+                check_segment(files[-1], log.descriptor.header(output.name), output.end, output.records,
+                              output.sequences, done.budget.check)
             except CompactlibError as error:
                 failures.append(error)
         if not failures:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -95,22 +95,6 @@ class CopyRecords:
             raise CorruptData(path=file.path, offset=0, expected=f"segment {name} of this store",
                               found=f"segment {file.header.name} of store {file.header.incarnation.hex()}")
         return file
-
-
-def check_output(path: str, header: SegmentHeader, written: Picked, check: Callable[[], None]) -> None:
-    """Read a new segment back, before its sources are removed: header, length, and every record with its CRC.
-
-    Args:
-        path: its file.
-        header: its header.
-        written: its records, at least one, back to back.
-        check: called before each read; an exception ends the check.
-    """
-    with contextlib.closing(SegmentFile(path)) as file:
-        file.require(header, written.offsets[-1] + written.sizes[-1])
-        for first, last in runs(written.offsets, written.sizes, _MOST_READ):
-            check()
-            _read(file, written, first, last, header.salt)
 
 
 def _bytes_at_once(budget: Budget) -> int:

@@ -8,7 +8,7 @@ so that bytes inside a blob are not taken for a record.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
@@ -103,22 +103,30 @@ def scan_records(file: SegmentFile, start: int, end: int) -> Iterator[Scanned]:
             start = found.end
 
 
-def check_segment(path: str, expected: SegmentHeader, end: int, records: int) -> None:
-    """Read a segment that a compaction committed, before its sources are removed: header, every record, and end.
+def check_segment(path: str, expected: SegmentHeader, end: int, records: int, sequences: Iterable[int] = (),
+                  check: Callable[[], None] | None = None) -> None:
+    """Read a segment that a compaction wrote, before its sources are removed: header, every record, and end.
 
     Args:
         path: its file.
         expected: its header.
-        end: the offset behind its last record.
+        end: the offset after its last record.
         records: how many it holds.
+        sequences: the number of each record, if they are known.
+        check: called for each record; an exception ends the check.
     """
     with contextlib.closing(SegmentFile(path)) as file:
         file.require(expected, end)
-        count = 0
-        for found in scan_records(file, SEGMENT_HEADER_BYTES, end):
-            if found.entry is None or found.found:
-                raise CorruptData(path=path, offset=found.offset, expected=f"record {count + 1} of {records}",
-                                  found=found.found)
+        wanted, count = iter(sequences), 0
+        for each in scan_records(file, SEGMENT_HEADER_BYTES, end):
+            if check is not None:
+                check()
+            found = each.found
+            if each.entry is not None and next(wanted, each.entry.sequence) != each.entry.sequence:
+                found = f"record {each.entry.sequence}"
+            if found:
+                raise CorruptData(path=path, offset=each.offset, expected=f"record {count + 1} of {records}",
+                                  found=found)
             count += 1
         if count != records:
             raise CorruptData(path=path, offset=end, expected=f"{records} records", found=f"{count}")

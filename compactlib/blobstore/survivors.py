@@ -102,12 +102,9 @@ class OutputPlan:
         return SEGMENT_HEADER_BYTES + sum(sum(part.sizes) for part in self.picked)
 
     @property
-    def written(self) -> Picked:
-        """Its records, at the offsets that they have in the output."""
-        sizes = array("Q", chain.from_iterable(part.sizes for part in self.picked))
-        offsets = array("Q", accumulate(sizes, initial=SEGMENT_HEADER_BYTES))
-        return Picked(self.name, offsets[:-1], sizes,
-                      array("Q", chain.from_iterable(part.sequences for part in self.picked)))
+    def sequences(self) -> Iterator[int]:
+        """The number of each record, in the order of the output."""
+        return chain.from_iterable(part.sequences for part in self.picked)
 
 
 @attrs.frozen(kw_only=True, eq=False)
