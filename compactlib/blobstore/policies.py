@@ -291,7 +291,7 @@ class CostBenefit:
 
 
 @attrs.frozen(kw_only=True)
-class ExpiryForecast:
+class ExpiryForecast(Greedy):
     """Takes the emptiest segments, but not segments that will soon be emptier without a compaction.
 
     Expiry times are known in advance, and so is the time at which a delete is in effect. A segment waits if more than
@@ -301,23 +301,18 @@ class ExpiryForecast:
     No segment waits once the log is fuller than `urgent_used_fraction`.
 
     Attributes:
-        min_used_fraction: the least used part of the log, 0.0 to 1.0; an equal part suffices.
-        min_reclaimed_segments: how many segments the choice has to free, >= 1.
+        min_used_fraction, min_reclaimed_segments, copy_order: as of `Greedy`.
         horizon_seconds: the span of the forecast, >= 0.
         max_dying_fraction: see above, 0.0 to 1.0.
         urgent_used_fraction: see above, 0.0 to 1.0.
-        copy_order: the order of copying: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
         InvalidInput: a setting is out of its range.
     """
 
-    min_used_fraction: float = fraction(0.5)
-    min_reclaimed_segments: int = whole(1, least=1)
     horizon_seconds: float = seconds(86_400.0)
     max_dying_fraction: float = fraction(0.2)
     urgent_used_fraction: float = fraction(0.9)
-    copy_order: CopyOrder = attrs.field(default="log", validator=is_copy_order)
 
     name: ClassVar[str] = "expiry_forecast"
     needs_forecast: ClassVar[bool] = True

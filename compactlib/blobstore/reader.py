@@ -119,9 +119,9 @@ class BlobReader(Reading):
         """
         with self._refreshing:
             before = self._seen()
-            after = _read_store(self._folder, before)
+            after = _read_store(self.folder, before)
             if after.descriptor.incarnation != before.descriptor.incarnation:
-                raise CorruptData(path=self._folder, offset=0, expected=f"store {before.descriptor.incarnation.hex()}",
+                raise CorruptData(path=self.folder, offset=0, expected=f"store {before.descriptor.incarnation.hex()}",
                                   found=f"{after.descriptor.incarnation.hex()}, another store; open a reader of it")
             self._last_seen = after
         self._segments.forget(before.loaded.keys() - after.loaded.keys())
@@ -145,7 +145,7 @@ class BlobReader(Reading):
             if life.is_kept(reference_ms, now_ms):
                 kept[life.segment].add(life.offset)
         return [SegmentRecords(
-                    folder=self._folder, name=segment.name, count=segment.records, size_bytes=segment.end,
+                    folder=self.folder, name=segment.name, count=segment.records, size_bytes=segment.end,
                     descriptor=seen.descriptor, kept=zlib.compress(bytes(
                         entry.offset in kept[segment.name] for entry in segment.entries()), 1))
                 for segment in seen.contents.segments if segment.records and not segment.is_lost]
@@ -156,7 +156,7 @@ class BlobReader(Reading):
         Raises:
             Closed: the reader is closed.
         """
-        return BlobStoreStatus.of(self._name, self._descriptor, self._contents())
+        return BlobStoreStatus.of(self.name, self._descriptor, self._contents())
 
     def close(self) -> None:
         """Close all files; closing again does nothing."""
@@ -165,11 +165,11 @@ class BlobReader(Reading):
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._last_seen.contents.segments)} segments"
-        return f"<BlobReader of {self._folder!r}: {state}>"
+        return f"<BlobReader of {self.folder!r}: {state}>"
 
     def _seen(self) -> _Seen:
         if self._closed:
-            raise Closed(f"the reader of the blob store in {self._folder} is closed; open another one")
+            raise Closed(f"the reader of the blob store in {self.folder} is closed; open another one")
         return self._last_seen
 
     def _contents(self) -> LogContents:
@@ -186,16 +186,16 @@ class BlobReader(Reading):
     def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         seen = self._seen()
         budget.check()
-        return view_of(seen.contents, name=self._name, descriptor=seen.descriptor, config=self._config,
-                       policy=policy, now=self._clock.now(), damaged={},
+        return view_of(seen.contents, name=self.name, descriptor=seen.descriptor, config=self.config,
+                       policy=policy, now=self.clock.now(), damaged={},
                        eligible=seen.contents.eligible(0, seen.descriptor.log_segments),
                        last_full_ms=seen.layout.list.last_full_ms,
-                       rules=PurgeRules(purge_tombstones=self._config.purge_tombstones), check=budget.check)
+                       rules=PurgeRules(purge_tombstones=self.config.purge_tombstones), check=budget.check)
 
     def _out_of_order(self) -> tuple[list[CorruptData], list[str]]:
         # The list does not name yet what a running compaction writes.
         seen = self._seen()
-        names = leftovers(list_folder(self._folder), seen.layout)
+        names = leftovers(list_folder(self.folder), seen.layout)
         is_compacting = any(name.endswith(UNPUBLISHED_SUFFIX) for name in names)
         return list(seen.damage), [] if is_compacting else names
 

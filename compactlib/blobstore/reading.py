@@ -47,64 +47,31 @@ _PLAIN = GetOptions()
 class Reading(Closing):
     """Reads blobs, views, plans and verifies.
 
-    Args:
+    Attributes:
         folder: the store's folder, absolute.
-        name: the store's name in plans and messages; default the folder's name.
-        config: the settings.
-        policy: chooses the segments to compact, default `StatsBased()`.
-        files: the disk.
-        clock: the source of time.
-        descriptor: the identity and the capacities of the store.
-        segments: the files of segments that are open for reading.
-        observer: receives counters of gets; of a reader, nobody.
+        name: the store's name in messages, plans and events; default the folder's name.
+        config: the settings; of a reader, its own argument.
+        policy: chooses the segments to compact, unless a call gives another policy; default `StatsBased()`.
+        clock: the source of time; of a store, a step of the host's clock counts only once it is confirmed.
+        incarnation: the store's 16 bytes, different in each store.
+        segment_bytes: capacity of each segment, fixed when the store was created.
+        capacity_bytes: capacity of the log, fixed when the store was created.
     """
 
     def __init__(self, folder: str, name: str | None, config: BlobStoreConfig, policy: BlobPolicy | None, files: Files,
                  clock: Clock, descriptor: Descriptor, segments: OpenSegments, observer: Observers) -> None:
-        self._folder = folder
-        self._name = os.path.basename(folder) if name is None else name
-        self._config = config
-        self._policy: BlobPolicy = StatsBased() if policy is None else policy
+        self.folder: str = folder
+        self.name: str = os.path.basename(folder) if name is None else name
+        self.config: BlobStoreConfig = config
+        self.policy: BlobPolicy = StatsBased() if policy is None else policy
+        self.clock: Clock = clock
+        self.incarnation: bytes = descriptor.incarnation
+        self.segment_bytes: int = descriptor.segment_bytes
+        self.capacity_bytes: int = descriptor.capacity_bytes
         self._files = files
-        self._clock = clock
         self._descriptor = descriptor
         self._segments = segments
         self._observer = observer
-
-    @property
-    def name(self) -> str:
-        """The store's name in messages, plans and events."""
-        return self._name
-
-    @property
-    def folder(self) -> str:
-        """The store's folder, absolute."""
-        return self._folder
-
-    @property
-    def config(self) -> BlobStoreConfig:
-        """The settings; of a reader, its own argument."""
-        return self._config
-
-    @property
-    def incarnation(self) -> bytes:
-        """The store's 16 bytes, different in each store."""
-        return self._descriptor.incarnation
-
-    @property
-    def segment_bytes(self) -> int:
-        """Capacity of each segment, fixed when the store was created."""
-        return self._descriptor.segment_bytes
-
-    @property
-    def capacity_bytes(self) -> int:
-        """Capacity of the log, fixed when the store was created."""
-        return self._descriptor.capacity_bytes
-
-    @property
-    def policy(self) -> BlobPolicy:
-        """Chooses the segments to compact, unless a call gives another policy."""
-        return self._policy
 
     # -- blobs
 
@@ -187,7 +154,7 @@ class Reading(Closing):
             BudgetSpent: the budget ended before the count did.
             Closed: the store is closed.
         """
-        return self._view_for(self._policy, Budget() if budget is None else budget)
+        return self._view_for(self.policy, Budget() if budget is None else budget)
 
     def plan(self, policy: BlobPolicy | None = None, *, view: BlobView | None = None) -> BlobPlan:
         """Return the plan of a compaction: victims, cost, benefit and reason. An empty plan names the shut gate.
@@ -200,14 +167,14 @@ class Reading(Closing):
             Closed: the store is closed.
             Exception: any other exception of the policy.
         """
-        chosen = self._policy if policy is None else policy
+        chosen = self.policy if policy is None else policy
         self._contents()
         if view is None:
             view = self._view_for(chosen, Budget())
-        elif view.store != self._name or view.incarnation not in (b"", self.incarnation):
-            raise InvalidInput(f"the view is of store {view.store!r}, and this is {self._name!r}; plan where it was "
+        elif view.store != self.name or view.incarnation not in (b"", self.incarnation):
+            raise InvalidInput(f"the view is of store {view.store!r}, and this is {self.name!r}; plan where it was "
                                f"made")
-        return plan_for(view, chosen, self._clock.now(), bytes_available=self._files.available_bytes(self._folder))
+        return plan_for(view, chosen, self.clock.now(), bytes_available=self._files.available_bytes(self.folder))
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read every record, compare log, index and folder, and list damage, missing files and leftovers.
@@ -229,7 +196,7 @@ class Reading(Closing):
         while missed := [each for each in self._newest().segments if each.name not in read]:
             for segment in missed:
                 limit.spend(0 if segment.is_lost else segment.end - SEGMENT_HEADER_BYTES)
-                found = verify_segment(self._folder, segment)
+                found = verify_segment(self.folder, segment)
                 if found and not self._newest().has(segment.name):
                     break  # a compaction has removed the segment: its outputs are read instead
                 findings += found
@@ -249,7 +216,7 @@ class Reading(Closing):
         self._contents().audit()
 
     def _now_ms(self) -> int:
-        return milliseconds(self._clock.now())
+        return milliseconds(self.clock.now())
 
     # -- implemented by the store and by the reader
 
@@ -283,11 +250,11 @@ class Reading(Closing):
 
     def _count(self, what: str, value: int) -> None:
         if not self._observer.is_deaf:
-            self._observer.event(f"blobstore_{what}", add=value, store=self._name)
+            self._observer.event(f"blobstore_{what}", add=value, store=self.name)
 
     def _content(self, contents: LogContents, put: IndexEntry) -> bytes:
         segment = contents.segment(put.segment)
         if segment is not None and segment.is_lost:
-            raise CorruptData(path=os.path.join(self._folder, put.segment.log_file), offset=put.offset,
+            raise CorruptData(path=os.path.join(self.folder, put.segment.log_file), offset=put.offset,
                               index=put.sequence, expected=f"the record of blob {put.id!r}", found="no such file")
         return content_of(self._segments.get(put.segment, self._has), put, self._descriptor.salt)

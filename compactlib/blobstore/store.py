@@ -83,6 +83,9 @@ class BlobStore(Reading):
         create: whether a store may be created. If not, a folder without a store raises `NotAStore` and is not changed.
         new_incarnation: returns the 16 bytes of a new store, for tests that need fixed ones.
 
+    Attributes:
+        recovery: the damage and the repairs that opening the store found.
+
     Raises:
         Busy: another process or object has the store open.
         NotAStore: the folder holds something else; or it holds no store, and `create` is not set.
@@ -108,27 +111,18 @@ class BlobStore(Reading):
         try:
             with self._guard.lock:
                 self._guard.begin("its opening")
-                self._log, self._recovery = open_log(self._guard, path, config, files,
-                                                     SystemClock() if clock is None else clock, new_incarnation)
+                log, recovery = open_log(self._guard, path, config, files, SystemClock() if clock is None else clock,
+                                         new_incarnation)
                 self._guard.done()
         except BaseException:
             self._guard.release()
             raise
-        super().__init__(path, name, config, policy, files, self._log.clock, self._log.descriptor, self._log.segments,
-                         observers)
+        super().__init__(path, name, config, policy, files, log.clock, log.descriptor, log.segments, observers)
+        self._log = log
+        self.recovery: BlobRecoveryReport = recovery
         purge = PurgeRules(purge_tombstones=config.purge_tombstones, seen_by_all_peers=seen_by_all_peers)
-        self._compactor = Compactor(self._log, self._name, self._policy, purge, place, self._observer)
+        self._compactor = Compactor(self._log, self.name, self.policy, purge, place, self._observer)
         self._deliver()
-
-    @property
-    def clock(self) -> Clock:
-        """The store's clock: a step of the host's clock counts only once it is confirmed."""
-        return self._clock
-
-    @property
-    def recovery(self) -> BlobRecoveryReport:
-        """The damage and the repairs that opening the store found."""
-        return self._recovery
 
     # -- operations
 
@@ -296,16 +290,14 @@ class BlobStore(Reading):
         Other writers that need room wait for it.
         """
         log, least = self._log, 1
-        total = log.descriptor.log_segments
         if self._guard.is_in_run:
             return False
         with self._evicting:
             while not log.free_segments:
-                view = self.view()
-                plan = None
-                for segments in dict.fromkeys((max(total // 8, least), least)):
-                    plan = plan or plan_eviction(view, log.snapshot(), self._compactor.purge, segments, self._policy,
-                                                 log.clock.now())
+                view, snapshot = self.view(), log.snapshot()
+                plans = (plan_eviction(view, snapshot, self._compactor.purge, wanted, self.policy, log.clock.now())
+                         for wanted in dict.fromkeys((max(log.descriptor.log_segments // 8, least), least)))
+                plan = next(filter(None, plans), None)
                 if plan is None:
                     return False
                 try:
@@ -320,7 +312,7 @@ class BlobStore(Reading):
                     return False
                 if report.is_empty and not log.free_segments:
                     return False
-                self._observer.event("blobstore_evicted", store=self._name, expires_before=plan.expires_before,
+                self._observer.event("blobstore_evicted", store=self.name, expires_before=plan.expires_before,
                                      freed_segments=report.freed_segments)
                 if report.freed_segments < 1:
                     # Blobs larger than `max_blob_bytes` need more room than the plan assumed.
@@ -366,10 +358,10 @@ class BlobStore(Reading):
         if plan is not None and policy is not None:
             raise InvalidInput("compact() takes a plan or a policy, not both: a plan is the choice of a policy")
         if plan is not None:
-            require_own(plan, self._name, self._log)
+            require_own(plan, self.name, self._log)
         steps = self._compactor.steps(plan, policy, budget, observer, fence)
         try:
-            found = run_many({"": steps}, executor, self._clock, None)[""]
+            found = run_many({"": steps}, executor, self.clock, None)[""]
         finally:
             self._deliver()
         if isinstance(found, CompactlibError):
@@ -399,13 +391,13 @@ class BlobStore(Reading):
             with run.held:
                 run.begin("compaction")
                 run.budget.check()
-                report = reclaim(self._log, self._name, run.budget)
+                report = reclaim(self._log, self.name, run.budget)
         finally:
             self._deliver()
         if report.was_reset:
-            self._observer.event("blobstore_hard_delete_reset", store=self._name, error=report.was_reset)
+            self._observer.event("blobstore_hard_delete_reset", store=self.name, error=report.was_reset)
         if report.erased_records:
-            self._observer.event("blobstore_contents_erased", store=self._name, records=report.erased_records,
+            self._observer.event("blobstore_contents_erased", store=self.name, records=report.erased_records,
                                  bytes_written=report.erased_bytes)
         return report
 
@@ -451,7 +443,7 @@ class BlobStore(Reading):
         """Return the counters of the store, from memory."""
         log, contents, error = self._log, self._log.snapshot(), self._compactor.last_error
         return BlobStoreStatus.of(
-            self._name, self._descriptor, contents, damaged_segments=len(self._compactor.damaged),
+            self.name, self._descriptor, contents, damaged_segments=len(self._compactor.damaged),
             eligible_segments=len(log.eligible()), unsynced=not log.is_synced, next_sequence=log.next_sequence,
             is_busy=bool(self._guard.running), is_managed=log.is_managed, failures=self._compactor.failures,
             last_error="" if error is None else f"{type(error).__name__}: {error}")
@@ -501,7 +493,7 @@ class BlobStore(Reading):
         if self._guard.running:
             return [], []
         layout = self._log.layout()
-        return list(layout.damage), leftovers(list_folder(self._folder), layout)
+        return list(layout.damage), leftovers(list_folder(self.folder), layout)
 
     def _using(self) -> AbstractContextManager[object]:
         return self._guard.use()
@@ -521,7 +513,7 @@ class BlobStore(Reading):
         if here == there:
             return state.put
         self._log.events.append(("blobstore_put_twice", {
-            "store": self._name, "id": draft.id, "kept_put_at": max(here, there)[0] / 1000,
+            "store": self.name, "id": draft.id, "kept_put_at": max(here, there)[0] / 1000,
             "other_put_at": min(here, there)[0] / 1000, "is_here": here > there}))
         return state.put if here > there else None
 

@@ -396,8 +396,8 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "blob-record-not-synced", "compactlib/blobstore/log.py",
         "            # No reader sees a record whose write was reported as failed.\n"
-        "            self.writer.sync()\n",
-        "",
+        "            self._sync()\n",
+        "            pass\n",
         ("blob_store-crashes",),
         "Blobs that were acknowledged are gone after a power failure."),
     Mistake(
