@@ -200,11 +200,7 @@ def answer_for(key: bytes, history: Sequence[IndexEntry], options: GetOptions, n
                ) -> tuple[BlobInfo, IndexEntry] | Missing | Deleted | Expired:
     """Return the properties of a blob and the PUT with its content; or the reason that there is no content.
 
-    Args:
-        key: the id.
-        history: its records, ascending by sequence.
-        options: the options of the get.
-        now_ms: returns the time, milliseconds since the epoch; called only for blobs with an expiry.
+    `now_ms` is called only for blobs with an expiry.
     """
     state = blob_state(history)
     if state is None or state.deciding is None:

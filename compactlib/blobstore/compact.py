@@ -36,8 +36,7 @@ from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.copying_task import CopyRecords
 from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
 from compactlib.blobstore.hard_delete import finish_erasures
-from compactlib.blobstore.index import IndexPart
-from compactlib.blobstore.index_file import part_bytes, write_part
+from compactlib.blobstore.index import IndexPart, part_bytes, write_part
 from compactlib.blobstore.log import Log, remove_names, remove_segments
 from compactlib.blobstore.names import SegmentName, segment_of_log_file
 from compactlib.blobstore.plan import BlobPlan, plan_for
@@ -175,15 +174,8 @@ class Compactor:
 
     def steps(self, given: BlobPlan | None, policy: BlobPolicy | None, budget: Budget | None, observer: Observer | None,
               fence: CommitFence | None) -> Steps:
-        """Compact; the caller runs the tasks that are yielded, and sends their outcomes.
-
-        Args:
-            given: the plan to carry out; `None`: the policy's choice.
-            policy: replaces the store's policy.
-            budget: limits the work.
-            observer: notified, in addition to the store's observer.
-            fence: entered around each commit.
-        """
+        """Compact, by the arguments of `BlobStore.compact`; the caller runs the tasks that are yielded, and sends their
+        outcomes."""
         log, observers = self._log, Observers(self._observer, observer)
         began, plan = log.clock.monotonic(), given
         run = Run(log.guard, limited(budget, log.config.compaction_bytes_per_second, log))
@@ -477,11 +469,7 @@ def run_many(every: Mapping[str, Steps], executor: Executor | None, clock: Clock
              ) -> dict[str, BlobCompactionReport | CompactlibError]:
     """Carry out compactions, the next step of all in one run of an executor; each compaction commits its own step.
 
-    Args:
-        every: the compactions, by name.
-        executor: runs the copying; `None`: this thread.
-        clock: of this thread's executor.
-        budget: limits them together; `None`: the budget of a single compaction counts.
+    `budget` limits them together; without it, the budget of a single compaction counts.
 
     Returns:
         The report or the error of each, in the order in which they ended.

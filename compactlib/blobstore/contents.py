@@ -133,9 +133,7 @@ class LogContents:
     def eligible(self, journal_entries: int, log_segments: int) -> tuple[SegmentName, ...]:
         """Return the segments that may be compacted: all but the active segment and the segments of the journal.
 
-        Args:
-            journal_entries: the number of newest records in the journal.
-            log_segments: how many segments the log may have; the journal keeps at most a quarter of them.
+        The journal has so many newest entries, in at most a quarter of the segments that the log may have.
         """
         kept = 1
         records = self.active.records
@@ -190,12 +188,8 @@ class LogContents:
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         """Yield the entries of a sealed segment in order, each with the `history` of its id.
 
-        Much faster than one call of `history` for each entry.
-
-        Args:
-            name: the segment's name.
-            often: histories of more than `OFTEN` records, kept for the next segment.
-            check: called at intervals; an exception ends the iteration.
+        Much faster than one call of `history` for each entry. `often` keeps histories of more than `OFTEN` records for
+        the next segment.
         """
         segment, opened = self.segment(name), self.open
         for part in segment.parts if segment is not None else ():

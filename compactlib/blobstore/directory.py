@@ -92,12 +92,7 @@ class IndexDirectory:
         return found
 
     def shared(self, part: IndexPart, check: Callable[[], None]) -> dict[int, int]:
-        """Return the rows of a part with a hash that another record shares, and that hash.
-
-        Args:
-            part: a part of this directory.
-            check: called at intervals; an exception ends the search.
-        """
+        """Return the rows of a part with a hash that another record shares, and that hash."""
         own = set(part.hashes)
         found = {first for first, second in pairwise(part.hashes) if first == second}
         for single in self.singles:

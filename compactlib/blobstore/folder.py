@@ -17,8 +17,7 @@ import attrs
 
 from compactlib.blobstore.contents import LogSegment
 from compactlib.blobstore.erasure import STATE_FILE, pending_erasures
-from compactlib.blobstore.index import IndexPart, OpenIndex
-from compactlib.blobstore.index_file import part_bytes, read_parts
+from compactlib.blobstore.index import IndexPart, OpenIndex, part_bytes, read_parts
 from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName, segment_of_index_file, segment_of_log_file
 from compactlib.blobstore.records import RecordFlag
 from compactlib.blobstore.scan import Scanned, scan_records
@@ -140,11 +139,7 @@ def load_store(folder: str, descriptor: Descriptor, layout: Layout, known: Mappi
                ) -> list[LoadedSegment]:
     """Load every segment of a log, in order; of a lost one the index, which names its records.
 
-    Args:
-        folder: the store's folder.
-        descriptor: the store's descriptor.
-        layout: its segments.
-        known: segments that were loaded before; they are reused unless their files have changed.
+    Segments that were loaded before (`known`) are reused unless their files have changed.
     """
     erased = pending_erasures(folder, descriptor.incarnation)
     names = sorted((*layout.segments, *layout.lost))
@@ -165,14 +160,9 @@ def load_store(folder: str, descriptor: Descriptor, layout: Layout, known: Mappi
 
 def load_segment(folder: str, name: SegmentName, descriptor: Descriptor, *, is_active: bool = False,
                  erased: Collection[int] = ()) -> LoadedSegment:
-    """Load a segment.
+    """Load a segment; the last records of the active one are in an open index.
 
-    Args:
-        folder: the store's folder.
-        name: the segment's name.
-        descriptor: the store's descriptor.
-        is_active: whether it is the active segment: then its last records are in an open index.
-        erased: offsets of records with contents that count as erased, even if the index does not mark them.
+    Contents at the offsets `erased` count as erased, even if the index does not mark them.
     """
     file, damage = _opened(os.path.join(folder, name.log_file), descriptor.header(name))
     parts = read_parts(folder, name, descriptor.incarnation, SEGMENT_HEADER_BYTES, descriptor.segment_bytes)

@@ -23,7 +23,7 @@ import attrs
 from compactlib.blobstore.blobs import blob_state
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.erasure import Erasure, HardDeleteState, erase_records, read_state, state_in
-from compactlib.blobstore.index_file import replace_parts
+from compactlib.blobstore.index import replace_parts
 from compactlib.blobstore.log import Log
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind, encode_head, milliseconds
@@ -38,10 +38,7 @@ _MAX_BATCH_BYTES = 8 << 20
 def reclaim(log: Log, name: str, budget: Budget) -> BlobReclaimReport:
     """Remove leftovers, and carry out every delete in effect, as configured; not during a compaction.
 
-    Args:
-        log: the log.
-        name: the store's name.
-        budget: limits the run; the next run continues.
+    The budget limits the run; the next run continues.
     """
     removed, size = log.remove_leftovers()
     if removed:

@@ -28,7 +28,7 @@ from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.erasure import STATE_FILE, Erasure, offsets_of
 from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
 from compactlib.blobstore.folder import part_records
-from compactlib.blobstore.index_file import write_part
+from compactlib.blobstore.index import write_part
 from compactlib.blobstore.names import (
     HALF_WRITTEN_SUFFIX,
     LOG_SUFFIX,
@@ -264,10 +264,7 @@ class Log:
     def switch(self, step: Step, add: Sequence[LogSegment], last_full_ms: int | None = None) -> None:
         """Commit a step of a compaction, durably and atomically for readers; with the lock held. One sync.
 
-        Args:
-            step: the sources and outputs. The outputs and their names are durable.
-            add: the outputs, loaded.
-            last_full_ms: the time, if the step ends a full round.
+        The outputs `add` and their names are durable. `last_full_ms` is the time, if the step ends a full round.
         """
         stray = sorted(set(step.sources).difference(self.eligible()))
         if stray:

@@ -22,8 +22,7 @@ from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.erasure import redo_erasures
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.folder import FoundFolder, LoadedSegment, load_store, read_folder
-from compactlib.blobstore.index import OpenIndex
-from compactlib.blobstore.index_file import replace_parts
+from compactlib.blobstore.index import OpenIndex, replace_parts
 from compactlib.blobstore.log import MAX_UNSYNCED_RECORDS, Log, leftovers, remove_names, remove_segments
 from compactlib.blobstore.names import FIRST_SEGMENT, HALF_WRITTEN_SUFFIX, SegmentName, segment_of_log_file
 from compactlib.blobstore.records import milliseconds

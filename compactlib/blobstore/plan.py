@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import attrs
 
 from compactlib.blobstore.errors import PlanDoesNotFit
-from compactlib.blobstore.index_file import index_file_bytes
+from compactlib.blobstore.index import index_file_bytes
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import OVERHEAD_BYTES
 from compactlib.blobstore.view import BlobChoice, BlobPolicy, BlobView, PlanKind, SegmentView

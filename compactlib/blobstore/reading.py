@@ -30,9 +30,9 @@ from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan import BlobPlan, plan_for
 from compactlib.blobstore.policies import StatsBased
 from compactlib.blobstore.records import BlobId, IndexEntry, id_bytes, milliseconds
+from compactlib.blobstore.scan import verify_segment
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, OpenSegments
 from compactlib.blobstore.statistics import histories_in
-from compactlib.blobstore.verify import verify_segment
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock

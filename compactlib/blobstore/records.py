@@ -199,15 +199,7 @@ def encode_trailer(crc: int) -> bytes:
 
 
 def decode_head(data: bytes, at: int, salt: int, segment: SegmentName, offset: int) -> IndexEntry | str:
-    """Return the entry of the record at a place in some bytes; or its damage, as text.
-
-    Args:
-        data: bytes with the whole header and id.
-        at: the place of the header.
-        salt: the store's salt.
-        segment: the record's segment.
-        offset: the record's offset in the segment.
-    """
+    """Return the entry of the record at a place in some bytes; or its damage, as text."""
     if at + HEADER_BYTES > len(data):
         return f"{max(len(data) - at, 0)} bytes, fewer than a header"
     (magic, version, kind, flags, reserved, id_length, life_version, account, container, sequence, op_time_ms,
@@ -230,14 +222,8 @@ def check_record(record: bytes | memoryview, size: int, salt: int, sequence: int
                  flags: int = _ERASED) -> str | None:
     """Return the damage of a record, as text; `None` if it is whole.
 
-    Size and number are compared with the index; the CRC covers all other fields.
-
-    Args:
-        record: the bytes of the record.
-        size: the record's size.
-        salt: the store's salt.
-        sequence: the record's number.
-        flags: the flags in the index: an erased content is damage unless the index marks it as erased.
+    Size and number are compared with the index; the CRC covers all other fields. An erased content is damage unless the
+    index marks it as erased, by `flags`.
     """
     view = memoryview(record)
     if len(view) != size:

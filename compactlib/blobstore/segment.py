@@ -197,10 +197,7 @@ class OpenSegments:
     def get(self, name: SegmentName, is_listed: Callable[[SegmentName], bool]) -> SegmentFile:
         """Return the file of a segment; it can be read while it is referenced, even after it was removed.
 
-        Args:
-            name: the segment's name.
-            is_listed: whether a segment is in the log. Files of other segments are not kept: an open file occupies disk
-                space.
+        Files of segments that are not in the log are not kept: an open file occupies disk space.
         """
         file = self._kept.get(name)
         if file is None:

@@ -232,13 +232,9 @@ class Layout:
 
 
 def lay_out(folder: str, known: SegmentList | None, present: Collection[SegmentName], list_damage: str = "") -> Layout:
-    """Decide which segments are the log.
+    """Decide which of the present segments are the log, by the list, or without one, for the reason `list_damage`.
 
-    Args:
-        folder: the store's folder, for errors.
-        known: the list, `None` if there is no valid one.
-        present: the segments in the folder, without a segment that a crash cut off in its header.
-        list_damage: why there is no list.
+    A segment that a crash cut off in its header is not present.
     """
     path = os.path.join(folder, FILE_NAME)
     damage: list[CorruptData] = []

@@ -16,8 +16,7 @@ from operator import attrgetter
 from compactlib.blobstore.blobs import FOREVER, expiry
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
-from compactlib.blobstore.index import IndexPart
-from compactlib.blobstore.index_file import part_bytes
+from compactlib.blobstore.index import IndexPart, part_bytes
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor
@@ -40,18 +39,8 @@ def view_of(snapshot: LogContents, *, name: str, descriptor: Descriptor, config:
             last_full_ms: int, check: Callable[[], None]) -> BlobView:
     """Return the view of a store at `now` (seconds since the epoch). Reads the whole index once.
 
-    Args:
-        snapshot: a snapshot of the log.
-        name: the store's name.
-        descriptor: the store's descriptor.
-        config: the settings.
-        policy: says by `needs_forecast` whether a forecast is needed.
-        now: see above.
-        eligible: the segments that may be compacted.
-        rules: the rules for tombstones.
-        damaged: segments that are left out, and their damage.
-        last_full_ms: when the last full round ended; below 0: never.
-        check: called for each blob; an exception ends the pass.
+    The policy says by `needs_forecast` whether a forecast is needed. `check` is called for each blob; an exception ends
+    the pass.
     """
     retention = config.deleted_retention_seconds
     now_ms, reference_ms = milliseconds(now), milliseconds(now - retention)

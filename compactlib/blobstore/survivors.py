@@ -153,14 +153,7 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
                      retention_ms: int, place: Place | None, check: Callable[[], None]) -> Survivors:
     """Choose the survivors of one step, in one pass over the index entries of its sources.
 
-    Args:
-        snapshot: a snapshot of the log; every record in it is durable.
-        sources: the segments to replace, in the order of copying.
-        rules: the times and rules of the verdicts.
-        segment_bytes: capacity of a segment.
-        retention_ms: how long a deleted blob is kept.
-        place: returns the class of each survivor.
-        check: called for each record; an exception ends the pass.
+    Every record of the snapshot is durable. `check` is called for each record; an exception ends the pass.
     """
     compacting, verdicts, kept = frozenset(sources), Counter[Verdict](), [Picked(name) for name in sources]
     classes = array("q")

@@ -106,12 +106,7 @@ def kept_until(entry: IndexEntry, blob: BlobState, history: Sequence[IndexEntry]
                compacting: Collection[SegmentName]) -> KeptUntil:
     """Return until when a compaction of these segments keeps a record: the rules. O(n) in the records of the blob.
 
-    Args:
-        entry: the record, in one of the segments.
-        blob: the state of its blob.
-        history: every record of the blob in the store.
-        rules: the rules for tombstones.
-        compacting: the segments that are compacted together.
+    `compacting` are the segments that are compacted together, that of the record included.
     """
     newest, put = blob.deciding, blob.put
     if newest is None:
@@ -156,12 +151,7 @@ def judge(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules, compac
           blob: BlobState | None = None) -> Verdict:
     """Return the verdict on a record of one of these segments, if they are compacted together. O(n).
 
-    Args:
-        entry: the record.
-        history: every record of its blob, ascending by sequence.
-        rules: the times and rules.
-        compacting: the segments.
-        blob: the state of the blob, if known.
+    The history has every record of its blob, ascending by sequence.
     """
     if len(history) == 1 and entry.kind == _PUT:
         # Most blobs were put once and never touched again.
@@ -197,12 +187,7 @@ class Lifetime(NamedTuple):
 
 
 def lifetimes(history: Sequence[IndexEntry], rules: PurgeRules) -> Iterator[Lifetime]:
-    """Yield the lifetimes of the records of one blob that are kept at any time.
-
-    Args:
-        history: every record of the blob in the store, ascending by sequence.
-        rules: the rules for tombstones.
-    """
+    """Yield the lifetimes of the records of one blob, ascending by sequence, that are kept at any time."""
     blob = blob_state(history)
     assert blob is not None, "a blob has records"
     for entry in history:
