@@ -69,7 +69,7 @@ class CopyRecords:
                     for first, last in runs(part.offsets, part.sizes, limit):
                         size = sum(part.sizes[first:last])
                         attempt.budget.spend(size)
-                        pieces, span = _read(file, part, first, last, self.header.salt)
+                        pieces, span = _read(file, part, first, last, self.header.store.salt)
                         out.write_at(end, pieces)
                         for piece in pieces:
                             crc = crc32(piece, crc)
@@ -90,10 +90,10 @@ class CopyRecords:
 
     def _opened(self, name: SegmentName) -> SegmentFile:
         file = SegmentFile(os.path.join(self.folder, name.log_file))
-        if file.header.name != name or file.header.incarnation != self.header.incarnation:
+        if file.header.name != name or file.header.store.incarnation != self.header.store.incarnation:
             file.close()
             raise CorruptData(path=file.path, offset=0, expected=f"segment {name} of this store",
-                              found=f"segment {file.header.name} of store {file.header.incarnation.hex()}")
+                              found=f"segment {file.header.name} of store {file.header.store.incarnation.hex()}")
         return file
 
 

@@ -93,7 +93,7 @@ def read_folder(folder: str) -> FoundFolder:
     for name in sorted(present):
         with contextlib.suppress(CorruptData, StorageError):
             header = SegmentFile(os.path.join(folder, name.log_file)).header
-            return attrs.evolve(found, descriptor=Descriptor.of_header(header), damage=(damage,))
+            return attrs.evolve(found, descriptor=header.store, damage=(damage,))
     raise damage
 
 

@@ -319,7 +319,7 @@ class SegmentRecords:
 def _content(file: SegmentFile, entry: IndexEntry, data: memoryview, base: int
              ) -> tuple[bytes | None, CorruptData | None]:
     record = data[entry.offset - base:entry.end - base]
-    found = check_record(record, entry.size, file.header.salt, entry.sequence)
+    found = check_record(record, entry.size, file.header.store.salt, entry.sequence)
     if found is not None:
         return None, CorruptData(path=file.path, offset=entry.offset, index=entry.sequence, found=found,
                                  expected=f"record {entry.sequence} of {entry.size} bytes")

@@ -51,7 +51,7 @@ class _Window:
     def __init__(self, file: SegmentFile, end: int) -> None:
         self._file = file
         self._header = file.header
-        self._salt = file.header.salt
+        self._salt = file.header.store.salt
         self._end = end
         self._start = 0
         self._data = b""
@@ -69,8 +69,8 @@ class _Window:
         """Return the record at an offset, or its damage, as `decode_head`; the record fits into the segment."""
         place = self._place_of(offset, HEADER_BYTES + MAX_ID_BYTES)
         found = decode_head(self._data, place, self._salt, self._header.name, offset)
-        if not isinstance(found, str) and found.end > self._header.capacity_bytes:
-            return f"a record of {found.size} bytes in {self._header.capacity_bytes}"
+        if not isinstance(found, str) and found.end > self._header.store.segment_bytes:
+            return f"a record of {found.size} bytes in {self._header.store.segment_bytes}"
         return found
 
     def problem_of(self, entry: IndexEntry) -> str:
@@ -154,7 +154,7 @@ def verify_segment(folder: str, segment: LogSegment) -> list[Finding]:
         return [Finding("damage", name, str(error), error)]
     found = _compare(file, segment)
     if found:
-        erasing = pending_erasures(folder, file.header.incarnation).get(segment.name, set())
+        erasing = pending_erasures(folder, file.header.store.incarnation).get(segment.name, set())
         still = {each.place for each in _compare(file, segment)} - {f"{name}:{offset}" for offset in erasing}
         found = [each for each in found if each.place in still]
     if file.header.name != segment.name:

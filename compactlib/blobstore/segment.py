@@ -53,44 +53,49 @@ _HEADER = RecordFrame("segment format", b"CLBLOBSG", 1, "<HHIQQQQ16s12x")
 
 
 @attrs.frozen
-class SegmentHeader:
-    """The header of a segment, fixed when the segment is created.
+class Descriptor:
+    """The identity and the capacities of a store."""
 
-    Attributes:
-        name: the segment's name; the file name has the same, except while a compaction builds the file.
-        capacity_bytes: the largest size of the file, this header included.
-        incarnation: the store's 16 bytes.
-        log_segments: how many segments the log may have.
-        first_sequence: the next sequence when the segment was begun: all older records have lower numbers; 0 in
-            segments that a compaction wrote.
-    """
+    incarnation: bytes  # 16 bytes that are the store's own; another store in the same folder would have others
+    segment_bytes: int
+    log_segments: int  # how many segments the log may have
+    created_ms: int = attrs.field(default=0, eq=False)  # 0 if that was lost
 
-    name: SegmentName
-    capacity_bytes: int
-    incarnation: bytes
-    log_segments: int
-    first_sequence: int = 0
-
-    @property
+    @cached_property
     def salt(self) -> int:
         """The start value of the CRC of every record of the store."""
-        return salt_of(self.incarnation)
+        return crc32(self.incarnation, 0)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of the whole log."""
+        return self.segment_bytes * self.log_segments
+
+    def header(self, name: SegmentName, first_sequence: int = 0) -> SegmentHeader:
+        """Return the header of a segment of this store."""
+        return SegmentHeader(name, self, first_sequence)
 
 
-def salt_of(incarnation: bytes) -> int:
-    """Return the start value of the CRC of every record of a store."""
-    return crc32(incarnation, 0)
+@attrs.frozen
+class SegmentHeader:
+    """The header of a segment, fixed when the segment is created."""
+
+    name: SegmentName  # as the file name has it, except while a compaction builds the file
+    store: Descriptor  # without the time of its creation
+    first_sequence: int = 0
+    """The next sequence when the segment was begun: all older records have lower numbers; 0 in segments that a
+    compaction wrote."""
 
 
 def encode_header(header: SegmentHeader) -> bytes:
     """Return the 80 bytes of a header."""
-    name = header.name
-    if not (min(name) >= 0 and max(name) <= MAX_NUMBER and len(header.incarnation) == 16
-            and MIN_SEGMENT_BYTES <= header.capacity_bytes <= MAX_NUMBER
-            and 0 < header.log_segments < 1 << 32 and 0 <= header.first_sequence <= MAX_NUMBER):
+    name, store = header.name, header.store
+    if not (min(name) >= 0 and max(name) <= MAX_NUMBER and len(store.incarnation) == 16
+            and MIN_SEGMENT_BYTES <= store.segment_bytes <= MAX_NUMBER
+            and 0 < store.log_segments < 1 << 32 and 0 <= header.first_sequence <= MAX_NUMBER):
         raise InvalidInput(f"this is not the header of a segment: {header}")
-    return _HEADER.encode(SEGMENT_HEADER_BYTES, header.log_segments, header.capacity_bytes, name.position,
-                          name.generation, header.first_sequence, header.incarnation)
+    return _HEADER.encode(SEGMENT_HEADER_BYTES, store.log_segments, store.segment_bytes, name.position,
+                          name.generation, header.first_sequence, store.incarnation)
 
 
 def decode_header(data: bytes, path: str) -> SegmentHeader:
@@ -100,7 +105,7 @@ def decode_header(data: bytes, path: str) -> SegmentHeader:
             capacity, position, generation, sequence) > MAX_NUMBER:
         raise CorruptData(path=path, offset=10, expected="the fields of a segment header",
                           found=f"size {size}, capacity {capacity}")
-    return SegmentHeader(SegmentName(position, generation), capacity, incarnation, segments, sequence)
+    return Descriptor(incarnation, capacity, segments).header(SegmentName(position, generation), sequence)
 
 
 class Opened(list[OutFile]):
@@ -227,42 +232,6 @@ _DESCRIPTOR = RecordFrame("store format", b"CLBLOBST", 1, "<HHIQq16s12x")
 def is_blob_store(folder: StrPath) -> bool:
     """Whether a folder holds a blob store; reads nothing."""
     return os.path.isfile(os.path.join(folder, DESCRIPTOR_FILE))
-
-
-@attrs.frozen
-class Descriptor:
-    """The identity and the capacities of a store.
-
-    Attributes:
-        incarnation: 16 bytes that are the store's own; another store in the same folder would have others.
-        segment_bytes: capacity of each segment.
-        log_segments: how many segments the log may have.
-        created_ms: when it was created; 0 if that was lost.
-    """
-
-    incarnation: bytes
-    segment_bytes: int
-    log_segments: int
-    created_ms: int
-
-    @cached_property
-    def salt(self) -> int:
-        """The start value of the CRC of every record of the store."""
-        return salt_of(self.incarnation)
-
-    @property
-    def capacity_bytes(self) -> int:
-        """Capacity of the whole log."""
-        return self.segment_bytes * self.log_segments
-
-    def header(self, name: SegmentName, first_sequence: int = 0) -> SegmentHeader:
-        """Return the header of a segment of this store."""
-        return SegmentHeader(name, self.segment_bytes, self.incarnation, self.log_segments, first_sequence)
-
-    @classmethod
-    def of_header(cls, header: SegmentHeader) -> Descriptor:
-        """Return the descriptor that a segment's header repeats."""
-        return cls(header.incarnation, header.capacity_bytes, header.log_segments, 0)
 
 
 def read_descriptor(folder: StrPath) -> Descriptor | None:
