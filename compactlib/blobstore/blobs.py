@@ -127,17 +127,11 @@ def expiry(expires_ms: int, flags: int) -> int:
 
 
 class BlobState(NamedTuple):
-    """The state of one id.
+    """The state of one id."""
 
-    Attributes:
-        newest: its newest record, which has the current expiry, life version and flag of a TTL update.
-        deciding: its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left.
-        put: its PUT, `None` if a compaction removed it.
-    """
-
-    newest: IndexEntry
-    deciding: IndexEntry | None
-    put: IndexEntry | None
+    newest: IndexEntry  # its newest record, which has the current expiry, life version and flag of a TTL update
+    deciding: IndexEntry | None  # its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left
+    put: IndexEntry | None  # its PUT, `None` if a compaction removed it
 
     @property
     def is_deleted(self) -> bool:

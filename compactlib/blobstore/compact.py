@@ -91,29 +91,18 @@ Steps: TypeAlias = Generator[Copying, Outcomes, BlobCompactionReport]
 
 @attrs.define
 class _Running:
-    """A compaction under way.
-
-    Attributes:
-        plan, budget, observer, fence: of the call.
-        waiting: victims that no step has copied yet.
-        valid: bytes to copy of each victim and output.
-        report: the steps so far.
-        carried: the part-filled last output, which the next step copies again.
-        restarts: how often the current step was chosen again.
-        failures: the errors of steps.
-        spent: the end of the budget.
-    """
+    """A compaction under way."""
 
     plan: BlobPlan
     budget: Budget
     observer: Observer
     fence: CommitFence | None
-    waiting: list[SegmentName]
-    valid: dict[SegmentName, int]
-    report: BlobCompactionReport
-    carried: SegmentName | None = None
-    restarts: int = 0
-    failures: dict[str, CompactlibError] = attrs.field(factory=dict)
+    waiting: list[SegmentName]  # victims that no step has copied yet
+    valid: dict[SegmentName, int]  # bytes to copy of each victim and output
+    report: BlobCompactionReport  # the steps so far
+    carried: SegmentName | None = None  # the part-filled last output, which the next step copies again
+    restarts: int = 0  # how often the current step was chosen again
+    failures: dict[str, CompactlibError] = attrs.field(factory=dict)  # the errors of steps
     spent: BudgetSpent | None = None
 
     def drop(self, names: Container[SegmentName]) -> None:
@@ -136,27 +125,17 @@ class _Running:
 
 @attrs.define(eq=False)
 class Compactor:
-    """Plans and carries out the compactions of one log. One runs at a time, concurrently with reads and writes.
-
-    Attributes:
-        log: the log.
-        name: the store's name, for messages and events.
-        policy: chooses the segments to compact, unless a call gives another policy.
-        purge: the rules by which tombstones are removed.
-        place: returns the class of a survivor; survivors of one class share outputs.
-        observer: the store's observer.
-        damaged: segments in which a compaction found damage: they are left out until the store is opened again.
-        last_error: the last unexpected exception of an executor, a task or a callback of the host.
-        failures: the number of such exceptions.
-    """
+    """Plans and carries out the compactions of one log. One runs at a time, concurrently with reads and writes."""
 
     _log: Log
     _name: str
-    policy: BlobPolicy
+    policy: BlobPolicy  # chooses the segments to compact, unless a call gives another policy
     purge: PurgeRules
-    _place: Place | None
+    _place: Place | None  # returns the class of a survivor; survivors of one class share outputs
     _observer: Observer
+    # segments in which a compaction found damage: they are left out until the store is opened again
     damaged: dict[SegmentName, str] = attrs.field(factory=dict, init=False)
+    # the last unexpected exception of an executor, a task or a callback of the host
     last_error: CompactlibError | None = attrs.field(default=None, init=False)
     failures: int = attrs.field(default=0, init=False)
 

@@ -28,19 +28,12 @@ OFTEN = 16
 
 @attrs.frozen(eq=False)
 class LogSegment:
-    """A log segment and its index.
-
-    Attributes:
-        name: the segment's name.
-        parts: the sealed parts of its index, ascending and contiguous.
-        open: the index of its last records; only the active segment has one.
-        is_lost: whether its log file is missing: every record that the index names is damaged.
-    """
+    """A log segment and its index."""
 
     name: SegmentName
-    parts: tuple[IndexPart, ...] = ()
-    open: OpenIndex | None = None
-    is_lost: bool = False
+    parts: tuple[IndexPart, ...] = ()  # the sealed parts of its index, ascending and contiguous
+    open: OpenIndex | None = None  # the index of its last records; only the active segment has one
+    is_lost: bool = False  # whether its log file is missing: every record that the index names is damaged
 
     @property
     def sealed_end(self) -> int:
@@ -76,17 +69,11 @@ class LogSegment:
 
 @attrs.frozen(eq=False)
 class LogContents:
-    """Every log segment with its index.
+    """Every log segment with its index."""
 
-    Attributes:
-        key: the store's incarnation, the key of the hash of ids.
-        segments: in log order; the last segment is the active one.
-        directory: finds the sealed parts that hold a hash.
-    """
-
-    key: bytes
-    segments: tuple[LogSegment, ...]
-    directory: IndexDirectory = attrs.field(repr=False)
+    key: bytes  # the store's incarnation, the key of the hash of ids
+    segments: tuple[LogSegment, ...]  # in log order; the last segment is the active one
+    directory: IndexDirectory = attrs.field(repr=False)  # finds the sealed parts that hold a hash
 
     @classmethod
     def of(cls, key: bytes, segments: Iterable[LogSegment], before: IndexDirectory | None = None) -> LogContents:

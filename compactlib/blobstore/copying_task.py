@@ -32,20 +32,12 @@ _MAX_GAP_BYTES = 16 << 10
 
 @attrs.frozen(kw_only=True)
 class CopyRecords:
-    """A `RewriteTask` that writes one new segment.
-
-    Attributes:
-        name: the task's name.
-        folder: the store's folder, in which the new file is created.
-        header: the header of the new segment.
-        picked: its records, source by source, at least one.
-        files: the disk.
-    """
+    """A `RewriteTask` that writes one new segment."""
 
     name: str
     folder: str
-    header: SegmentHeader
-    picked: tuple[Picked, ...]
+    header: SegmentHeader  # the header of the new segment
+    picked: tuple[Picked, ...]  # its records, source by source, at least one
     files: Files = attrs.field(factory=LocalFiles)
 
     @property

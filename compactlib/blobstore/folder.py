@@ -45,23 +45,14 @@ def part_records(segment_bytes: int) -> int:
 
 @attrs.frozen
 class FoundFolder:
-    """The contents of a folder.
+    """The contents of a folder."""
 
-    Attributes:
-        names: the names of its files.
-        present: its segments, without a new segment that a crash cut off in its header.
-        listed: the list of segments; `None` if there is no valid one.
-        list_damage: the damage of the list's file; empty if there is none.
-        descriptor: the descriptor, from its file or from a segment; `None` if there is no store.
-        damage: the damage of the descriptor's file.
-    """
-
-    names: Sequence[str]
-    present: frozenset[SegmentName]
-    listed: SegmentList | None
-    list_damage: str
-    descriptor: Descriptor | None
-    damage: tuple[CorruptData, ...] = ()
+    names: Sequence[str]  # the names of its files
+    present: frozenset[SegmentName]  # its segments, without a new segment that a crash cut off in its header
+    listed: SegmentList | None  # the list of segments; `None` if there is no valid one
+    list_damage: str  # the damage of the list's file; empty if there is none
+    descriptor: Descriptor | None  # the descriptor, from its file or from a segment; `None` if there is no store
+    damage: tuple[CorruptData, ...] = ()  # the damage of the descriptor's file
 
 
 def read_folder(folder: str) -> FoundFolder:
@@ -111,23 +102,14 @@ def _is_headless(path: str) -> bool:
 
 @attrs.frozen
 class LoadedSegment:
-    """One loaded log segment.
+    """One loaded log segment."""
 
-    Attributes:
-        segment: the segment with its index.
-        header: its header; the expected header if that of the file is damaged.
-        damage: the damage found.
-        is_rebuilt: whether the last part of the index was rebuilt from the log.
-        size: the size of the log file.
-        state: of its files, to read them again only if they have changed.
-    """
-
-    segment: LogSegment
-    header: SegmentHeader
+    segment: LogSegment  # the segment with its index
+    header: SegmentHeader  # its header; the expected header if that of the file is damaged
     damage: tuple[CorruptData, ...] = ()
-    is_rebuilt: bool = False
-    size: int = SEGMENT_HEADER_BYTES
-    state: object = None
+    is_rebuilt: bool = False  # whether the last part of the index was rebuilt from the log
+    size: int = SEGMENT_HEADER_BYTES  # the size of the log file
+    state: object = None  # of its files, to read them again only if they have changed
 
     @property
     def index_bytes(self) -> int:

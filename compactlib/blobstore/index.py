@@ -81,15 +81,8 @@ def since_put(newest_first: Iterable[IndexEntry]) -> list[IndexEntry]:
 class IndexPart:
     """The entries of the records from offset `start` to `end` of a segment, ascending by offset. Immutable.
 
-    Args:
-        segment: the segment.
-        start: the offset at which its stretch begins.
-        end: the offset at which its stretch ends.
-        columns: the columns of `COLUMNS`.
-        ids: all ids, concatenated.
-        id_ends: the end of each id.
-        hashes: the ids' hashes, ascending.
-        rows: the row of each hash; ascending among equal hashes.
+    `columns` are those of `COLUMNS`; `ids` has all ids, and `id_ends` the end of each. `hashes` ascends, and `rows` has
+    the row of each hash; ascending among equal hashes.
     """
 
     def __init__(self, segment: SegmentName, start: int, end: int, columns: Sequence[array[int]], ids: bytes,
@@ -217,19 +210,10 @@ class IndexPart:
 
 
 class OpenIndex:
-    """The entries of the records of the active segment from offset `start`.
+    """The entries of the records of the active segment from offset `start`, ascending by offset and sequence.
 
-    One thread appends while others read. A reader sees only complete entries.
-
-    Args:
-        segment: the active segment.
-        start: the offset of the first record.
-        entries: the first entries.
-        end: the end of a damaged stretch after the last entry, if there is one.
-
-    Attributes:
-        segment, start, end: see above.
-        entries: ascending by offset and sequence.
+    One thread appends while others read. A reader sees only complete entries. `end` is beyond the last entry if a
+    damaged stretch follows it.
     """
 
     def __init__(self, segment: SegmentName, start: int, entries: Iterable[IndexEntry] = (), end: int = 0) -> None:

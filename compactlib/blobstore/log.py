@@ -61,22 +61,7 @@ MAX_UNSYNCED_RECORDS = 1 << 16
 
 @attrs.define(eq=False)
 class Log:
-    """Log and index of an open store. Readers use `contents` and `segments`; every change is made under `guard.lock`.
-
-    Attributes:
-        guard: the store's guard.
-        files: the disk.
-        folder: the store's folder.
-        config: the settings.
-        clock: the store's clock.
-        descriptor: the identity and the capacities of the store.
-        contents: the segments and their index. The last record of the active segment is durable at first.
-        lists: the list of segments.
-        next_sequence: the number of the next record.
-        segments: files open for reading.
-        events: events under the lock; the store notifies its observer of them after the lock.
-        is_managed: whether a `CompactionManager` compacts the store.
-    """
+    """Log and index of an open store. Readers use `contents` and `segments`; changes are made under `guard.lock`."""
 
     guard: Guard
     files: Files
@@ -84,13 +69,14 @@ class Log:
     config: BlobStoreConfig
     clock: StoreClock
     descriptor: Descriptor
-    contents: LogContents
+    contents: LogContents  # the segments and their index. The last record of the active segment is durable at first.
     lists: SegmentListFile
     next_sequence: int
     _index_bytes: int  # bytes of the parts in the index file of the active segment
-    segments: OpenSegments = attrs.field(init=False)
+    segments: OpenSegments = attrs.field(init=False)  # files open for reading
+    # events under the lock; the store notifies its observer of them after the lock
     events: list[tuple[str, dict[str, Any]]] = attrs.field(factory=list, init=False)
-    is_managed: bool = attrs.field(default=False, init=False)
+    is_managed: bool = attrs.field(default=False, init=False)  # whether a `CompactionManager` compacts the store
     _active: SegmentName = attrs.field(init=False)
     _end: int = attrs.field(init=False)  # of the last record of the active segment
     _unsynced_records: int = attrs.field(default=0, init=False)

@@ -47,21 +47,13 @@ _CERTAIN_AFTER = 10
 
 @attrs.frozen(eq=False)
 class _Seen:
-    """The result of one read of the folder.
-
-    Attributes:
-        descriptor: the identity and the capacities of the store.
-        contents: its log and index.
-        damage: the damage found.
-        layout: which segments count.
-        loaded: its segments, for the next read.
-    """
+    """The result of one read of the folder."""
 
     descriptor: Descriptor
-    contents: LogContents
+    contents: LogContents  # its log and index
     damage: tuple[CorruptData, ...]
-    layout: Layout
-    loaded: Mapping[SegmentName, LoadedSegment]
+    layout: Layout  # which segments count
+    loaded: Mapping[SegmentName, LoadedSegment]  # its segments, for the next read
 
 
 class BlobReader(Reading):

@@ -30,19 +30,12 @@ _CHUNK_BYTES = 1 << 20
 
 @attrs.frozen
 class Scanned:
-    """A record with a valid header, or a damaged stretch.
+    """A record with a valid header, or a damaged stretch."""
 
-    Attributes:
-        offset: its start.
-        end: the start of the next record, or the end of the segment.
-        entry: the index entry of the record; `None` for a damaged stretch.
-        found: the damage of the content or of the header; empty for a whole record.
-    """
-
-    offset: int
-    end: int
-    entry: IndexEntry | None
-    found: str = ""
+    offset: int  # its start
+    end: int  # the start of the next record, or the end of the segment
+    entry: IndexEntry | None  # the index entry of the record; `None` for a damaged stretch
+    found: str = ""  # the damage of the content or of the header; empty for a whole record
 
 
 class _Window:

@@ -139,14 +139,10 @@ def begin_segment(files: Files, folder: StrPath, header: SegmentHeader) -> Opene
 
 
 class SegmentFile(ReadDescriptor):
-    """A segment open for reading. Threads may share one.
+    """A segment open for reading. Threads may share one. A known header is not read from the file.
 
     The file is closed when the last reference to the object is dropped, so that a reader can finish after a compaction
     has removed the file.
-
-    Args:
-        path: the file.
-        header: its header, if known: then the header is not read from the file.
     """
 
     __slots__ = ("header", "path")
@@ -185,13 +181,7 @@ class SegmentFile(ReadDescriptor):
 
 
 class OpenSegments:
-    """Opens segment files and keeps the most recently used. A file is closed when no reader holds it either.
-
-    Args:
-        folder: the store's folder.
-        header: returns the expected header of a segment.
-        max_open: how many files are kept.
-    """
+    """Opens segment files and keeps the most recently used. A file is closed when no reader holds it either."""
 
     def __init__(self, folder: str, header: Callable[[SegmentName], SegmentHeader], max_open: int) -> None:
         self._folder = folder

@@ -58,17 +58,11 @@ _NEVER = -1
 
 @attrs.frozen
 class Output:
-    """A segment that a step has written.
-
-    Attributes:
-        name: the segment's name.
-        end: the offset after its last record.
-        records: the number of its records.
-    """
+    """A segment that a step has written."""
 
     name: SegmentName
-    end: int
-    records: int
+    end: int  # the offset after its last record
+    records: int  # the number of its records
 
 
 @attrs.frozen
@@ -81,19 +75,12 @@ class Step:
 
 @attrs.frozen(kw_only=True)
 class SegmentList:
-    """One state of the log.
+    """One state of the log."""
 
-    Attributes:
-        number: ascends with each write.
-        segments: the log, in order, lost segments included.
-        step: the last step, until the next write; files of its sources may still exist.
-        last_full_ms: when the last full round ended, milliseconds since the epoch; -1: never.
-    """
-
-    number: int = 0
-    segments: tuple[SegmentName, ...] = ()
-    step: Step | None = None
-    last_full_ms: int = _NEVER
+    number: int = 0  # ascends with each write
+    segments: tuple[SegmentName, ...] = ()  # the log, in order, lost segments included
+    step: Step | None = None  # the last step, until the next write; files of its sources may still exist
+    last_full_ms: int = _NEVER  # when the last full round ended, milliseconds since the epoch; -1: never
 
     def with_step(self, step: Step) -> SegmentList:
         """Return the list after a step."""
@@ -162,14 +149,7 @@ def read_list(folder: StrPath) -> tuple[SegmentList | None, str]:
 
 
 class SegmentListFile:
-    """Writes the list of an open store; one writer.
-
-    Args:
-        files: the disk.
-        folder: the store's folder.
-        log_segments: how many segments the log may have.
-        known: the list in the file.
-    """
+    """Writes the list of an open store, which is `known`; one writer."""
 
     def __init__(self, files: Files, folder: str, log_segments: int, known: SegmentList) -> None:
         self._files = files
@@ -214,21 +194,14 @@ class SegmentListFile:
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """The segments that count.
+    """The segments that count."""
 
-    Attributes:
-        segments: the log, in order, without lost segments.
-        lost: segments of the log that are missing.
-        leftovers: segments that may be removed.
-        damage: the damage of the list, and one error for each segment that is lost or was restored.
-        list: the list of these segments.
-    """
-
-    segments: tuple[SegmentName, ...]
-    lost: tuple[SegmentName, ...] = ()
-    leftovers: tuple[SegmentName, ...] = ()
+    segments: tuple[SegmentName, ...]  # the log, in order, without lost segments
+    lost: tuple[SegmentName, ...] = ()  # segments of the log that are missing
+    leftovers: tuple[SegmentName, ...] = ()  # segments that may be removed
+    # the damage of the list, and one error for each segment that is lost or was restored
     damage: tuple[CorruptData, ...] = ()
-    list: SegmentList
+    list: SegmentList  # the list of these segments
 
 
 def lay_out(folder: str, known: SegmentList | None, present: Collection[SegmentName], list_damage: str = "") -> Layout:

@@ -59,19 +59,12 @@ Place: TypeAlias = Callable[[Survivor], int]
 
 @attrs.define(eq=False)
 class Picked:
-    """Records of one segment, ascending by offset, such as those that one output gets of one source; 24 bytes each.
-
-    Attributes:
-        segment: the segment.
-        offsets: the offset of each record in it.
-        sizes: the bytes of each record.
-        sequences: the number of each record.
-    """
+    """Records of one segment, ascending by offset, such as those that one output gets of one source; 24 bytes each."""
 
     segment: SegmentName
-    offsets: array[int] = attrs.field(factory=lambda: array("Q"))
-    sizes: array[int] = attrs.field(factory=lambda: array("Q"))
-    sequences: array[int] = attrs.field(factory=lambda: array("Q"))
+    offsets: array[int] = attrs.field(factory=lambda: array("Q"))  # the offset of each record in it
+    sizes: array[int] = attrs.field(factory=lambda: array("Q"))  # the bytes of each record
+    sequences: array[int] = attrs.field(factory=lambda: array("Q"))  # the number of each record
 
     def has(self, offset: int) -> bool:
         """Whether one of the records is at an offset. O(log n)."""
@@ -81,15 +74,10 @@ class Picked:
 
 @attrs.define(eq=False)
 class OutputPlan:
-    """One output.
-
-    Attributes:
-        name: the output's name.
-        picked: its records, source by source.
-    """
+    """One output."""
 
     name: SegmentName
-    picked: tuple[Picked, ...]
+    picked: tuple[Picked, ...]  # its records, source by source
 
     @property
     def records(self) -> int:
@@ -109,21 +97,13 @@ class OutputPlan:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Survivors:
-    """The choice of one step.
+    """The choice of one step."""
 
-    Attributes:
-        sources: the segments to replace, in the order of copying.
-        outputs: the new segments, each with at least one record.
-        verdicts: the number of records of the sources for each verdict.
-        last_sequence: the newest record of the snapshot.
-        classes: the number of records to copy of each class, if they are placed.
-    """
-
-    sources: tuple[SegmentName, ...]
-    outputs: tuple[OutputPlan, ...]
-    verdicts: Counter[Verdict]
-    last_sequence: int
-    classes: Counter[int]
+    sources: tuple[SegmentName, ...]  # the segments to replace, in the order of copying
+    outputs: tuple[OutputPlan, ...]  # the new segments, each with at least one record
+    verdicts: Counter[Verdict]  # the number of records of the sources for each verdict
+    last_sequence: int  # the newest record of the snapshot
+    classes: Counter[int]  # the number of records to copy of each class, if they are placed
 
     @property
     def copied_bytes(self) -> int:

@@ -61,45 +61,29 @@ def never(entry: IndexEntry) -> bool:
 
 @attrs.frozen(kw_only=True)
 class PurgeRules:
-    """The rules by which compactions remove tombstones.
+    """The rules by which compactions remove tombstones."""
 
-    Attributes:
-        purge_tombstones: whether tombstones that are not needed any more are removed.
-        seen_by_all_peers: returns whether every peer has read a tombstone; called for tombstones without a PUT. By
-            default only expired tombstones are removed.
-    """
-
-    purge_tombstones: bool = False
+    purge_tombstones: bool = False  # whether tombstones that are not needed any more are removed
+    # returns whether every peer has read a tombstone; called for tombstones without a PUT. By default only expired
+    # tombstones are removed.
     seen_by_all_peers: Callable[[IndexEntry], bool] = never
 
 
 @attrs.frozen(kw_only=True)
 class Rules:
-    """The times and rules of one compaction.
+    """The times and rules of one compaction."""
 
-    Attributes:
-        reference_ms: deletes made strictly before it are in effect.
-        now_ms: blobs that expire strictly before it have expired.
-        purge: the rules for tombstones.
-    """
-
-    reference_ms: int
-    now_ms: int
-    purge: PurgeRules = PurgeRules()
+    reference_ms: int  # deletes made strictly before it are in effect
+    now_ms: int  # blobs that expire strictly before it have expired
+    purge: PurgeRules = PurgeRules()  # the rules for tombstones
 
 
 class KeptUntil(NamedTuple):
-    """The lifetime of a record, if nothing more is written about its blob.
+    """The lifetime of a record, if nothing more is written about its blob."""
 
-    Attributes:
-        reference_ms: the last reference time at which it is kept.
-        now_ms: the last present time at which it is kept; below 0 for never.
-        why: its verdict after that time.
-    """
-
-    reference_ms: int
-    now_ms: int
-    why: Verdict
+    reference_ms: int  # the last reference time at which it is kept
+    now_ms: int  # the last present time at which it is kept; below 0 for never
+    why: Verdict  # its verdict after that time
 
 
 def kept_until(entry: IndexEntry, blob: BlobState, history: Sequence[IndexEntry], rules: PurgeRules,
@@ -165,21 +149,13 @@ def judge(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules, compac
 
 
 class Lifetime(NamedTuple):
-    """Until when a compaction of its segment keeps a record, if nothing more is written about its blob.
+    """Until when a compaction of its segment keeps a record, if nothing more is written about its blob."""
 
-    Attributes:
-        segment: the record's segment.
-        size: the record's bytes.
-        reference_until: the last reference time at which it is kept, milliseconds.
-        now_until: the last present time at which it is kept, milliseconds.
-        offset: the record's offset.
-    """
-
-    segment: SegmentName
-    size: int
-    reference_until: int
-    now_until: int
-    offset: int
+    segment: SegmentName  # the record's segment
+    size: int  # the record's bytes
+    reference_until: int  # the last reference time at which it is kept, milliseconds
+    now_until: int  # the last present time at which it is kept, milliseconds
+    offset: int  # the record's offset
 
     def is_kept(self, reference_ms: int, now_ms: int) -> bool:
         """Whether a compaction at these times keeps it."""
