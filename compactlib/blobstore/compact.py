@@ -47,7 +47,7 @@ from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment_list import MAX_OUTPUTS, MAX_SOURCES, Output, Step
 from compactlib.blobstore.statistics import view_of
 from compactlib.blobstore.survivors import Place, Survivors, choose_survivors
-from compactlib.blobstore.validity import PurgeRules, Rules, Verdict
+from compactlib.blobstore.validity import Purge, Rules, Verdict
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock
@@ -130,7 +130,7 @@ class Compactor:
     _log: Log
     _name: str
     policy: BlobPolicy  # chooses the segments to compact, unless a call gives another policy
-    purge: PurgeRules
+    purge: Purge
     _place: Place | None  # returns the class of a survivor; survivors of one class share outputs
     _observer: Observer
     # segments in which a compaction found damage: they are left out until the store is opened again
@@ -144,7 +144,7 @@ class Compactor:
         log = self._log
         found = view_of(log.snapshot(), name=self._name, descriptor=log.descriptor, config=log.config,
                         policy=self.policy if policy is None else policy, now=log.clock.now(),
-                        eligible=frozenset(log.eligible()), rules=self.purge, damaged=self.damaged,
+                        eligible=frozenset(log.eligible()), purge=self.purge, damaged=self.damaged,
                         last_full_ms=log.lists.known.last_full_ms, check=(budget or Budget()).check)
         log.guard.require_open()
         return found

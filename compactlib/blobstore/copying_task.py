@@ -18,14 +18,13 @@ from compactlib.blobstore.names import UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.records import check_record
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
 from compactlib.blobstore.survivors import Picked
-from compactlib.budget import Budget
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
-_MOST_READ, _LEAST_READ = 1 << 20, 64 << 10
-"""Bounds of the bytes of one read: a quarter of a second at the budget's rate."""
+_MOST_READ = 1 << 20
+"""The bytes of one read, unless a record is larger."""
 _MAX_GAP_BYTES = 16 << 10
 """The largest gap that is read and skipped, which takes less time than another call."""
 
@@ -55,10 +54,9 @@ class CopyRecords:
             end, read, records, crc = SEGMENT_HEADER_BYTES, 0, 0, 0
             out.write_at(0, [encode_header(self.header)])
             self._report(attempt, 0, total)
-            limit = _bytes_at_once(attempt.budget)
             for part in self.picked:
                 with contextlib.closing(self._opened(part.segment)) as file:
-                    for first, last in runs(part.offsets, part.sizes, limit):
+                    for first, last in runs(part.offsets, part.sizes, _MOST_READ):
                         size = sum(part.sizes[first:last])
                         attempt.budget.spend(size)
                         pieces, span = _read(file, part, first, last, self.header.store.salt)
@@ -87,11 +85,6 @@ class CopyRecords:
             raise CorruptData(path=file.path, offset=0, expected=f"segment {name} of this store",
                               found=f"segment {file.header.name} of store {file.header.store.incarnation.hex()}")
         return file
-
-
-def _bytes_at_once(budget: Budget) -> int:
-    rate = budget.remaining.bytes_per_second
-    return _MOST_READ if rate is None else max(_LEAST_READ, min(_MOST_READ, int(rate / 4)))
 
 
 def runs(offsets: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:

@@ -17,12 +17,12 @@ from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan import BlobPlan, plan_for_choice
 from compactlib.blobstore.records import milliseconds
 from compactlib.blobstore.statistics import all_lifetimes
-from compactlib.blobstore.validity import PurgeRules
+from compactlib.blobstore.validity import Purge
 from compactlib.blobstore.view import BlobChoice, BlobPolicy, BlobView, SegmentView
 from compactlib.budget import Budget
 
 
-def plan_eviction(view: BlobView, snapshot: LogContents, rules: PurgeRules, wanted: int, policy: BlobPolicy,
+def plan_eviction(view: BlobView, snapshot: LogContents, purge: Purge, wanted: int, policy: BlobPolicy,
                   now: float) -> BlobPlan | None:
     """Return the plan that frees `wanted` segments by evicting all blobs that expire before the earliest such time.
 
@@ -30,7 +30,7 @@ def plan_eviction(view: BlobView, snapshot: LogContents, rules: PurgeRules, want
     """
     lives: dict[SegmentName, list[tuple[int, int]]] = {segment.name: [] for segment in view.eligible}
     reference_ms = milliseconds(view.reference_time)
-    for life in all_lifetimes(snapshot, rules, Budget().check):
+    for life in all_lifetimes(snapshot, purge, Budget().check):
         if reference_ms <= life.reference_until and life.segment in lives:
             lives[life.segment].append((life.now_until, life.size))
     for each in lives.values():

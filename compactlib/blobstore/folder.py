@@ -27,12 +27,11 @@ from compactlib.blobstore.segment import (
     Descriptor,
     SegmentFile,
     SegmentHeader,
-    decode_header,
     read_descriptor,
 )
 from compactlib.blobstore.segment_list import Layout, SegmentList, read_list
 from compactlib.errors import CorruptData, StorageError
-from compactlib.files.disk import list_folder, look_at, read_if_there
+from compactlib.files.disk import list_folder, look_at
 
 _MOST_PART_RECORDS = 10_000
 _RECORD_ROOM = 256
@@ -48,7 +47,7 @@ class FoundFolder:
     """The contents of a folder."""
 
     names: Sequence[str]  # the names of its files
-    present: frozenset[SegmentName]  # its segments, without a new segment that a crash cut off in its header
+    present: frozenset[SegmentName]  # its segments, without a segment that was just begun
     listed: SegmentList | None  # the list of segments; `None` if there is no valid one
     list_damage: str  # the damage of the list's file; empty if there is none
     descriptor: Descriptor | None  # the descriptor, from its file or from a segment; `None` if there is no store
@@ -61,9 +60,10 @@ def read_folder(folder: str) -> FoundFolder:
     names = list_folder(folder)
     present = set(filter(None, map(segment_of_log_file, names)))
     newest = max(present, default=None)
-    if newest is not None and listed is not None and newest not in listed.segments and (
-            newest.index_file not in names) and _is_headless(os.path.join(folder, newest.log_file)):
-        present.discard(newest)
+    if newest is not None and listed is not None and newest not in listed.segments and newest.index_file not in names:
+        found_file = look_at(os.path.join(folder, newest.log_file))
+        if found_file is None or found_file.st_size <= SEGMENT_HEADER_BYTES:
+            present.discard(newest)
     found = FoundFolder(names, frozenset(present), listed, list_damage, None)
     try:
         descriptor = read_descriptor(folder)
@@ -86,18 +86,6 @@ def read_folder(folder: str) -> FoundFolder:
             header = SegmentFile(os.path.join(folder, name.log_file)).header
             return attrs.evolve(found, descriptor=header.store, damage=(damage,))
     raise damage
-
-
-def _is_headless(path: str) -> bool:
-    """Whether a segment's file ends before its header does."""
-    data = read_if_there(path, SEGMENT_HEADER_BYTES + 1)
-    if data is None or len(data) > SEGMENT_HEADER_BYTES:
-        return False
-    try:
-        decode_header(data, path)
-    except CorruptData:
-        return True
-    return False
 
 
 @attrs.frozen

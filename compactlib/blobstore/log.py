@@ -31,9 +31,8 @@ from compactlib.blobstore.folder import part_records
 from compactlib.blobstore.index import write_part
 from compactlib.blobstore.names import (
     HALF_WRITTEN_SUFFIX,
-    LOG_SUFFIX,
-    UNPUBLISHED_SUFFIX,
     SegmentName,
+    is_private,
     segment_of_index_file,
     segment_of_log_file,
 )
@@ -53,7 +52,7 @@ from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, list_folder, look_at
 from compactlib.guard import Guard
 
-_REPLACED_FILES = (DESCRIPTOR_FILE, LIST_FILE, STATE_FILE)
+_REPLACED_FILES = tuple(name + HALF_WRITTEN_SUFFIX for name in (DESCRIPTOR_FILE, LIST_FILE, STATE_FILE))
 _SYNCED_BEFORE = int(RecordFlag.SYNCED_BEFORE)  # of `int`: `|` of an enumeration takes a microsecond
 MAX_UNSYNCED_RECORDS = 1 << 16
 """How many records may be written without a sync; opening skips as many sequences, which a crash may have lost."""
@@ -301,26 +300,15 @@ class Log:
                 raise AuditFailed(f"the log has segments {listed}, its list {self.lists.known.segments}")
 
 
-def leftovers(names: Iterable[str], layout: Layout) -> list[str]:
+def leftovers(names: Sequence[str], layout: Layout) -> list[str]:
     """Return the names of leftover files in a folder; call it only while no compaction runs.
 
     The index of a lost segment is no leftover: it names the lost blobs.
     """
     gone, counted = set(layout.leftovers), {*layout.segments, *layout.lost}
     present = counted | set(filter(None, map(segment_of_log_file, names)))
-
-    def is_left(name: str) -> bool:
-        half = name.removesuffix(HALF_WRITTEN_SUFFIX)
-        indexed = segment_of_index_file(half)
-        if half != name:
-            return indexed is not None or half in _REPLACED_FILES
-        if name.endswith(UNPUBLISHED_SUFFIX):
-            return segment_of_log_file(name.split(LOG_SUFFIX, 1)[0] + LOG_SUFFIX) is not None
-        if indexed is not None:
-            return indexed in gone or indexed not in present
-        return segment_of_log_file(name) in gone
-
-    return list(filter(is_left, names))
+    return [name for name in names if is_private(name) or name in _REPLACED_FILES or segment_of_log_file(name) in gone
+            or ((indexed := segment_of_index_file(name)) is not None and (indexed in gone or indexed not in present))]
 
 
 def remove_names(files: Files, folder: str, names: Iterable[str]) -> tuple[list[str], int]:

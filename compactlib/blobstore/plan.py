@@ -238,7 +238,7 @@ def forecast(plan: BlobPlan, view: BlobView) -> BlobView:
     after = sorted([*segments.values(), *outputs], key=lambda segment: segment.name)
     freed = (len(victims) - len(outputs)) * view.segment_bytes
     return attrs.evolve(view, segments=tuple(after), used_bytes=max(view.used_bytes - freed, 0),
-                        history=view.history.after(plan.kind, plan.planned_at))
+                        last_full_at=plan.planned_at if plan.kind == "full" else view.last_full_at)
 
 
 def _ranges(names: Iterable[SegmentName]) -> str:

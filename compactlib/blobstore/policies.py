@@ -193,10 +193,8 @@ class Hybrid:
 
     def due_at(self, view: BlobView) -> float:
         """Return when the next full round is due, seconds since the epoch."""
-        history = view.history
-        last = history.since if history.last_full_at is None else history.last_full_at
         part = crc32(view.store.encode("utf-8", "surrogatepass")) / 0xFFFFFFFF
-        return last + self.every_seconds + self.spread_seconds * part
+        return view.last_full_at + self.every_seconds + self.spread_seconds * part
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         due_for = now - self.due_at(view)

@@ -18,7 +18,6 @@ from compactlib.blobstore.view import (
     BlobView,
     CopyOrder,
     Dying,
-    LastPlans,
     SegmentView,
     emptiest_first,
     fewest_that_free,
@@ -32,7 +31,7 @@ from compactlib.blobstore.view import (
 )
 
 __all__ = [
-    "BlobChoice", "BlobPlan", "BlobPolicy", "BlobView", "CopyOrder", "Dying", "FIRST_SEGMENT", "LastPlans", "Place",
+    "BlobChoice", "BlobPlan", "BlobPolicy", "BlobView", "CopyOrder", "Dying", "FIRST_SEGMENT", "Place",
     "SEGMENT_HEADER_BYTES", "SegmentName", "SegmentView", "Survivor", "emptiest_first", "fewest_that_free",
     "forecast", "fraction", "in_copy_order", "is_copy_order", "plan_for", "plan_for_choice",
     "record_size", "seconds", "shut_gate", "too_little", "whole",

@@ -31,7 +31,7 @@ from compactlib.blobstore.report import BlobStoreStatus
 from compactlib.blobstore.segment import Descriptor, OpenSegments, SegmentFile
 from compactlib.blobstore.segment_list import Layout, lay_out, read_list
 from compactlib.blobstore.statistics import all_lifetimes, view_of
-from compactlib.blobstore.validity import PurgeRules
+from compactlib.blobstore.validity import never
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
@@ -134,7 +134,7 @@ class BlobReader(Reading):
         seen = self._seen()
         reference_ms, now_ms = milliseconds(reference_time), milliseconds(now)
         kept: dict[SegmentName, set[int]] = {segment.name: set() for segment in seen.contents.segments}
-        for life in all_lifetimes(seen.contents, PurgeRules(), Budget().check):
+        for life in all_lifetimes(seen.contents, None, Budget().check):
             if life.is_kept(reference_ms, now_ms):
                 kept[life.segment].add(life.offset)
         return [SegmentRecords(
@@ -183,7 +183,7 @@ class BlobReader(Reading):
                        policy=policy, now=self.clock.now(), damaged={},
                        eligible=seen.contents.eligible(0, seen.descriptor.log_segments),
                        last_full_ms=seen.layout.list.last_full_ms,
-                       rules=PurgeRules(purge_tombstones=self.config.purge_tombstones), check=budget.check)
+                       purge=never if self.config.purge_tombstones else None, check=budget.check)
 
     def _out_of_order(self) -> tuple[list[CorruptData], list[str]]:
         # The list does not name yet what a running compaction writes.

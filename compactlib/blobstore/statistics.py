@@ -20,8 +20,8 @@ from compactlib.blobstore.index import IndexPart, part_bytes
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor
-from compactlib.blobstore.validity import Lifetime, PurgeRules, lifetimes
-from compactlib.blobstore.view import BlobPolicy, BlobView, Dying, LastPlans, SegmentView
+from compactlib.blobstore.validity import Lifetime, Purge, lifetimes
+from compactlib.blobstore.view import BlobPolicy, BlobView, Dying, SegmentView
 
 SLICE_ENTRIES = 50_000
 """About how many entries a slice has."""
@@ -35,7 +35,7 @@ _BY_ID, _BY_SEQUENCE = attrgetter("id"), attrgetter("sequence")
 
 
 def view_of(snapshot: LogContents, *, name: str, descriptor: Descriptor, config: BlobStoreConfig, policy: BlobPolicy,
-            now: float, eligible: Collection[SegmentName], rules: PurgeRules, damaged: Mapping[SegmentName, str],
+            now: float, eligible: Collection[SegmentName], purge: Purge, damaged: Mapping[SegmentName, str],
             last_full_ms: int, check: Callable[[], None]) -> BlobView:
     """Return the view of a store at `now` (seconds since the epoch). Reads the whole index once.
 
@@ -49,7 +49,7 @@ def view_of(snapshot: LogContents, *, name: str, descriptor: Descriptor, config:
     horizon_ms = now_ms + milliseconds(FORECAST_SECONDS)
     valid = {segment.name: 0 for segment in snapshot.segments}
     dying: dict[SegmentName, dict[int, int]] = {}
-    for segment, size, reference_until, now_until, _ in all_lifetimes(snapshot, rules, check):
+    for segment, size, reference_until, now_until, _ in all_lifetimes(snapshot, purge, check):
         if reference_ms <= reference_until and now_ms <= now_until:
             valid[segment] += size
             if looks_ahead:
@@ -74,8 +74,7 @@ def view_of(snapshot: LogContents, *, name: str, descriptor: Descriptor, config:
         max_blob_bytes=_reserve(config, descriptor, snapshot.all_parts),
         used_bytes=snapshot.used_bytes(descriptor.segment_bytes), reference_time=now - retention,
         retention_seconds=retention, segments=segments,
-        history=LastPlans(since=descriptor.created_ms / 1000,
-                          last_full_at=None if last_full_ms < 0 else last_full_ms / 1000))
+        last_full_at=(descriptor.created_ms if last_full_ms < 0 else last_full_ms) / 1000)
 
 
 def _reserve(config: BlobStoreConfig, descriptor: Descriptor, parts: Sequence[IndexPart]) -> int:
@@ -88,7 +87,7 @@ def _reserve(config: BlobStoreConfig, descriptor: Descriptor, parts: Sequence[In
     return min(max((max(part.sizes) for part in parts), default=0), room - 1)
 
 
-def all_lifetimes(snapshot: LogContents, rules: PurgeRules, check: Callable[[], None]) -> Iterator[Lifetime]:
+def all_lifetimes(snapshot: LogContents, purge: Purge, check: Callable[[], None]) -> Iterator[Lifetime]:
     """Yield the lifetime of every record that is kept at some time, in no particular order. A few microseconds each."""
     parts = snapshot.all_parts
     for alone, histories in slices_by_hash(parts):
@@ -100,10 +99,10 @@ def all_lifetimes(snapshot: LogContents, rules: PurgeRules, check: Callable[[], 
                 yield Lifetime(part.segment, part.sizes[row], FOREVER, expiry(part.expiries[row], part.flags[row]),
                                part.offsets[row])
             else:
-                yield from lifetimes((part.entry(row),), rules)
+                yield from lifetimes((part.entry(row),), purge)
         for history in histories:
             check()
-            yield from lifetimes(history, rules)
+            yield from lifetimes(history, purge)
 
 
 def histories_in(parts: Sequence[IndexPart]) -> Iterator[list[IndexEntry]]:

@@ -42,7 +42,7 @@ from compactlib.blobstore.records import NO_EXPIRY, BlobId, IndexEntry, RecordFl
 from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.report import BlobCompactionReport, BlobReclaimReport, BlobStoreStatus
 from compactlib.blobstore.survivors import Place
-from compactlib.blobstore.validity import PurgeRules, never
+from compactlib.blobstore.validity import never
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
@@ -120,8 +120,8 @@ class BlobStore(Reading):
         super().__init__(path, name, config, policy, files, log.clock, log.descriptor, log.segments, observers)
         self._log = log
         self.recovery: BlobRecoveryReport = recovery
-        purge = PurgeRules(purge_tombstones=config.purge_tombstones, seen_by_all_peers=seen_by_all_peers)
-        self._compactor = Compactor(self._log, self.name, self.policy, purge, place, self._observer)
+        purge = seen_by_all_peers if config.purge_tombstones else None
+        self._compactor = Compactor(log, self.name, self.policy, purge, place, self._observer)
         self._deliver()
 
     # -- operations

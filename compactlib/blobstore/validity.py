@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import attrs
 
@@ -59,14 +59,9 @@ def never(entry: IndexEntry) -> bool:
     return False
 
 
-@attrs.frozen(kw_only=True)
-class PurgeRules:
-    """The rules by which compactions remove tombstones."""
-
-    purge_tombstones: bool = False  # whether tombstones that are not needed any more are removed
-    # returns whether every peer has read a tombstone; called for tombstones without a PUT. By default only expired
-    # tombstones are removed.
-    seen_by_all_peers: Callable[[IndexEntry], bool] = never
+Purge: TypeAlias = "Callable[[IndexEntry], bool] | None"
+"""Returns whether every peer has read a tombstone without a PUT, which is then removed; others are removed once they
+have expired. `None`: tombstones stay."""
 
 
 @attrs.frozen(kw_only=True)
@@ -75,7 +70,7 @@ class Rules:
 
     reference_ms: int  # deletes made strictly before it are in effect
     now_ms: int  # blobs that expire strictly before it have expired
-    purge: PurgeRules = PurgeRules()  # the rules for tombstones
+    purge: Purge = None
 
 
 class KeptUntil(NamedTuple):
@@ -86,7 +81,7 @@ class KeptUntil(NamedTuple):
     why: Verdict  # its verdict after that time
 
 
-def kept_until(entry: IndexEntry, blob: BlobState, history: Sequence[IndexEntry], rules: PurgeRules,
+def kept_until(entry: IndexEntry, blob: BlobState, history: Sequence[IndexEntry], purge: Purge,
                compacting: Collection[SegmentName]) -> KeptUntil:
     """Return until when a compaction of these segments keeps a record: the rules. O(n) in the records of the blob.
 
@@ -112,7 +107,7 @@ def kept_until(entry: IndexEntry, blob: BlobState, history: Sequence[IndexEntry]
     if not is_newest:
         return KeptUntil(FOREVER, _GONE, Verdict.SUPERSEDED)
     if entry.kind == _DELETE:
-        until, why = FOREVER if put is not None else _tombstone_until(entry, rules), Verdict.PURGED
+        until, why = FOREVER if put is not None else _tombstone_until(entry, purge), Verdict.PURGED
     else:
         until, why = expires, Verdict.EXPIRED
     return KeptUntil(FOREVER, FOREVER if must_outlive else until, why)
@@ -124,11 +119,11 @@ def _outlives(entry: IndexEntry, history: Sequence[IndexEntry], compacting: Coll
                and other.segment not in compacting for other in history)
 
 
-def _tombstone_until(tombstone: IndexEntry, rules: PurgeRules) -> int:
+def _tombstone_until(tombstone: IndexEntry, purge: Purge) -> int:
     """Return the last time at which a tombstone without a PUT is kept."""
-    if not rules.purge_tombstones:
+    if purge is None:
         return FOREVER
-    return _GONE if rules.seen_by_all_peers(tombstone) else expiry(tombstone.expires_ms, 0)
+    return _GONE if purge(tombstone) else expiry(tombstone.expires_ms, 0)
 
 
 def judge(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules, compacting: Collection[SegmentName],
@@ -162,11 +157,11 @@ class Lifetime(NamedTuple):
         return reference_ms <= self.reference_until and now_ms <= self.now_until
 
 
-def lifetimes(history: Sequence[IndexEntry], rules: PurgeRules) -> Iterator[Lifetime]:
+def lifetimes(history: Sequence[IndexEntry], purge: Purge) -> Iterator[Lifetime]:
     """Yield the lifetimes of the records of one blob, ascending by sequence, that are kept at any time."""
     blob = blob_state(history)
     assert blob is not None, "a blob has records"
     for entry in history:
-        reference_ms, now_ms, _ = kept_until(entry, blob, history, rules, (entry.segment,))
+        reference_ms, now_ms, _ = kept_until(entry, blob, history, purge, (entry.segment,))
         if now_ms >= 0:
             yield Lifetime(entry.segment, entry.size, reference_ms, now_ms, entry.offset)

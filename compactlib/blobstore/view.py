@@ -7,7 +7,7 @@ empty choice names the shut gate, its value and its setting. `plan.plan_for` com
 rules for every policy.
 
 A choice may name any of the view's eligible segments, neighbours or not: the state of a blob does not depend on the
-place of its records. A policy keeps no state between plans; `view.history` changes only when a plan was carried out.
+place of its records. A policy keeps no state between plans.
 
 `check_policy` with `blob_views()` (`compactlib.testing`) tries a policy on many stores. The library's policies are in
 `compactlib.blobstore.policies`.
@@ -48,23 +48,6 @@ class Dying:
 
 PlanKind: TypeAlias = Literal["normal", "full"]
 """The schedule that a plan belongs to."""
-
-
-@attrs.frozen(kw_only=True)
-class LastPlans:
-    """The start of a store's schedules, in seconds since the epoch.
-
-    Attributes:
-        since: the creation of the store; a schedule that has never run counts from here.
-        last_full_at: when the last plan over the full range was carried out; `None` for never.
-    """
-
-    since: float
-    last_full_at: float | None = None
-
-    def after(self, kind: PlanKind, done_at: float) -> LastPlans:
-        """Return the history after a plan of this kind was carried out."""
-        return attrs.evolve(self, last_full_at=done_at) if kind == "full" else self
 
 
 @attrs.frozen(kw_only=True)
@@ -131,7 +114,7 @@ class BlobView(Printed):
         reference_time: deletes made strictly before it are in effect; seconds since the epoch.
         retention_seconds: time from a delete until it is in effect.
         segments: every segment, in log order, including segments without valid bytes.
-        history: the plans carried out so far.
+        last_full_at: when the last plan over the full range was carried out, or the store was created.
 
     Raises:
         InvalidInput: the segments do not ascend, a number is negative or not finite, the newest segment is
@@ -148,7 +131,7 @@ class BlobView(Printed):
     reference_time: float
     retention_seconds: float
     segments: tuple[SegmentView, ...]
-    history: LastPlans
+    last_full_at: float
 
     def __attrs_post_init__(self) -> None:
         for name in ("capacity_bytes", "segment_bytes", "header_bytes", "max_blob_bytes", "used_bytes",
