@@ -34,7 +34,6 @@ from compactlib.blobstore.view import (
     in_copy_order,
     is_copy_order,
     seconds,
-    shut_by_use,
     shut_gate,
     too_little,
     whole,
@@ -131,11 +130,10 @@ class CompactAll:
         require_one_of("skip_valid", self.skip_valid, SkipValid)
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:
-        if shut := shut_by_use(view, self.min_used_fraction):
-            return BlobChoice(why=shut)
-        if shut := shut_gate(view):
-            # The kind is full even so: a store may close its active segment for a full round.
-            return BlobChoice(why=shut, kind="full")
+        if shut := shut_gate(view, self.min_used_fraction):
+            # Full even so, if enough is used: a store may close its active segment for a full round.
+            is_full = view.used_bytes >= self.min_used_fraction * view.capacity_bytes
+            return BlobChoice(why=shut, kind="full" if is_full else "normal")
         eligible = view.eligible
         taken = self._without_valid(eligible)
         if not taken:

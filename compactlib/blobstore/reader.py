@@ -196,44 +196,36 @@ class BlobReader(Reading):
 def _read_store(folder: str, before: _Seen | None) -> _Seen:
     """Read the index of a store, and the part of its log that has no index. See `BlobReader` for the errors.
 
-    Args:
-        folder: the store's folder, absolute.
-        before: an earlier read: its segments are reused unless their files have changed.
+    The segments of an earlier read are reused unless their files have changed. The read is repeated if a compaction has
+    switched files meanwhile; so a segment that is missing once may have been removed just now.
     """
     if not os.path.isdir(folder):
         raise NotAStore(f"{folder} is no folder; give the folder of a blob store", path=folder)
     for number in range(_TRIES):
+        found = read_folder(folder)
+        layout = lay_out(folder, found.listed, found.present, found.list_damage)
+        if (layout.lost or layout.damage) and number < _CERTAIN_AFTER:
+            continue
+        descriptor = found.descriptor
+        if descriptor is None:
+            raise NotAStore(f"{folder} holds no blob store: neither its descriptor nor a segment can be read",
+                            path=folder)
+        known = before.loaded if before is not None and before.descriptor == descriptor else {}
         try:
-            found = _try_to_read(folder, before, is_certain=number >= _CERTAIN_AFTER)
+            loaded = load_store(folder, descriptor, layout, known)
         except StorageError as error:
-            # A compaction has removed a listed file.
             if error.errno != errno.ENOENT or number == _TRIES - 1:
                 raise
             continue
-        if found is not None:
-            return found
+        after, _ = read_list(folder)
+        if (None if after is None else after.step) != (None if found.listed is None else found.listed.step):
+            continue
+        segments = [each.segment for each in loaded] or [LogSegment(FIRST_SEGMENT)]
+        contents = LogContents.of(descriptor.incarnation, segments,
+                                  None if before is None else before.contents.directory)
+        damage = (*found.damage, *layout.damage, *(error for each in loaded for error in each.damage))
+        return _Seen(descriptor, contents, damage, layout, {each.segment.name: each for each in loaded})
     raise Busy(f"compactions of the store in {folder} switched files {_TRIES} times while it was read; read it again")
-
-
-def _try_to_read(folder: str, before: _Seen | None, *, is_certain: bool) -> _Seen | None:
-    """Read once; return `None` if a compaction switched files during the read."""
-    found = read_folder(folder)
-    layout = lay_out(folder, found.listed, found.present, found.list_damage)
-    if (layout.lost or layout.damage) and not is_certain:
-        # A step may have been committed between the list and the folder.
-        return None
-    descriptor = found.descriptor
-    if descriptor is None:
-        raise NotAStore(f"{folder} holds no blob store: neither its descriptor nor a segment can be read", path=folder)
-    known = before.loaded if before is not None and before.descriptor == descriptor else {}
-    loaded = load_store(folder, descriptor, layout, known)
-    after, _ = read_list(folder)
-    if (None if after is None else after.step) != (None if found.listed is None else found.listed.step):
-        return None
-    contents = LogContents.of(descriptor.incarnation, [each.segment for each in loaded] or [LogSegment(FIRST_SEGMENT)],
-                              None if before is None else before.contents.directory)
-    damage = (*found.damage, *layout.damage, *(error for each in loaded for error in each.damage))
-    return _Seen(descriptor, contents, damage, layout, {each.segment.name: each for each in loaded})
 
 
 _READ_BYTES = 2 << 20

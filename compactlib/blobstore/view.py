@@ -242,14 +242,6 @@ class BlobPolicy(Protocol):
 
 # ---------------------------------------------------------------------------------------------- helpers for policies
 
-def shut_by_use(view: BlobView, min_used_fraction: float) -> str:
-    """Return why the store is too empty to be compacted; empty if it is full enough."""
-    if view.used_bytes < min_used_fraction * view.capacity_bytes:
-        return (f"{view.used_fraction:.1%} of the log is used, below min_used_fraction={min_used_fraction}; lower it, "
-                f"or wait")
-    return ""
-
-
 def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
     """Return the `why` of an empty choice if no segment may be taken, whatever the segments hold; else `""`.
 
@@ -257,8 +249,9 @@ def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
         view: the store.
         min_used_fraction: the least used part of the log; an equal part suffices.
     """
-    if shut := shut_by_use(view, min_used_fraction):
-        return shut
+    if view.used_bytes < min_used_fraction * view.capacity_bytes:
+        return (f"{view.used_fraction:.1%} of the log is used, below min_used_fraction={min_used_fraction}; lower it, "
+                f"or wait")
     if not any(segment.eligible for segment in view.segments):
         if (damaged := sum(bool(segment.damage) for segment in view.segments)) == len(view.segments) - 1 > 0:
             return f"none of the {len(view.segments)} segments may be compacted yet: one is written to"

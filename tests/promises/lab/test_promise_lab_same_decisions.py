@@ -54,7 +54,7 @@ class BothWorlds:
             self.config, id_bytes=8, min_free_segments=0, survivors=placement,
             forecast_seconds=7 * 86_400 * looks_ahead, **{"tombstone_bytes": 0} if replaces else {}).start(policy)
         # The lab begins with the first operation, a store before it.
-        self.log.name, self.log.history = self.store.name, self.store.view().history
+        self.log.name, self.log.last_full_at = self.store.name, self.store.view().last_full_at
         self.versions: dict[int, int] = {}
         self.classes: Mapping[int, int] = {}
         self.written = 0
