@@ -165,8 +165,9 @@ class IndexEntry(NamedTuple):
 
     def is_plausible(self) -> bool:
         """Whether each field is in its range."""
-        return (0 < len(self.id) <= MAX_ID_BYTES and self.life_version <= MAX_LIFE_VERSION and self.account <= MAX_TAG
-                and self.container <= MAX_TAG and self.sequence <= _MAX_SEQUENCE
+        return (0 < len(self.id) <= MAX_ID_BYTES and 0 <= self.life_version <= MAX_LIFE_VERSION
+                and 0 <= self.account <= MAX_TAG and 0 <= self.container <= MAX_TAG
+                and 0 <= self.sequence <= _MAX_SEQUENCE
                 and abs(self.op_time_ms) <= MAX_TIME_MS and NO_EXPIRY <= self.expires_ms <= 2 * MAX_TIME_MS
                 and 0 <= self.content_bytes <= _MAX_CONTENT_BYTES)
 
@@ -181,14 +182,10 @@ def encode_head(entry: IndexEntry, salt: int) -> tuple[bytes, int]:
 
     The content follows, then `encode_trailer(crc32(content, crc))`.
     """
-    try:
-        if not entry.is_plausible():
-            raise InvalidInput(f"a field of the record is out of range: {entry}")
-        body = _HEADER.pack(MAGIC, _VERSION, entry.kind, entry.flags, 0, len(entry.id), entry.life_version,
-                            entry.account, entry.container, entry.sequence, entry.op_time_ms, entry.expires_ms,
-                            entry.content_bytes)
-    except struct.error as error:
-        raise InvalidInput(f"a field of the record is out of range ({error}): {entry}") from None
+    if not entry.is_plausible():
+        raise InvalidInput(f"a field of the record is out of range: {entry}")
+    body = _HEADER.pack(MAGIC, _VERSION, entry.kind, entry.flags, 0, len(entry.id), entry.life_version, entry.account,
+                        entry.container, entry.sequence, entry.op_time_ms, entry.expires_ms, entry.content_bytes)
     crc = crc32(entry.id, crc32(body, salt))
     return body + _CRC.pack(crc) + entry.id, crc
 

@@ -19,12 +19,13 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import isfinite
 from operator import attrgetter
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
 from compactlib._arguments import is_seconds, is_whole, require_one_of
 from compactlib.blobstore.names import SegmentName
+from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
 from compactlib.report import Printed
 
@@ -216,28 +217,12 @@ class BlobChoice:
         return not self.victims
 
 
-class BlobPolicy(Protocol):
-    """Decides whether a store is compacted now, and which segments.
+BlobPolicy: TypeAlias = Policy[BlobView, BlobChoice]
+"""Decides whether a store is compacted now, and which segments: a small frozen class, attrs or dataclass, with its
+settings as public fields.
 
-    A small frozen class, attrs or dataclass, with its settings as public fields.
-
-    A policy that reads `SegmentView.dying` sets the class attribute `needs_forecast = True`; without it `dying` is
-    empty.
-    """
-
-    @property
-    def name(self) -> str:
-        """A short name for plans and reports."""
-
-    def choose(self, view: BlobView, now: float) -> BlobChoice:
-        """Return the segments to compact now; an empty choice says why.
-
-        Pure: equal arguments give equal choices.
-
-        Args:
-            view: the store.
-            now: seconds since the epoch.
-        """
+A policy that reads `SegmentView.dying` sets the class attribute `needs_forecast = True`; without it `dying` is empty.
+"""
 
 
 # ---------------------------------------------------------------------------------------------- helpers for policies
