@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
@@ -145,7 +145,7 @@ def load_segment(folder: str, name: SegmentName, descriptor: Descriptor, *, is_a
     end = max(start, size)
     if is_active:
         found, end = acknowledged(found, start)
-    damage += _damage(file, found)
+    damage += [each.damage(file.path) for each in found if each.found]
     entries = [each.entry for each in found if each.entry is not None]
     opened = None
     if is_active:
@@ -181,16 +181,3 @@ def _opened(path: str, expected: SegmentHeader) -> tuple[SegmentFile, list[Corru
         # The descriptor has all fields of the header.
         return SegmentFile(path, expected), [error]
     return file, []
-
-
-def _damage(file: SegmentFile, scanned: Iterable[Scanned]) -> list[CorruptData]:
-    """Return an error for each damaged record and each stretch between records."""
-    found: list[CorruptData] = []
-    for each in scanned:
-        if each.entry is None:
-            found.append(CorruptData(path=file.path, offset=each.offset, expected="a record",
-                                     found=f"{each.end - each.offset} bytes of something else: {each.found}"))
-        elif each.found:
-            found.append(CorruptData(path=file.path, offset=each.offset, index=each.entry.sequence, found=each.found,
-                                     expected=f"{each.entry.size} bytes of blob {each.entry.id!r}"))
-    return found

@@ -26,7 +26,7 @@ from compactlib.blobstore.folder import LoadedSegment, load_segment, load_store,
 from compactlib.blobstore.log import leftovers
 from compactlib.blobstore.names import FIRST_SEGMENT, UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.reading import Reading
-from compactlib.blobstore.records import IndexEntry, RecordKind, check_record, milliseconds
+from compactlib.blobstore.records import TRAILER_BYTES, IndexEntry, RecordKind, check_record, milliseconds
 from compactlib.blobstore.report import BlobStoreStatus
 from compactlib.blobstore.segment import Descriptor, OpenSegments, SegmentFile
 from compactlib.blobstore.segment_list import Layout, lay_out, read_list
@@ -307,5 +307,5 @@ def _content(file: SegmentFile, entry: IndexEntry, data: memoryview, base: int
     if found is not None:
         return None, CorruptData(path=file.path, offset=entry.offset, index=entry.sequence, found=found,
                                  expected=f"record {entry.sequence} of {entry.size} bytes")
-    start = entry.content_offset - base
-    return bytes(data[start:start + entry.content_bytes]) if entry.kind == _PUT else None, None
+    content = record[entry.size - TRAILER_BYTES - entry.content_bytes:entry.size - TRAILER_BYTES]
+    return bytes(content) if entry.kind == _PUT else None, None

@@ -140,11 +140,6 @@ class IndexEntry(NamedTuple):
         return self.offset + self.size
 
     @property
-    def content_offset(self) -> int:
-        """The offset of the content in the segment."""
-        return self.offset + HEADER_BYTES + len(self.id)
-
-    @property
     def content_bytes(self) -> int:
         """The length of the content; 0 for everything but a PUT."""
         return self.size - OVERHEAD_BYTES - len(self.id)

@@ -37,6 +37,14 @@ class Scanned:
     entry: IndexEntry | None  # the index entry of the record; `None` for a damaged stretch
     found: str = ""  # the damage of the content or of the header; empty for a whole record
 
+    def damage(self, path: str) -> CorruptData:
+        """Return the error of a damaged record, or of a stretch that is no record."""
+        if self.entry is None:
+            return CorruptData(path=path, offset=self.offset, expected="a record",
+                               found=f"{self.end - self.offset} bytes of something else: {self.found}")
+        return CorruptData(path=path, offset=self.offset, index=self.entry.sequence, found=self.found,
+                           expected=f"{self.entry.size} bytes of blob {self.entry.id!r}")
+
 
 class _Window:
     """Reads ahead, so that small records need no system call each."""
@@ -162,17 +170,14 @@ def _compare(file: SegmentFile, segment: LogSegment) -> list[Finding]:
     if list(entries) != sorted(entries):
         findings.append(Finding("order", str(name), "its index entries do not ascend by offset"))
     for each in scan_records(file, SEGMENT_HEADER_BYTES, segment.end):
-        here, entry, damage = each.entry, entries.pop(each.offset, None), each.found
-        place = f"{name}:{each.offset}"
-        if here is None:
-            damage = f"{each.end - each.offset} bytes that are no record: {damage}"
-        elif entry is None:
+        here, entry = each.entry, entries.pop(each.offset, None)
+        place, error = f"{name}:{each.offset}", each.damage(file.path) if each.found else None
+        if here is not None and entry is None:
             findings.append(Finding("orphan", place, f"record {here.sequence} of {here.id!r} has no index entry"))
-        elif entry != here._replace(flags=entry.flags, segment=name):
-            damage = damage or f"record {here.sequence} of {here.id!r}"
-        if damage:
-            expected = "a record" if entry is None else f"record {entry.sequence} of {entry.id!r}"
-            error = CorruptData(path=file.path, offset=each.offset, expected=expected, found=damage)
+        elif here is not None and entry is not None and entry != here._replace(flags=entry.flags, segment=name):
+            error = error or CorruptData(path=file.path, offset=each.offset, found=f"record {here.sequence} of "
+                                         f"{here.id!r}", expected=f"record {entry.sequence} of {entry.id!r}")
+        if error is not None:
             findings.append(Finding("damage", place, str(error), error))
     findings += [Finding("missing", f"{name}:{entry.offset}", f"record {entry.sequence} of {entry.id!r} is not there")
                  for entry in entries.values()]

@@ -59,10 +59,6 @@ StoreWork: TypeAlias = "tuple[BlobStore, BlobPlan | None]"
 """A store and its plan; `None`: the store's policy makes the plan."""
 
 
-def _new_incarnation() -> bytes:
-    return uuid.uuid4().bytes
-
-
 class BlobStore(Reading):
     """A store in its own folder, open for reading and writing by this process alone.
 
@@ -100,7 +96,7 @@ class BlobStore(Reading):
                  seen_by_all_peers: Callable[[IndexEntry], bool] = never, place: Place | None = None,
                  files: Files | None = None, clock: Clock | None = None, observer: Observer | None = None,
                  name: str | None = None, create: bool = True,
-                 new_incarnation: Callable[[], bytes] = _new_incarnation) -> None:
+                 new_incarnation: Callable[[], bytes] = lambda: uuid.uuid4().bytes) -> None:
         path = local_path(folder)
         config = BlobStoreConfig() if config is None else config
         files = LocalFiles() if files is None else files
