@@ -183,15 +183,12 @@ class Compactor:
     def _planned(self, policy: BlobPolicy | None, budget: Budget) -> BlobPlan:
         """Return the policy's plan; for a full round the active segment may be closed first."""
         log, chosen = self._log, self.policy if policy is None else policy
-        while True:
-            plan = plan_for(self.view(policy, budget), chosen, log.clock.now(), bytes_available=self._room())
-            if plan.kind != "full" or not log.config.close_active_segment or not log.contents.active.records:
-                return plan
-            try:
-                with log.guard.lock:
-                    log.roll()
-            except StoreFull:
-                return plan
+        plan = plan_for(self.view(chosen, budget), chosen, log.clock.now(), bytes_available=self._room())
+        if plan.kind == "full" and log.config.close_active_segment and log.contents.active.records:
+            with contextlib.suppress(StoreFull), log.guard.lock:
+                log.roll()
+            plan = plan_for(self.view(chosen, budget), chosen, log.clock.now(), bytes_available=self._room())
+        return plan
 
     def _room(self) -> int | None:
         return self._log.files.available_bytes(self._log.folder)
@@ -413,7 +410,7 @@ class Compactor:
     def _notify(self, observers: Observer, plan: BlobPlan | None, found: BlobCompactionReport | Exception,
                 seconds: float) -> None:
         """Notify the observers of the end of a compaction, and of the bytes that the plan has counted."""
-        log, report = self._log, found if isinstance(found, BlobCompactionReport) else getattr(found, "report", None)
+        log, report = self._log, found.report if isinstance(found, CompactionFailed) else found
         if isinstance(found, BlobCompactionReport):
             outcome, reason = ("skipped", "nothing") if found.is_empty or plan is None else ("done", plan.policy.name)
             if not found.is_empty:
@@ -428,8 +425,8 @@ class Compactor:
                 self._note(known)
             observers.event("blobstore_compaction_failed", store=self._name, error=str(known))
             outcome, reason = "failed", type(found).__name__
-        moved = {} if report is None else {"read": report.copied_bytes, "copied": report.bytes_written,
-                                           "freed": report.bytes_freed}
+        moved = {"read": report.copied_bytes, "copied": report.bytes_written, "freed": report.bytes_freed} \
+            if isinstance(report, BlobCompactionReport) else {}
         notify_compaction(observers, "blobstore", self._name, outcome, reason, seconds, **moved)
         if plan is None or not log.guard.is_open:
             return
