@@ -22,7 +22,6 @@ from compactlib.blobstore.compact import Compactor, limited, require_own, run_ma
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.errors import BlobConflict, BlobMissing, StoreFull
-from compactlib.blobstore.eviction import plan_eviction
 from compactlib.blobstore.hard_delete import reclaim
 from compactlib.blobstore.log import leftovers
 from compactlib.blobstore.opening import BlobRecoveryReport, make_folder, open_log
@@ -41,6 +40,7 @@ from compactlib.blobstore.reading import Reading
 from compactlib.blobstore.records import NO_EXPIRY, BlobId, IndexEntry, RecordFlag, RecordKind, id_bytes, milliseconds
 from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.report import BlobCompactionReport, BlobReclaimReport, BlobStoreStatus
+from compactlib.blobstore.statistics import plan_eviction
 from compactlib.blobstore.survivors import Place
 from compactlib.blobstore.validity import never
 from compactlib.blobstore.view import BlobPolicy, BlobView
