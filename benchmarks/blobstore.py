@@ -31,7 +31,7 @@ import attrs
 from measure import Figure, alternate, report
 
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, BlobView, CompactAll, RecordKind, StatsBased
-from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES, LastPlans, SegmentName, SegmentView, plan_for
+from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES, SegmentName, SegmentView, plan_for
 from compactlib.budget import Budget
 from compactlib.executors import LocalExecutor, ProcessExecutor
 from compactlib.files import LocalFiles
@@ -408,7 +408,7 @@ def decision_seconds(segments: int) -> float:
     view = BlobView(
         store="bench", capacity_bytes=segments * size, segment_bytes=size, header_bytes=SEGMENT_HEADER_BYTES,
         max_blob_bytes=4 * MIB, used_bytes=segments * size, reference_time=now, retention_seconds=0.0,
-        history=LastPlans(since=now),
+        last_full_at=now,
         segments=tuple(SegmentView(name=SegmentName(number, 0), used_bytes=size - SEGMENT_HEADER_BYTES,
                                    valid_bytes=rng.randrange(size), eligible=number < segments - 1,
                                    last_modified=now - rng.random() * 1e6) for number in range(segments)))

@@ -49,7 +49,11 @@ if TYPE_CHECKING:
         Hybrid as Hybrid,
         StatsBased as StatsBased,
     )
-    from compactlib.blobstore.reader import BlobReader as BlobReader
+    from compactlib.blobstore.reader import (
+        BlobReader as BlobReader,
+        SegmentRecords as SegmentRecords,
+        StoredRecord as StoredRecord,
+    )
     from compactlib.blobstore.records import RecordKind as RecordKind
     from compactlib.blobstore.replication import ReplicationToken as ReplicationToken
     from compactlib.blobstore.report import (
@@ -57,10 +61,6 @@ if TYPE_CHECKING:
         BlobReclaimReport as BlobReclaimReport,
     )
     from compactlib.blobstore.segment import is_blob_store as is_blob_store
-    from compactlib.blobstore.segment_records import (
-        SegmentRecords as SegmentRecords,
-        StoredRecord as StoredRecord,
-    )
     from compactlib.blobstore.store import BlobStore as BlobStore, compact_many as compact_many
     from compactlib.blobstore.view import (
         BlobChoice as BlobChoice,
@@ -75,11 +75,10 @@ else:
         "compactlib.blobstore.errors": "BlobExists BlobMissing NotAStore StoreFull",
         "compactlib.blobstore.plan": "BlobPlan",
         "compactlib.blobstore.policies": "CompactAll CostBenefit ExpiryForecast Greedy Hybrid StatsBased",
-        "compactlib.blobstore.reader": "BlobReader",
+        "compactlib.blobstore.reader": "BlobReader SegmentRecords StoredRecord",
         "compactlib.blobstore.records": "RecordKind",
         "compactlib.blobstore.replication": "ReplicationToken",
         "compactlib.blobstore.report": "BlobCompactionReport BlobReclaimReport",
-        "compactlib.blobstore.segment_records": "SegmentRecords StoredRecord",
         "compactlib.blobstore.store": "BlobStore compact_many",
         "compactlib.blobstore.blobs": "Blob Deleted Expired GetOptions Missing",
         "compactlib.blobstore.view": "BlobChoice BlobPolicy BlobView",

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import attrs
 
 from compactlib.blobstore.records import HEADER_BYTES, TRAILER_BYTES, IndexEntry, RecordFlag, RecordKind, check_record
 from compactlib.blobstore.segment import SegmentFile
 from compactlib.errors import CorruptData
+
+_TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
 
 
 @attrs.frozen
@@ -115,19 +117,21 @@ class GetOptions:
     include_expired: bool = False
 
 
-@attrs.frozen
-class BlobState:
-    """The state of one id.
+FOREVER = (1 << 63) - 1
+"""The time of an event that never happens."""
 
-    Attributes:
-        newest: its newest record, which has the current expiry, life version and flag of a TTL update.
-        deciding: its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left.
-        put: its PUT, `None` if a compaction removed it.
-    """
 
-    newest: IndexEntry
-    deciding: IndexEntry | None
-    put: IndexEntry | None
+def expiry(expires_ms: int, flags: int) -> int:
+    """Return the last time at which a blob has not expired, given expiry and flags of its newest record."""
+    return FOREVER if expires_ms < 0 or flags & _TTL_UPDATED else expires_ms
+
+
+class BlobState(NamedTuple):
+    """The state of one id."""
+
+    newest: IndexEntry  # its newest record, which has the current expiry, life version and flag of a TTL update
+    deciding: IndexEntry | None  # its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left
+    put: IndexEntry | None  # its PUT, `None` if a compaction removed it
 
     @property
     def is_deleted(self) -> bool:
@@ -135,9 +139,14 @@ class BlobState:
         return self.deciding is not None and self.deciding.kind == RecordKind.DELETE
 
     @property
+    def deleted_ms(self) -> int:
+        """The time of its delete, `FOREVER` if it is not deleted."""
+        return self.deciding.op_time_ms if self.deciding is not None and self.is_deleted else FOREVER
+
+    @property
     def is_permanent(self) -> bool:
         """Whether a TTL update has made it permanent."""
-        return bool(self.newest.flags & RecordFlag.TTL_UPDATED)
+        return self.newest.is_permanent
 
     @property
     def has_content(self) -> bool:
@@ -185,11 +194,7 @@ def answer_for(key: bytes, history: Sequence[IndexEntry], options: GetOptions, n
                ) -> tuple[BlobInfo, IndexEntry] | Missing | Deleted | Expired:
     """Return the properties of a blob and the PUT with its content; or the reason that there is no content.
 
-    Args:
-        key: the id.
-        history: its records, ascending by sequence.
-        options: the options of the get.
-        now_ms: returns the time, milliseconds since the epoch; called only for blobs with an expiry.
+    `now_ms` is called only for blobs with an expiry.
     """
     state = blob_state(history)
     if state is None or state.deciding is None:

@@ -7,11 +7,11 @@ segments to compact is not a setting but a policy, which is an argument of the s
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal, Self, TypeAlias
 
 import attrs
 
+from compactlib._arguments import is_above, is_seconds, is_whole, require_one_of
 from compactlib.blobstore.names import MAX_NUMBER, MIN_SEGMENT_BYTES
 from compactlib.errors import InvalidInput
 
@@ -25,29 +25,12 @@ _MOST_SECONDS = 1e15
 """Thirty million years: a record can hold any current time plus or minus this span."""
 
 
-def _between(least: float, most: float = math.inf, *, optional: bool = False) -> Any:
-    """Return an attrs validator of a number from `least` to `most`."""
-
-    def check(_: object, field: attrs.Attribute[Any], value: Any) -> None:
-        if value is None and optional:
-            return
-        if not isinstance(value, int | float) or not least <= value <= most or value == math.inf:
-            raise InvalidInput(f"{field.name} is {value!r}; give a number, {least:g} or more"
-                               + (f", up to {most:g}" if most < math.inf else "") + (", or None" if optional else ""))
-
-    return check
-
-
 def _is_durability(_: object, field: attrs.Attribute[Any], value: object) -> None:
-    if value not in ("each", "group", "interval"):
-        raise InvalidInput(f"{field.name} is {value!r}; it is 'each', 'group' or 'interval'")
+    require_one_of(field.name, value, Durability)
 
 
-_size = _between(MIN_SEGMENT_BYTES, MAX_NUMBER)
-_count = _between(1)
-_seconds = _between(0, _MOST_SECONDS)
-_bytes = _between(0)
-_rate = _between(math.ulp(0.0), optional=True)
+_size, _bytes, _count = is_whole(MIN_SEGMENT_BYTES), is_whole(), is_whole(1)
+_seconds, _rate = is_seconds(most=_MOST_SECONDS), is_above(0, or_none=True)
 
 
 @attrs.frozen(kw_only=True)

@@ -28,19 +28,12 @@ OFTEN = 16
 
 @attrs.frozen(eq=False)
 class LogSegment:
-    """A log segment and its index.
-
-    Attributes:
-        name: the segment's name.
-        parts: the sealed parts of its index, ascending and contiguous.
-        open: the index of its last records; only the active segment has one.
-        is_lost: whether its log file is missing: every record that the index names is damaged.
-    """
+    """A log segment and its index."""
 
     name: SegmentName
-    parts: tuple[IndexPart, ...] = ()
-    open: OpenIndex | None = None
-    is_lost: bool = False
+    parts: tuple[IndexPart, ...] = ()  # the sealed parts of its index, ascending and contiguous
+    open: OpenIndex | None = None  # the index of its last records; only the active segment has one
+    is_lost: bool = False  # whether its log file is missing: every record that the index names is damaged
 
     @property
     def sealed_end(self) -> int:
@@ -76,17 +69,11 @@ class LogSegment:
 
 @attrs.frozen(eq=False)
 class LogContents:
-    """Every log segment with its index.
+    """Every log segment with its index."""
 
-    Attributes:
-        key: the store's incarnation, the key of the hash of ids.
-        segments: in log order; the last segment is the active one.
-        directory: finds the sealed parts that hold a hash.
-    """
-
-    key: bytes
-    segments: tuple[LogSegment, ...]
-    directory: IndexDirectory = attrs.field(repr=False)
+    key: bytes  # the store's incarnation, the key of the hash of ids
+    segments: tuple[LogSegment, ...]  # in log order; the last segment is the active one
+    directory: IndexDirectory = attrs.field(repr=False)  # finds the sealed parts that hold a hash
 
     @classmethod
     def of(cls, key: bytes, segments: Iterable[LogSegment], before: IndexDirectory | None = None) -> LogContents:
@@ -125,12 +112,15 @@ class LogContents:
         """Return the used capacity: every segment before the active one counts whole, the active one up to its end."""
         return (len(self.segments) - 1) * segment_bytes + self.active.end
 
+    def memory_bytes(self) -> int:
+        """Return the memory of the index columns and of the directory of hashes."""
+        parts = (part for segment in self.segments for part in segment.parts)
+        return self.directory.memory_bytes() + sum(part.memory_bytes() for part in parts)
+
     def eligible(self, journal_entries: int, log_segments: int) -> tuple[SegmentName, ...]:
         """Return the segments that may be compacted: all but the active segment and the segments of the journal.
 
-        Args:
-            journal_entries: the number of newest records in the journal.
-            log_segments: how many segments the log may have; the journal keeps at most a quarter of them.
+        The journal has so many newest entries, in at most a quarter of the segments that the log may have.
         """
         kept = 1
         records = self.active.records
@@ -185,12 +175,8 @@ class LogContents:
                      ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
         """Yield the entries of a sealed segment in order, each with the `history` of its id.
 
-        Much faster than one call of `history` for each entry.
-
-        Args:
-            name: the segment's name.
-            often: histories of more than `OFTEN` records, kept for the next segment.
-            check: called at intervals; an exception ends the iteration.
+        Much faster than one call of `history` for each entry. `often` keeps histories of more than `OFTEN` records for
+        the next segment.
         """
         segment, opened = self.segment(name), self.open
         for part in segment.parts if segment is not None else ():
@@ -252,19 +238,11 @@ class LogContents:
             raise AuditFailed(f"the positions of the log do not ascend: {positions}")
         for segment in self.segments:
             at = SEGMENT_HEADER_BYTES
-            stretches: list[IndexPart | OpenIndex] = [*segment.parts]
-            if segment.open is not None:
-                stretches.append(segment.open)
+            stretches: list[IndexPart | OpenIndex] = [*segment.parts, *([] if segment.open is None else [segment.open])]
             for stretch in stretches:
                 if (stretch.segment, stretch.start) != (segment.name, at):
                     raise AuditFailed(f"{stretch} does not continue segment {segment.name} at {at}")
                 at = stretch.end
-            end = 0
-            for entry in segment.entries():
-                if entry.offset < end or entry.end > segment.end:
-                    raise AuditFailed(f"record {entry} of segment {segment.name} overlaps offset {end}, or ends after "
-                                      f"{segment.end}")
-                end = entry.end
         parts = [part for segment in self.segments for part in segment.parts if len(part)]
         held = self.directory.parts()
         if len(held) != len(parts) or set(held) != set(parts):

@@ -8,12 +8,12 @@ import os
 
 import attrs
 
-from compactlib.blobstore.blobs import Blob, BlobState, GetOptions, blob_state
+from compactlib.blobstore.blobs import Blob, GetOptions, blob_state
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.index import ENDS_OR_REVIVES
 from compactlib.blobstore.reader import BlobReader
-from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.reading import Reading
+from compactlib.blobstore.records import RecordKind
 from compactlib.blobstore.replication import records_after
 from compactlib.blobstore.store import BlobStore
 from compactlib.budget import Budget
@@ -97,48 +97,30 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
     return done
 
 
-def _copied(source: BlobStore | BlobReader, copy: BlobStore, budget: Budget) -> StoreCopy:
+def _copied(source: Reading, copy: BlobStore, budget: Budget) -> StoreCopy:
     records = size = left_out = 0
-    for entry in records_after(_contents(source).frozen(), 0):
-        if entry.kind in ENDS_OR_REVIVES and _is_superseded(source, entry):
-            # Its flag of a TTL update would make the later PUT permanent.
+    for entry in records_after(source._contents().frozen(), 0):
+        state = blob_state(source._contents().find(entry.id))
+        put = None if state is None else state.put
+        content = b""
+        if entry.kind == RecordKind.PUT:
+            # A peer may have sent a PUT of a later life, or another PUT of the same time.
+            found = source.get(entry.id, _EVERYTHING) if put is not None and put.sequence == entry.sequence else None
+            if not isinstance(found, Blob) or round(found.info.put_at * 1000) != entry.op_time_ms:
+                left_out += 1
+                continue
+            content = found.content
+        elif entry.kind in ENDS_OR_REVIVES and put is not None and entry.sequence < put.sequence:
+            # Superseded by a later PUT: its flag of a TTL update would make that PUT permanent.
             continue
         budget.spend(entry.size)
-        content = _content(source, entry) if entry.kind == RecordKind.PUT else b""
-        if content is None:
-            left_out += 1
-            continue
         copy.append_replicated(
             RecordKind(entry.kind), entry.id, content, op_time=entry.op_time_ms / 1000, life_version=entry.life_version,
-            expires_at=None if entry.expires_ms < 0 else entry.expires_ms / 1000,
-            permanent=bool(entry.flags & RecordFlag.TTL_UPDATED), account=entry.account, container=entry.container)
+            expires_at=None if entry.expires_ms < 0 else entry.expires_ms / 1000, permanent=entry.is_permanent,
+            account=entry.account, container=entry.container)
         records += 1
         size += entry.size
     return StoreCopy(records, size, left_out)
-
-
-def _contents(source: BlobStore | BlobReader) -> LogContents:
-    return source._log.contents if isinstance(source, BlobStore) else source.snapshot()
-
-
-def _state(source: BlobStore | BlobReader, blob_id: bytes) -> BlobState | None:
-    return blob_state(_contents(source).find(blob_id))
-
-
-def _is_superseded(source: BlobStore | BlobReader, entry: IndexEntry) -> bool:
-    """Whether a later PUT exists, which has its own life version."""
-    state = _state(source, entry.id)
-    return state is not None and state.put is not None and entry.sequence < state.put.sequence
-
-
-def _content(source: BlobStore | BlobReader, put: IndexEntry) -> bytes | None:
-    """Return the content of this PUT; `None` if it was erased, or dropped by a concurrent compaction."""
-    state = _state(source, put.id)
-    if state is None or state.put is None or not state.has_content or state.put.sequence != put.sequence:
-        # A peer may have sent a PUT of a later life, or another PUT of the same time.
-        return None
-    found = source.get(put.id, _EVERYTHING)
-    return found.content if isinstance(found, Blob) and round(found.info.put_at * 1000) == put.op_time_ms else None
 
 
 def _remove(files: Files, folder: str) -> None:

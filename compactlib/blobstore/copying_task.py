@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -18,34 +18,25 @@ from compactlib.blobstore.names import UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.records import check_record
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader, encode_header
 from compactlib.blobstore.survivors import Picked
-from compactlib.budget import Budget
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
-_MOST_READ, _LEAST_READ = 1 << 20, 64 << 10
-"""Bounds of the bytes of one read: a quarter of a second at the budget's rate."""
+_MOST_READ = 1 << 20
+"""The bytes of one read, unless a record is larger."""
 _MAX_GAP_BYTES = 16 << 10
 """The largest gap that is read and skipped, which takes less time than another call."""
 
 
 @attrs.frozen(kw_only=True)
 class CopyRecords:
-    """A `RewriteTask` that writes one new segment.
-
-    Attributes:
-        name: the task's name.
-        folder: the store's folder, in which the new file is created.
-        header: the header of the new segment.
-        picked: its records, source by source, at least one.
-        files: the disk.
-    """
+    """A `RewriteTask` that writes one new segment."""
 
     name: str
     folder: str
-    header: SegmentHeader
-    picked: tuple[Picked, ...]
+    header: SegmentHeader  # the header of the new segment
+    picked: tuple[Picked, ...]  # its records, source by source, at least one
     files: Files = attrs.field(factory=LocalFiles)
 
     @property
@@ -63,13 +54,12 @@ class CopyRecords:
             end, read, records, crc = SEGMENT_HEADER_BYTES, 0, 0, 0
             out.write_at(0, [encode_header(self.header)])
             self._report(attempt, 0, total)
-            limit = _bytes_at_once(attempt.budget)
             for part in self.picked:
                 with contextlib.closing(self._opened(part.segment)) as file:
-                    for first, last in _runs(part.offsets, part.sizes, limit):
+                    for first, last in runs(part.offsets, part.sizes, _MOST_READ):
                         size = sum(part.sizes[first:last])
                         attempt.budget.spend(size)
-                        pieces, span = _read(file, part, first, last, self.header.salt)
+                        pieces, span = _read(file, part, first, last, self.header.store.salt)
                         out.write_at(end, pieces)
                         for piece in pieces:
                             crc = crc32(piece, crc)
@@ -90,35 +80,14 @@ class CopyRecords:
 
     def _opened(self, name: SegmentName) -> SegmentFile:
         file = SegmentFile(os.path.join(self.folder, name.log_file))
-        if file.header.name != name or file.header.incarnation != self.header.incarnation:
+        if file.header.name != name or file.header.store.incarnation != self.header.store.incarnation:
             file.close()
             raise CorruptData(path=file.path, offset=0, expected=f"segment {name} of this store",
-                              found=f"segment {file.header.name} of store {file.header.incarnation.hex()}")
+                              found=f"segment {file.header.name} of store {file.header.store.incarnation.hex()}")
         return file
 
 
-def check_output(path: str, header: SegmentHeader, written: Picked, check: Callable[[], None]) -> None:
-    """Read a new segment back, before its sources are removed: header, length, and every record with its CRC.
-
-    Args:
-        path: its file.
-        header: its header.
-        written: its records, at least one, back to back.
-        check: called before each read; an exception ends the check.
-    """
-    with contextlib.closing(SegmentFile(path)) as file:
-        file.require(header, written.offsets[-1] + written.sizes[-1])
-        for first, last in _runs(written.offsets, written.sizes, _MOST_READ):
-            check()
-            _read(file, written, first, last, header.salt)
-
-
-def _bytes_at_once(budget: Budget) -> int:
-    rate = budget.remaining.bytes_per_second
-    return _MOST_READ if rate is None else max(_LEAST_READ, min(_MOST_READ, int(rate / 4)))
-
-
-def _runs(offsets: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
+def runs(offsets: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of rows, first and end, of records that one call reads: with small gaps between them, in at most
     `limit` bytes, or one larger record."""
     first = 0

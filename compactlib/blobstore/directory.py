@@ -30,17 +30,11 @@ _AT_ONCE = 128
 
 @attrs.frozen(eq=False)
 class _Run:
-    """The hashes of several parts, sorted.
+    """The hashes of several parts, sorted."""
 
-    Attributes:
-        hashes: ascending.
-        slots: for each hash, the place of its part in `owners`; ascending among equal hashes.
-        owners: the parts; `None` for a gap.
-    """
-
-    hashes: array[int]
-    slots: array[int]
-    owners: Sequence[IndexPart | None]
+    hashes: array[int]  # ascending
+    slots: array[int]  # for each hash, the place of its part in `owners`; ascending among equal hashes
+    owners: Sequence[IndexPart | None]  # the parts; `None` for a gap
 
     @classmethod
     def of(cls, owners: Sequence[IndexPart]) -> _Run:
@@ -69,15 +63,10 @@ class _Run:
 
 @attrs.frozen(eq=False)
 class IndexDirectory:
-    """All sealed parts of the index of a log, found by hash.
+    """All sealed parts of the index of a log, found by hash."""
 
-    Attributes:
-        runs: the merged parts.
-        singles: parts that are searched separately, mostly the newest.
-    """
-
-    runs: tuple[_Run, ...] = ()
-    singles: tuple[IndexPart, ...] = ()
+    runs: tuple[_Run, ...] = ()  # the merged parts
+    singles: tuple[IndexPart, ...] = ()  # parts that are searched separately, mostly the newest
 
     def owners(self, hashed: int) -> list[IndexPart]:
         """Return the parts that hold a hash. One search for each run and each single."""
@@ -92,12 +81,7 @@ class IndexDirectory:
         return found
 
     def shared(self, part: IndexPart, check: Callable[[], None]) -> dict[int, int]:
-        """Return the rows of a part with a hash that another record shares, and that hash.
-
-        Args:
-            part: a part of this directory.
-            check: called at intervals; an exception ends the search.
-        """
+        """Return the rows of a part with a hash that another record shares, and that hash."""
         own = set(part.hashes)
         found = {first for first, second in pairwise(part.hashes) if first == second}
         for single in self.singles:

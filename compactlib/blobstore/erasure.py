@@ -31,19 +31,12 @@ _BY_SEGMENT, _BY_PLACE = attrgetter("segment"), attrgetter("segment", "offset")
 
 @attrs.frozen
 class Erasure:
-    """A record to overwrite.
+    """A record to overwrite."""
 
-    Attributes:
-        segment: the record's log segment.
-        offset: the record's offset.
-        content_bytes: the length of its content, which becomes zeros.
-        head: its new header and id, with their CRC.
-    """
-
-    segment: SegmentName
-    offset: int
-    content_bytes: int
-    head: bytes
+    segment: SegmentName  # the record's log segment
+    offset: int  # the record's offset
+    content_bytes: int  # the length of its content, which becomes zeros
+    head: bytes  # its new header and id, with their CRC
 
     def pieces(self) -> list[bytes]:
         """Return the new bytes of the record: header, zeros, and checksum."""
@@ -57,17 +50,11 @@ class Erasure:
 
 @attrs.frozen
 class HardDeleteState:
-    """The progress of the hard delete of a store.
+    """The progress of the hard delete of a store."""
 
-    Attributes:
-        incarnation: the store's incarnation.
-        sequence: every delete in effect up to this one is carried out.
-        erasures: the records of the current batch.
-    """
-
-    incarnation: bytes
-    sequence: int = 0
-    erasures: tuple[Erasure, ...] = ()
+    incarnation: bytes  # the store's incarnation
+    sequence: int = 0  # every delete in effect up to this one is carried out
+    erasures: tuple[Erasure, ...] = ()  # the records of the current batch
 
 
 _STATE: JsonRecord[HardDeleteState] = JsonRecord("hard delete state", b"CLBLOBHD", 1, HardDeleteState)

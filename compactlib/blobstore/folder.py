@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
 from compactlib.blobstore.contents import LogSegment
-from compactlib.blobstore.erasure import STATE_FILE
-from compactlib.blobstore.index import IndexPart, OpenIndex
-from compactlib.blobstore.index_file import part_bytes, read_parts
+from compactlib.blobstore.erasure import STATE_FILE, pending_erasures
+from compactlib.blobstore.index import IndexPart, OpenIndex, part_bytes, read_parts
 from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName, segment_of_index_file, segment_of_log_file
 from compactlib.blobstore.records import RecordFlag
 from compactlib.blobstore.scan import Scanned, scan_records
@@ -28,12 +27,11 @@ from compactlib.blobstore.segment import (
     Descriptor,
     SegmentFile,
     SegmentHeader,
-    decode_header,
     read_descriptor,
 )
-from compactlib.blobstore.segment_list import FoundList, read_list
+from compactlib.blobstore.segment_list import Layout, SegmentList, read_list
 from compactlib.errors import CorruptData, StorageError
-from compactlib.files.disk import list_folder, read_if_there
+from compactlib.files.disk import list_folder, look_at
 
 _MOST_PART_RECORDS = 10_000
 _RECORD_ROOM = 256
@@ -46,89 +44,60 @@ def part_records(segment_bytes: int) -> int:
 
 @attrs.frozen
 class FoundFolder:
-    """The contents of a folder.
+    """The contents of a folder."""
 
-    Attributes:
-        names: the names of its files.
-        present: its segments.
-        listed: the list of segments.
-        descriptor: the descriptor, from its file or from a segment; `None` if there is no store.
-        damage: the damage of the descriptor's file.
-    """
-
-    names: Sequence[str]
-    present: frozenset[SegmentName]
-    listed: FoundList
-    descriptor: Descriptor | None
-    damage: tuple[CorruptData, ...] = ()
+    names: Sequence[str]  # the names of its files
+    present: frozenset[SegmentName]  # its segments, without a segment that was just begun
+    listed: SegmentList | None  # the list of segments; `None` if there is no valid one
+    list_damage: str  # the damage of the list's file; empty if there is none
+    descriptor: Descriptor | None  # the descriptor, from its file or from a segment; `None` if there is no store
+    damage: tuple[CorruptData, ...] = ()  # the damage of the descriptor's file
 
 
 def read_folder(folder: str) -> FoundFolder:
     """Read a folder; of its segments only headers."""
-    listed = read_list(folder)
+    listed, list_damage = read_list(folder)
     names = list_folder(folder)
-    present = _present(folder, names, listed)
-    descriptor, damage = None, CorruptData(path=os.path.join(folder, DESCRIPTOR_FILE), offset=0, found="no such file",
-                                           expected="the store's descriptor")
+    present = set(filter(None, map(segment_of_log_file, names)))
+    newest = max(present, default=None)
+    if newest is not None and listed is not None and newest not in listed.segments and newest.index_file not in names:
+        found_file = look_at(os.path.join(folder, newest.log_file))
+        if found_file is None or found_file.st_size <= SEGMENT_HEADER_BYTES:
+            present.discard(newest)
+    found = FoundFolder(names, frozenset(present), listed, list_damage, None)
     try:
         descriptor = read_descriptor(folder)
     except CorruptData as error:
-        damage = error
         if not present:
             raise
-    had_segments = (listed.list is not None and listed.list.segments) or any(
-        name == STATE_FILE or segment_of_index_file(name) is not None for name in names)
-    if descriptor is not None and not present and had_segments:
-        raise CorruptData(path=os.path.join(folder, FIRST_SEGMENT.log_file), offset=0, found="none, although the store "
-                          "has had some; restore the folder from a copy", expected="the segments of the log")
-    if descriptor is not None or not present:
-        return FoundFolder(names, present, listed, descriptor)
+        damage = error
+    else:
+        had_segments = (listed is not None and listed.segments) or any(
+            name == STATE_FILE or segment_of_index_file(name) is not None for name in names)
+        if descriptor is not None and not present and had_segments:
+            raise CorruptData(path=os.path.join(folder, FIRST_SEGMENT.log_file), offset=0, found="none, although the "
+                              "store has had some; restore the folder from a copy", expected="the segments of the log")
+        if descriptor is not None or not present:
+            return attrs.evolve(found, descriptor=descriptor)
+        damage = CorruptData(path=os.path.join(folder, DESCRIPTOR_FILE), offset=0, found="no such file",
+                             expected="the store's descriptor")
     for name in sorted(present):
         with contextlib.suppress(CorruptData, StorageError):
             header = SegmentFile(os.path.join(folder, name.log_file)).header
-            return FoundFolder(names, present, listed, Descriptor.of_header(header), (damage,))
+            return attrs.evolve(found, descriptor=header.store, damage=(damage,))
     raise damage
-
-
-def _present(folder: str, names: Iterable[str], listed: FoundList) -> frozenset[SegmentName]:
-    """Return the segments in a folder, without a new segment that a crash cut off in its header."""
-    present = set(filter(None, map(segment_of_log_file, names)))
-    newest = max(present, default=None)
-    if newest is not None and listed.list is not None and newest not in listed.list.segments and (
-            newest.index_file not in names) and _is_headless(os.path.join(folder, newest.log_file)):
-        present.discard(newest)
-    return frozenset(present)
-
-
-def _is_headless(path: str) -> bool:
-    """Whether a segment's file ends before its header does."""
-    data = read_if_there(path, SEGMENT_HEADER_BYTES + 1)
-    if data is None or len(data) > SEGMENT_HEADER_BYTES:
-        return False
-    try:
-        decode_header(data, path)
-    except CorruptData:
-        return True
-    return False
 
 
 @attrs.frozen
 class LoadedSegment:
-    """One loaded log segment.
+    """One loaded log segment."""
 
-    Attributes:
-        segment: the segment with its index.
-        header: its header; the expected header if that of the file is damaged.
-        damage: the damage found.
-        is_rebuilt: whether the last part of the index was rebuilt from the log.
-        size: the size of the log file.
-    """
-
-    segment: LogSegment
-    header: SegmentHeader
+    segment: LogSegment  # the segment with its index
+    header: SegmentHeader  # its header; the expected header if that of the file is damaged
     damage: tuple[CorruptData, ...] = ()
-    is_rebuilt: bool = False
-    size: int = SEGMENT_HEADER_BYTES
+    is_rebuilt: bool = False  # whether the last part of the index was rebuilt from the log
+    size: int = SEGMENT_HEADER_BYTES  # the size of the log file
+    state: object = None  # of its files, to read them again only if they have changed
 
     @property
     def index_bytes(self) -> int:
@@ -136,16 +105,34 @@ class LoadedSegment:
         return sum(map(part_bytes, self.segment.parts))
 
 
+def load_store(folder: str, descriptor: Descriptor, layout: Layout, known: Mapping[SegmentName, LoadedSegment],
+               ) -> list[LoadedSegment]:
+    """Load every segment of a log, in order; of a lost one the index, which names its records.
+
+    Segments that were loaded before (`known`) are reused unless their files have changed.
+    """
+    erased = pending_erasures(folder, descriptor.incarnation)
+    names = sorted((*layout.segments, *layout.lost))
+    found: list[LoadedSegment] = []
+    for name in names:
+        if name in layout.lost:
+            parts = read_parts(folder, name, descriptor.incarnation, SEGMENT_HEADER_BYTES, descriptor.segment_bytes)
+            found.append(LoadedSegment(LogSegment(name, tuple(parts), is_lost=True), descriptor.header(name)))
+            continue
+        files = [look_at(os.path.join(folder, file)) for file in (name.log_file, name.index_file)]
+        state = name == names[-1], frozenset(erased.get(name, ())), *(
+            (each.st_ino, each.st_size, each.st_mtime_ns) for each in files if each is not None)
+        before = known.get(name)
+        found.append(before if before is not None and before.state == state else attrs.evolve(load_segment(
+            folder, name, descriptor, is_active=name == names[-1], erased=erased.get(name, ())), state=state))
+    return found
+
+
 def load_segment(folder: str, name: SegmentName, descriptor: Descriptor, *, is_active: bool = False,
                  erased: Collection[int] = ()) -> LoadedSegment:
-    """Load a segment.
+    """Load a segment; the last records of the active one are in an open index.
 
-    Args:
-        folder: the store's folder.
-        name: the segment's name.
-        descriptor: the store's descriptor.
-        is_active: whether it is the active segment: then its last records are in an open index.
-        erased: offsets of records with contents that count as erased, even if the index does not mark them.
+    Contents at the offsets `erased` count as erased, even if the index does not mark them.
     """
     file, damage = _opened(os.path.join(folder, name.log_file), descriptor.header(name))
     parts = read_parts(folder, name, descriptor.incarnation, SEGMENT_HEADER_BYTES, descriptor.segment_bytes)
@@ -158,7 +145,7 @@ def load_segment(folder: str, name: SegmentName, descriptor: Descriptor, *, is_a
     end = max(start, size)
     if is_active:
         found, end = acknowledged(found, start)
-    damage += _damage(file, found)
+    damage += [each.damage(file.path) for each in found if each.found]
     entries = [each.entry for each in found if each.entry is not None]
     opened = None
     if is_active:
@@ -175,12 +162,6 @@ def load_segment(folder: str, name: SegmentName, descriptor: Descriptor, *, is_a
     segment = LogSegment(name, tuple(parts), opened)
     return LoadedSegment(segment, file.header, tuple(error.with_traceback(None) for error in damage),
                          bool(found) and not is_active, size)
-
-
-def load_lost(folder: str, name: SegmentName, descriptor: Descriptor) -> LoadedSegment:
-    """Load the index of a lost segment, which names its records."""
-    parts = read_parts(folder, name, descriptor.incarnation, SEGMENT_HEADER_BYTES, descriptor.segment_bytes)
-    return LoadedSegment(LogSegment(name, tuple(parts), is_lost=True), descriptor.header(name))
 
 
 def acknowledged(scanned: Sequence[Scanned], start: int) -> tuple[Sequence[Scanned], int]:
@@ -200,16 +181,3 @@ def _opened(path: str, expected: SegmentHeader) -> tuple[SegmentFile, list[Corru
         # The descriptor has all fields of the header.
         return SegmentFile(path, expected), [error]
     return file, []
-
-
-def _damage(file: SegmentFile, scanned: Iterable[Scanned]) -> list[CorruptData]:
-    """Return an error for each damaged record and each stretch between records."""
-    found: list[CorruptData] = []
-    for each in scanned:
-        if each.entry is None:
-            found.append(CorruptData(path=file.path, offset=each.offset, expected="a record",
-                                     found=f"{each.end - each.offset} bytes of something else: {each.found}"))
-        elif each.found:
-            found.append(CorruptData(path=file.path, offset=each.offset, index=each.entry.sequence, found=each.found,
-                                     expected=f"{each.entry.size} bytes of blob {each.entry.id!r}"))
-    return found

@@ -20,69 +20,57 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from compactlib.blobstore.blobs import blob_state
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.erasure import Erasure, HardDeleteState, erase_records, read_state, state_in
-from compactlib.blobstore.index_file import replace_parts
-from compactlib.blobstore.log import Log, is_without_room
+from compactlib.blobstore.index import replace_parts
+from compactlib.blobstore.log import Log
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind, encode_head, milliseconds
-from compactlib.blobstore.validity import BlobEnd
+from compactlib.blobstore.report import BlobReclaimReport
 from compactlib.budget import Budget
-from compactlib.errors import BudgetSpent, StorageError
+from compactlib.errors import BudgetSpent, DiskFull
 
 _MAX_BATCH_RECORDS = 64
 _MAX_BATCH_BYTES = 8 << 20
 
 
-@attrs.define
-class Erased:
-    """The result of a run.
+def reclaim(log: Log, name: str, budget: Budget) -> BlobReclaimReport:
+    """Remove leftovers, and carry out every delete in effect, as configured; not during a compaction.
 
-    Attributes:
-        records: records overwritten.
-        bytes_written: bytes written over them.
-        sequence: every delete up to this one was carried out.
-        why: why the run is not complete; empty if it is.
-        was_reset: the damage of the state file, because of which the run began at the first record; empty if none.
+    The budget limits the run; the next run continues.
     """
-
-    records: int = 0
-    bytes_written: int = 0
-    sequence: int = 0
-    why: str = ""
-    was_reset: str = ""
-
-
-def erase_deleted(log: Log, budget: Budget) -> Erased:
-    """Carry out every delete in effect; one run at a time, and not during a compaction.
-
-    Args:
-        log: the log.
-        budget: limits the run; the next run continues.
-    """
-    done = Erased()
-    try:
-        finish_erasures(log)
-        state, done.was_reset = read_state(log.folder, log.descriptor.incarnation)
-        done.sequence = state.sequence
-        before_ms = milliseconds(log.clock.now() - log.config.deleted_retention_seconds)
-        found, reached = _doomed_records(log.snapshot(), state.sequence, before_ms, budget)
-        for segment in sorted(found):
-            for batch in _batches(found[segment]):
-                budget.spend(sum(put.size for put in batch))
-                count, size = _erase(log, state, batch, before_ms)
-                done.records += count
-                done.bytes_written += size
-        if reached > state.sequence:
-            state_in(log.folder, log.files).write(attrs.evolve(state, sequence=reached))
-            done.sequence = reached
-    except BudgetSpent as error:
-        done.why = str(error)
-    except StorageError as error:
-        if not is_without_room(error):
-            raise
-        done.why = f"there is no room on the disk for the note of the hard delete: {error}"
-    return done
+    removed, size = log.remove_leftovers()
+    if removed:
+        log.files.sync_folder(log.folder)
+    records = written = sequence = 0
+    reset = why = ""
+    if log.config.hard_delete:
+        try:
+            finish_erasures(log)
+            state, reset = read_state(log.folder, log.descriptor.incarnation)
+            sequence = state.sequence
+            before_ms = milliseconds(log.clock.now() - log.config.deleted_retention_seconds)
+            found, reached = _doomed_records(log.snapshot(), sequence, before_ms, budget)
+            for segment in sorted(found):
+                for batch in _batches(found[segment]):
+                    budget.spend(sum(put.size for put in batch))
+                    erased = _erase(log, state, batch, before_ms)
+                    records += len(erased.erasures)
+                    written += _overwrite(log, erased)
+            if reached > sequence:
+                state_in(log.folder, log.files).write(attrs.evolve(state, sequence=reached))
+                sequence = reached
+        except BudgetSpent as error:
+            why = str(error)
+        except DiskFull as error:
+            why = f"there is no room on the disk for the note of the hard delete: {error}"
+    is_partial = bool(why)
+    if not removed and not records and not why:
+        why = f"store {name} has nothing to reclaim: no attempt has left a file" + (
+            ", and no delete came into effect since the last time" if log.config.hard_delete else "")
+    return BlobReclaimReport(store=name, removed=tuple(removed), bytes_freed=size, erased_records=records,
+                             erased_bytes=written, sequence=sequence, was_reset=reset, why=why, is_partial=is_partial)
 
 
 def finish_erasures(log: Log) -> None:
@@ -104,7 +92,7 @@ def _doomed_records(contents: LogContents, sequence: int, before_ms: int, budget
         if delete.op_time_ms >= before_ms:
             reached = min(reached, delete.sequence - 1)
             continue
-        for put in _doomed(contents.history(delete.id), delete.sequence, before_ms):
+        for put in _doomed(contents.history(delete.id), before_ms):
             known = contents.segment(put.segment)
             if put.segment == contents.active.name:
                 # The active segment is not changed in place: a run after its sealing does this.
@@ -114,62 +102,51 @@ def _doomed_records(contents: LogContents, sequence: int, before_ms: int, budget
     return {segment: [each[offset] for offset in sorted(each)] for segment, each in found.items()}, reached
 
 
-def _doomed(history: Sequence[IndexEntry], delete: int, before_ms: int) -> list[IndexEntry]:
-    """Return the PUTs whose content a delete ends.
-
-    Empty if the blob was undeleted, or if a later delete can still be undone. After a new PUT, the PUTs before the
-    delete.
-    """
-    end = BlobEnd.of(history)
-    if end.put is not None and end.put.sequence > delete:
-        history = [entry for entry in history if entry.sequence < delete]
-    elif end.deleted_ms >= before_ms:
+def _doomed(history: Sequence[IndexEntry], before_ms: int) -> list[IndexEntry]:
+    """Return the PUTs of a blob whose content a delete in effect ends: the blob is still deleted, or was put again."""
+    state = blob_state(history)
+    if state is None:
         return []
-    return [put for put in history if put.kind == RecordKind.PUT]
-
-
-def _is_doomed(contents: LogContents, put: IndexEntry, before_ms: int) -> bool:
-    history = contents.history(put.id)
-    return any(each.kind == RecordKind.DELETE and each.sequence > put.sequence and each.op_time_ms < before_ms
-               and put in _doomed(history, each.sequence, before_ms) for each in history)
+    is_over, last_put = state.deleted_ms < before_ms, -1 if state.put is None else state.put.sequence
+    end = max((entry.sequence for entry in history if entry.kind == RecordKind.DELETE and entry.op_time_ms < before_ms
+               and (is_over or entry.sequence < last_put)), default=-1)
+    return [entry for entry in history if entry.kind == RecordKind.PUT and entry.sequence < end]
 
 
 def _batches(puts: Sequence[IndexEntry]) -> Iterable[list[IndexEntry]]:
     batch: list[IndexEntry] = []
-    size = 0
     for put in puts:
-        if batch and (len(batch) >= _MAX_BATCH_RECORDS or size + put.size > _MAX_BATCH_BYTES):
+        if batch and (len(batch) >= _MAX_BATCH_RECORDS
+                      or sum(each.size for each in batch) + put.size > _MAX_BATCH_BYTES):
             yield batch
-            batch, size = [], 0
+            batch = []
         batch.append(put)
-        size += put.size
     if batch:
         yield batch
 
 
-def _erase(log: Log, state: HardDeleteState, batch: Sequence[IndexEntry], before_ms: int) -> tuple[int, int]:
-    """Overwrite the records of one batch; return their number and the bytes written."""
+def _erase(log: Log, state: HardDeleteState, batch: Sequence[IndexEntry], before_ms: int) -> HardDeleteState:
+    """Write the note of one batch, mark its records as erased, and return the note."""
     with log.guard.lock:
         # A delete that a crash may lose must not justify erasing.
         log.sync()
         noted = attrs.evolve(state, erasures=tuple(
             Erasure(put.segment, put.offset, put.content_bytes,
                     encode_head(put._replace(flags=put.flags | RecordFlag.ERASED), log.descriptor.salt)[0])
-            for put in batch if _is_doomed(log.contents, put, before_ms)))
+            for put in batch if put in _doomed(log.contents.history(put.id), before_ms)))
         note = state_in(log.folder, log.files)
         log.guard.begin("a hard delete")
         try:
             note.write(noted)
-        except StorageError as error:
-            if is_without_room(error):
-                if note.read() == noted:
-                    # Only the sync of the folder was refused: the note counts, and the next run overwrites its records.
-                    log.mark_erased(noted.erasures)
-                log.guard.undone()
+        except DiskFull:
+            if note.read() == noted:
+                # Only the sync of the folder was refused: the note counts, and the next run overwrites its records.
+                log.mark_erased(noted.erasures)
+            log.guard.undone()
             raise
         log.mark_erased(noted.erasures)
         log.guard.done()
-    return len(noted.erasures), _overwrite(log, noted)
+    return noted
 
 
 def _overwrite(log: Log, state: HardDeleteState) -> int:

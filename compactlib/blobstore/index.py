@@ -6,11 +6,32 @@ as packed columns: about 80 bytes an entry plus the id, a fifth of a Python obje
 search for an id is a binary search in C over a sorted column of 64-bit hashes; one of 2**64 / n searches collides.
 
 The newest records are in an `OpenIndex`, found by a dictionary, until they are enough for a part.
+
+The file is a sequence of parts (`docs/formats/blobstore-index.md`).
+
+The index of the active segment grows by one part after a number of records, and by the last part when it is sealed. A
+part:
+
+```
+0   magic b"CLBLOBIX"       24  generation (u64)    56  length of the ids (u64)
+8   version 1 (u16)         32  start (u64)         64  incarnation (16 bytes)
+10  header size 80 (u16)    40  end (u64)
+12  0 (u32)                 48  entries (u64)
+16  position (u64)
+```
+
+Then the columns of `COLUMNS`, the ends of the ids (u32 each), the hashes (u64 each, ascending) with their rows
+(u32 each), the ids, and the CRC of all preceding bytes. All numbers are little-endian.
+
+An index file is not synced while it grows: opening rebuilds from the log the parts that a crash loses.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import struct
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -22,6 +43,9 @@ from typing import cast
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
+from compactlib.errors import CorruptData, Unsupported
+from compactlib.files.disk import Files, StrPath, look_at, read_if_there, write_durably
+from compactlib.files.record_frame import RecordFrame
 
 COLUMNS = {"offset": "Q", "size": "Q", "sequence": "Q", "op_time_ms": "q", "expires_ms": "q", "account": "I",
            "container": "I", "life_version": "H", "kind": "B", "flags": "B"}
@@ -57,15 +81,8 @@ def since_put(newest_first: Iterable[IndexEntry]) -> list[IndexEntry]:
 class IndexPart:
     """The entries of the records from offset `start` to `end` of a segment, ascending by offset. Immutable.
 
-    Args:
-        segment: the segment.
-        start: the offset at which its stretch begins.
-        end: the offset at which its stretch ends.
-        columns: the columns of `COLUMNS`.
-        ids: all ids, concatenated.
-        id_ends: the end of each id.
-        hashes: the ids' hashes, ascending.
-        rows: the row of each hash; ascending among equal hashes.
+    `columns` are those of `COLUMNS`; `ids` has all ids, and `id_ends` the end of each. `hashes` ascends, and `rows` has
+    the row of each hash; ascending among equal hashes.
     """
 
     def __init__(self, segment: SegmentName, start: int, end: int, columns: Sequence[array[int]], ids: bytes,
@@ -99,13 +116,7 @@ class IndexPart:
     @classmethod
     def moved(cls, segment: SegmentName, taken: Iterable[tuple[IndexPart, Sequence[int]]],
               check: Callable[[], None]) -> IndexPart:
-        """Return the index of a new segment with records of other parts, without gaps.
-
-        Args:
-            segment: the new segment.
-            taken: parts, and rows of each.
-            check: called at intervals; an exception ends the work.
-        """
+        """Return the index of a new segment with some rows of other parts, without gaps."""
         columns, ids, hashed = [array(code) for code in COLUMNS.values()], list[bytes](), list[int]()
         for part, rows in taken:
             hash_of_row = array("Q", bytes(8 * len(part)))
@@ -199,19 +210,10 @@ class IndexPart:
 
 
 class OpenIndex:
-    """The entries of the records of the active segment from offset `start`.
+    """The entries of the records of the active segment from offset `start`, ascending by offset and sequence.
 
-    One thread appends while others read. A reader sees only complete entries.
-
-    Args:
-        segment: the active segment.
-        start: the offset of the first record.
-        entries: the first entries.
-        end: the end of a damaged stretch after the last entry, if there is one.
-
-    Attributes:
-        segment, start, end: see above.
-        entries: ascending by offset and sequence.
+    One thread appends while others read. A reader sees only complete entries. `end` is beyond the last entry if a
+    damaged stretch follows it.
     """
 
     def __init__(self, segment: SegmentName, start: int, entries: Iterable[IndexEntry] = (), end: int = 0) -> None:
@@ -264,3 +266,89 @@ class OpenIndex:
 
     def __repr__(self) -> str:
         return f"OpenIndex({self.segment}:{self.start}..{self.end}, {len(self.entries)} entries)"
+
+
+_HEADER_BYTES = 80
+_FRAME = RecordFrame("index format", b"CLBLOBIX", 1, "<HH4xQQQQQQ16s")
+_COUNTS = struct.Struct("<48xQQ16x")
+_CODES = (*COLUMNS.values(), "I", "Q", "I")
+_BYTES_PER_ENTRY = sum(array(code).itemsize for code in _CODES)
+
+
+def index_file_bytes(entries: int, id_bytes: int) -> int:
+    """Return the bytes of a part, given its entries and the total length of their ids."""
+    return _FRAME.size + entries * _BYTES_PER_ENTRY + id_bytes
+
+
+def part_bytes(part: IndexPart) -> int:
+    """Return the bytes of a part in the file."""
+    return index_file_bytes(len(part), len(part.ids))
+
+
+def encode_part(part: IndexPart, incarnation: bytes) -> bytes:
+    """Encode a part."""
+    columns = [*part.columns, part.id_ends, part.hashes, part.rows]
+    if sys.byteorder == "big":
+        columns = [array(each.typecode, each) for each in columns]
+        for column in columns:
+            column.byteswap()
+    return _FRAME.encode(_HEADER_BYTES, *part.segment, part.start, part.end, len(part), len(part.ids), incarnation,
+                         body=b"".join([*map(array.tobytes, columns), part.ids]))
+
+
+def decode_part(data: bytes, path: str, incarnation: bytes) -> IndexPart:
+    """Decode a part."""
+    size, position, generation, start, end, count, ids_bytes, owner, body = _FRAME.decode(memoryview(data), path)
+    if size != _HEADER_BYTES or len(body) != count * _BYTES_PER_ENTRY + ids_bytes or owner != incarnation:
+        raise CorruptData(path=path, offset=10, expected=f"{len(data)} bytes of an index of store {incarnation.hex()}",
+                          found=f"{count} entries, {ids_bytes} bytes of ids, of store {owner.hex()}")
+    at, columns = 0, []
+    for code in _CODES:
+        column = array(code)
+        column.frombytes(body[at:at + count * column.itemsize])
+        if sys.byteorder == "big":
+            column.byteswap()
+        columns.append(column)
+        at += count * column.itemsize
+    *fields, id_ends, hashes, rows = columns
+    return IndexPart(SegmentName(position, generation), start, end, fields, bytes(body[at:]), id_ends, hashes, rows)
+
+
+def read_parts(folder: StrPath, name: SegmentName, incarnation: bytes, start: int, most: int) -> list[IndexPart]:
+    """Load the contiguous parts of a segment's index file, up to the first damaged part.
+
+    The first part begins at `start`, and no part ends after `most`.
+    """
+    path = os.path.join(folder, name.index_file)
+    data = memoryview(read_if_there(path) or b"")
+    parts: list[IndexPart] = []
+    at = 0
+    while at + _FRAME.size <= len(data):
+        behind = at + index_file_bytes(*_COUNTS.unpack_from(data, at))
+        try:
+            part = decode_part(bytes(data[at:behind]), path, incarnation)
+        except (CorruptData, Unsupported):
+            break
+        if part.segment != name or part.start != start or part.end > most:
+            break
+        parts.append(part)
+        at, start = behind, part.end
+    return parts
+
+
+def write_part(files: Files, folder: StrPath, part: IndexPart, incarnation: bytes, offset: int = 0) -> int:
+    """Write a part at an offset of its segment's index file, not durably; return the offset after it."""
+    path = os.path.join(folder, part.segment.index_file)
+    data = encode_part(part, incarnation)
+    out = files.open(path) if look_at(path) is not None else files.create(path)
+    try:
+        out.write_at(offset, [data])
+    finally:
+        out.close()
+    return offset + len(data)
+
+
+def replace_parts(files: Files, folder: StrPath, parts: Sequence[IndexPart], incarnation: bytes) -> None:
+    """Replace the index file, durably and atomically."""
+    path = os.path.join(folder, parts[0].segment.index_file)
+    write_durably(files, path, [encode_part(part, incarnation) for part in parts])

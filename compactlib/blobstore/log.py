@@ -8,6 +8,8 @@ rebuilds from the log the part that a crash loses.
 Locks, in this order: the fence of a commit, `guard.lock`, the lock of a shared sync. Under `guard.lock` are synced: a
 record if `durability="each"`, the active segment before a part of its index is written, a new segment (file, folder and
 list), and the list when a compaction commits. The sync of a group of writers is under none.
+
+After a failed sync a second sync proves nothing, so every later sync fails, too.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -25,26 +28,31 @@ from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.erasure import STATE_FILE, Erasure, offsets_of
 from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
 from compactlib.blobstore.folder import part_records
-from compactlib.blobstore.index_file import write_part
+from compactlib.blobstore.index import write_part
 from compactlib.blobstore.names import (
     HALF_WRITTEN_SUFFIX,
-    LOG_SUFFIX,
-    UNPUBLISHED_SUFFIX,
     SegmentName,
+    is_private,
     segment_of_index_file,
     segment_of_log_file,
 )
 from compactlib.blobstore.records import IndexEntry, RecordFlag, encode_head, encode_trailer
-from compactlib.blobstore.segment import DESCRIPTOR_FILE, SEGMENT_HEADER_BYTES, Descriptor, OpenSegments
-from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, FoundList, Layout, SegmentListFile, Step, lay_out
+from compactlib.blobstore.segment import (
+    DESCRIPTOR_FILE,
+    SEGMENT_HEADER_BYTES,
+    Descriptor,
+    Opened,
+    OpenSegments,
+    begin_segment,
+)
+from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, Layout, SegmentListFile, Step, lay_out
 from compactlib.blobstore.store_clock import StoreClock
-from compactlib.blobstore.tail import LogWriter
-from compactlib.errors import AuditFailed, DiskFull, StorageError
+from compactlib.errors import AuditFailed, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, list_folder, look_at
+from compactlib.files.disk import Files, OutFile, list_folder, look_at
 from compactlib.guard import Guard
 
-_REPLACED_FILES = (DESCRIPTOR_FILE, LIST_FILE, STATE_FILE)
+_REPLACED_FILES = tuple(name + HALF_WRITTEN_SUFFIX for name in (DESCRIPTOR_FILE, LIST_FILE, STATE_FILE))
 _SYNCED_BEFORE = int(RecordFlag.SYNCED_BEFORE)  # of `int`: `|` of an enumeration takes a microsecond
 MAX_UNSYNCED_RECORDS = 1 << 16
 """How many records may be written without a sync; opening skips as many sequences, which a crash may have lost."""
@@ -52,23 +60,7 @@ MAX_UNSYNCED_RECORDS = 1 << 16
 
 @attrs.define(eq=False)
 class Log:
-    """Log and index of an open store. Readers use `contents` and `segments`; every change is made under `guard.lock`.
-
-    Attributes:
-        guard: the store's guard.
-        files: the disk.
-        folder: the store's folder.
-        config: the settings.
-        clock: the store's clock.
-        descriptor: the identity and the capacities of the store.
-        contents: the segments and their index.
-        writer: writes at the end of the active segment.
-        lists: the list of segments.
-        next_sequence: the number of the next record.
-        segments: files open for reading.
-        events: events under the lock; the store notifies its observer of them after the lock.
-        is_managed: whether a `CompactionManager` compacts the store.
-    """
+    """Log and index of an open store. Readers use `contents` and `segments`; changes are made under `guard.lock`."""
 
     guard: Guard
     files: Files
@@ -76,21 +68,33 @@ class Log:
     config: BlobStoreConfig
     clock: StoreClock
     descriptor: Descriptor
-    contents: LogContents
-    writer: LogWriter
+    contents: LogContents  # the segments and their index. The last record of the active segment is durable at first.
     lists: SegmentListFile
     next_sequence: int
     _index_bytes: int  # bytes of the parts in the index file of the active segment
-    segments: OpenSegments = attrs.field(init=False)
+    segments: OpenSegments = attrs.field(init=False)  # files open for reading
+    # events under the lock; the store notifies its observer of them after the lock
     events: list[tuple[str, dict[str, Any]]] = attrs.field(factory=list, init=False)
-    is_managed: bool = attrs.field(default=False, init=False)
+    is_managed: bool = attrs.field(default=False, init=False)  # whether a `CompactionManager` compacts the store
+    _active: SegmentName = attrs.field(init=False)
+    _end: int = attrs.field(init=False)  # of the last record of the active segment
+    _unsynced_records: int = attrs.field(default=0, init=False)
+    _synced: tuple[SegmentName, int] = attrs.field(init=False)  # everything before is durable
     _synced_at: float = attrs.field(init=False)
+    _sync_lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    _sync_error: StorageError | None = attrs.field(default=None, init=False)
+    _out: Opened = attrs.field(factory=Opened, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.segments = OpenSegments(self.folder, self.descriptor.header, self.config.max_open_segments)
+        self._active, self._end = self.contents.active.name, self.contents.active.end
+        self._synced = self._active, self._end
         self._synced_at = self.clock.monotonic()
-        for kept in (self.writer, self.lists, self.segments):
+        self.segments = OpenSegments(self.folder, self.descriptor.header, self.config.max_open_segments)
+        for kept in (self._out, self.segments):
             self.guard.keep(kept)
+        path = os.path.join(self.folder, self._active.log_file)
+        for _ in range(2):
+            self._out.append(self.files.open(path))
 
     @property
     def free_segments(self) -> int:
@@ -98,9 +102,9 @@ class Log:
         return max(self.descriptor.log_segments - len(self.contents.segments), 0)
 
     @property
-    def used_bytes(self) -> int:
-        """The used capacity: every segment before the active one counts whole, the active one up to its end."""
-        return self.contents.used_bytes(self.descriptor.segment_bytes)
+    def is_synced(self) -> bool:
+        """Whether every record written is durable."""
+        return self._synced >= (self._active, self._end)
 
     def eligible(self) -> tuple[SegmentName, ...]:
         """Return the segments that may be compacted now."""
@@ -116,27 +120,33 @@ class Log:
 
     def append(self, draft: IndexEntry, content: bytes) -> IndexEntry:
         """Write a record and publish it; with the lock held."""
-        self._make_room(draft.size)
-        flags = draft.flags | _SYNCED_BEFORE if self.writer.is_synced else draft.flags
-        entry = draft._replace(sequence=self.next_sequence, segment=self.writer.segment, offset=self.writer.end,
-                               flags=flags)
+        largest = self.descriptor.segment_bytes - SEGMENT_HEADER_BYTES
+        if draft.size > largest:
+            raise BlobTooLarge(f"a record of {draft.size} bytes does not fit into a segment, which has room for "
+                               f"{largest}; split the blob", record_bytes=draft.size, limit_bytes=largest)
+        if draft.size > self.descriptor.segment_bytes - self._end:
+            self.roll(draft.size)
+        if self._unsynced_records >= MAX_UNSYNCED_RECORDS:
+            self.sync()
+        flags = draft.flags | _SYNCED_BEFORE if self.is_synced else draft.flags
+        entry = draft._replace(sequence=self.next_sequence, segment=self._active, offset=self._end, flags=flags)
         head, crc = encode_head(entry, self.descriptor.salt)
         pieces = (head, content, encode_trailer(crc32(content, crc)))
         self.guard.begin("a write")
         try:
-            self.writer.write(pieces)
+            self._out[0].write_at(self._end, pieces)
         except StorageError:
-            self.writer.take_back()
+            self._out[0].truncate(self._end)
             self.guard.undone()
             raise
-        self.writer.keep(entry.size)
+        self._end += entry.size
+        self._unsynced_records += 1
         self.next_sequence += 1
-        now = self.clock.monotonic()
-        if self.config.durability == "each" or (self.config.durability == "interval"
-                                                and now - self._synced_at >= self.config.sync_interval_seconds):
+        if self.config.durability == "each" or (
+                self.config.durability == "interval"
+                and self.clock.monotonic() - self._synced_at >= self.config.sync_interval_seconds):
             # No reader sees a record whose write was reported as failed.
-            self.writer.sync()
-            self._synced_at = now
+            self._sync()
         opened = self.contents.open
         opened.append(entry)
         self.guard.done()
@@ -145,16 +155,6 @@ class Log:
             with contextlib.suppress(StorageError):
                 self.seal_index()
         return entry
-
-    def _make_room(self, size: int) -> None:
-        largest = self.descriptor.segment_bytes - SEGMENT_HEADER_BYTES
-        if size > largest:
-            raise BlobTooLarge(f"a record of {size} bytes does not fit into a segment, which has room for {largest}; "
-                               f"split the blob", record_bytes=size, limit_bytes=largest)
-        if size > self.writer.room:
-            self.roll(size)
-        if self.writer.unsynced_records >= MAX_UNSYNCED_RECORDS:
-            self.sync()
 
     def seal_index(self) -> None:
         """Make the open index a part of the segment's index; does nothing to an empty one. With the lock held."""
@@ -171,20 +171,25 @@ class Log:
         self.contents = contents.sealed_open(part)
 
     def roll(self, wanted_bytes: int = 0) -> None:
-        """Seal the active segment and begin the next one; with the lock held."""
+        """Seal the active segment and begin the next one, durably; with the lock held."""
         if not self.free_segments:
             raise StoreFull(path=self.folder, capacity_bytes=self.descriptor.capacity_bytes,
                             wanted_bytes=wanted_bytes, gates=self._gates(), is_managed=self.is_managed)
         self.lists.make_ready()
         self.seal_index()
-        name = self.writer.segment.next_position
+        name = self._active.next_position
         contents = self.contents.with_next(name)
         self.guard.begin("the beginning of a segment")
         try:
-            self.writer.roll(self.descriptor.header(name, self.next_sequence))
+            out = begin_segment(self.files, self.folder, self.descriptor.header(name, self.next_sequence))
         except StorageError:
             self.guard.undone()
             raise
+        with self._sync_lock:
+            before, self._out[:] = Opened(self._out), out
+            self._active, self._end = name, SEGMENT_HEADER_BYTES
+            self._synced = name, SEGMENT_HEADER_BYTES
+        before.close()
         self.contents, self._index_bytes = contents, 0
         known = self.lists.known
         self.lists.write(attrs.evolve(known, segments=(*known.segments, name)))
@@ -204,32 +209,47 @@ class Log:
         """Make everything written durable."""
         with self.guard.lock:
             self.guard.require_open()
-            if not self.writer.is_synced:
+            if not self.is_synced:
                 self.guard.begin("a sync")
-                self.writer.sync()
+                self._sync()
                 self.guard.done()
             self._synced_at = self.clock.monotonic()
 
+    def _sync(self) -> None:
+        with self._sync_lock:
+            self._sync_through(self._out[0], (self._active, self._end))
+        self._unsynced_records = 0
+        self._synced_at = self.clock.monotonic()
+
     def wait_for(self, entry: IndexEntry) -> None:
-        """Wait until a record is durable, if `durability="group"`; without the lock."""
+        """Wait until a record is durable, if `durability="group"`; without the lock. Waiting threads share one sync."""
         position = entry.segment, entry.end
-        if self.config.durability != "group" or self.writer.is_durable(position):
+        if self.config.durability != "group" or self._synced >= position:
             return
         try:
-            self.writer.sync_to(position)
+            with self._sync_lock:
+                if self._synced < position:
+                    self._sync_through(self._out[1], (self._active, self._end))
         except StorageError as error:
             self.guard.fail(error)
             raise
+
+    def _sync_through(self, out: OutFile, reached: tuple[SegmentName, int]) -> None:
+        if self._sync_error is not None:
+            raise StorageError.from_os(OSError(self._sync_error.errno or 0, ""), "sync", self._sync_error.path)
+        try:
+            out.sync()
+        except StorageError as error:
+            self._sync_error = error
+            raise
+        self._synced = max(self._synced, reached)
 
     # -- changes by compactions and hard deletes
 
     def switch(self, step: Step, add: Sequence[LogSegment], last_full_ms: int | None = None) -> None:
         """Commit a step of a compaction, durably and atomically for readers; with the lock held. One sync.
 
-        Args:
-            step: the sources and outputs. The outputs and their names are durable.
-            add: the outputs, loaded.
-            last_full_ms: the time, if the step ends a full round.
+        The outputs `add` and their names are durable. `last_full_ms` is the time, if the step ends a full round.
         """
         stray = sorted(set(step.sources).difference(self.eligible()))
         if stray:
@@ -256,7 +276,7 @@ class Log:
     def layout(self) -> Layout:
         """Return which segments of the folder are the log."""
         present = set(filter(None, map(segment_of_log_file, list_folder(self.folder))))
-        return lay_out(self.folder, FoundList(self.lists.known), present)
+        return lay_out(self.folder, self.lists.known, present)
 
     # -- the end
 
@@ -272,34 +292,23 @@ class Log:
             self.guard.require_open()
             self.contents.audit()
             here = self.contents.active.name, self.contents.open.end, self.contents.last_sequence < self.next_sequence
-            if here != (self.writer.segment, self.writer.end, True):
-                raise AuditFailed(f"the writer is at {self.writer.segment}:{self.writer.end}, and writes record "
+            if here != (self._active, self._end, True):
+                raise AuditFailed(f"the writer is at {self._active}:{self._end}, and writes record "
                                   f"{self.next_sequence}; the index ends in {self.contents.open}")
             listed = tuple(segment.name for segment in self.contents.segments)
             if listed != self.lists.known.segments:
                 raise AuditFailed(f"the log has segments {listed}, its list {self.lists.known.segments}")
 
 
-def leftovers(names: Iterable[str], layout: Layout) -> list[str]:
+def leftovers(names: Sequence[str], layout: Layout) -> list[str]:
     """Return the names of leftover files in a folder; call it only while no compaction runs.
 
     The index of a lost segment is no leftover: it names the lost blobs.
     """
     gone, counted = set(layout.leftovers), {*layout.segments, *layout.lost}
     present = counted | set(filter(None, map(segment_of_log_file, names)))
-
-    def is_left(name: str) -> bool:
-        half = name.removesuffix(HALF_WRITTEN_SUFFIX)
-        indexed = segment_of_index_file(half)
-        if half != name:
-            return indexed is not None or half in _REPLACED_FILES
-        if name.endswith(UNPUBLISHED_SUFFIX):
-            return segment_of_log_file(name.split(LOG_SUFFIX, 1)[0] + LOG_SUFFIX) is not None
-        if indexed is not None:
-            return indexed in gone or indexed not in present
-        return segment_of_log_file(name) in gone
-
-    return list(filter(is_left, names))
+    return [name for name in names if is_private(name) or name in _REPLACED_FILES or segment_of_log_file(name) in gone
+            or ((indexed := segment_of_index_file(name)) is not None and (indexed in gone or indexed not in present))]
 
 
 def remove_names(files: Files, folder: str, names: Iterable[str]) -> tuple[list[str], int]:
@@ -328,8 +337,3 @@ def remove_segments(files: Files, folder: str, segments: Iterable[SegmentName]) 
     the folder; until then the list names the step, so that opening removes files again that a crash restores.
     """
     return remove_names(files, folder, [name for each in segments for name in (each.log_file, each.index_file)])[1]
-
-
-def is_without_room(error: BaseException) -> bool:
-    """Whether an error means a full disk: nothing was changed."""
-    return isinstance(error, DiskFull) and not isinstance(error, StoreFull)

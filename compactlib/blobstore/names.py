@@ -26,6 +26,7 @@ _NUMBER = r"(0|[1-9][0-9]{0,18})"
 _NAME = re.compile(rf"{_NUMBER}_{_NUMBER}")
 _LOG_FILE = re.compile(rf"{_NUMBER}_{_NUMBER}\.log")
 _INDEX_FILE = re.compile(rf"{_NUMBER}_{_NUMBER}\.index")
+_PRIVATE_FILE = re.compile(rf"{_NUMBER}_{_NUMBER}\.(log.*\{UNPUBLISHED_SUFFIX}|index\{HALF_WRITTEN_SUFFIX})", re.DOTALL)
 
 
 class SegmentName(NamedTuple):
@@ -46,10 +47,10 @@ class SegmentName(NamedTuple):
         Raises:
             InvalidInput: the text is not such a name.
         """
-        found = _NAME.fullmatch(text)
-        if not found:
+        found = _named(_NAME.fullmatch(text))
+        if found is None:
             raise InvalidInput(f"{text!r} is not the name of a log segment; it is position_generation, such as 3_0")
-        return cls(int(found[1]), int(found[2]))
+        return found
 
     @property
     def next_position(self) -> SegmentName:
@@ -76,11 +77,18 @@ FIRST_SEGMENT = SegmentName(0, 0)
 
 def segment_of_log_file(file_name: str) -> SegmentName | None:
     """Return the segment of a log file; `None` for every other file, such as one that is being built."""
-    found = _LOG_FILE.fullmatch(file_name)
-    return SegmentName(int(found[1]), int(found[2])) if found else None
+    return _named(_LOG_FILE.fullmatch(file_name))
 
 
 def segment_of_index_file(file_name: str) -> SegmentName | None:
     """Return the segment of an index file; `None` for every other file."""
-    found = _INDEX_FILE.fullmatch(file_name)
+    return _named(_INDEX_FILE.fullmatch(file_name))
+
+
+def is_private(file_name: str) -> bool:
+    """Whether a file of a segment was written by an attempt that has not published it."""
+    return _PRIVATE_FILE.fullmatch(file_name) is not None
+
+
+def _named(found: re.Match[str] | None) -> SegmentName | None:
     return SegmentName(int(found[1]), int(found[2])) if found else None

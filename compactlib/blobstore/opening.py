@@ -19,11 +19,10 @@ import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.erasure import pending_erasures, redo_erasures
+from compactlib.blobstore.erasure import redo_erasures
 from compactlib.blobstore.errors import NotAStore
-from compactlib.blobstore.folder import FoundFolder, LoadedSegment, load_lost, load_segment, read_folder
-from compactlib.blobstore.index import OpenIndex
-from compactlib.blobstore.index_file import replace_parts
+from compactlib.blobstore.folder import FoundFolder, LoadedSegment, load_store, read_folder
+from compactlib.blobstore.index import OpenIndex, replace_parts
 from compactlib.blobstore.log import MAX_UNSYNCED_RECORDS, Log, leftovers, remove_names, remove_segments
 from compactlib.blobstore.names import FIRST_SEGMENT, HALF_WRITTEN_SUFFIX, SegmentName, segment_of_log_file
 from compactlib.blobstore.records import milliseconds
@@ -32,15 +31,14 @@ from compactlib.blobstore.segment import (
     DESCRIPTOR_FILE,
     SEGMENT_HEADER_BYTES,
     Descriptor,
-    create_segment,
+    begin_segment,
     write_descriptor,
 )
-from compactlib.blobstore.segment_list import FILE_NAME, FoundList, SegmentList, SegmentListFile, lay_out
+from compactlib.blobstore.segment_list import FILE_NAME, SegmentList, SegmentListFile, lay_out
 from compactlib.blobstore.store_clock import StoreClock
-from compactlib.blobstore.tail import LogWriter
 from compactlib.clock import Clock
 from compactlib.errors import CorruptData, DiskFull, StorageError
-from compactlib.files.disk import Files, list_folder, look_at, make_missing_folder, sync_names
+from compactlib.files.disk import Files, list_folder, make_missing_folder, sync_names
 from compactlib.files.folder_lock import LOCK_NAME
 from compactlib.guard import Guard
 
@@ -95,16 +93,27 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     guard.lock_folder(folder, meanwhile="read it with a BlobReader")
     sync_names(files, folder)
     found = read_folder(folder)
-    descriptor, listed = found.descriptor, found.listed
+    descriptor = found.descriptor
     if descriptor is None:
-        descriptor, listed = _create(folder, found, config, files, clock, new_incarnation)
+        others = [name for name in found.names if name not in _OF_NO_STORE and not name.startswith(".")]
+        if others:
+            raise NotAStore(f"{folder} holds {others[0]!r} and no blob store; choose an empty folder", path=folder)
+        config.check_capacity()
+        size = min(config.segment_bytes, config.capacity_bytes)
+        descriptor = Descriptor(new_incarnation(), size, config.capacity_bytes // size, milliseconds(clock.now()))
+        found = attrs.evolve(found, listed=SegmentList(number=1))
+    lists = SegmentListFile(files, folder, descriptor.log_segments, found.listed or SegmentList())
+    guard.keep(lists)
+    if found.descriptor is None:
+        lists.make_ready()
+        write_descriptor(files, folder, descriptor)  # the last file, which makes the folder a store
     elif found.damage:
         with contextlib.suppress(DiskFull):
             # The segments repeat the descriptor; the next opening writes it again.
             write_descriptor(files, folder, descriptor)
-    settled, step_damage, keeps = _settle_step(files, folder, descriptor, listed, found.present)
-    layout = lay_out(folder, settled, found.present & set(map(segment_of_log_file, list_folder(folder))))
-    lists = SegmentListFile(files, folder, descriptor.log_segments, layout.list)
+    known, step_damage, keeps = _settle_step(files, folder, descriptor, lists, found)
+    present = found.present & set(map(segment_of_log_file, list_folder(folder)))
+    layout = lay_out(folder, known, present, found.list_damage)
     with contextlib.suppress(DiskFull):
         # On a full disk the next reclaim does this; until then the contents count as erased.
         redo_erasures(files, folder, descriptor.incarnation)
@@ -112,15 +121,10 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     if left:
         remove_names(files, folder, left)
         files.sync_folder(folder)
-    erased = pending_erasures(folder, descriptor.incarnation)
-    newest = max((*layout.segments, *layout.lost), default=None)
-    loaded = [load_segment(folder, name, descriptor, is_active=name == newest, erased=erased.get(name, ()))
-              for name in layout.segments]
-    loaded += [load_lost(folder, name, descriptor) for name in layout.lost]
-    loaded.sort(key=lambda each: each.segment.name)
+    loaded = load_store(folder, descriptor, layout, {})
     events = _write_rebuilt(files, folder, descriptor, loaded)
-    if newest is None or newest in layout.lost:
-        loaded.append(_begin_segment(files, folder, descriptor, loaded))
+    if not loaded or loaded[-1].segment.is_lost:
+        loaded.append(_begun(files, folder, descriptor, loaded))
     active = loaded[-1]
     cut = max(active.size - active.segment.end, 0)
     _settle_tail(files, folder, active.segment, cut)
@@ -128,14 +132,14 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     last = max(active.header.first_sequence - 1, contents.last_sequence)
     # Peers may have seen records that a crash has lost, so their sequences are skipped.
     following = last + 1 + (MAX_UNSYNCED_RECORDS if last > 0 else 0)
-    writer = LogWriter(files, folder, active.header, active.segment.end)
-    log = Log(guard, files, folder, config, StoreClock(clock), descriptor, contents, writer, lists, following,
-              active.index_bytes)
     counted = tuple(each.segment.name for each in loaded)
-    if listed.list is None or listed.is_damaged or listed.list.segments != counted or settled.list is not listed.list:
+    is_as_listed = known is not None and known is found.listed and known.segments == counted and not found.list_damage
+    lists.known = attrs.evolve(layout.list, number=lists.known.number, segments=counted)
+    if not is_as_listed:
         with contextlib.suppress(DiskFull):
-            lists.write(attrs.evolve(lists.known, segments=counted))
-    lists.known = attrs.evolve(lists.known, segments=counted)
+            lists.write(lists.known)
+    log = Log(guard, files, folder, config, StoreClock(clock), descriptor, contents, lists, following,
+              active.index_bytes)
     damage = [*found.damage, *step_damage, *layout.damage, *(error for each in loaded for error in each.damage)]
     log.events += [("blobstore_damage", {"folder": folder, "path": error.path, "offset": error.offset,
                                          "expected": error.expected, "found": error.found}) for error in damage]
@@ -146,55 +150,36 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     return log, BlobRecoveryReport(tuple(error.with_traceback(None) for error in damage), rebuilt, cut)
 
 
-def _create(folder: str, found: FoundFolder, config: BlobStoreConfig, files: Files, clock: Clock,
-            new_incarnation: Callable[[], bytes]) -> tuple[Descriptor, FoundList]:
-    """Create a store in a folder; the descriptor, which makes the folder a store, is written last."""
-    others = [name for name in found.names if name not in _OF_NO_STORE and not name.startswith(".")]
-    if others:
-        raise NotAStore(f"{folder} holds {others[0]!r} and no blob store; choose an empty folder", path=folder)
-    config.check_capacity()
-    size = min(config.segment_bytes, config.capacity_bytes)
-    descriptor = Descriptor(new_incarnation(), size, config.capacity_bytes // size, milliseconds(clock.now()))
-    first = SegmentList(number=1)
-    with contextlib.closing(SegmentListFile(files, folder, descriptor.log_segments, first)) as lists:
-        lists.make_ready()
-    write_descriptor(files, folder, descriptor)
-    return descriptor, FoundList(first)
-
-
-def _settle_step(files: Files, folder: str, descriptor: Descriptor, found: FoundList, present: frozenset[SegmentName],
-                 ) -> tuple[FoundList, list[CorruptData], bool]:
+def _settle_step(files: Files, folder: str, descriptor: Descriptor, lists: SegmentListFile, found: FoundFolder,
+                 ) -> tuple[SegmentList | None, list[CorruptData], bool]:
     """Finish the last step of a compaction, or undo it.
 
     Returns:
         The list afterwards, the damage of its outputs, and whether sources are kept because of damage.
     """
-    step = None if found.list is None else found.list.step
-    if found.list is None or step is None or not present.intersection(step.sources):
-        return found, [], False
+    listed, present = found.listed, found.present
+    step = None if listed is None else listed.step
+    if listed is None or step is None or not present.intersection(step.sources):
+        return listed, [], False
     if any(each.name not in present for each in step.outputs):
-        return found, [], not present.issuperset(step.sources)
-    with contextlib.closing(SegmentListFile(files, folder, descriptor.log_segments, found.list)) as lists:
+        return listed, [], not present.issuperset(step.sources)
+    try:
+        lists.write(listed)
+    except DiskFull:
+        with contextlib.closing(files.open(os.path.join(folder, FILE_NAME))) as out:
+            out.sync()
+    damage: list[CorruptData] = []
+    for each in step.outputs:
         try:
-            lists.write(found.list)
-        except DiskFull:
-            with contextlib.closing(files.open(os.path.join(folder, FILE_NAME))) as out:
-                out.sync()
-        damage: list[CorruptData] = []
-        for each in step.outputs:
-            try:
-                check_segment(os.path.join(folder, each.name.log_file), descriptor.header(each.name), each.end,
-                              each.records)
-            except CorruptData as error:
-                damage.append(error)
-        if not damage:
-            remove_segments(files, folder, step.sources)
-        elif present.issuperset(step.sources):
-            undone = lists.known.without_step()
-            with contextlib.suppress(DiskFull):
-                lists.write(undone)
-            return attrs.evolve(found, list=attrs.evolve(undone, number=lists.known.number)), damage, False
-        return attrs.evolve(found, list=lists.known), damage, bool(damage)
+            check_segment(os.path.join(folder, each.name.log_file), descriptor.header(each.name), each.end,
+                          each.records)
+        except CorruptData as error:
+            damage.append(error)
+    if damage and present.issuperset(step.sources):
+        return listed.without_step(), damage, False
+    if not damage:
+        remove_segments(files, folder, step.sources)
+    return listed, damage, bool(damage)
 
 
 def _write_rebuilt(files: Files, folder: str, descriptor: Descriptor, loaded: Iterable[LoadedSegment]
@@ -211,17 +196,12 @@ def _write_rebuilt(files: Files, folder: str, descriptor: Descriptor, loaded: It
     return refused
 
 
-def _begin_segment(files: Files, folder: str, descriptor: Descriptor, loaded: Sequence[LoadedSegment]) -> LoadedSegment:
+def _begun(files: Files, folder: str, descriptor: Descriptor, loaded: Sequence[LoadedSegment]) -> LoadedSegment:
     """Begin the active segment of a new store, or of a store that has lost its active segment."""
     name = loaded[-1].segment.name.next_position if loaded else FIRST_SEGMENT
     last = max((each.segment.last_sequence for each in loaded), default=0)
     header = descriptor.header(name, last + 1 + MAX_UNSYNCED_RECORDS if last else 0)
-    path = os.path.join(folder, name.log_file)
-    if look_at(path) is not None:
-        files.unlink(path)
-    with contextlib.closing(create_segment(files, path, header)) as out:
-        out.sync()
-    files.sync_folder(folder)
+    begin_segment(files, folder, header).close()
     return LoadedSegment(LogSegment(name, open=OpenIndex(name, SEGMENT_HEADER_BYTES)), header)
 
 

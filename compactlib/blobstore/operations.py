@@ -96,9 +96,7 @@ def draft_undelete(blob_id: bytes, state: BlobState | None, now_ms: int, retenti
                              f"{retention_ms / 1000:g} s ago, or its content was dropped", id=blob_id)
     if known.newest.is_expired(now_ms):
         raise BlobExpired(f"blob {blob_id!r} has expired at {newest.expires_ms / 1000:.3f}", id=blob_id)
-    draft = _following(known, RecordKind.UNDELETE, now_ms)
-    return draft_of(blob_id, RecordKind.UNDELETE, flags=draft.flags, life_version=newest.life_version + 1,
-                    op_time_ms=now_ms, expires_ms=draft.expires_ms, account=draft.account, container=draft.container)
+    return _following(known, RecordKind.UNDELETE, now_ms)._replace(life_version=newest.life_version + 1)
 
 
 def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffer_ms: int) -> IndexEntry:

@@ -9,41 +9,19 @@ The number of outputs is an upper bound, and so is the room: a compaction takes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import isfinite
 from typing import Any, ClassVar
 
 import attrs
 
 from compactlib.blobstore.errors import PlanDoesNotFit
-from compactlib.blobstore.index_file import index_file_bytes
+from compactlib.blobstore.index import index_file_bytes
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import OVERHEAD_BYTES
 from compactlib.blobstore.view import BlobChoice, BlobPolicy, BlobView, PlanKind, SegmentView
 from compactlib.errors import InvalidInput
 from compactlib.report import PolicyRecord, Printed
-
-
-@attrs.frozen
-class PlannedSegment:
-    """A segment in a plan.
-
-    Attributes:
-        name: the segment's name.
-        used_bytes: bytes of its records.
-        valid_bytes: bytes of records that a compaction copies, counted when the plan was made.
-        why: why the plan leaves the segment; empty if the plan takes it.
-    """
-
-    name: SegmentName
-    used_bytes: int
-    valid_bytes: int
-    why: str = ""
-
-    @property
-    def dead_bytes(self) -> int:
-        """Bytes that are not copied."""
-        return self.used_bytes - self.valid_bytes
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -80,8 +58,8 @@ class BlobPlan(Printed):
 
     store: str
     incarnation: bytes = b""
-    victims: tuple[PlannedSegment, ...]
-    left: tuple[PlannedSegment, ...] = ()
+    victims: tuple[SegmentView, ...]
+    left: tuple[SegmentView, ...] = ()
     reference_time: float
     planned_at: float
     policy: PolicyRecord
@@ -116,11 +94,6 @@ class BlobPlan(Printed):
         return tuple(victim.name for victim in self.victims)
 
     @property
-    def is_full(self) -> bool:
-        """Whether the plan takes the full range."""
-        return self.kind == "full"
-
-    @property
     def valid_bytes(self) -> int:
         """Bytes of records to copy, counted when the plan was made."""
         return sum(victim.valid_bytes for victim in self.victims)
@@ -132,10 +105,11 @@ class BlobPlan(Printed):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one dictionary a segment, in log order: the action (copy, drop or keep), its bytes and the reason."""
+        newest = max((each.name for each in self.left), default=None)
         rows = [*((victim, "copy" if victim.valid_bytes else "drop", self.why) for victim in self.victims),
-                *((each, "keep", each.why) for each in self.left)]
+                *((each, "keep", _why_left(each, newest)) for each in self.left)]
         return [{"store": self.store, "segment": str(each.name), "action": action, "used_bytes": each.used_bytes,
-                 "valid_bytes": each.valid_bytes, "dead_bytes": each.used_bytes - each.valid_bytes, "why": why}
+                 "valid_bytes": each.valid_bytes, "dead_bytes": each.dead_bytes, "why": why}
                 for each, action, why in sorted(rows, key=lambda row: row[0].name)]
 
     def _summary(self) -> str:
@@ -176,44 +150,31 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
         raise InvalidInput(f"policy {policy.name!r} answered {choice!r}; choose() answers a BlobChoice, an empty one "
                            f"that says why if nothing is worth it")
     segments = {segment.name: segment for segment in view.segments}
-    problem = _problem_of(choice.victims, segments, view)
-    if problem:
-        raise InvalidInput(f"policy {policy.name!r} made a bad choice: it {problem}; a choice takes segments of "
-                           f"view.eligible, each once (check_policy finds such cases)")
-    victims = [segments.pop(name) for name in choice.victims]
+    victims: list[SegmentView] = []
+    for name in choice.victims:
+        found = segments.pop(name, None)
+        if found is None or not found.eligible:
+            why = " twice" if name in choice.victims[:len(victims)] else ", which the store does not have" \
+                if found is None else f", which may not be compacted yet: {_why_left(found, view.segments[-1].name)}"
+            raise InvalidInput(f"policy {policy.name!r} made a bad choice of store {view.store!r}: it names segment "
+                               f"{name}{why}; a choice takes segments of view.eligible, each once (check_policy finds "
+                               f"such cases)")
+        victims.append(found)
     valid = sum(segment.valid_bytes for segment in victims)
     written = _most_written(view, victims, valid)
+    is_never = choice.is_empty and len(view.segments) == 1 and view.segment_bytes >= view.capacity_bytes
     return BlobPlan(
-        store=view.store, incarnation=view.incarnation,
-        victims=tuple(PlannedSegment(each.name, each.used_bytes, each.valid_bytes) for each in victims),
-        left=tuple(PlannedSegment(each.name, each.used_bytes, each.valid_bytes, _why_left(each, view))
-                   for each in segments.values()),
+        store=view.store, incarnation=view.incarnation, victims=tuple(victims), left=tuple(segments.values()),
         reference_time=max(view.reference_time, 0.0), planned_at=now, policy=PolicyRecord.of(policy),
-        why=_never(view) if choice.is_empty and len(view.segments) == 1 and view.segment_bytes >= view.capacity_bytes
-        else choice.why + _damage_note(view), kind=choice.kind,
+        why=_never(view) if is_never else choice.why + _damage_note(view), kind=choice.kind,
         benefit_segments=view.benefit(len(victims), valid), bytes_to_copy=written,
-        bytes_freed=sum(each.used_bytes + view.header_bytes if each.disk_bytes is None else each.disk_bytes
-                        for each in victims) - written,
-        bytes_needed=min(written, view.segment_bytes + _most_index(view.segment_bytes, 1)),
+        bytes_freed=sum(_on_disk(each, view) for each in victims) - written,
+        bytes_needed=min(written, view.segment_bytes + index_file_bytes(view.segment_bytes // OVERHEAD_BYTES, 0)),
         bytes_available=bytes_available)
 
 
-def _problem_of(names: Iterable[SegmentName], segments: Mapping[SegmentName, SegmentView], view: BlobView) -> str:
-    """Return why a compaction cannot take these segments; empty if it can."""
-    seen: set[SegmentName] = set()
-    for name in names:
-        if name in seen:
-            return f"names segment {name} twice"
-        if name not in segments:
-            return f"names segment {name}, which store {view.store!r} does not have"
-        if not segments[name].eligible:
-            return f"names segment {name}, which may not be compacted yet: {_why_left(segments[name], view)}"
-        seen.add(name)
-    return ""
-
-
-def _why_left(segment: SegmentView, view: BlobView) -> str:
-    if segment is view.segments[-1]:
+def _why_left(segment: SegmentView, newest: SegmentName | None) -> str:
+    if segment.name == newest:
         return "the newest one, still written to"
     return "not chosen" if segment.eligible else segment.damage or "the journal reaches it"
 
@@ -228,28 +189,21 @@ def _never(view: BlobView) -> str:
 def _damage_note(view: BlobView) -> str:
     """Return the end of a plan's reason if segments are left out for damage."""
     damaged = sum(bool(segment.damage) for segment in view.segments)
-    if not damaged:
-        return ""
-    return (f"; {damaged} {'segment is' if damaged == 1 else 'segments are'} left out for damage: mend or replace "
-            f"{'its file' if damaged == 1 else 'their files'}, or delete what verify() names there")
+    return f"; {damaged} of the segments left out for damage: restore their files, or delete what verify() names " \
+           f"there" if damaged else ""
+
+
+def _on_disk(segment: SegmentView, view: BlobView) -> int:
+    return segment.used_bytes + view.header_bytes if segment.disk_bytes is None else segment.disk_bytes
 
 
 def _most_written(view: BlobView, victims: list[SegmentView], valid: int) -> int:
-    """Return the most bytes that a compaction writes: records, headers, and index files for the smallest records."""
-    if not valid:
-        return 0
-    room = view.segment_bytes - view.header_bytes
+    """Return the most bytes that a compaction writes: headers, records, and an index of each."""
+    copied = [victim for victim in victims if victim.valid_bytes]
     # Two consecutive outputs hold more than fits into one; and no victim needs more than one output.
-    outputs = min(2 * valid // room + 1, sum(victim.valid_bytes > 0 for victim in victims))
-    index = sum(_most_index(victim.valid_bytes, 0) if victim.disk_bytes is None else
-                max(victim.disk_bytes - victim.used_bytes - view.header_bytes, 0)
-                for victim in victims if victim.valid_bytes)
-    return outputs * view.header_bytes + valid + index + _most_index(0, outputs)
-
-
-def _most_index(record_bytes: int, files: int) -> int:
-    """Return the most bytes that the index of records of `record_bytes` takes in a number of files."""
-    return files * index_file_bytes(0, 0) + index_file_bytes(record_bytes // OVERHEAD_BYTES, 0) - index_file_bytes(0, 0)
+    outputs = min(2 * valid // (view.segment_bytes - view.header_bytes) + 1, len(copied))
+    index = sum(max(_on_disk(each, view) - each.used_bytes - view.header_bytes, 0) for each in copied)
+    return outputs * (view.header_bytes + index_file_bytes(0, 0)) + valid + index
 
 
 def forecast(plan: BlobPlan, view: BlobView) -> BlobView:
@@ -261,9 +215,9 @@ def forecast(plan: BlobPlan, view: BlobView) -> BlobView:
         PlanDoesNotFit: the plan names a segment that the store does not have, or that is not eligible; plan again.
     """
     segments = {segment.name: segment for segment in view.segments}
-    problem = _problem_of(plan.names, segments, view)
-    if problem:
-        raise PlanDoesNotFit(f"the plan {problem}; plan again")
+    for name in plan.names:
+        if name not in segments or not segments[name].eligible:
+            raise PlanDoesNotFit(f"the plan names segment {name}, which may not be compacted; plan again")
     if plan.is_empty:
         return view
     victims = [segments.pop(name) for name in plan.names]
@@ -284,7 +238,7 @@ def forecast(plan: BlobPlan, view: BlobView) -> BlobView:
     after = sorted([*segments.values(), *outputs], key=lambda segment: segment.name)
     freed = (len(victims) - len(outputs)) * view.segment_bytes
     return attrs.evolve(view, segments=tuple(after), used_bytes=max(view.used_bytes - freed, 0),
-                        history=view.history.after(plan.kind, plan.planned_at))
+                        last_full_at=plan.planned_at if plan.kind == "full" else view.last_full_at)
 
 
 def _ranges(names: Iterable[SegmentName]) -> str:

@@ -9,26 +9,15 @@
 | `Greedy` | the emptiest segments, neighbours or not | least copying, and many segments freed in one plan |
 | `CostBenefit` | empty and old segments first | some data is hot and some is cold |
 | `ExpiryForecast` | the emptiest segments that will not be emptier soon | blobs have a time to live |
-
-`StatsBased` finds the contiguous range of least cost / benefit. A range of k segments with v valid bytes frees
-`k - ceil(v / fill)` of them, where `fill` bytes always fit into an output. Of the n(n+1)/2 ranges, `best_range` finds
-the best in a few sweeps of O(n log n), and compares exactly, without rounding.
-
-With prefix sums G of `fill - v`, the benefit of the segments i .. j-1 is `floor((G[j] - G[i]) / fill)`. Write G as
-`q * fill + r`, and it is `q[j] - q[i]`, less one if `r[j] < r[i]`. With prefix sums P of the costs, a range is
-better than a ratio x exactly if `P[j] - P[i] - x * benefit < 0`; and that splits into a part of j and a part of i:
-`(P[j] - x*q[j]) - (P[i] - x*q[i])`, plus x if `r[j] < r[i]`. So one sweep over the ends j, with the starts i in a
-list sorted by r that holds only those which may still win, finds the range that beats x by most. That range's own
-ratio is the next x (Dinkelbach's method), until none is better.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import attrgetter
 from typing import ClassVar, Literal, TypeAlias
+from zlib import crc32
 
 import attrs
 
@@ -45,7 +34,6 @@ from compactlib.blobstore.view import (
     in_copy_order,
     is_copy_order,
     seconds,
-    shut_by_use,
     shut_gate,
     too_little,
     whole,
@@ -78,16 +66,40 @@ class StatsBased:
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         if shut := shut_gate(view, self.min_used_fraction):
             return BlobChoice(why=shut)
-        found: SegmentRange | None = None
-        taken: Sequence[SegmentView] = ()
-        for run in view.eligible_runs:
-            here = best_range([segment.valid_bytes for segment in run], view.fill_bytes, self.min_reclaimed_segments)
-            if here is not None and (found is None or here.is_cheaper_than(found)):
-                found, taken = here, run[here.start:here.end]
-        if found is None:
+        taken, cost, freed = cheapest_range(view, self.min_reclaimed_segments)
+        if not taken:
             return too_little(view, self.min_reclaimed_segments)
-        return BlobChoice(taken, why=f"{found.cost / found.benefit:,.0f} bytes copied for each segment freed is the "
-                                     f"least of all ranges that free {self.min_reclaimed_segments} or more")
+        return BlobChoice(taken, why=f"{cost / freed:,.0f} bytes copied for each segment freed is the least of all "
+                                     f"ranges that free {self.min_reclaimed_segments} or more")
+
+
+def cheapest_range(view: BlobView, least: int) -> tuple[Sequence[SegmentView], int, int]:
+    """Return the range of neighbours of the least cost for each segment freed, its cost, and the segments freed.
+
+    No segments if no range frees `least`. A start is given up once its cost exceeds the best price of all the segments
+    that it can free. So most starts are short; O(n^2) in a log whose segments are all alike.
+    """
+    best: Sequence[SegmentView] = ()
+    best_cost, best_freed = 1, 0
+    for is_eligible, group in groupby(view.segments, key=attrgetter("eligible")):
+        if not is_eligible:
+            continue
+        run = tuple(group)
+        valid = [segment.valid_bytes for segment in run]
+        room = list(accumulate((view.fill_bytes - each for each in valid), initial=0))
+        most_room = list(accumulate(reversed(room), max))[::-1]
+        for start in range(len(run)):
+            most_freed = (most_room[start] - room[start]) // view.fill_bytes
+            cost = 0
+            for place in range(start, len(run) if most_freed >= least else start):
+                cost += valid[place]
+                if cost * best_freed > best_cost * most_freed:
+                    break
+                freed = (room[place + 1] - room[start]) // view.fill_bytes
+                more = best_cost * freed - cost * best_freed
+                if freed >= least and (more > 0 or (more == 0 and best[0] is run[start])):
+                    best, best_cost, best_freed = run[start:place + 1], cost, freed
+    return best, best_cost, best_freed
 
 
 SkipValid: TypeAlias = Literal["none", "ends", "all"]
@@ -118,11 +130,10 @@ class CompactAll:
         require_one_of("skip_valid", self.skip_valid, SkipValid)
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:
-        if shut := shut_by_use(view, self.min_used_fraction):
-            return BlobChoice(why=shut)
-        if shut := shut_gate(view):
-            # The kind is full even so: a store may close its active segment for a full round.
-            return BlobChoice(why=shut, kind="full")
+        if shut := shut_gate(view, self.min_used_fraction):
+            # Full even so, if enough is used: a store may close its active segment for a full round.
+            is_full = view.used_bytes >= self.min_used_fraction * view.capacity_bytes
+            return BlobChoice(why=shut, kind="full" if is_full else "normal")
         eligible = view.eligible
         taken = self._without_valid(eligible)
         if not taken:
@@ -180,9 +191,8 @@ class Hybrid:
 
     def due_at(self, view: BlobView) -> float:
         """Return when the next full round is due, seconds since the epoch."""
-        history = view.history
-        last = history.since if history.last_full_at is None else history.last_full_at
-        return last + self.every_seconds + view.spread(self.spread_seconds)
+        part = crc32(view.store.encode("utf-8", "surrogatepass")) / 0xFFFFFFFF
+        return view.last_full_at + self.every_seconds + self.spread_seconds * part
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         due_for = now - self.due_at(view)
@@ -209,8 +219,6 @@ class Greedy:
     Attributes:
         min_used_fraction: the least used part of the log, 0.0 to 1.0; an equal part suffices.
         min_reclaimed_segments: how many segments the choice has to free, >= 1.
-        fill_outputs: take further segments while they fit into the last output: each frees one segment more, and the
-            output is not left half empty.
         copy_order: the order of copying: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
@@ -219,7 +227,6 @@ class Greedy:
 
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
-    fill_outputs: bool = False
     copy_order: CopyOrder = attrs.field(default="log", validator=is_copy_order)
 
     name: ClassVar[str] = "greedy"
@@ -232,13 +239,8 @@ class Greedy:
         taken = fewest_that_free(view, by_valid, max(self.min_reclaimed_segments, dead))
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
-        count = len(taken)
-        room = -sum(segment.valid_bytes for segment in taken) % view.fill_bytes
-        while self.fill_outputs and count < len(by_valid) and by_valid[count].valid_bytes <= room:
-            room -= by_valid[count].valid_bytes
-            count += 1
-        return BlobChoice(in_copy_order(by_valid[:count], self.copy_order),
-                          why=f"the {count} with the fewest valid bytes, {dead} of them without any")
+        return BlobChoice(in_copy_order(taken, self.copy_order),
+                          why=f"the {len(taken)} with the fewest valid bytes, {dead} of them without any")
 
 
 @attrs.frozen(kw_only=True)
@@ -285,7 +287,7 @@ class CostBenefit:
 
 
 @attrs.frozen(kw_only=True)
-class ExpiryForecast:
+class ExpiryForecast(Greedy):
     """Takes the emptiest segments, but not segments that will soon be emptier without a compaction.
 
     Expiry times are known in advance, and so is the time at which a delete is in effect. A segment waits if more than
@@ -295,23 +297,18 @@ class ExpiryForecast:
     No segment waits once the log is fuller than `urgent_used_fraction`.
 
     Attributes:
-        min_used_fraction: the least used part of the log, 0.0 to 1.0; an equal part suffices.
-        min_reclaimed_segments: how many segments the choice has to free, >= 1.
+        min_used_fraction, min_reclaimed_segments, copy_order: as of `Greedy`.
         horizon_seconds: the span of the forecast, >= 0.
         max_dying_fraction: see above, 0.0 to 1.0.
         urgent_used_fraction: see above, 0.0 to 1.0.
-        copy_order: the order of copying: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
         InvalidInput: a setting is out of its range.
     """
 
-    min_used_fraction: float = fraction(0.5)
-    min_reclaimed_segments: int = whole(1, least=1)
     horizon_seconds: float = seconds(86_400.0)
     max_dying_fraction: float = fraction(0.2)
     urgent_used_fraction: float = fraction(0.9)
-    copy_order: CopyOrder = attrs.field(default="log", validator=is_copy_order)
 
     name: ClassVar[str] = "expiry_forecast"
     needs_forecast: ClassVar[bool] = True
@@ -339,143 +336,3 @@ class ExpiryForecast:
                 if not urgent else f"nothing waits, as {view.used_fraction:.1%} of the log is used")
         return BlobChoice(in_copy_order(taken, self.copy_order),
                           why=f"{dead} died whole, {len(taken) - dead} of the rest hold the fewest bytes; {note}")
-
-
-@attrs.frozen
-class SegmentRange:
-    """A range of segments, with the cost and benefit of compacting it.
-
-    Attributes:
-        start: the place of the first segment.
-        end: the place after the last segment.
-        cost: the sum of their valid bytes.
-        benefit: how many segments are freed at least.
-    """
-
-    start: int
-    end: int
-    cost: int
-    benefit: int
-
-    def is_cheaper_than(self, other: SegmentRange) -> bool:
-        """Whether it costs less for each segment freed; both have a positive benefit. Exact."""
-        return self.cost * other.benefit < other.cost * self.benefit
-
-
-def best_range(valid_bytes: Sequence[int], fill_bytes: int, min_benefit: int = 1) -> SegmentRange | None:
-    """Return the range of least cost / benefit: the first of equal ranges, of equal starts the longest.
-
-    O(n log n) for each of a few sweeps; `None` if no range has the benefit.
-
-    Args:
-        valid_bytes: bytes that a compaction copies of each segment, >= 0.
-        fill_bytes: bytes that always fit into an output segment, > 0.
-        min_benefit: how many segments a range has to free, >= 1.
-    """
-    sums = _PrefixSums(valid_bytes, fill_bytes)
-    chosen = _first_guess(sums, min_benefit)
-    if chosen is None:
-        return None
-    while True:
-        better, first_equal = _sweep(sums, min_benefit, chosen)
-        if better is None:
-            break
-        chosen = better
-    return sums.longest_as_cheap(first_equal, chosen, min_benefit)
-
-
-class _PrefixSums:
-    def __init__(self, valid: Sequence[int], fill: int) -> None:
-        self.fill = fill
-        self.room = list(accumulate((fill - each for each in valid), initial=0))
-        self.cost = list(accumulate(valid, initial=0))
-        self.parts = [divmod(room, fill) for room in self.room]
-
-    def range(self, start: int, end: int) -> SegmentRange:
-        return SegmentRange(start, end, self.cost[end] - self.cost[start],
-                            (self.room[end] - self.room[start]) // self.fill)
-
-    def longest_as_cheap(self, start: int, as_this: SegmentRange, min_benefit: int) -> SegmentRange:
-        for end in range(len(self.cost) - 1, start, -1):
-            found = self.range(start, end)
-            if found.benefit >= min_benefit and found.cost * as_this.benefit == as_this.cost * found.benefit:
-                return found
-        return as_this
-
-
-def _first_guess(sums: _PrefixSums, min_benefit: int) -> SegmentRange | None:
-    """Return the cheapest of the shortest ranges that bring the benefit, one for each start; `None` if no range does.
-
-    Any range with the benefit would do; a good one saves sweeps.
-    """
-    needed = min_benefit * sums.fill
-    waiting: deque[int] = deque()
-    guess: SegmentRange | None = None
-    for end, room in enumerate(sums.room):
-        while waiting and sums.room[waiting[0]] <= room - needed:
-            found = sums.range(waiting.popleft(), end)
-            if guess is None or found.is_cheaper_than(guess):
-                guess = found
-        while waiting and sums.room[waiting[-1]] >= room:
-            waiting.pop()
-        waiting.append(end)
-    return guess
-
-
-def _sweep(sums: _PrefixSums, min_benefit: int, current: SegmentRange) -> tuple[SegmentRange | None, int]:
-    """Return the range that beats the ratio of `current` by most, and the lowest start of the ranges that equal it.
-
-    A start waits until the room up to an end brings the benefit. Waiting starts ascend in room: a start with at least
-    the room of a later start frees no more segments and costs more, so it is dropped. A start that has stopped
-    waiting may meet ends with too little benefit; an earlier end had more benefit for less cost.
-    """
-    x, scale = current.cost, current.benefit
-    needed = min_benefit * sums.fill
-    waiting: deque[tuple[int, int, int, int]] = deque()
-    ready = _Starts()
-    least, best, first_equal = 0, None, len(sums.room)
-    for place, (room, cost, (units, rest)) in enumerate(zip(sums.room, sums.cost, sums.parts, strict=True)):
-        while waiting and waiting[0][0] <= room - needed:
-            ready.add(*waiting.popleft()[1:])
-        worth = cost * scale - x * units
-        if ready.worths:
-            for gain, start in ready.candidates(rest, x):
-                if worth - gain < least:
-                    least, best = worth - gain, (start, place)
-                elif worth == gain and start < first_equal:
-                    first_equal = start
-        while waiting and waiting[-1][0] >= room:
-            waiting.pop()
-        waiting.append((room, rest, worth, place))
-    return (None if best is None else sums.range(*best)), first_equal
-
-
-class _Starts:
-    """Starts sorted by rest, with ascending worth: a start is dropped if one with a smaller rest is worth more.
-
-    Of equal worths the start with the larger rest was added first: it is the lowest start.
-    """
-
-    def __init__(self) -> None:
-        self.rests: list[int] = []
-        self.worths: list[int] = []
-        self.places: list[int] = []
-
-    def add(self, rest: int, worth: int, place: int) -> None:
-        at = bisect_right(self.rests, rest)
-        if at and self.worths[at - 1] >= worth:
-            return
-        over = at
-        while over < len(self.worths) and self.worths[over] < worth:
-            over += 1
-        self.rests[at:over] = [rest]
-        self.worths[at:over] = [worth]
-        self.places[at:over] = [place]
-
-    def candidates(self, rest: int, penalty: int) -> list[tuple[int, int]]:
-        """Return the best start with at most this rest, and the best with a larger rest, which pays the penalty."""
-        at = bisect_right(self.rests, rest)
-        found = [(self.worths[at - 1], self.places[at - 1])] if at else []
-        if at < len(self.rests):
-            found.append((self.worths[-1] - penalty, self.places[-1]))
-        return found

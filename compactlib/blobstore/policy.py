@@ -18,12 +18,10 @@ from compactlib.blobstore.view import (
     BlobView,
     CopyOrder,
     Dying,
-    LastPlans,
     SegmentView,
     emptiest_first,
     fewest_that_free,
     fraction,
-    fullest_that_free,
     in_copy_order,
     is_copy_order,
     seconds,
@@ -33,8 +31,8 @@ from compactlib.blobstore.view import (
 )
 
 __all__ = [
-    "BlobChoice", "BlobPlan", "BlobPolicy", "BlobView", "CopyOrder", "Dying", "FIRST_SEGMENT", "LastPlans", "Place",
+    "BlobChoice", "BlobPlan", "BlobPolicy", "BlobView", "CopyOrder", "Dying", "FIRST_SEGMENT", "Place",
     "SEGMENT_HEADER_BYTES", "SegmentName", "SegmentView", "Survivor", "emptiest_first", "fewest_that_free",
-    "forecast", "fraction", "fullest_that_free", "in_copy_order", "is_copy_order", "plan_for", "plan_for_choice",
+    "forecast", "fraction", "in_copy_order", "is_copy_order", "plan_for", "plan_for_choice",
     "record_size", "seconds", "shut_gate", "too_little", "whole",
 ]

@@ -12,30 +12,32 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Collection, Mapping
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.erasure import pending_erasures
+from compactlib.blobstore.copying_task import runs
 from compactlib.blobstore.errors import NotAStore
-from compactlib.blobstore.folder import LoadedSegment, load_lost, load_segment, read_folder
+from compactlib.blobstore.folder import LoadedSegment, load_segment, load_store, read_folder
 from compactlib.blobstore.log import leftovers
 from compactlib.blobstore.names import FIRST_SEGMENT, UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.reading import Reading
-from compactlib.blobstore.records import milliseconds
+from compactlib.blobstore.records import TRAILER_BYTES, IndexEntry, RecordKind, check_record, milliseconds
+from compactlib.blobstore.report import BlobStoreStatus
 from compactlib.blobstore.segment import Descriptor, OpenSegments, SegmentFile
 from compactlib.blobstore.segment_list import Layout, lay_out, read_list
-from compactlib.blobstore.segment_records import SegmentRecords
 from compactlib.blobstore.statistics import all_lifetimes, view_of
-from compactlib.blobstore.validity import PurgeRules
+from compactlib.blobstore.validity import never
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, Closed, CorruptData, StorageError
-from compactlib.files.disk import LocalFiles, StrPath, list_folder, local_path, look_at
-from compactlib.report import Printed
+from compactlib.errors import Busy, Closed, CorruptData, Stale, StorageError
+from compactlib.files.disk import LocalFiles, StrPath, list_folder, local_path
+from compactlib.observer import Observers
 
 _TRIES = 100
 """How often a read is repeated because a compaction has switched files."""
@@ -43,54 +45,15 @@ _CERTAIN_AFTER = 10
 """The number of tries after which a missing segment counts as lost, not as just removed."""
 
 
-@attrs.frozen(kw_only=True, repr=False)
-class ReaderStatus(Printed):
-    """The counters of a store, as of a reader's last refresh.
-
-    Attributes:
-        name: the store's name.
-        capacity_bytes: capacity of the log.
-        used_bytes: used capacity: every segment before the newest counts whole, the newest up to its end.
-        segments: the number of log segments.
-        records: the number of index entries.
-        damage: the number of findings when the folder was read; `BlobReader.damage` names them.
-        is_busy: false: a reader does not see a running compaction.
-        last_error: empty: a reader has no threads.
-        failures: 0.
-    """
-
-    name: str
-    capacity_bytes: int
-    used_bytes: int
-    segments: int
-    records: int
-    damage: int
-    is_busy: bool = False
-    last_error: str = ""
-    failures: int = 0
-
-    def _summary(self) -> str:
-        return (f"blob store {self.name}, read: {self.used_bytes:,} of {self.capacity_bytes:,} bytes used in "
-                f"{self.segments} segments, {self.records:,} records")
-
-
 @attrs.frozen(eq=False)
 class _Seen:
-    """The result of one read of the folder.
-
-    Attributes:
-        descriptor: the identity and the capacities of the store.
-        contents: its log and index.
-        damage: the damage found.
-        layout: which segments count.
-        loaded: for each segment the state of its files and the segment, for the next read.
-    """
+    """The result of one read of the folder."""
 
     descriptor: Descriptor
-    contents: LogContents
+    contents: LogContents  # its log and index
     damage: tuple[CorruptData, ...]
-    layout: Layout
-    loaded: Mapping[SegmentName, tuple[object, LoadedSegment]]
+    layout: Layout  # which segments count
+    loaded: Mapping[SegmentName, LoadedSegment]  # its segments, for the next read
 
 
 class BlobReader(Reading):
@@ -126,9 +89,9 @@ class BlobReader(Reading):
         self._refreshing = threading.Lock()
         self._closed = False
         self._last_seen = _read_store(path, None)
-        super().__init__(path, name, BlobStoreConfig() if config is None else config, policy, LocalFiles(),
-                         SystemClock() if clock is None else clock, self._last_seen.descriptor)
-        self._open_files = OpenSegments(path, self._descriptor.header, self._config.max_open_segments)
+        config, found = BlobStoreConfig() if config is None else config, self._last_seen.descriptor
+        super().__init__(path, name, config, policy, LocalFiles(), SystemClock() if clock is None else clock, found,
+                         OpenSegments(path, found.header, config.max_open_segments), Observers())
 
     @property
     def damage(self) -> tuple[CorruptData, ...]:
@@ -149,12 +112,12 @@ class BlobReader(Reading):
         """
         with self._refreshing:
             before = self._seen()
-            after = _read_store(self._folder, before)
+            after = _read_store(self.folder, before)
             if after.descriptor.incarnation != before.descriptor.incarnation:
-                raise CorruptData(path=self._folder, offset=0, expected=f"store {before.descriptor.incarnation.hex()}",
+                raise CorruptData(path=self.folder, offset=0, expected=f"store {before.descriptor.incarnation.hex()}",
                                   found=f"{after.descriptor.incarnation.hex()}, another store; open a reader of it")
             self._last_seen = after
-        self._open_files.forget(before.loaded.keys() - after.loaded.keys())
+        self._segments.forget(before.loaded.keys() - after.loaded.keys())
 
     def records(self, *, reference_time: float, now: float) -> list[SegmentRecords]:
         """Return all records of the store, dead records included, by segment, oldest first.
@@ -171,37 +134,35 @@ class BlobReader(Reading):
         seen = self._seen()
         reference_ms, now_ms = milliseconds(reference_time), milliseconds(now)
         kept: dict[SegmentName, set[int]] = {segment.name: set() for segment in seen.contents.segments}
-        for life in all_lifetimes(seen.contents, PurgeRules(), Budget().check):
+        for life in all_lifetimes(seen.contents, None, Budget().check):
             if life.is_kept(reference_ms, now_ms):
                 kept[life.segment].add(life.offset)
-        return [SegmentRecords.of(self._folder, segment.name, seen.descriptor,
-                                  bytes(entry.offset in kept[segment.name] for entry in segment.entries()), segment.end)
+        return [SegmentRecords(
+                    folder=self.folder, name=segment.name, count=segment.records, size_bytes=segment.end,
+                    descriptor=seen.descriptor, kept=zlib.compress(bytes(
+                        entry.offset in kept[segment.name] for entry in segment.entries()), 1))
                 for segment in seen.contents.segments if segment.records and not segment.is_lost]
 
-    def status(self) -> ReaderStatus:
+    def status(self) -> BlobStoreStatus:
         """Return the counters of the store as of the last read.
 
         Raises:
             Closed: the reader is closed.
         """
-        seen = self._seen()
-        return ReaderStatus(
-            name=self._name, capacity_bytes=self.capacity_bytes, damage=len(seen.damage),
-            used_bytes=seen.contents.used_bytes(self.segment_bytes), segments=len(seen.contents.segments),
-            records=sum(segment.records for segment in seen.contents.segments))
+        return BlobStoreStatus.of(self.name, self._descriptor, self._contents())
 
     def close(self) -> None:
         """Close all files; closing again does nothing."""
         self._closed = True
-        self._open_files.close()
+        self._segments.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._last_seen.contents.segments)} segments"
-        return f"<BlobReader of {self._folder!r}: {state}>"
+        return f"<BlobReader of {self.folder!r}: {state}>"
 
     def _seen(self) -> _Seen:
         if self._closed:
-            raise Closed(f"the reader of the blob store in {self._folder} is closed; open another one")
+            raise Closed(f"the reader of the blob store in {self.folder} is closed; open another one")
         return self._last_seen
 
     def _contents(self) -> LogContents:
@@ -215,26 +176,19 @@ class BlobReader(Reading):
         self.refresh()
         return True
 
-    def _has(self, name: SegmentName) -> bool:
-        found = read_list(self._folder).list
-        return found is None or name in found.segments
-
-    def _file(self, name: SegmentName, contents: LogContents) -> SegmentFile:
-        return self._open_files.get(name, contents.has)
-
     def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         seen = self._seen()
         budget.check()
-        return view_of(seen.contents, name=self._name, descriptor=seen.descriptor, config=self._config,
-                       policy=policy, now=self._clock.now(), damaged={},
+        return view_of(seen.contents, name=self.name, descriptor=seen.descriptor, config=self.config,
+                       policy=policy, now=self.clock.now(), damaged={},
                        eligible=seen.contents.eligible(0, seen.descriptor.log_segments),
                        last_full_ms=seen.layout.list.last_full_ms,
-                       rules=PurgeRules(purge_tombstones=self._config.purge_tombstones), check=budget.check)
+                       purge=never if self.config.purge_tombstones else None, check=budget.check)
 
     def _out_of_order(self) -> tuple[list[CorruptData], list[str]]:
         # The list does not name yet what a running compaction writes.
         seen = self._seen()
-        names = leftovers(list_folder(self._folder), seen.layout)
+        names = leftovers(list_folder(self.folder), seen.layout)
         is_compacting = any(name.endswith(UNPUBLISHED_SUFFIX) for name in names)
         return list(seen.damage), [] if is_compacting else names
 
@@ -242,56 +196,116 @@ class BlobReader(Reading):
 def _read_store(folder: str, before: _Seen | None) -> _Seen:
     """Read the index of a store, and the part of its log that has no index. See `BlobReader` for the errors.
 
-    Args:
-        folder: the store's folder, absolute.
-        before: an earlier read: its segments are reused unless their files have changed.
+    The segments of an earlier read are reused unless their files have changed. The read is repeated if a compaction has
+    switched files meanwhile; so a segment that is missing once may have been removed just now.
     """
     if not os.path.isdir(folder):
         raise NotAStore(f"{folder} is no folder; give the folder of a blob store", path=folder)
     for number in range(_TRIES):
+        found = read_folder(folder)
+        layout = lay_out(folder, found.listed, found.present, found.list_damage)
+        if (layout.lost or layout.damage) and number < _CERTAIN_AFTER:
+            continue
+        descriptor = found.descriptor
+        if descriptor is None:
+            raise NotAStore(f"{folder} holds no blob store: neither its descriptor nor a segment can be read",
+                            path=folder)
+        known = before.loaded if before is not None and before.descriptor == descriptor else {}
         try:
-            found = _try_to_read(folder, before, is_certain=number >= _CERTAIN_AFTER)
+            loaded = load_store(folder, descriptor, layout, known)
         except StorageError as error:
-            # A compaction has removed a listed file.
             if error.errno != errno.ENOENT or number == _TRIES - 1:
                 raise
             continue
-        if found is not None:
-            return found
+        after, _ = read_list(folder)
+        if (None if after is None else after.step) != (None if found.listed is None else found.listed.step):
+            continue
+        segments = [each.segment for each in loaded] or [LogSegment(FIRST_SEGMENT)]
+        contents = LogContents.of(descriptor.incarnation, segments,
+                                  None if before is None else before.contents.directory)
+        damage = (*found.damage, *layout.damage, *(error for each in loaded for error in each.damage))
+        return _Seen(descriptor, contents, damage, layout, {each.segment.name: each for each in loaded})
     raise Busy(f"compactions of the store in {folder} switched files {_TRIES} times while it was read; read it again")
 
 
-def _try_to_read(folder: str, before: _Seen | None, *, is_certain: bool) -> _Seen | None:
-    """Read once; return `None` if a compaction switched files during the read."""
-    found = read_folder(folder)
-    layout = lay_out(folder, found.listed, found.present)
-    if (layout.lost or layout.damage) and not is_certain:
-        # A step may have been committed between the list and the folder.
-        return None
-    descriptor = found.descriptor
-    if descriptor is None:
-        raise NotAStore(f"{folder} holds no blob store: neither its descriptor nor a segment can be read", path=folder)
-    erased = pending_erasures(folder, descriptor.incarnation)
-    known = before.loaded if before is not None and before.descriptor == descriptor else {}
-    newest = max((*layout.segments, *layout.lost), default=None)
-    loaded = {name: _loaded(folder, name, descriptor, name == newest, frozenset(erased.get(name, ())), known)
-              for name in layout.segments}
-    after = read_list(folder).list
-    if (None if after is None else after.step) != (None if found.listed.list is None else found.listed.list.step):
-        return None
-    segments = [*(each.segment for _, each in loaded.values()),
-                *(load_lost(folder, name, descriptor).segment for name in layout.lost)]
-    contents = LogContents.of(descriptor.incarnation, segments or [LogSegment(FIRST_SEGMENT)],
-                              None if before is None else before.contents.directory)
-    damage = (*found.damage, *layout.damage, *(error for _, each in loaded.values() for error in each.damage))
-    return _Seen(descriptor, contents, damage, layout, loaded)
+_READ_BYTES = 2 << 20
+"""The bytes of one read, unless a record is larger."""
+_PUT = int(RecordKind.PUT)
 
 
-def _loaded(folder: str, name: SegmentName, descriptor: Descriptor, is_active: bool, erased: Collection[int],
-            known: Mapping[SegmentName, tuple[object, LoadedSegment]]) -> tuple[object, LoadedSegment]:
-    """Return a segment with the state of its files; reuse the known one if that state is the same."""
-    found = [look_at(os.path.join(folder, file)) for file in (name.log_file, name.index_file)]
-    state = is_active, erased, *((each.st_ino, each.st_size, each.st_mtime_ns) for each in found if each is not None)
-    if name in known and known[name][0] == state:
-        return known[name]
-    return state, load_segment(folder, name, descriptor, is_active=is_active, erased=erased)
+class StoredRecord(NamedTuple):
+    """A record as its segment holds it.
+
+    Attributes:
+        entry: its index entry: every field of the record but the content.
+        valid: whether a compaction of the segment would keep it.
+        payload: the content of a put; `None` if it is damaged, or with `payloads=False`.
+        error: the damage of the record; `None` if it is whole.
+    """
+
+    entry: IndexEntry
+    valid: bool
+    payload: bytes | None
+    error: CorruptData | None
+
+
+@attrs.frozen(kw_only=True)
+class SegmentRecords:
+    """The records of one segment as a `BlobReader` saw them. Picklable: any process that sees the folder reads them.
+
+    Attributes:
+        folder: the store's folder, absolute.
+        name: the segment's name.
+        count: the number of records.
+        size_bytes: the offset after the last record.
+    """
+
+    folder: str
+    name: SegmentName
+    count: int
+    size_bytes: int
+    _descriptor: Descriptor
+    _kept: bytes = attrs.field(repr=False)
+
+    def read(self, *, payloads: bool = True) -> Iterator[StoredRecord]:
+        """Yield the records, ascending by offset; with `payloads`, each is checked against its CRC. Memory: 2 MiB, or
+        one record if that is larger.
+
+        Raises:
+            Stale: a compaction has removed the segment since the store was read.
+            CorruptData: its last records are missing; the others were yielded.
+            Unsupported, StorageError: the segment cannot be read.
+        """
+        path = os.path.join(self.folder, self.name.log_file)
+        try:
+            loaded = load_segment(self.folder, self.name, self._descriptor)
+            file = SegmentFile(path, loaded.header)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            raise Stale(f"segment {self.name} of {self.folder} was compacted away after this read was planned; load "
+                        "the store again to see it as it is now") from error
+        kept, before = zlib.decompress(self._kept), 0
+        for part in loaded.segment.parts:
+            count = min(len(part), self.count - before)
+            for first, last in runs(part.offsets[:count], part.sizes[:count], _READ_BYTES):
+                base = part.offsets[first]
+                data = memoryview(file.read(base, part.offsets[last - 1] + part.sizes[last - 1] - base)
+                                  if payloads else b"")
+                for row, entry in enumerate(part.entries(first, last), before + first):
+                    yield StoredRecord(entry, bool(kept[row]), *(
+                        _content(file, entry, data, base) if payloads else (None, None)))
+            before += count
+        if before < self.count:
+            raise CorruptData(path=path, offset=self.size_bytes, expected=f"{self.count} records", found=f"{before}")
+
+
+def _content(file: SegmentFile, entry: IndexEntry, data: memoryview, base: int
+             ) -> tuple[bytes | None, CorruptData | None]:
+    record = data[entry.offset - base:entry.end - base]
+    found = check_record(record, entry.size, file.header.store.salt, entry.sequence)
+    if found is not None:
+        return None, CorruptData(path=file.path, offset=entry.offset, index=entry.sequence, found=found,
+                                 expected=f"record {entry.sequence} of {entry.size} bytes")
+    content = record[entry.size - TRAILER_BYTES - entry.content_bytes:entry.size - TRAILER_BYTES]
+    return bytes(content) if entry.kind == _PUT else None, None

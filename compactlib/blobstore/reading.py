@@ -12,8 +12,6 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
-import attrs
-
 from compactlib._closing import Closing
 from compactlib.blobstore.blobs import (
     Answer,
@@ -32,78 +30,48 @@ from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan import BlobPlan, plan_for
 from compactlib.blobstore.policies import StatsBased
 from compactlib.blobstore.records import BlobId, IndexEntry, id_bytes, milliseconds
-from compactlib.blobstore.segment import Descriptor, SegmentFile
+from compactlib.blobstore.scan import verify_segment
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, OpenSegments
 from compactlib.blobstore.statistics import histories_in
-from compactlib.blobstore.verify import verify_log
-from compactlib.blobstore.view import BlobPolicy, BlobView, require_view_of
+from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock
-from compactlib.errors import Busy, CorruptData, StorageError
+from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files
+from compactlib.observer import Observers
 from compactlib.report import Finding, VerifyReport
 
 _PLAIN = GetOptions()
-_TRIES = 100
-"""How often a verification is repeated because a compaction has removed a segment."""
 
 
 class Reading(Closing):
     """Reads blobs, views, plans and verifies.
 
-    Args:
+    Attributes:
         folder: the store's folder, absolute.
-        name: the store's name in plans and messages; default the folder's name.
-        config: the settings.
-        policy: chooses the segments to compact, default `StatsBased()`.
-        files: the disk.
-        clock: the source of time.
-        descriptor: the identity and the capacities of the store.
+        name: the store's name in messages, plans and events; default the folder's name.
+        config: the settings; of a reader, its own argument.
+        policy: chooses the segments to compact, unless a call gives another policy; default `StatsBased()`.
+        clock: the source of time; of a store, a step of the host's clock counts only once it is confirmed.
+        incarnation: the store's 16 bytes, different in each store.
+        segment_bytes: capacity of each segment, fixed when the store was created.
+        capacity_bytes: capacity of the log, fixed when the store was created.
     """
 
     def __init__(self, folder: str, name: str | None, config: BlobStoreConfig, policy: BlobPolicy | None, files: Files,
-                 clock: Clock, descriptor: Descriptor) -> None:
-        self._folder = folder
-        self._name = os.path.basename(folder) if name is None else name
-        self._config = config
-        self._policy: BlobPolicy = StatsBased() if policy is None else policy
+                 clock: Clock, descriptor: Descriptor, segments: OpenSegments, observer: Observers) -> None:
+        self.folder: str = folder
+        self.name: str = os.path.basename(folder) if name is None else name
+        self.config: BlobStoreConfig = config
+        self.policy: BlobPolicy = StatsBased() if policy is None else policy
+        self.clock: Clock = clock
+        self.incarnation: bytes = descriptor.incarnation
+        self.segment_bytes: int = descriptor.segment_bytes
+        self.capacity_bytes: int = descriptor.capacity_bytes
         self._files = files
-        self._clock = clock
         self._descriptor = descriptor
-
-    @property
-    def name(self) -> str:
-        """The store's name in messages, plans and events."""
-        return self._name
-
-    @property
-    def folder(self) -> str:
-        """The store's folder, absolute."""
-        return self._folder
-
-    @property
-    def config(self) -> BlobStoreConfig:
-        """The settings; of a reader, its own argument."""
-        return self._config
-
-    @property
-    def incarnation(self) -> bytes:
-        """The store's 16 bytes, different in each store."""
-        return self._descriptor.incarnation
-
-    @property
-    def segment_bytes(self) -> int:
-        """Capacity of each segment, fixed when the store was created."""
-        return self._descriptor.segment_bytes
-
-    @property
-    def capacity_bytes(self) -> int:
-        """Capacity of the log, fixed when the store was created."""
-        return self._descriptor.capacity_bytes
-
-    @property
-    def policy(self) -> BlobPolicy:
-        """Chooses the segments to compact, unless a call gives another policy."""
-        return self._policy
+        self._segments = segments
+        self._observer = observer
 
     # -- blobs
 
@@ -186,7 +154,7 @@ class Reading(Closing):
             BudgetSpent: the budget ended before the count did.
             Closed: the store is closed.
         """
-        return self._view_for(self._policy, Budget() if budget is None else budget)
+        return self._view_for(self.policy, Budget() if budget is None else budget)
 
     def plan(self, policy: BlobPolicy | None = None, *, view: BlobView | None = None) -> BlobPlan:
         """Return the plan of a compaction: victims, cost, benefit and reason. An empty plan names the shut gate.
@@ -199,13 +167,14 @@ class Reading(Closing):
             Closed: the store is closed.
             Exception: any other exception of the policy.
         """
-        chosen = self._policy if policy is None else policy
+        chosen = self.policy if policy is None else policy
         self._contents()
         if view is None:
             view = self._view_for(chosen, Budget())
-        else:
-            require_view_of(view, self._name, self.incarnation)
-        return plan_for(view, chosen, self._clock.now(), bytes_available=self._files.available_bytes(self._folder))
+        elif view.store != self.name or view.incarnation not in (b"", self.incarnation):
+            raise InvalidInput(f"the view is of store {view.store!r}, and this is {self.name!r}; plan where it was "
+                               f"made")
+        return plan_for(view, chosen, self.clock.now(), bytes_available=self._files.available_bytes(self.folder))
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read every record, compare log, index and folder, and list damage, missing files and leftovers.
@@ -219,19 +188,24 @@ class Reading(Closing):
             StorageError: the disk refused.
             BudgetSpent: the budget ended.
             Closed: the store is closed.
-            Busy: compactions removed segments in each of 100 attempts.
         """
         limit = Budget() if budget is None else budget
-        for _ in range(_TRIES):
-            contents = self._newest()
-            damage, names = self._out_of_order()
-            report = verify_log(self._folder, contents, self._has, names, limit)
-            self._contents()
-            if report is not None and names == self._out_of_order()[1]:
-                findings = [Finding("damage", f"{error.path}:{error.offset}", str(error), error) for error in damage]
-                return attrs.evolve(report, findings=(*findings, *report.findings))
-        raise Busy(f"compactions of store {self._name} have removed segments in each of {_TRIES} attempts to verify "
-                   f"it; verify again when no compaction is running")
+        damage, left = self._out_of_order()
+        findings = [Finding("damage", f"{error.path}:{error.offset}", str(error), error) for error in damage]
+        read: dict[SegmentName, tuple[int, int]] = {}
+        while missed := [each for each in self._newest().segments if each.name not in read]:
+            for segment in missed:
+                limit.spend(0 if segment.is_lost else segment.end - SEGMENT_HEADER_BYTES)
+                found = verify_segment(self.folder, segment)
+                if found and not self._newest().has(segment.name):
+                    break  # a compaction has removed the segment: its outputs are read instead
+                findings += found
+                read[segment.name] = (0, 0) if segment.is_lost else (segment.records, segment.end)
+        # What is left over before and after is of no compaction that ran in the meantime.
+        findings += [Finding("leftover", name, "no segment of the log, and no compaction runs")
+                     for name in left if name in self._out_of_order()[1]]
+        records, size = map(sum, zip(*read.values(), strict=True))
+        return VerifyReport(tuple(findings), records, size)
 
     def audit(self) -> None:
         """Check the invariants of the contents in memory.
@@ -242,7 +216,7 @@ class Reading(Closing):
         self._contents().audit()
 
     def _now_ms(self) -> int:
-        return milliseconds(self._clock.now())
+        return milliseconds(self.clock.now())
 
     # -- implemented by the store and by the reader
 
@@ -259,14 +233,6 @@ class Reading(Closing):
         """Whether the log may have changed since these contents, so that a read is repeated."""
 
     @abc.abstractmethod
-    def _has(self, name: SegmentName) -> bool:
-        """Whether a segment is in the log now."""
-
-    @abc.abstractmethod
-    def _file(self, name: SegmentName, contents: LogContents) -> SegmentFile:
-        """Return the open file of a segment."""
-
-    @abc.abstractmethod
     def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         """Return the store as a policy sees it."""
 
@@ -278,12 +244,17 @@ class Reading(Closing):
         """Return a context in which files stay open."""
         return nullcontext()
 
+    def _has(self, name: SegmentName) -> bool:
+        """Whether a segment is in the log now."""
+        return self._contents().has(name)
+
     def _count(self, what: str, value: int) -> None:
-        """Notify the observer of a counter."""
+        if not self._observer.is_deaf:
+            self._observer.event(f"blobstore_{what}", add=value, store=self.name)
 
     def _content(self, contents: LogContents, put: IndexEntry) -> bytes:
         segment = contents.segment(put.segment)
         if segment is not None and segment.is_lost:
-            raise CorruptData(path=os.path.join(self._folder, put.segment.log_file), offset=put.offset,
+            raise CorruptData(path=os.path.join(self.folder, put.segment.log_file), offset=put.offset,
                               index=put.sequence, expected=f"the record of blob {put.id!r}", found="no such file")
-        return content_of(self._file(put.segment, contents), put, self._descriptor.salt)
+        return content_of(self._segments.get(put.segment, self._has), put, self._descriptor.salt)

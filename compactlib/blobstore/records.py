@@ -99,6 +99,7 @@ class RecordFlag(enum.IntFlag):
 
 _KINDS = frozenset(map(int, RecordKind))
 _FLAGS = int(RecordFlag.TTL_UPDATED | RecordFlag.ERASED | RecordFlag.SYNCED_BEFORE)
+_TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
 _ERASED = int(RecordFlag.ERASED)
 
 
@@ -139,11 +140,6 @@ class IndexEntry(NamedTuple):
         return self.offset + self.size
 
     @property
-    def content_offset(self) -> int:
-        """The offset of the content in the segment."""
-        return self.offset + HEADER_BYTES + len(self.id)
-
-    @property
     def content_bytes(self) -> int:
         """The length of the content; 0 for everything but a PUT."""
         return self.size - OVERHEAD_BYTES - len(self.id)
@@ -153,14 +149,20 @@ class IndexEntry(NamedTuple):
         return 0 <= self.expires_ms < now_ms
 
     @property
+    def is_permanent(self) -> bool:
+        """Whether the blob had been made permanent when the record was written."""
+        return bool(self.flags & _TTL_UPDATED)
+
+    @property
     def is_erased(self) -> bool:
         """Whether a hard delete has overwritten the content."""
         return bool(self.flags & _ERASED)
 
     def is_plausible(self) -> bool:
         """Whether each field is in its range."""
-        return (0 < len(self.id) <= MAX_ID_BYTES and self.life_version <= MAX_LIFE_VERSION and self.account <= MAX_TAG
-                and self.container <= MAX_TAG and self.sequence <= _MAX_SEQUENCE
+        return (0 < len(self.id) <= MAX_ID_BYTES and 0 <= self.life_version <= MAX_LIFE_VERSION
+                and 0 <= self.account <= MAX_TAG and 0 <= self.container <= MAX_TAG
+                and 0 <= self.sequence <= _MAX_SEQUENCE
                 and abs(self.op_time_ms) <= MAX_TIME_MS and NO_EXPIRY <= self.expires_ms <= 2 * MAX_TIME_MS
                 and 0 <= self.content_bytes <= _MAX_CONTENT_BYTES)
 
@@ -175,14 +177,10 @@ def encode_head(entry: IndexEntry, salt: int) -> tuple[bytes, int]:
 
     The content follows, then `encode_trailer(crc32(content, crc))`.
     """
-    try:
-        if not entry.is_plausible():
-            raise InvalidInput(f"a field of the record is out of range: {entry}")
-        body = _HEADER.pack(MAGIC, _VERSION, entry.kind, entry.flags, 0, len(entry.id), entry.life_version,
-                            entry.account, entry.container, entry.sequence, entry.op_time_ms, entry.expires_ms,
-                            entry.content_bytes)
-    except struct.error as error:
-        raise InvalidInput(f"a field of the record is out of range ({error}): {entry}") from None
+    if not entry.is_plausible():
+        raise InvalidInput(f"a field of the record is out of range: {entry}")
+    body = _HEADER.pack(MAGIC, _VERSION, entry.kind, entry.flags, 0, len(entry.id), entry.life_version, entry.account,
+                        entry.container, entry.sequence, entry.op_time_ms, entry.expires_ms, entry.content_bytes)
     crc = crc32(entry.id, crc32(body, salt))
     return body + _CRC.pack(crc) + entry.id, crc
 
@@ -193,15 +191,7 @@ def encode_trailer(crc: int) -> bytes:
 
 
 def decode_head(data: bytes, at: int, salt: int, segment: SegmentName, offset: int) -> IndexEntry | str:
-    """Return the entry of the record at a place in some bytes; or its damage, as text.
-
-    Args:
-        data: bytes with the whole header and id.
-        at: the place of the header.
-        salt: the store's salt.
-        segment: the record's segment.
-        offset: the record's offset in the segment.
-    """
+    """Return the entry of the record at a place in some bytes; or its damage, as text."""
     if at + HEADER_BYTES > len(data):
         return f"{max(len(data) - at, 0)} bytes, fewer than a header"
     (magic, version, kind, flags, reserved, id_length, life_version, account, container, sequence, op_time_ms,
@@ -224,14 +214,8 @@ def check_record(record: bytes | memoryview, size: int, salt: int, sequence: int
                  flags: int = _ERASED) -> str | None:
     """Return the damage of a record, as text; `None` if it is whole.
 
-    Size and number are compared with the index; the CRC covers all other fields.
-
-    Args:
-        record: the bytes of the record.
-        size: the record's size.
-        salt: the store's salt.
-        sequence: the record's number.
-        flags: the flags in the index: an erased content is damage unless the index marks it as erased.
+    Size and number are compared with the index; the CRC covers all other fields. An erased content is damage unless the
+    index marks it as erased, by `flags`.
     """
     view = memoryview(record)
     if len(view) != size:

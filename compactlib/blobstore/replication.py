@@ -121,14 +121,8 @@ def entries_since(snapshot: LogContents, token: ReplicationToken | None, next_se
                   max_bytes: int | None = None) -> FoundEntries:
     """Return the blobs with records newer than the token, each once, with its current state.
 
-    O(log n) to find the place, then O(1) a record.
-
-    Args:
-        snapshot: a snapshot of the log.
-        token: the token of the previous result; `None` for the first call.
-        next_sequence: the number of the store's next record.
-        max_entries: how many records are read for one result.
-        max_bytes: how many bytes the blobs may have together; at least one blob is returned.
+    O(log n) to find the place, then O(1) for each of at most `max_entries` records. At least one blob is returned,
+    whatever `max_bytes` is.
     """
     if max_entries < 1 or (max_bytes is not None and max_bytes < 1):
         raise InvalidInput(f"{max_entries} entries and {max_bytes} bytes make no progress; give 1 or more")

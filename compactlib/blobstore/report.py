@@ -9,8 +9,10 @@ from typing import Any
 
 import attrs
 
+from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.errors import UNMANAGED
 from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.segment import Descriptor
 from compactlib.blobstore.validity import Verdict
 from compactlib.errors import CorruptData
 from compactlib.report import Printed
@@ -99,6 +101,7 @@ class BlobReclaimReport(Printed):
         erased_records: records whose content was overwritten.
         erased_bytes: bytes written over them.
         sequence: every delete up to this one was carried out; 0 without `hard_delete`.
+        was_reset: the damage of the state file, because of which the hard delete began at the first record.
         why: why nothing was done, or why the rest was not done.
         is_partial: whether deletes in effect remain for the next call.
     """
@@ -109,6 +112,7 @@ class BlobReclaimReport(Printed):
     erased_records: int = 0
     erased_bytes: int = 0
     sequence: int = 0
+    was_reset: str = ""
     why: str = ""
     is_partial: bool = False
 
@@ -132,7 +136,7 @@ class BlobReclaimReport(Printed):
 
 @attrs.frozen(kw_only=True, repr=False)
 class BlobStoreStatus(Printed):
-    """The counters of a store.
+    """The counters of a store; of a `BlobReader`, as of its last refresh.
 
     Attributes:
         name: the store's name.
@@ -140,15 +144,16 @@ class BlobStoreStatus(Printed):
         used_bytes: used capacity: every segment before the active one counts whole, the active one up to its end.
         segments: the number of log segments.
         free_segments: how many more segments the log may have.
-        eligible_segments: how many segments a compaction may take.
         damaged_segments: how many segments are lost, or were left out of compactions because of damage.
         active_segment: the name of the active segment.
         records: the number of index entries.
         index_memory_bytes: memory of the index columns and of the directory of hashes.
-        unsynced: whether records were written since the last sync.
         next_sequence: the number of the next record.
-        is_busy: whether a compaction or a reclaim is running.
-        is_managed: whether a `CompactionManager` compacts the store; if not, only calls of `compact` do.
+        eligible_segments: how many segments a compaction may take; a reader does not know.
+        unsynced: whether records were written since the last sync.
+        is_busy: whether a compaction or a reclaim is running; a reader does not see them.
+        is_managed: whether a `CompactionManager` compacts the store; if not, only calls of `compact` do. `None`: a
+            reader does not know.
         last_error: the last unexpected exception of an executor, a task or a callback of the host in a compaction, as
             `Kind: message`; empty if there was none.
         failures: the number of such exceptions.
@@ -159,21 +164,35 @@ class BlobStoreStatus(Printed):
     used_bytes: int
     segments: int
     free_segments: int
-    eligible_segments: int
     damaged_segments: int
     active_segment: str
     records: int
     index_memory_bytes: int
-    unsynced: bool
     next_sequence: int
-    is_busy: bool
-    is_managed: bool
-    last_error: str
-    failures: int
+    eligible_segments: int = 0
+    unsynced: bool = False
+    is_busy: bool = False
+    is_managed: bool | None = None
+    last_error: str = ""
+    failures: int = 0
+
+    @classmethod
+    def of(cls, name: str, descriptor: Descriptor, contents: LogContents, *, damaged_segments: int = 0,
+           next_sequence: int | None = None, **owner: Any) -> BlobStoreStatus:
+        """Return the counters of a log; `owner` has the fields that only its owner knows."""
+        segments = contents.segments
+        lost = sum(segment.is_lost for segment in segments)
+        return cls(
+            name=name, capacity_bytes=descriptor.capacity_bytes, segments=len(segments),
+            used_bytes=contents.used_bytes(descriptor.segment_bytes),
+            free_segments=max(descriptor.log_segments - len(segments), 0), damaged_segments=damaged_segments + lost,
+            active_segment=str(contents.active.name), records=sum(segment.records for segment in segments),
+            index_memory_bytes=contents.memory_bytes(),
+            next_sequence=contents.last_sequence + 1 if next_sequence is None else next_sequence, **owner)
 
     def _summary(self) -> str:
-        state = "busy" if self.is_busy else "open"
+        state = "read" if self.is_managed is None else "busy" if self.is_busy else "open"
         damaged = f" ({self.damaged_segments} damaged)" if self.damaged_segments else ""
-        unmanaged = "" if self.is_managed else f"; {UNMANAGED}"
+        unmanaged = f"; {UNMANAGED}" if self.is_managed is False else ""
         return (f"blob store {self.name}: {self.used_bytes:,} of {self.capacity_bytes:,} bytes used in {self.segments} "
                 f"segments{damaged}, {self.records:,} records, {state}{unmanaged}")

@@ -23,6 +23,7 @@ Every segment's header repeats these fields, so that a missing or damaged descri
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -32,7 +33,16 @@ import attrs
 from compactlib.blobstore.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, OutFile, ReadDescriptor, StrPath, read_exactly, read_if_there, write_durably
+from compactlib.files.disk import (
+    Files,
+    OutFile,
+    ReadDescriptor,
+    StrPath,
+    look_at,
+    read_exactly,
+    read_if_there,
+    write_durably,
+)
 from compactlib.files.record_frame import RecordFrame
 from compactlib.lru import Lru
 
@@ -43,44 +53,49 @@ _HEADER = RecordFrame("segment format", b"CLBLOBSG", 1, "<HHIQQQQ16s12x")
 
 
 @attrs.frozen
-class SegmentHeader:
-    """The header of a segment, fixed when the segment is created.
+class Descriptor:
+    """The identity and the capacities of a store."""
 
-    Attributes:
-        name: the segment's name; the file name has the same, except while a compaction builds the file.
-        capacity_bytes: the largest size of the file, this header included.
-        incarnation: the store's 16 bytes.
-        log_segments: how many segments the log may have.
-        first_sequence: the next sequence when the segment was begun: all older records have lower numbers; 0 in
-            segments that a compaction wrote.
-    """
+    incarnation: bytes  # 16 bytes that are the store's own; another store in the same folder would have others
+    segment_bytes: int
+    log_segments: int  # how many segments the log may have
+    created_ms: int = attrs.field(default=0, eq=False)  # 0 if that was lost
 
-    name: SegmentName
-    capacity_bytes: int
-    incarnation: bytes
-    log_segments: int
-    first_sequence: int = 0
-
-    @property
+    @cached_property
     def salt(self) -> int:
         """The start value of the CRC of every record of the store."""
-        return salt_of(self.incarnation)
+        return crc32(self.incarnation, 0)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of the whole log."""
+        return self.segment_bytes * self.log_segments
+
+    def header(self, name: SegmentName, first_sequence: int = 0) -> SegmentHeader:
+        """Return the header of a segment of this store."""
+        return SegmentHeader(name, self, first_sequence)
 
 
-def salt_of(incarnation: bytes) -> int:
-    """Return the start value of the CRC of every record of a store."""
-    return crc32(incarnation, 0)
+@attrs.frozen
+class SegmentHeader:
+    """The header of a segment, fixed when the segment is created."""
+
+    name: SegmentName  # as the file name has it, except while a compaction builds the file
+    store: Descriptor  # without the time of its creation
+    first_sequence: int = 0
+    """The next sequence when the segment was begun: all older records have lower numbers; 0 in segments that a
+    compaction wrote."""
 
 
 def encode_header(header: SegmentHeader) -> bytes:
     """Return the 80 bytes of a header."""
-    name = header.name
-    if not (min(name) >= 0 and max(name) <= MAX_NUMBER and len(header.incarnation) == 16
-            and MIN_SEGMENT_BYTES <= header.capacity_bytes <= MAX_NUMBER
-            and 0 < header.log_segments < 1 << 32 and 0 <= header.first_sequence <= MAX_NUMBER):
+    name, store = header.name, header.store
+    if not (min(name) >= 0 and max(name) <= MAX_NUMBER and len(store.incarnation) == 16
+            and MIN_SEGMENT_BYTES <= store.segment_bytes <= MAX_NUMBER
+            and 0 < store.log_segments < 1 << 32 and 0 <= header.first_sequence <= MAX_NUMBER):
         raise InvalidInput(f"this is not the header of a segment: {header}")
-    return _HEADER.encode(SEGMENT_HEADER_BYTES, header.log_segments, header.capacity_bytes, name.position,
-                          name.generation, header.first_sequence, header.incarnation)
+    return _HEADER.encode(SEGMENT_HEADER_BYTES, store.log_segments, store.segment_bytes, name.position,
+                          name.generation, header.first_sequence, store.incarnation)
 
 
 def decode_header(data: bytes, path: str) -> SegmentHeader:
@@ -90,29 +105,44 @@ def decode_header(data: bytes, path: str) -> SegmentHeader:
             capacity, position, generation, sequence) > MAX_NUMBER:
         raise CorruptData(path=path, offset=10, expected="the fields of a segment header",
                           found=f"size {size}, capacity {capacity}")
-    return SegmentHeader(SegmentName(position, generation), capacity, incarnation, segments, sequence)
+    return Descriptor(incarnation, capacity, segments).header(SegmentName(position, generation), sequence)
 
 
-def create_segment(files: Files, path: StrPath, header: SegmentHeader) -> OutFile:
-    """Create a segment's file with its header and open it for writing. Durable after `sync` and `sync_folder`."""
-    out = files.create(path)
+class Opened(list[OutFile]):
+    """A segment's file, open for writers and for threads that wait for a sync."""
+
+    def close(self) -> None:
+        """Close it, without a sync; closing again does nothing."""
+        for out in self:
+            out.close()
+
+
+def begin_segment(files: Files, folder: StrPath, header: SegmentHeader) -> Opened:
+    """Create a segment without records, durably, and open it; nothing is left of it if that fails."""
+    path = os.path.join(folder, header.name.log_file)
+    if look_at(path) is not None:
+        # A leftover of a failed attempt, without records.
+        files.unlink(path)
+    opened = Opened()
     try:
-        out.write_at(0, [encode_header(header)])
+        opened.append(files.create(path))
+        opened[0].write_at(0, [encode_header(header)])
+        opened[0].sync()
+        opened.append(files.open(path))
+        files.sync_folder(folder)
     except BaseException:
-        out.close()
+        opened.close()
+        with contextlib.suppress(StorageError):
+            files.unlink(path)
         raise
-    return out
+    return opened
 
 
 class SegmentFile(ReadDescriptor):
-    """A segment open for reading. Threads may share one.
+    """A segment open for reading. Threads may share one. A known header is not read from the file.
 
     The file is closed when the last reference to the object is dropped, so that a reader can finish after a compaction
     has removed the file.
-
-    Args:
-        path: the file.
-        header: its header, if known: then the header is not read from the file.
     """
 
     __slots__ = ("header", "path")
@@ -151,13 +181,7 @@ class SegmentFile(ReadDescriptor):
 
 
 class OpenSegments:
-    """Opens segment files and keeps the most recently used. A file is closed when no reader holds it either.
-
-    Args:
-        folder: the store's folder.
-        header: returns the expected header of a segment.
-        max_open: how many files are kept.
-    """
+    """Opens segment files and keeps the most recently used. A file is closed when no reader holds it either."""
 
     def __init__(self, folder: str, header: Callable[[SegmentName], SegmentHeader], max_open: int) -> None:
         self._folder = folder
@@ -168,10 +192,7 @@ class OpenSegments:
     def get(self, name: SegmentName, is_listed: Callable[[SegmentName], bool]) -> SegmentFile:
         """Return the file of a segment; it can be read while it is referenced, even after it was removed.
 
-        Args:
-            name: the segment's name.
-            is_listed: whether a segment is in the log. Files of other segments are not kept: an open file occupies disk
-                space.
+        Files of segments that are not in the log are not kept: an open file occupies disk space.
         """
         file = self._kept.get(name)
         if file is None:
@@ -201,42 +222,6 @@ _DESCRIPTOR = RecordFrame("store format", b"CLBLOBST", 1, "<HHIQq16s12x")
 def is_blob_store(folder: StrPath) -> bool:
     """Whether a folder holds a blob store; reads nothing."""
     return os.path.isfile(os.path.join(folder, DESCRIPTOR_FILE))
-
-
-@attrs.frozen
-class Descriptor:
-    """The identity and the capacities of a store.
-
-    Attributes:
-        incarnation: 16 bytes that are the store's own; another store in the same folder would have others.
-        segment_bytes: capacity of each segment.
-        log_segments: how many segments the log may have.
-        created_ms: when it was created; 0 if that was lost.
-    """
-
-    incarnation: bytes
-    segment_bytes: int
-    log_segments: int
-    created_ms: int
-
-    @cached_property
-    def salt(self) -> int:
-        """The start value of the CRC of every record of the store."""
-        return salt_of(self.incarnation)
-
-    @property
-    def capacity_bytes(self) -> int:
-        """Capacity of the whole log."""
-        return self.segment_bytes * self.log_segments
-
-    def header(self, name: SegmentName, first_sequence: int = 0) -> SegmentHeader:
-        """Return the header of a segment of this store."""
-        return SegmentHeader(name, self.segment_bytes, self.incarnation, self.log_segments, first_sequence)
-
-    @classmethod
-    def of_header(cls, header: SegmentHeader) -> Descriptor:
-        """Return the descriptor that a segment's header repeats."""
-        return cls(header.incarnation, header.capacity_bytes, header.log_segments, 0)
 
 
 def read_descriptor(folder: StrPath) -> Descriptor | None:

@@ -58,17 +58,11 @@ _NEVER = -1
 
 @attrs.frozen
 class Output:
-    """A segment that a step has written.
-
-    Attributes:
-        name: the segment's name.
-        end: the offset after its last record.
-        records: the number of its records.
-    """
+    """A segment that a step has written."""
 
     name: SegmentName
-    end: int
-    records: int
+    end: int  # the offset after its last record
+    records: int  # the number of its records
 
 
 @attrs.frozen
@@ -81,19 +75,12 @@ class Step:
 
 @attrs.frozen(kw_only=True)
 class SegmentList:
-    """One state of the log.
+    """One state of the log."""
 
-    Attributes:
-        number: ascends with each write.
-        segments: the log, in order, lost segments included.
-        step: the last step, until the next write; files of its sources may still exist.
-        last_full_ms: when the last full round ended, milliseconds since the epoch; -1: never.
-    """
-
-    number: int = 0
-    segments: tuple[SegmentName, ...] = ()
-    step: Step | None = None
-    last_full_ms: int = _NEVER
+    number: int = 0  # ascends with each write
+    segments: tuple[SegmentName, ...] = ()  # the log, in order, lost segments included
+    step: Step | None = None  # the last step, until the next write; files of its sources may still exist
+    last_full_ms: int = _NEVER  # when the last full round ended, milliseconds since the epoch; -1: never
 
     def with_step(self, step: Step) -> SegmentList:
         """Return the list after a step."""
@@ -106,21 +93,6 @@ class SegmentList:
             return self
         kept = set(self.segments).difference(each.name for each in self.step.outputs)
         return attrs.evolve(self, segments=tuple(sorted(kept.union(self.step.sources))), step=None)
-
-
-@attrs.frozen
-class FoundList:
-    """The contents of the file.
-
-    Attributes:
-        list: the valid list of the higher number; `None` if there is none.
-        is_damaged: whether a slot is neither valid nor empty: a crash has cut off a write, or the file is damaged.
-        is_missing: whether the file is missing.
-    """
-
-    list: SegmentList | None
-    is_damaged: bool = False
-    is_missing: bool = False
 
 
 def slot_bytes(log_segments: int) -> int:
@@ -156,32 +128,28 @@ def decode_list(data: bytes, path: str) -> SegmentList:
                        last_full_ms=last_full_ms)
 
 
-def read_list(folder: StrPath) -> FoundList:
-    """Read the list of a folder."""
+def read_list(folder: StrPath) -> tuple[SegmentList | None, str]:
+    """Return the list of a folder: the valid one of the higher number; and the damage of the file, `""` for none.
+
+    A slot that is neither valid nor empty is damage, or a crash has cut off its write.
+    """
     path = os.path.join(folder, FILE_NAME)
     data = read_if_there(path)
     if data is None:
-        return FoundList(None, is_missing=True)
+        return None, "no such file"
     half = len(data) // 2
     found: list[SegmentList] = []
-    is_damaged = False
+    damage = ""
     for slot in (data[:half], data[half:]):
         try:
             found.append(decode_list(slot, path))
         except CorruptData:
-            is_damaged |= any(slot) or not slot
-    return FoundList(max(found, key=lambda each: each.number, default=None), is_damaged)
+            damage = "other bytes" if any(slot) or not slot else damage
+    return max(found, key=lambda each: each.number, default=None), damage or ("" if found else "zeros")
 
 
 class SegmentListFile:
-    """Writes the list of an open store; one writer.
-
-    Args:
-        files: the disk.
-        folder: the store's folder.
-        log_segments: how many segments the log may have.
-        known: the list in the file.
-    """
+    """Writes the list of an open store, which is `known`; one writer."""
 
     def __init__(self, files: Files, folder: str, log_segments: int, known: SegmentList) -> None:
         self._files = files
@@ -226,33 +194,23 @@ class SegmentListFile:
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """The segments that count.
+    """The segments that count."""
 
-    Attributes:
-        segments: the log, in order, without lost segments.
-        lost: segments of the log that are missing.
-        leftovers: segments that may be removed.
-        damage: the damage of the list, and one error for each segment that is lost or was restored.
-        list: the list of these segments.
-    """
-
-    segments: tuple[SegmentName, ...]
-    lost: tuple[SegmentName, ...] = ()
-    leftovers: tuple[SegmentName, ...] = ()
+    segments: tuple[SegmentName, ...]  # the log, in order, without lost segments
+    lost: tuple[SegmentName, ...] = ()  # segments of the log that are missing
+    leftovers: tuple[SegmentName, ...] = ()  # segments that may be removed
+    # the damage of the list, and one error for each segment that is lost or was restored
     damage: tuple[CorruptData, ...] = ()
-    list: SegmentList
+    list: SegmentList  # the list of these segments
 
 
-def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> Layout:
-    """Decide which segments are the log.
+def lay_out(folder: str, known: SegmentList | None, present: Collection[SegmentName], list_damage: str = "") -> Layout:
+    """Decide which of the present segments are the log, by the list, or without one, for the reason `list_damage`.
 
-    Args:
-        folder: the store's folder, for errors.
-        found: the list.
-        present: the segments in the folder, without a segment that a crash cut off in its header.
+    A segment that a crash cut off in its header is not present.
     """
     path = os.path.join(folder, FILE_NAME)
-    known = found.list
+    damage: list[CorruptData] = []
     if known is None:
         names = tuple(sorted(present))
         for first, second in pairwise(names):
@@ -260,15 +218,14 @@ def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> 
                 raise CorruptData(
                     path=os.path.join(folder, second.log_file), offset=0, found=f"{first} and {second}",
                     expected=f"one generation of each segment, as {FILE_NAME!r} is missing or damaged")
-        damage = [CorruptData(path=path, offset=0, expected="the list of segments",
-                              found="no such file" if found.is_missing else "other bytes")] if names else []
+        if names:
+            damage.append(CorruptData(path=path, offset=0, expected="the list of segments", found=list_damage))
         return Layout(segments=names, damage=tuple(damage), list=SegmentList(segments=names))
-    damage = []
     step = known.step
     if step is not None:
         gone = [each.name for each in step.outputs if each.name not in present]
         if gone and set(step.sources).issubset(present):
-            known = known.without_step()
+            known, step = known.without_step(), None
             damage += [_no_file(folder, name, "a new segment, whose sources are there and count") for name in gone]
     listed = set(known.segments)
     newest = max((name.position for name in listed), default=-1)
@@ -283,9 +240,8 @@ def lay_out(folder: str, found: FoundList, present: Collection[SegmentName]) -> 
         missing = []
     damage += [_no_file(folder, name, "a segment of the log") for name in missing]
     held = {name.position: name.generation for name in there}
-    sources = set() if known.step is None else set(known.step.sources)
-    leftovers = {name for name in strays - adopted
-                 if name in sources or name.generation > held.get(name.position, name.generation)}
+    leftovers = {name for name in strays - adopted if (step is not None and name in step.sources)
+                 or name.generation > held.get(name.position, name.generation)}
     damage += [CorruptData(path=os.path.join(folder, name.log_file), offset=0, expected="segments of the list alone",
                            found="one that a compaction has removed, put back") for name in
                sorted(strays - adopted - leftovers)]

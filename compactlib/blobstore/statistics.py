@@ -4,24 +4,30 @@
 One pass over the index computes until when each record is kept; valid bytes and the forecast are sums over it. The
 parts of the index are sorted by the hash of the id. The space of hashes is cut into slices, and in each slice the parts
 are merged, so that the records of a blob are neighbours. No search is needed, and the slice bounds the memory.
+
+Eviction from a full cache sums them up by time: the blobs that expire next are dropped, until enough segments are free.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import attrgetter
 
+import attrs
+
+from compactlib.blobstore.blobs import FOREVER, expiry
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
-from compactlib.blobstore.index import IndexPart
-from compactlib.blobstore.index_file import part_bytes
+from compactlib.blobstore.index import IndexPart, part_bytes
 from compactlib.blobstore.names import SegmentName
+from compactlib.blobstore.plan import BlobPlan, plan_for_choice
 from compactlib.blobstore.records import IndexEntry, RecordKind, milliseconds
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor
-from compactlib.blobstore.validity import FOREVER, Lifetime, PurgeRules, expiry, lifetimes
-from compactlib.blobstore.view import BlobPolicy, BlobView, Dying, LastPlans, SegmentView
+from compactlib.blobstore.validity import Lifetime, Purge, lifetimes
+from compactlib.blobstore.view import BlobChoice, BlobPolicy, BlobView, Dying, SegmentView
+from compactlib.budget import Budget
 
 SLICE_ENTRIES = 50_000
 """About how many entries a slice has."""
@@ -35,22 +41,12 @@ _BY_ID, _BY_SEQUENCE = attrgetter("id"), attrgetter("sequence")
 
 
 def view_of(snapshot: LogContents, *, name: str, descriptor: Descriptor, config: BlobStoreConfig, policy: BlobPolicy,
-            now: float, eligible: Collection[SegmentName], rules: PurgeRules, damaged: Mapping[SegmentName, str],
+            now: float, eligible: Collection[SegmentName], purge: Purge, damaged: Mapping[SegmentName, str],
             last_full_ms: int, check: Callable[[], None]) -> BlobView:
     """Return the view of a store at `now` (seconds since the epoch). Reads the whole index once.
 
-    Args:
-        snapshot: a snapshot of the log.
-        name: the store's name.
-        descriptor: the store's descriptor.
-        config: the settings.
-        policy: says by `needs_forecast` whether a forecast is needed.
-        now: see above.
-        eligible: the segments that may be compacted.
-        rules: the rules for tombstones.
-        damaged: segments that are left out, and their damage.
-        last_full_ms: when the last full round ended; below 0: never.
-        check: called for each blob; an exception ends the pass.
+    The policy says by `needs_forecast` whether a forecast is needed. `check` is called for each blob; an exception ends
+    the pass.
     """
     retention = config.deleted_retention_seconds
     now_ms, reference_ms = milliseconds(now), milliseconds(now - retention)
@@ -59,7 +55,7 @@ def view_of(snapshot: LogContents, *, name: str, descriptor: Descriptor, config:
     horizon_ms = now_ms + milliseconds(FORECAST_SECONDS)
     valid = {segment.name: 0 for segment in snapshot.segments}
     dying: dict[SegmentName, dict[int, int]] = {}
-    for segment, size, reference_until, now_until, _ in all_lifetimes(snapshot, rules, check):
+    for segment, size, reference_until, now_until, _ in all_lifetimes(snapshot, purge, check):
         if reference_ms <= reference_until and now_ms <= now_until:
             valid[segment] += size
             if looks_ahead:
@@ -84,8 +80,7 @@ def view_of(snapshot: LogContents, *, name: str, descriptor: Descriptor, config:
         max_blob_bytes=_reserve(config, descriptor, snapshot.all_parts),
         used_bytes=snapshot.used_bytes(descriptor.segment_bytes), reference_time=now - retention,
         retention_seconds=retention, segments=segments,
-        history=LastPlans(since=descriptor.created_ms / 1000,
-                          last_full_at=None if last_full_ms < 0 else last_full_ms / 1000))
+        last_full_at=(descriptor.created_ms if last_full_ms < 0 else last_full_ms) / 1000)
 
 
 def _reserve(config: BlobStoreConfig, descriptor: Descriptor, parts: Sequence[IndexPart]) -> int:
@@ -98,7 +93,7 @@ def _reserve(config: BlobStoreConfig, descriptor: Descriptor, parts: Sequence[In
     return min(max((max(part.sizes) for part in parts), default=0), room - 1)
 
 
-def all_lifetimes(snapshot: LogContents, rules: PurgeRules, check: Callable[[], None]) -> Iterator[Lifetime]:
+def all_lifetimes(snapshot: LogContents, purge: Purge, check: Callable[[], None]) -> Iterator[Lifetime]:
     """Yield the lifetime of every record that is kept at some time, in no particular order. A few microseconds each."""
     parts = snapshot.all_parts
     for alone, histories in slices_by_hash(parts):
@@ -110,10 +105,10 @@ def all_lifetimes(snapshot: LogContents, rules: PurgeRules, check: Callable[[], 
                 yield Lifetime(part.segment, part.sizes[row], FOREVER, expiry(part.expiries[row], part.flags[row]),
                                part.offsets[row])
             else:
-                yield from lifetimes((part.entry(row),), rules)
+                yield from lifetimes((part.entry(row),), purge)
         for history in histories:
             check()
-            yield from lifetimes(history, rules)
+            yield from lifetimes(history, purge)
 
 
 def histories_in(parts: Sequence[IndexPart]) -> Iterator[list[IndexEntry]]:
@@ -164,3 +159,43 @@ def _grouped(merged: Sequence[int], parts: Sequence[IndexPart]) -> tuple[
             histories.extend(sorted(group, key=_BY_SEQUENCE) for _, group in groupby(entries, _BY_ID))
         start = end
     return alone, histories
+
+
+def plan_eviction(view: BlobView, snapshot: LogContents, purge: Purge, wanted: int, policy: BlobPolicy,
+                  now: float) -> BlobPlan | None:
+    """Return the plan that frees `wanted` segments by evicting all blobs that expire before the earliest such time.
+
+    `None` if no time frees as many. Reads the whole index; O(n log n) in the records.
+    """
+    lives: dict[SegmentName, list[tuple[int, int]]] = {segment.name: [] for segment in view.eligible}
+    reference_ms = milliseconds(view.reference_time)
+    for life in all_lifetimes(snapshot, purge, Budget().check):
+        if reference_ms <= life.reference_until and life.segment in lives:
+            lives[life.segment].append((life.now_until, life.size))
+    for each in lives.values():
+        each.sort()
+    times = {name: [until for until, _ in each] for name, each in lives.items()}
+    sums = {name: list(accumulate((size for _, size in each), initial=0)) for name, each in lives.items()}
+
+    def emptiest(before: int) -> list[SegmentView] | None:
+        """Return the segments to compact, without the bytes that expire before a time; `None` if they free too few."""
+        kept = {name: sums[name][-1] - sums[name][bisect_left(times[name], before)] for name in times}
+        ordered = sorted(view.eligible, key=lambda segment: (kept[segment.name], segment.name))
+        for count, valid in enumerate(accumulate(kept[segment.name] for segment in ordered), 1):
+            if view.benefit(count, valid) >= wanted:
+                return [attrs.evolve(segment, valid_bytes=kept[segment.name], dying=()) for segment in ordered[:count]]
+        return None
+
+    now_ms = milliseconds(now)
+    candidates = [now_ms, *(until + 1 for until in sorted({until for each in times.values() for until in each})
+                            if now_ms <= until < FOREVER)]
+    place = bisect_left(candidates, True, key=lambda before: emptiest(before) is not None)
+    if place == len(candidates):
+        return None
+    before = candidates[place]
+    taken = {segment.name: segment for segment in emptiest(before) or ()}
+    why = (f"the log is full: blobs that expire before {before / 1000:.3f} are evicted, which frees {wanted} of "
+           f"{len(view.segments)} segments")
+    after = attrs.evolve(view, segments=tuple(taken.get(segment.name, segment) for segment in view.segments))
+    return attrs.evolve(plan_for_choice(after, BlobChoice(sorted(taken), why=why), policy, now),
+                        expires_before=before / 1000)

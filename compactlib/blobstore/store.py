@@ -18,14 +18,12 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from compactlib.blobstore.blobs import BlobInfo, BlobState, Deleted, blob_state, info_after
-from compactlib.blobstore.compact import Compactor, limited, local_executor, require_own, run_many
+from compactlib.blobstore.compact import Compactor, limited, require_own, run_many
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
 from compactlib.blobstore.errors import BlobConflict, BlobMissing, StoreFull
-from compactlib.blobstore.eviction import plan_eviction
-from compactlib.blobstore.hard_delete import Erased, erase_deleted
+from compactlib.blobstore.hard_delete import reclaim
 from compactlib.blobstore.log import leftovers
-from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.opening import BlobRecoveryReport, make_folder, open_log
 from compactlib.blobstore.operations import (
     as_successor,
@@ -42,9 +40,9 @@ from compactlib.blobstore.reading import Reading
 from compactlib.blobstore.records import NO_EXPIRY, BlobId, IndexEntry, RecordFlag, RecordKind, id_bytes, milliseconds
 from compactlib.blobstore.replication import FoundEntries, ReplicationToken, entries_since
 from compactlib.blobstore.report import BlobCompactionReport, BlobReclaimReport, BlobStoreStatus
-from compactlib.blobstore.segment import SegmentFile
+from compactlib.blobstore.statistics import plan_eviction
 from compactlib.blobstore.survivors import Place
-from compactlib.blobstore.validity import PurgeRules, never
+from compactlib.blobstore.validity import never
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
@@ -59,10 +57,6 @@ if TYPE_CHECKING:
 
 StoreWork: TypeAlias = "tuple[BlobStore, BlobPlan | None]"
 """A store and its plan; `None`: the store's policy makes the plan."""
-
-
-def _new_incarnation() -> bytes:
-    return uuid.uuid4().bytes
 
 
 class BlobStore(Reading):
@@ -85,6 +79,9 @@ class BlobStore(Reading):
         create: whether a store may be created. If not, a folder without a store raises `NotAStore` and is not changed.
         new_incarnation: returns the 16 bytes of a new store, for tests that need fixed ones.
 
+    Attributes:
+        recovery: the damage and the repairs that opening the store found.
+
     Raises:
         Busy: another process or object has the store open.
         NotAStore: the folder holds something else; or it holds no store, and `create` is not set.
@@ -99,37 +96,29 @@ class BlobStore(Reading):
                  seen_by_all_peers: Callable[[IndexEntry], bool] = never, place: Place | None = None,
                  files: Files | None = None, clock: Clock | None = None, observer: Observer | None = None,
                  name: str | None = None, create: bool = True,
-                 new_incarnation: Callable[[], bytes] = _new_incarnation) -> None:
+                 new_incarnation: Callable[[], bytes] = lambda: uuid.uuid4().bytes) -> None:
         path = local_path(folder)
         config = BlobStoreConfig() if config is None else config
         files = LocalFiles() if files is None else files
-        self._observer = Observers(observer)
+        observers = Observers(observer)
         self._guard = Guard(f"the blob store in {path}")
         self._evicting = threading.Lock()
         make_folder(path, config, files, create=create)
         try:
             with self._guard.lock:
                 self._guard.begin("its opening")
-                self._log, self._recovery = open_log(self._guard, path, config, files,
-                                                     SystemClock() if clock is None else clock, new_incarnation)
+                log, recovery = open_log(self._guard, path, config, files, SystemClock() if clock is None else clock,
+                                         new_incarnation)
                 self._guard.done()
         except BaseException:
             self._guard.release()
             raise
-        super().__init__(path, name, config, policy, files, self._log.clock, self._log.descriptor)
-        purge = PurgeRules(purge_tombstones=config.purge_tombstones, seen_by_all_peers=seen_by_all_peers)
-        self._compactor = Compactor(self._log, self._name, self._policy, purge, place, self._observer)
+        super().__init__(path, name, config, policy, files, log.clock, log.descriptor, log.segments, observers)
+        self._log = log
+        self.recovery: BlobRecoveryReport = recovery
+        purge = seen_by_all_peers if config.purge_tombstones else None
+        self._compactor = Compactor(log, self.name, self.policy, purge, place, self._observer)
         self._deliver()
-
-    @property
-    def clock(self) -> Clock:
-        """The store's clock: a step of the host's clock counts only once it is confirmed."""
-        return self._clock
-
-    @property
-    def recovery(self) -> BlobRecoveryReport:
-        """The damage and the repairs that opening the store found."""
-        return self._recovery
 
     # -- operations
 
@@ -297,16 +286,14 @@ class BlobStore(Reading):
         Other writers that need room wait for it.
         """
         log, least = self._log, 1
-        total = log.descriptor.log_segments
         if self._guard.is_in_run:
             return False
         with self._evicting:
             while not log.free_segments:
-                view = self.view()
-                plan = None
-                for segments in dict.fromkeys((max(total // 8, least), least)):
-                    plan = plan or plan_eviction(view, log.snapshot(), self._compactor.purge, segments, self._policy,
-                                                 log.clock.now())
+                view, snapshot = self.view(), log.snapshot()
+                plans = (plan_eviction(view, snapshot, self._compactor.purge, wanted, self.policy, log.clock.now())
+                         for wanted in dict.fromkeys((max(log.descriptor.log_segments // 8, least), least)))
+                plan = next(filter(None, plans), None)
                 if plan is None:
                     return False
                 try:
@@ -321,7 +308,7 @@ class BlobStore(Reading):
                     return False
                 if report.is_empty and not log.free_segments:
                     return False
-                self._observer.event("blobstore_evicted", store=self._name, expires_before=plan.expires_before,
+                self._observer.event("blobstore_evicted", store=self.name, expires_before=plan.expires_before,
                                      freed_segments=report.freed_segments)
                 if report.freed_segments < 1:
                     # Blobs larger than `max_blob_bytes` need more room than the plan assumed.
@@ -367,10 +354,10 @@ class BlobStore(Reading):
         if plan is not None and policy is not None:
             raise InvalidInput("compact() takes a plan or a policy, not both: a plan is the choice of a policy")
         if plan is not None:
-            require_own(plan, self._name, self._log)
+            require_own(plan, self.name, self._log)
         steps = self._compactor.steps(plan, policy, budget, observer, fence)
         try:
-            found = run_many({"": steps}, local_executor(self._log) if executor is None else executor, None)[""]
+            found = run_many({"": steps}, executor, self.clock, None)[""]
         finally:
             self._deliver()
         if isinstance(found, CompactlibError):
@@ -394,32 +381,21 @@ class BlobStore(Reading):
             StorageError: the disk refused.
             Closed: the store is closed.
         """
-        log, erased = self._log, Erased()
         self._guard.require_open()
-        run = Run(self._guard, limited(budget, self.config.hard_delete_bytes_per_second, log))
+        run = Run(self._guard, limited(budget, self.config.hard_delete_bytes_per_second, self._log))
         try:
             with run.held:
                 run.begin("compaction")
                 run.budget.check()
-                removed, size = log.remove_leftovers()
-                if removed:
-                    log.files.sync_folder(log.folder)
-                if self.config.hard_delete:
-                    erased = erase_deleted(log, run.budget)
+                report = reclaim(self._log, self.name, run.budget)
         finally:
             self._deliver()
-        if erased.was_reset:
-            self._observer.event("blobstore_hard_delete_reset", store=self._name, error=erased.was_reset)
-        if erased.records:
-            self._observer.event("blobstore_contents_erased", store=self._name, records=erased.records,
-                                 bytes_written=erased.bytes_written)
-        why = erased.why
-        if not removed and not erased.records and not why:
-            why = f"store {self._name} has nothing to reclaim: no attempt has left a file" + (
-                ", and no delete came into effect since the last time" if self.config.hard_delete else "")
-        return BlobReclaimReport(store=self._name, removed=tuple(removed), bytes_freed=size,
-                                 erased_records=erased.records, erased_bytes=erased.bytes_written,
-                                 sequence=erased.sequence, why=why, is_partial=bool(erased.why))
+        if report.was_reset:
+            self._observer.event("blobstore_hard_delete_reset", store=self.name, error=report.was_reset)
+        if report.erased_records:
+            self._observer.event("blobstore_contents_erased", store=self.name, records=report.erased_records,
+                                 bytes_written=report.erased_bytes)
+        return report
 
     def close_active_segment(self) -> None:
         """Seal the active segment and begin the next one; an empty active segment stays.
@@ -462,17 +438,11 @@ class BlobStore(Reading):
     def status(self) -> BlobStoreStatus:
         """Return the counters of the store, from memory."""
         log, contents, error = self._log, self._log.snapshot(), self._compactor.last_error
-        parts = [part for segment in contents.segments for part in segment.parts]
-        lost = sum(segment.is_lost for segment in contents.segments)
-        return BlobStoreStatus(
-            name=self._name, capacity_bytes=self.capacity_bytes, used_bytes=contents.used_bytes(self.segment_bytes),
-            segments=len(contents.segments), free_segments=log.free_segments,
-            eligible_segments=len(log.eligible()), damaged_segments=len(self._compactor.damaged) + lost,
-            active_segment=str(contents.active.name), records=sum(segment.records for segment in contents.segments),
-            index_memory_bytes=contents.directory.memory_bytes() + sum(part.memory_bytes() for part in parts),
-            unsynced=not log.writer.is_synced, next_sequence=log.next_sequence, is_busy=bool(self._guard.running),
-            is_managed=log.is_managed, last_error="" if error is None else f"{type(error).__name__}: {error}",
-            failures=self._compactor.failures)
+        return BlobStoreStatus.of(
+            self.name, self._descriptor, contents, damaged_segments=len(self._compactor.damaged),
+            eligible_segments=len(log.eligible()), unsynced=not log.is_synced, next_sequence=log.next_sequence,
+            is_busy=bool(self._guard.running), is_managed=log.is_managed, failures=self._compactor.failures,
+            last_error="" if error is None else f"{type(error).__name__}: {error}")
 
     def audit(self) -> None:
         self._log.audit()
@@ -511,12 +481,6 @@ class BlobStore(Reading):
     def _has_changed(self, contents: LogContents) -> bool:
         return self._log.contents is not contents
 
-    def _has(self, name: SegmentName) -> bool:
-        return self._log.contents.has(name)
-
-    def _file(self, name: SegmentName, contents: LogContents) -> SegmentFile:
-        return self._log.segments.get(name, self._has)
-
     def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         self._guard.require_open()
         return self._compactor.view(policy, budget)
@@ -525,7 +489,7 @@ class BlobStore(Reading):
         if self._guard.running:
             return [], []
         layout = self._log.layout()
-        return list(layout.damage), leftovers(list_folder(self._folder), layout)
+        return list(layout.damage), leftovers(list_folder(self.folder), layout)
 
     def _using(self) -> AbstractContextManager[object]:
         return self._guard.use()
@@ -545,7 +509,7 @@ class BlobStore(Reading):
         if here == there:
             return state.put
         self._log.events.append(("blobstore_put_twice", {
-            "store": self._name, "id": draft.id, "kept_put_at": max(here, there)[0] / 1000,
+            "store": self.name, "id": draft.id, "kept_put_at": max(here, there)[0] / 1000,
             "other_put_at": min(here, there)[0] / 1000, "is_here": here > there}))
         return state.put if here > there else None
 
@@ -555,10 +519,6 @@ class BlobStore(Reading):
             with contextlib.suppress(IndexError):
                 name, fields = self._log.events.pop(0)
                 self._observer.event(name, **fields)
-
-    def _count(self, what: str, value: int) -> None:
-        if not self._observer.is_deaf:
-            self._observer.event(f"blobstore_{what}", add=value, store=self._name)
 
 
 def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None, budget: Budget | None = None,
@@ -592,7 +552,7 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
     if not work:
         return {}
     try:
-        return run_many(every, local_executor(work[0][0]._log) if executor is None else executor, budget)
+        return run_many(every, executor, work[0][0].clock, budget)
     finally:
         for store, _ in work:
             store._deliver()

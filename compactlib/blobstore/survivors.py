@@ -17,11 +17,12 @@ from typing import NamedTuple, TypeAlias
 
 import attrs
 
+from compactlib.blobstore.blobs import BlobState, blob_state, expiry
 from compactlib.blobstore.contents import OFTEN, LogContents
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import MAX_TIME_MS, IndexEntry, RecordKind
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
-from compactlib.blobstore.validity import BlobEnd, Rules, Verdict, judge
+from compactlib.blobstore.validity import Rules, Verdict, judge
 from compactlib.errors import InvalidInput
 
 _PUT = int(RecordKind.PUT)
@@ -58,19 +59,12 @@ Place: TypeAlias = Callable[[Survivor], int]
 
 @attrs.define(eq=False)
 class Picked:
-    """Records of one segment, ascending by offset, such as those that one output gets of one source; 24 bytes each.
-
-    Attributes:
-        segment: the segment.
-        offsets: the offset of each record in it.
-        sizes: the bytes of each record.
-        sequences: the number of each record.
-    """
+    """Records of one segment, ascending by offset, such as those that one output gets of one source; 24 bytes each."""
 
     segment: SegmentName
-    offsets: array[int] = attrs.field(factory=lambda: array("Q"))
-    sizes: array[int] = attrs.field(factory=lambda: array("Q"))
-    sequences: array[int] = attrs.field(factory=lambda: array("Q"))
+    offsets: array[int] = attrs.field(factory=lambda: array("Q"))  # the offset of each record in it
+    sizes: array[int] = attrs.field(factory=lambda: array("Q"))  # the bytes of each record
+    sequences: array[int] = attrs.field(factory=lambda: array("Q"))  # the number of each record
 
     def has(self, offset: int) -> bool:
         """Whether one of the records is at an offset. O(log n)."""
@@ -80,15 +74,10 @@ class Picked:
 
 @attrs.define(eq=False)
 class OutputPlan:
-    """One output.
-
-    Attributes:
-        name: the output's name.
-        picked: its records, source by source.
-    """
+    """One output."""
 
     name: SegmentName
-    picked: tuple[Picked, ...]
+    picked: tuple[Picked, ...]  # its records, source by source
 
     @property
     def records(self) -> int:
@@ -101,31 +90,20 @@ class OutputPlan:
         return SEGMENT_HEADER_BYTES + sum(sum(part.sizes) for part in self.picked)
 
     @property
-    def written(self) -> Picked:
-        """Its records, at the offsets that they have in the output."""
-        sizes = array("Q", chain.from_iterable(part.sizes for part in self.picked))
-        offsets = array("Q", accumulate(sizes, initial=SEGMENT_HEADER_BYTES))
-        return Picked(self.name, offsets[:-1], sizes,
-                      array("Q", chain.from_iterable(part.sequences for part in self.picked)))
+    def sequences(self) -> Iterator[int]:
+        """The number of each record, in the order of the output."""
+        return chain.from_iterable(part.sequences for part in self.picked)
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Survivors:
-    """The choice of one step.
+    """The choice of one step."""
 
-    Attributes:
-        sources: the segments to replace, in the order of copying.
-        outputs: the new segments, each with at least one record.
-        verdicts: the number of records of the sources for each verdict.
-        last_sequence: the newest record of the snapshot.
-        classes: the number of records to copy of each class, if they are placed.
-    """
-
-    sources: tuple[SegmentName, ...]
-    outputs: tuple[OutputPlan, ...]
-    verdicts: Counter[Verdict]
-    last_sequence: int
-    classes: Counter[int]
+    sources: tuple[SegmentName, ...]  # the segments to replace, in the order of copying
+    outputs: tuple[OutputPlan, ...]  # the new segments, each with at least one record
+    verdicts: Counter[Verdict]  # the number of records of the sources for each verdict
+    last_sequence: int  # the newest record of the snapshot
+    classes: Counter[int]  # the number of records to copy of each class, if they are placed
 
     @property
     def copied_bytes(self) -> int:
@@ -144,8 +122,9 @@ class Survivors:
         """
         for entry in entries:
             if entry.kind in (RecordKind.UNDELETE, RecordKind.TTL_UPDATE):
-                put = BlobEnd.of(snapshot.history(entry.id)).put
-                if put is not None and put.segment in self.sources and not self.copies(put):
+                state = blob_state(snapshot.history(entry.id))
+                if state is not None and state.put is not None and state.put.segment in self.sources and (
+                        not self.copies(state.put)):
                     return True
         return False
 
@@ -154,24 +133,17 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
                      retention_ms: int, place: Place | None, check: Callable[[], None]) -> Survivors:
     """Choose the survivors of one step, in one pass over the index entries of its sources.
 
-    Args:
-        snapshot: a snapshot of the log; every record in it is durable.
-        sources: the segments to replace, in the order of copying.
-        rules: the times and rules of the verdicts.
-        segment_bytes: capacity of a segment.
-        retention_ms: how long a deleted blob is kept.
-        place: returns the class of each survivor.
-        check: called for each record; an exception ends the pass.
+    Every record of the snapshot is durable. `check` is called for each record; an exception ends the pass.
     """
     compacting, verdicts, kept = frozenset(sources), Counter[Verdict](), [Picked(name) for name in sources]
     classes = array("q")
-    often, ends = dict[bytes, list[IndexEntry]](), dict[bytes, BlobEnd]()
+    often, ends = dict[bytes, list[IndexEntry]](), dict[bytes, BlobState | None]()
     for part in kept:
         for entry, history in snapshot.histories_of(part.segment, often, check):
             check()
             end = ends.get(entry.id)
             if end is None and len(history) > OFTEN:
-                end = ends[entry.id] = BlobEnd.of(history)
+                end = ends[entry.id] = blob_state(history)
             verdict = judge(entry, history, rules, compacting, end)
             if verdict is not Verdict.KEEP:
                 verdicts[verdict] += 1
@@ -223,9 +195,9 @@ def _by_class(kept: Sequence[Picked], classes: Sequence[int]) -> Iterator[tuple[
 
 def _class_of(place: Place, entry: IndexEntry, history: Sequence[IndexEntry], now_ms: int, retention_ms: int) -> int:
     until, earlier = MAX_TIME_MS, list[int]()
-    if entry.kind == _PUT:
-        end = BlobEnd.of(history)
-        until = min(end.expires_ms, end.deleted_ms + retention_ms)
+    state = blob_state(history)
+    if entry.kind == _PUT and state is not None:
+        until = min(expiry(state.newest.expires_ms, state.newest.flags), state.deleted_ms + retention_ms)
         earlier = [each.op_time_ms for each in history if each.kind == _PUT and each.sequence < entry.sequence]
     record = Survivor(entry.op_time_ms, until, entry.size, entry.segment.generation, earlier, now_ms)
     found: object = place(record)

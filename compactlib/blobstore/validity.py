@@ -30,17 +30,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import attrs
 
+from compactlib.blobstore.blobs import FOREVER, BlobState, blob_state, expiry
 from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind
+from compactlib.blobstore.records import IndexEntry, RecordKind
 
 _PUT, _DELETE, _TTL_UPDATE, _UNDELETE = map(int, RecordKind)
-_TTL_UPDATED = int(RecordFlag.TTL_UPDATED)
-FOREVER = (1 << 63) - 1
-"""The time of an event that never happens."""
 _GONE = -1
 
 
@@ -61,105 +59,40 @@ def never(entry: IndexEntry) -> bool:
     return False
 
 
-@attrs.frozen(kw_only=True)
-class PurgeRules:
-    """The rules by which compactions remove tombstones.
-
-    Attributes:
-        purge_tombstones: whether tombstones that are not needed any more are removed.
-        seen_by_all_peers: returns whether every peer has read a tombstone; called for tombstones without a PUT. By
-            default only expired tombstones are removed.
-    """
-
-    purge_tombstones: bool = False
-    seen_by_all_peers: Callable[[IndexEntry], bool] = never
+Purge: TypeAlias = "Callable[[IndexEntry], bool] | None"
+"""Returns whether every peer has read a tombstone without a PUT, which is then removed; others are removed once they
+have expired. `None`: tombstones stay."""
 
 
 @attrs.frozen(kw_only=True)
 class Rules:
-    """The times and rules of one compaction.
+    """The times and rules of one compaction."""
 
-    Attributes:
-        reference_ms: deletes made strictly before it are in effect.
-        now_ms: blobs that expire strictly before it have expired.
-        purge: the rules for tombstones.
-    """
-
-    reference_ms: int
-    now_ms: int
-    purge: PurgeRules = PurgeRules()
-
-
-def expiry(expires_ms: int, flags: int) -> int:
-    """Return the last time at which a blob has not expired, given expiry and flags of its newest record."""
-    return FOREVER if expires_ms < 0 or flags & _TTL_UPDATED else expires_ms
-
-
-class BlobEnd(NamedTuple):
-    """The newest state of a blob, and its end.
-
-    Attributes:
-        newest: its newest PUT, DELETE or UNDELETE; `None` if only TTL updates are left.
-        put: its last PUT, `None` if a compaction removed it.
-        deleted_ms: the time of its delete, `FOREVER` if it is not deleted.
-        expires_ms: the last time at which it has not expired, `FOREVER` if it never expires.
-    """
-
-    newest: IndexEntry | None
-    put: IndexEntry | None
-    deleted_ms: int
-    expires_ms: int
-
-    @classmethod
-    def of(cls, history: Sequence[IndexEntry]) -> BlobEnd:
-        """Return the end of a blob, given its records, ascending by sequence; of equal sequences the first counts."""
-        newest = put = None
-        is_permanent = False
-        for entry in history:
-            if entry.kind == _TTL_UPDATE:
-                is_permanent = True
-                continue
-            if entry.kind == _PUT and (put is None or entry.sequence != put.sequence):
-                put = entry
-                is_permanent = False
-            if newest is None or entry.sequence != newest.sequence:
-                newest = entry
-        if newest is None:
-            return cls(None, None, FOREVER, FOREVER)
-        return cls(newest, put, newest.op_time_ms if newest.kind == _DELETE else FOREVER,
-                   FOREVER if is_permanent else expiry(newest.expires_ms, newest.flags))
+    reference_ms: int  # deletes made strictly before it are in effect
+    now_ms: int  # blobs that expire strictly before it have expired
+    purge: Purge = None
 
 
 class KeptUntil(NamedTuple):
-    """The lifetime of a record, if nothing more is written about its blob.
+    """The lifetime of a record, if nothing more is written about its blob."""
 
-    Attributes:
-        reference_ms: the last reference time at which it is kept.
-        now_ms: the last present time at which it is kept; below 0 for never.
-        why: its verdict after that time.
-    """
-
-    reference_ms: int
-    now_ms: int
-    why: Verdict
+    reference_ms: int  # the last reference time at which it is kept
+    now_ms: int  # the last present time at which it is kept; below 0 for never
+    why: Verdict  # its verdict after that time
 
 
-def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], rules: PurgeRules,
+def kept_until(entry: IndexEntry, blob: BlobState, history: Sequence[IndexEntry], purge: Purge,
                compacting: Collection[SegmentName]) -> KeptUntil:
     """Return until when a compaction of these segments keeps a record: the rules. O(n) in the records of the blob.
 
-    Args:
-        entry: the record, in one of the segments.
-        blob: the end of its blob.
-        history: every record of the blob in the store.
-        rules: the rules for tombstones.
-        compacting: the segments that are compacted together.
+    `compacting` are the segments that are compacted together, that of the record included.
     """
-    newest, put, deleted, expires = blob
+    newest, put = blob.deciding, blob.put
     if newest is None:
         return KeptUntil(FOREVER, _GONE, Verdict.ORPHANED)
     if put is not None and entry.sequence < put.sequence and entry.kind in (_PUT, _TTL_UPDATE):
         return KeptUntil(FOREVER, _GONE, Verdict.REPLACED)
+    deleted, expires = blob.deleted_ms, expiry(blob.newest.expires_ms, blob.newest.flags)
     is_newest = entry.sequence == newest.sequence
     must_outlive = len(history) > 1 and (is_newest or entry.kind == _TTL_UPDATE) and _outlives(
         entry, history, compacting)
@@ -174,7 +107,7 @@ def kept_until(entry: IndexEntry, blob: BlobEnd, history: Sequence[IndexEntry], 
     if not is_newest:
         return KeptUntil(FOREVER, _GONE, Verdict.SUPERSEDED)
     if entry.kind == _DELETE:
-        until, why = FOREVER if put is not None else _tombstone_until(entry, rules), Verdict.PURGED
+        until, why = FOREVER if put is not None else _tombstone_until(entry, purge), Verdict.PURGED
     else:
         until, why = expires, Verdict.EXPIRED
     return KeptUntil(FOREVER, FOREVER if must_outlive else until, why)
@@ -186,65 +119,49 @@ def _outlives(entry: IndexEntry, history: Sequence[IndexEntry], compacting: Coll
                and other.segment not in compacting for other in history)
 
 
-def _tombstone_until(tombstone: IndexEntry, rules: PurgeRules) -> int:
+def _tombstone_until(tombstone: IndexEntry, purge: Purge) -> int:
     """Return the last time at which a tombstone without a PUT is kept."""
-    if not rules.purge_tombstones:
+    if purge is None:
         return FOREVER
-    return _GONE if rules.seen_by_all_peers(tombstone) else expiry(tombstone.expires_ms, 0)
+    return _GONE if purge(tombstone) else expiry(tombstone.expires_ms, 0)
 
 
 def judge(entry: IndexEntry, history: Sequence[IndexEntry], rules: Rules, compacting: Collection[SegmentName],
-          end: BlobEnd | None = None) -> Verdict:
+          blob: BlobState | None = None) -> Verdict:
     """Return the verdict on a record of one of these segments, if they are compacted together. O(n).
 
-    Args:
-        entry: the record.
-        history: every record of its blob, ascending by sequence.
-        rules: the times and rules.
-        compacting: the segments.
-        end: the end of the blob, if known.
+    The history has every record of its blob, ascending by sequence.
     """
     if len(history) == 1 and entry.kind == _PUT:
         # Most blobs were put once and never touched again.
         return Verdict.KEEP if rules.now_ms <= expiry(entry.expires_ms, entry.flags) else Verdict.EXPIRED
-    reference_ms, now_ms, why = kept_until(entry, BlobEnd.of(history) if end is None else end, history, rules.purge,
-                                           compacting)
+    blob = blob or blob_state(history)
+    assert blob is not None, "the record is in the history"
+    reference_ms, now_ms, why = kept_until(entry, blob, history, rules.purge, compacting)
     if rules.reference_ms > reference_ms and entry.kind == _PUT:
         return Verdict.DELETED
     return why if rules.reference_ms > reference_ms or rules.now_ms > now_ms else Verdict.KEEP
 
 
 class Lifetime(NamedTuple):
-    """Until when a compaction of its segment keeps a record, if nothing more is written about its blob.
+    """Until when a compaction of its segment keeps a record, if nothing more is written about its blob."""
 
-    Attributes:
-        segment: the record's segment.
-        size: the record's bytes.
-        reference_until: the last reference time at which it is kept, milliseconds.
-        now_until: the last present time at which it is kept, milliseconds.
-        offset: the record's offset.
-    """
-
-    segment: SegmentName
-    size: int
-    reference_until: int
-    now_until: int
-    offset: int
+    segment: SegmentName  # the record's segment
+    size: int  # the record's bytes
+    reference_until: int  # the last reference time at which it is kept, milliseconds
+    now_until: int  # the last present time at which it is kept, milliseconds
+    offset: int  # the record's offset
 
     def is_kept(self, reference_ms: int, now_ms: int) -> bool:
         """Whether a compaction at these times keeps it."""
         return reference_ms <= self.reference_until and now_ms <= self.now_until
 
 
-def lifetimes(history: Sequence[IndexEntry], rules: PurgeRules) -> Iterator[Lifetime]:
-    """Yield the lifetimes of the records of one blob that are kept at any time.
-
-    Args:
-        history: every record of the blob in the store, ascending by sequence.
-        rules: the rules for tombstones.
-    """
-    end = BlobEnd.of(history)
+def lifetimes(history: Sequence[IndexEntry], purge: Purge) -> Iterator[Lifetime]:
+    """Yield the lifetimes of the records of one blob, ascending by sequence, that are kept at any time."""
+    blob = blob_state(history)
+    assert blob is not None, "a blob has records"
     for entry in history:
-        reference_ms, now_ms, _ = kept_until(entry, end, history, rules, (entry.segment,))
+        reference_ms, now_ms, _ = kept_until(entry, blob, history, purge, (entry.segment,))
         if now_ms >= 0:
             yield Lifetime(entry.segment, entry.size, reference_ms, now_ms, entry.offset)

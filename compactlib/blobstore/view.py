@@ -7,7 +7,7 @@ empty choice names the shut gate, its value and its setting. `plan.plan_for` com
 rules for every policy.
 
 A choice may name any of the view's eligible segments, neighbours or not: the state of a blob does not depend on the
-place of its records. A policy keeps no state between plans; `view.history` changes only when a plan was carried out.
+place of its records. A policy keeps no state between plans.
 
 `check_policy` with `blob_views()` (`compactlib.testing`) tries a policy on many stores. The library's policies are in
 `compactlib.blobstore.policies`.
@@ -15,24 +15,23 @@ place of its records. A policy keeps no state between plans; `view.history` chan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import isfinite
 from operator import attrgetter
-from typing import Any, Literal, Protocol, TypeAlias
-from zlib import crc32 as _hash
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
 from compactlib._arguments import is_seconds, is_whole, require_one_of
 from compactlib.blobstore.names import SegmentName
+from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
 from compactlib.report import Printed
 
 CopyOrder: TypeAlias = Literal["log", "choice", "age"]
 """The order in which victims are copied: log order; the policy's choice, best first, so that segments of similar score
 share an output; or by age of the newest record, oldest first, so that segments of similar age share one."""
-_FURTHER_BACK = 16
 
 
 @attrs.frozen
@@ -50,23 +49,6 @@ class Dying:
 
 PlanKind: TypeAlias = Literal["normal", "full"]
 """The schedule that a plan belongs to."""
-
-
-@attrs.frozen(kw_only=True)
-class LastPlans:
-    """The start of a store's schedules, in seconds since the epoch.
-
-    Attributes:
-        since: the creation of the store; a schedule that has never run counts from here.
-        last_full_at: when the last plan over the full range was carried out; `None` for never.
-    """
-
-    since: float
-    last_full_at: float | None = None
-
-    def after(self, kind: PlanKind, done_at: float) -> LastPlans:
-        """Return the history after a plan of this kind was carried out."""
-        return attrs.evolve(self, last_full_at=done_at) if kind == "full" else self
 
 
 @attrs.frozen(kw_only=True)
@@ -108,6 +90,11 @@ class SegmentView:
             raise InvalidInput(f"segment {self.name}: `dying` has to ascend in time, and to sum up to at most the "
                                f"{self.valid_bytes} valid bytes")
 
+    @property
+    def dead_bytes(self) -> int:
+        """Bytes that a compaction would drop."""
+        return self.used_bytes - self.valid_bytes
+
     def valid_bytes_at(self, when: float) -> int:
         """Return how many of the valid bytes are still valid at `when` (seconds), if nothing more is written."""
         return self.valid_bytes - sum(each.bytes for each in self.dying if each.at < when)
@@ -128,7 +115,7 @@ class BlobView(Printed):
         reference_time: deletes made strictly before it are in effect; seconds since the epoch.
         retention_seconds: time from a delete until it is in effect.
         segments: every segment, in log order, including segments without valid bytes.
-        history: the plans carried out so far.
+        last_full_at: when the last plan over the full range was carried out, or the store was created.
 
     Raises:
         InvalidInput: the segments do not ascend, a number is negative or not finite, the newest segment is
@@ -145,7 +132,7 @@ class BlobView(Printed):
     reference_time: float
     retention_seconds: float
     segments: tuple[SegmentView, ...]
-    history: LastPlans
+    last_full_at: float
 
     def __attrs_post_init__(self) -> None:
         for name in ("capacity_bytes", "segment_bytes", "header_bytes", "max_blob_bytes", "used_bytes",
@@ -169,17 +156,6 @@ class BlobView(Printed):
         return tuple(segment for segment in self.segments if segment.eligible)
 
     @property
-    def eligible_runs(self) -> tuple[tuple[SegmentView, ...], ...]:
-        """The eligible segments in runs of neighbours; a segment that is not eligible ends a run."""
-        runs: list[list[SegmentView]] = [[]]
-        for segment in self.segments:
-            if segment.eligible:
-                runs[-1].append(segment)
-            elif runs[-1]:
-                runs.append([])
-        return tuple(tuple(run) for run in runs if run)
-
-    @property
     def fill_bytes(self) -> int:
         """Bytes of records that always fit into an output segment, whatever the sizes of the records."""
         return self.segment_bytes - self.header_bytes - self.max_blob_bytes
@@ -195,10 +171,6 @@ class BlobView(Printed):
         Negative if the outputs may outnumber the sources. Records above `max_blob_bytes` may need more segments still.
         """
         return count - -(-valid_bytes // self.fill_bytes)
-
-    def spread(self, seconds: float) -> float:
-        """Return a part of `seconds`, fixed by the store's name, so that stores do not all fall due at once."""
-        return seconds * _hash(self.store.encode("utf-8", "surrogatepass")) / 0xFFFFFFFF
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one dictionary a segment, in log order."""
@@ -245,45 +217,15 @@ class BlobChoice:
         return not self.victims
 
 
-class BlobPolicy(Protocol):
-    """Decides whether a store is compacted now, and which segments.
+BlobPolicy: TypeAlias = Policy[BlobView, BlobChoice]
+"""Decides whether a store is compacted now, and which segments: a small frozen class, attrs or dataclass, with its
+settings as public fields.
 
-    A small frozen class, attrs or dataclass, with its settings as public fields.
-
-    A policy that reads `SegmentView.dying` sets the class attribute `needs_forecast = True`; without it `dying` is
-    empty.
-    """
-
-    @property
-    def name(self) -> str:
-        """A short name for plans and reports."""
-
-    def choose(self, view: BlobView, now: float) -> BlobChoice:
-        """Return the segments to compact now; an empty choice says why.
-
-        Pure: equal arguments give equal choices.
-
-        Args:
-            view: the store.
-            now: seconds since the epoch.
-        """
+A policy that reads `SegmentView.dying` sets the class attribute `needs_forecast = True`; without it `dying` is empty.
+"""
 
 
 # ---------------------------------------------------------------------------------------------- helpers for policies
-
-def require_view_of(view: BlobView, store: str, incarnation: bytes) -> None:
-    """Raise `InvalidInput` if a view is of another store."""
-    if view.store != store or view.incarnation not in (b"", incarnation):
-        raise InvalidInput(f"the view is of store {view.store!r}, and this is {store!r}; plan where it was made")
-
-
-def shut_by_use(view: BlobView, min_used_fraction: float) -> str:
-    """Return why the store is too empty to be compacted; empty if it is full enough."""
-    if view.used_bytes < min_used_fraction * view.capacity_bytes:
-        return (f"{view.used_fraction:.1%} of the log is used, below min_used_fraction={min_used_fraction}; lower it, "
-                f"or wait")
-    return ""
-
 
 def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
     """Return the `why` of an empty choice if no segment may be taken, whatever the segments hold; else `""`.
@@ -292,8 +234,9 @@ def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
         view: the store.
         min_used_fraction: the least used part of the log; an equal part suffices.
     """
-    if shut := shut_by_use(view, min_used_fraction):
-        return shut
+    if view.used_bytes < min_used_fraction * view.capacity_bytes:
+        return (f"{view.used_fraction:.1%} of the log is used, below min_used_fraction={min_used_fraction}; lower it, "
+                f"or wait")
     if not any(segment.eligible for segment in view.segments):
         if (damaged := sum(bool(segment.damage) for segment in view.segments)) == len(view.segments) - 1 > 0:
             return f"none of the {len(view.segments)} segments may be compacted yet: one is written to"
@@ -316,24 +259,20 @@ def too_little(view: BlobView, min_reclaimed_segments: int, limit: str = "", adv
     """
     valid = sum(segment.valid_bytes for segment in view.eligible)
     kept = sum(not segment.eligible and not segment.damage for segment in view.segments) - 1
+    ordered = emptiest_first(view.eligible)
+    is_for_large_blobs = not fewest_that_free(view, ordered, min_reclaimed_segments) and fewest_that_free(
+        attrs.evolve(view, max_blob_bytes=0), ordered, min_reclaimed_segments)
+    later = (f"; a delete counts deleted_retention_seconds={view.retention_seconds:g} after it was made"
+             if view.retention_seconds else "")
     advice = ", or ".join(filter(None, (
         advice,
         f"lower the store's max_blob_bytes={view.max_blob_bytes}, which each output keeps free"
-        if _is_for_large_blobs(view, min_reclaimed_segments) else "",
-        f"lower the store's journal_max_entries, for which {kept} more segments are kept" if kept > 0 else "")))
-    lower = "lower min_reclaimed_segments" if min_reclaimed_segments > 1 else ""
-    later = (f"; a delete counts deleted_retention_seconds={view.retention_seconds:g} after it was made"
-             if view.retention_seconds else "")
-    advice = ", or ".join(filter(None, (advice, lower, f"wait until more is dead{later}")))
+        if is_for_large_blobs else "",
+        f"lower the store's journal_max_entries, for which {kept} more segments are kept" if kept > 0 else "",
+        "lower min_reclaimed_segments" if min_reclaimed_segments > 1 else "",
+        f"wait until more is dead{later}")))
     return BlobChoice(why=f"no choice among the {len(view.eligible)} eligible segments ({valid:,} valid bytes) is sure "
                           f"to free min_reclaimed_segments={min_reclaimed_segments}{limit}; {advice}")
-
-
-def _is_for_large_blobs(view: BlobView, segments: int) -> bool:
-    """Whether this number of segments would be freed if outputs kept no room free for the largest blob."""
-    ordered = emptiest_first(view.eligible)
-    return not fewest_that_free(view, ordered, segments) and bool(
-        fewest_that_free(attrs.evolve(view, max_blob_bytes=0), ordered, segments))
 
 
 def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: int) -> Sequence[SegmentView]:
@@ -341,49 +280,14 @@ def fewest_that_free(view: BlobView, ordered: Sequence[SegmentView], segments: i
 
     A segment too full to free any room is skipped. O(segments).
     """
-    for taken, _, freed in _one_more_each_time(view, ordered):
-        if freed >= segments:
-            return taken
-    return ()
-
-
-def fullest_that_free(view: BlobView, ordered: Sequence[SegmentView], least: int, most: int) -> Sequence[SegmentView]:
-    """Return the prefix of `ordered` that frees `least` to `most` segments and leaves the least room in its outputs for
-    each segment freed; empty if all of `ordered` together free fewer than `least`.
-
-    The last segment may be one of the 16 that follow the prefix, if it fills the outputs better: the room left in a
-    plan's last output stays unused until that output is compacted. A segment too full to free any room is skipped.
-    O(segments).
-    """
-    useful = [segment for segment in ordered if segment.valid_bytes < view.fill_bytes]
-    best, least_room, most_freed = slice(0), float("inf"), 0
-    last: Sequence[SegmentView] = ()
-    for taken, valid, _ in _one_more_each_time(view, useful):
-        count, before = len(taken), valid - taken[-1].valid_bytes
-        for place in range(count - 1, min(count + _FURTHER_BACK, len(useful))):
-            copied = before + useful[place].valid_bytes
-            freed = view.benefit(count, copied)
-            most_freed = max(most_freed, freed)
-            room = (count - freed) * view.fill_bytes - copied
-            if least <= freed <= most and room < least_room * freed:
-                best, least_room, last = slice(count - 1), room / freed, (useful[place],)
-        if most_freed > most:
-            break
-    return (*useful[best], *last)
-
-
-def _one_more_each_time(view: BlobView, ordered: Sequence[SegmentView]) -> Iterator[tuple[list[SegmentView], int, int]]:
-    """Yield each prefix without segments too full to free room, its valid bytes, and how many segments it frees.
-
-    The prefix is one list that grows.
-    """
-    valid = 0
-    taken: list[SegmentView] = []
+    taken, valid = list[SegmentView](), 0
     for segment in ordered:
         if segment.valid_bytes < view.fill_bytes:
             taken.append(segment)
             valid += segment.valid_bytes
-            yield taken, valid, view.benefit(len(taken), valid)
+            if view.benefit(len(taken), valid) >= segments:
+                return taken
+    return ()
 
 
 def emptiest_first(segments: Sequence[SegmentView]) -> list[SegmentView]:

@@ -36,7 +36,6 @@ from compactlib.blobstore.policy import (
     FIRST_SEGMENT,
     SEGMENT_HEADER_BYTES,
     Dying,
-    LastPlans,
     SegmentName,
     SegmentView,
     Survivor,
@@ -261,7 +260,7 @@ class BlobLog(Simulation):
 
     Attributes:
         name: the store's name in views and plans.
-        history: the plans carried out so far; `None` before the first view.
+        last_full_at: when the last full plan was carried out, or the log began; `None` before the first view.
         place: the segment of each record; `None`: the record is dead.
         size: bytes of each record.
         until: the last millisecond of each record's life; `NEVER` without an end.
@@ -278,7 +277,7 @@ class BlobLog(Simulation):
         super().__init__(policy, model.segments * model.segment_bytes)
         self.model: BlobLogModel = model
         self.name: str = "lab"
-        self.history: LastPlans | None = None
+        self.last_full_at: float | None = None
         self.place: list[Segment | None] = []
         self.size: array[int] = array("I")
         self.until: array[int] = array("q")
@@ -612,9 +611,9 @@ class BlobLog(Simulation):
         """Return the view of a real store's sensor. O(segments), mostly in C; with a forecast O(records)."""
         model, now_ms = self.model, self.now_ms
         self.advance(now_ms)
-        if self.history is None:
+        if self.last_full_at is None:
             # As in a real store, schedules count from its first day.
-            self.history = LastPlans(since=self.since / 1000)
+            self.last_full_at = self.since / 1000
         written_to = self._written_to()
         dying = self._dying() if model.forecast_seconds else {}
         # The time of a segment without records, which is never eligible.
@@ -630,7 +629,7 @@ class BlobLog(Simulation):
             store=self.name, capacity_bytes=self.capacity_bytes, segment_bytes=model.segment_bytes,
             header_bytes=model.header_bytes, max_blob_bytes=model.max_blob_bytes, used_bytes=self.used_bytes,
             reference_time=(now_ms - self._retention_ms) / 1000, retention_seconds=model.deleted_retention_seconds,
-            segments=tuple(map(_VIEW, self.order)), history=self.history)
+            segments=tuple(map(_VIEW, self.order)), last_full_at=self.last_full_at)
 
     def _written_to(self) -> set[Segment]:
         return {self.order[-1], *filter(None, self._open)}
@@ -683,8 +682,8 @@ class BlobLog(Simulation):
         for placed in () if self.placer is None else self.placer.brief:
             self._close(placed)
         self._release(victims)
-        if self.history is not None:
-            self.history = self.history.after(choice.kind, self.now_ms / 1000)
+        if choice.kind == "full":
+            self.last_full_at = self.now_ms / 1000
         self.moved(done.read_bytes, done.copied_bytes)
         counts = self.counts
         counts.victims += len(victims)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from random import Random
 from typing import ClassVar
 
@@ -17,7 +18,6 @@ from compactlib.blobstore.policy import (
     SegmentView,
     fewest_that_free,
     fraction,
-    fullest_that_free,
     in_copy_order,
     is_copy_order,
     shut_gate,
@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _LEAST_SECONDS = 1e-3
+_FURTHER_BACK = 16
 
 
 @attrs.frozen(kw_only=True)
@@ -99,7 +100,7 @@ class DecliningCost:
 
     With `max_reclaimed_segments` it takes, of the plans that free a number of segments between the two settings, the
     one with the least free room in its outputs for each segment freed. The last victim may be one of the next 16
-    (`fullest_that_free`). Otherwise the last output is half empty: of eight segments freed, one in sixteen is lost.
+    (`_fullest_that_free`). Otherwise the last output is half empty: of eight segments freed, one in sixteen is lost.
 
     With `decline=None`, for a log whose copies renew the age (`copies_renew` of the lab), records without an end die at
     the rate -ln u / age, at which the segment's records have died so far. A segment then counts by the bytes that
@@ -176,10 +177,35 @@ class DecliningCost:
         dead = sum(not segment.valid_bytes for segment in ordered)
         least = max(self.min_reclaimed_segments, dead)
         taken = (fewest_that_free(view, ordered, least) if self.max_reclaimed_segments is None else
-                 fullest_that_free(view, ordered, least, max(self.max_reclaimed_segments, dead)))
+                 _fullest_that_free(view, ordered, least, max(self.max_reclaimed_segments, dead)))
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
         most = max(falls[segment.name] for segment in taken)
         return BlobChoice(in_copy_order(taken, self.copy_order),
                           why=f"the {len(taken)} segments whose price falls least by waiting, at most by {most:.3g} "
                               f"copied bytes for each byte of room and second; {dead} of them died whole")
+
+
+def _fullest_that_free(view: BlobView, ordered: Sequence[SegmentView], least: int, most: int) -> Sequence[SegmentView]:
+    """Return the prefix of `ordered` that frees `least` to `most` segments and leaves the least room in its outputs for
+    each segment freed; empty if all of `ordered` together free fewer than `least`.
+
+    The last segment may be one of the 16 that follow the prefix, if it fills the outputs better: the room left in a
+    plan's last output stays unused until that output is compacted. A segment too full to free any room is skipped.
+    """
+    useful = [segment for segment in ordered if segment.valid_bytes < view.fill_bytes]
+    best: Sequence[SegmentView] = ()
+    least_room, before = math.inf, 0
+    for count in range(1, len(useful) + 1):
+        most_freed = 0
+        for place in range(count - 1, min(count + _FURTHER_BACK, len(useful))):
+            copied = before + useful[place].valid_bytes
+            freed = view.benefit(count, copied)
+            most_freed = max(most_freed, freed)
+            room = (count - freed) * view.fill_bytes - copied
+            if least <= freed <= most and room < least_room * freed:
+                best, least_room = (*useful[:count - 1], useful[place]), room / freed
+        before += useful[count - 1].valid_bytes
+        if most_freed > most:
+            break
+    return best

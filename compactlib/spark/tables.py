@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from compactlib.blobstore import BlobReader, SegmentRecords
+from compactlib.blobstore import BlobReader, RecordKind, SegmentRecords
 from compactlib.blobstore.policy import SegmentName
 from compactlib.clock import SystemClock
 from compactlib.errors import InvalidInput, NotFound, Stale, Unsupported
@@ -51,6 +51,7 @@ _LARGEST_BINARY = (1 << 31) - 1
 _MAX_BATCH_ROWS = 16_384
 _MAX_BATCH_BYTES = 1 << 20
 _ARROW = {"bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(), "binary": pa.binary(), "string": pa.string()}
+_KINDS = {int(kind): kind.name.lower() for kind in RecordKind}
 
 
 _Option: TypeAlias = tuple[Any, Callable[[str], Any], str]
@@ -368,5 +369,8 @@ class BlobTable(_Table):
         return [each for each in found if not settings["segments"] or each.name in settings["segments"]]
 
     def rows(self, part: SegmentRecords) -> Iterator[Row]:
-        for record in part.read(payloads=self._reads):
-            yield (part.name.position, part.name.generation, *record[1:])
+        for entry, valid, payload, error in part.read(payloads=self._reads):
+            yield (*part.name, entry.offset, entry.size, entry.content_bytes, entry.id, _KINDS[entry.kind],
+                   entry.sequence, entry.op_time_ms, None if entry.expires_ms < 0 else entry.expires_ms, entry.account,
+                   entry.container, entry.life_version, entry.is_permanent, entry.is_erased,
+                   valid, payload, error)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import attrs
 
 from compactlib.blobstore import BlobChoice, BlobPolicy, BlobView
-from compactlib.blobstore.policy import Dying, LastPlans, SegmentName, SegmentView, forecast, plan_for_choice
+from compactlib.blobstore.policy import Dying, SegmentName, SegmentView, forecast, plan_for_choice
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.raftlog import LogChoice, LogPolicy, LogView, SegmentLimits
 from compactlib.raftlog.policy import (
@@ -216,11 +216,10 @@ def _blob_stores(draw: st.DrawFn, max_segments: int) -> BlobView:
     segments.append(SegmentView(name=SegmentName(sum(steps) + 1, 0), used_bytes=0, valid_bytes=0, eligible=False))
     capacity = segment_bytes * (len(segments) + draw(st.sampled_from([0, 0, 1, 20])))
     times = st.sampled_from([NOW, NOW - _DAY, NOW - 7 * _DAY, 0.0])
-    history = draw(st.builds(LastPlans, since=times, last_full_at=st.none() | times))
     return BlobView(store=draw(st.sampled_from(["disk1/7", "disk2/7", ""])), capacity_bytes=capacity,
                     segment_bytes=segment_bytes, header_bytes=header, max_blob_bytes=reserve,
                     used_bytes=segment_bytes * len(names), reference_time=NOW - 7 * _DAY,
-                    retention_seconds=7 * _DAY, segments=tuple(segments), history=history)
+                    retention_seconds=7 * _DAY, segments=tuple(segments), last_full_at=draw(times))
 
 
 def _judge_blob_choice(policy: BlobPolicy, view: BlobView, now: float, choice: Any) -> None:

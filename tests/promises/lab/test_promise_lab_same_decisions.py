@@ -54,7 +54,7 @@ class BothWorlds:
             self.config, id_bytes=8, min_free_segments=0, survivors=placement,
             forecast_seconds=7 * 86_400 * looks_ahead, **{"tombstone_bytes": 0} if replaces else {}).start(policy)
         # The lab begins with the first operation, a store before it.
-        self.log.name, self.log.history = self.store.name, self.store.view().history
+        self.log.name, self.log.last_full_at = self.store.name, self.store.view().last_full_at
         self.versions: dict[int, int] = {}
         self.classes: Mapping[int, int] = {}
         self.written = 0
@@ -115,7 +115,7 @@ def shared(view: BlobView) -> BlobView:
     (StatsBased(**_GATE), 0.0),
     (StatsBased(**_GATE, min_reclaimed_segments=2), 5.0),
     (Greedy(**_GATE), 0.0),
-    (Greedy(**_GATE, fill_outputs=True, min_reclaimed_segments=2), 3.0),
+    (Greedy(**_GATE, min_reclaimed_segments=2), 3.0),
     (CostBenefit(**_GATE), 0.0),
     (CostBenefit(**_GATE, copy_order="age", min_reclaimed_segments=3), 0.0),
     (Greedy(**_GATE, copy_order="choice", min_reclaimed_segments=3), 2.0),

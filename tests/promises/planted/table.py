@@ -43,8 +43,8 @@ MISTAKES: Sequence[Mistake] = (
         "An older WAL file that comes back after a newer one has gone undoes acknowledged writes."),
     Mistake(
         "blob-list-found-not-written-anew", "compactlib/blobstore/opening.py",
-        "            lists.write(found.list)\n",
-        "            pass\n",
+        "        lists.write(listed)\n",
+        "        pass\n",
         (KILLED + "[blob_store-compaction]",),
         "An opening removes the sources of a compaction whose commit was never durable, and a power failure "
         "takes that."),
@@ -396,8 +396,8 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "blob-record-not-synced", "compactlib/blobstore/log.py",
         "            # No reader sees a record whose write was reported as failed.\n"
-        "            self.writer.sync()\n",
-        "",
+        "            self._sync()\n",
+        "            pass\n",
         ("blob_store-crashes",),
         "Blobs that were acknowledged are gone after a power failure."),
     Mistake(
@@ -420,8 +420,8 @@ MISTAKES: Sequence[Mistake] = (
         ("blob_store-crashes",),
         "New segments are empty after a power failure, and their sources are gone."),
     Mistake(
-        "blob-new-segment-not-synced", "compactlib/blobstore/tail.py",
-        "            self._files.sync_folder(self._folder)\n",
+        "blob-new-segment-not-synced", "compactlib/blobstore/segment.py",
+        "        files.sync_folder(folder)\n",
         "",
         ("blob_store-crashes",),
         "All blobs in a new segment are gone after a power failure."),
@@ -448,13 +448,14 @@ MISTAKES: Sequence[Mistake] = (
         "Content that was reported as erased is on the disk after a power failure."),
     Mistake(
         "blob-sources-without-their-end", "compactlib/blobstore/opening.py",
-        "                damage.append(error)\n",
-        "                pass\n",
+        "            damage.append(error)\n",
+        "            pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "Opening removes the sources of a compaction although a new segment is damaged."),
     Mistake(
         "blob-outputs-not-checked", "compactlib/blobstore/compact.py",
-        "                check_output(files[-1], log.descriptor.header(output.name), output.written, budget.check)\n",
+        "                check_segment(files[-1], log.descriptor.header(output.name), output.end, output.records,\n"
+        "                              output.sequences, done.budget.check)\n",
         "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "A compaction commits a new segment that is damaged, and removes its sources."),
