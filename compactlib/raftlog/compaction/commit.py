@@ -38,6 +38,7 @@ import attrs
 from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
 from compactlib.files.disk import Files, StrPath, list_folder, look_at, replace_with_link, replace_with_symlink
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.compaction.copier import Copier
 from compactlib.raftlog.model.names import (
     LINK_SUFFIX,
     SWAP_SUFFIX,
@@ -60,7 +61,8 @@ _ATTEMPTS = 3
 # -- check
 
 
-def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequence[IndexSet]) -> KnownSegment:
+def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequence[IndexSet],
+                    copier: Copier) -> KnownSegment:
     """Read and check a whole new file, before its sources are replaced; return its facts.
 
     The attempt's report may come from another process; only the file on the disk counts.
@@ -69,6 +71,7 @@ def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequ
         rewritten: as its attempt reported it.
         members: numbers of the segments that it replaces.
         live: the indexes to keep of each member.
+        copier: reads the file.
 
     Raises:
         CorruptData: the file differs from its report, or an entry in it is damaged.
@@ -80,16 +83,15 @@ def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequ
         found = (loaded.data_end, loaded.seal.entries, loaded.index_crc)
         size = os.fstat(reader.fileno()).st_size
         merged = KnownSegment.of(members[0], reader.index)
-        damaged = reader.damaged_entries() if size >= loaded.data_end else []
-    wanted = (rewritten.size_bytes, rewritten.entries, rewritten.crc32)
-    if found != wanted or size != rewritten.size_bytes or merged is None:
-        raise CorruptData(path=rewritten.path, offset=0, expected=f"(size, entries, index CRC) {wanted} as reported",
-                          found=f"{found} in a file of {size} bytes")
-    if damaged:
-        first, numbers = damaged[0], ", ".join(map(str, members))
-        raise CorruptData(path=first.path, offset=first.offset, index=first.index, expected=first.expected,
-                          found=f"{first.found} in a new copy, which does not count: segments {numbers} stay as they "
-                                f"are, compact again")
+        wanted = (rewritten.size_bytes, rewritten.entries, rewritten.crc32)
+        if found != wanted or size != rewritten.size_bytes or merged is None:
+            raise CorruptData(path=rewritten.path, offset=0, found=f"{found} in a file of {size} bytes",
+                              expected=f"(size, entries, index CRC) {wanted} as reported")
+        try:
+            copier.check(reader)
+        except CorruptData as error:
+            raise _explained(error, f"in a new copy, which does not count: segments "
+                                    f"{', '.join(map(str, members))} stay as they are, compact again") from error
     # The live set below a snapshot only shrinks: an earlier run's file for these members has another number of entries.
     kept = [each for each in live if each]
     planned = sum(map(len, kept)), kept[0].first, kept[-1].last
@@ -297,11 +299,17 @@ def _require_whole_leader(folder: StrPath, members: tuple[int, ...]) -> None:
     """Raise `CorruptData` if the leader is damaged while members have files."""
     with SegmentReader(os.path.join(folder, segment_name(members[0])), tail="refuse", number=members[0]) as reader:
         owning = [number for number in members[1:] if _has_own_file(folder, number)]
-        damaged = reader.damaged_entries() if owning else []
-    if damaged:
-        raise CorruptData(path=damaged[0].path, offset=damaged[0].offset, index=damaged[0].index,
-                          expected=damaged[0].expected, found=f"{damaged[0].found}, in what was to take the place of "
-                          f"segments {', '.join(map(str, owning))}, whose files are kept for that")
+        try:
+            if owning:
+                Copier().check(reader)
+        except CorruptData as error:
+            raise _explained(error, f"in what was to take the place of segments {', '.join(map(str, owning))}, whose "
+                                    f"files are kept for that") from error
+
+
+def _explained(error: CorruptData, consequence: str) -> CorruptData:
+    return CorruptData(path=error.path, offset=error.offset, index=error.index, expected=error.expected,
+                       found=f"{error.found}, {consequence}")
 
 
 def _has_own_file(folder: StrPath, number: int) -> bool:

@@ -45,6 +45,7 @@ from compactlib.raftlog.compaction.commit import (
     recover_folder,
     remove_private_folder,
 )
+from compactlib.raftlog.compaction.copier import Copier
 from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.compaction.plan import GroupFailed, LogPlan, PlannedGroup, plan_for, require_fitting
 from compactlib.raftlog.compaction.policies import DropDead
@@ -75,6 +76,7 @@ class _Work:
         plan: of the run.
         waiting: groups that are not rewritten yet, by task.
         placed: committed groups whose members are not links yet.
+        copier: reads the new segments.
     """
 
     plan: LogPlan
@@ -86,6 +88,7 @@ class _Work:
     failed: list[GroupFailed] = attrs.field(factory=list)
     purged: tuple[int, ...] = ()
     unreclaimed: CompactlibError | None = None
+    copier: Copier = attrs.field(factory=Copier)
 
     def give_up(self, error: CompactlibError) -> None:
         """Record this error as the failure of the groups that were not rewritten."""
@@ -310,7 +313,7 @@ class Compactor:
             if len(result.files) != 1:
                 raise InvalidInput(f"the rewrite of segments {members} made {len(result.files)} files; expected one")
             file = result.files[0]
-            merged = check_rewritten(file, members, [source.live for source in task.sources])
+            merged = check_rewritten(file, members, [source.live for source in task.sources], work.copier)
             sizes = sum(file_bytes(self._folder, number) for number in members)
         except CompactlibError as error:
             work.failed.append(GroupFailed(members, error))

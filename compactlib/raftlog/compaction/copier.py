@@ -26,7 +26,13 @@ from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex, is_uniform
 from compactlib.raftlog.segment.liveness import live_positions
 from compactlib.raftlog.segment.load import load_segment, sealed_records
-from compactlib.raftlog.segment.reader import MAX_GAP_BYTES, MAX_SPAN_BYTES, read_again, read_spans
+from compactlib.raftlog.segment.reader import (
+    MAX_GAP_BYTES,
+    MAX_SPAN_BYTES,
+    SegmentReader,
+    read_again,
+    read_spans,
+)
 
 _RECORD_WORDS = native.RECORD_BYTES // 8
 _CALL_PAYLOADS = 512
@@ -71,13 +77,13 @@ class Copier:
     """Copies payloads with buffers that are reused for each piece. Not thread-safe."""
 
     def __init__(self, *, by_arrays: bool = True) -> None:
-        self._out = memoryview(bytearray(MAX_SPAN_BYTES))
+        self._out = memoryview(bytearray())
         self._gaps = _Gaps()
         self._size = 0
         self._views: list[memoryview] = []
         self._np = _numpy() if by_arrays else None
         # A span with its gaps, from which NumPy takes the payloads.
-        self._read = memoryview(bytearray(MAX_SPAN_BYTES if self._np else 0))
+        self._read = memoryview(bytearray())
 
     def part(self, stack: ExitStack, path: str, live: IndexSet, ref: SegmentRef) -> Part:
         """The entries to copy from the segment at `path`, which stays open until `stack` is closed.
@@ -100,7 +106,19 @@ class Copier:
         if len(records) < native.RECORD_BYTES * len(here):
             # Raises, with the missing indexes.
             live_positions(SegmentIndex.of(native.decode_records(region)), live, ref)
-        columns = native.decode_records(records)
+        return self._part(path, descriptor, native.decode_records(records), records)
+
+    def check(self, reader: SegmentReader) -> None:
+        """Read a whole segment, and check each payload.
+
+        Raises:
+            CorruptData: a payload is damaged.
+            StorageError: the segment cannot be read.
+        """
+        for _ in self.pieces(self._part(reader.path, reader.fileno(), reader.index.columns)):
+            pass
+
+    def _part(self, path: str, descriptor: int, columns: native.Columns, records: bytes | memoryview = b"") -> Part:
         lengths = columns.lengths
         size = lengths[0] if lengths and is_uniform(lengths) else 0
         places = range(0, size * (len(lengths) + 1), size) if size else list(accumulate(lengths, initial=0))
@@ -108,7 +126,7 @@ class Copier:
                     rows=self._rows_of(columns.offsets, size))
 
     def pieces(self, part: Part) -> Iterator[tuple[memoryview, int]]:
-        """Iterate over the part's payloads, joined to pieces of up to 1 MiB, or a larger payload; with the bytes read.
+        """Iterate over the part's payloads, joined to pieces of up to 512 KiB, or a larger payload; with the bytes read.
 
         A piece is valid until the next.
 
@@ -172,6 +190,7 @@ class Copier:
         """A view of the buffer for each payload."""
         count, total = len(places) - 1, places[-1] - places[0]
         if total > len(self._out):
+            # No larger than needed: to clear a large buffer takes longer than to copy a small segment.
             self._out, self._size = memoryview(bytearray(total)), 0
         if not size:
             cuts = list(map(sub, places, repeat(places[0])))
@@ -231,6 +250,8 @@ class Copier:
         if np is not None and part.rows is not None:
             size, base = part.size, part.columns.offsets[first]
             span = part.end_of(stop - 1) - base
+            if span > len(self._read):
+                self._read = memoryview(bytearray(span))
             got = os.preadv(part.descriptor, [self._read[:span]], base)
             np.take(np.frombuffer(self._read[:span], np.uint8).reshape(-1, size),
                     part.rows[first:stop] - part.rows[first], axis=0, mode="clip",
