@@ -160,7 +160,7 @@ SELDOM: Sequence[Row] = (
         "only a kill between a name and its sync shows it"),
     Row("sync folder in files.disk.sync_names < raftlog.log.owned_log._opened", LEFT_OUT,
         "only a kill between a name and its sync shows it"),
-    Row("sync in raftlog.segment.segments._begin", BOTH,
+    Row("sync in raftlog.segment.segments._sync_last_seal", BOTH,
         "only a kill between a name and its sync shows it"),
     Row("sync in raftlog.segment.writer._clear_tail", BOTH,
         "only a power failure right after an opening that found a torn tail shows it"),

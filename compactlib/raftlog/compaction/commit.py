@@ -50,8 +50,8 @@ from compactlib.raftlog.model.names import (
     segment_name,
     segment_number,
 )
+from compactlib.raftlog.segment.listing import KnownSegment, is_committed
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.segment_list import KnownSegment, is_committed
 from compactlib.rewrite import RewrittenFile
 
 _ATTEMPTS = 3

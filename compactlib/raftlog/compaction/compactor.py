@@ -55,10 +55,9 @@ from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.compaction.statistics import StatsCache, room_in
 from compactlib.raftlog.compaction.triggers import MajorCadence
 from compactlib.raftlog.model.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
-from compactlib.raftlog.model.refs import refs_holding
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.raftlog.segment.segment_list import between, file_bytes, is_committed
+from compactlib.raftlog.segment.listing import between, file_bytes, is_committed, refs_holding
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 

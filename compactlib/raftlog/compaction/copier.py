@@ -126,7 +126,8 @@ class Copier:
                     rows=self._rows_of(columns.offsets, size))
 
     def pieces(self, part: Part) -> Iterator[tuple[memoryview, int]]:
-        """Iterate over the part's payloads, joined to pieces of up to 512 KiB, or a larger payload; with the bytes read.
+        """Iterate over the part's payloads, joined to pieces of up to 512 KiB, with the bytes read. A larger payload is
+        a piece of its own.
 
         A piece is valid until the next.
 

@@ -18,7 +18,7 @@ from compactlib.raftlog.compaction.policy import LogPolicy
 from compactlib.raftlog.compaction.report import SegmentChanges
 from compactlib.raftlog.compaction.triggers import DeadRatio, EveryNMinors, Trigger
 from compactlib.raftlog.model.values import SegmentLimits
-from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN
+from compactlib.raftlog.segment.segments import DEFAULT_MAX_OPEN
 
 
 @attrs.frozen(kw_only=True)

@@ -15,8 +15,9 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.policy import DamagedSegment, LogView
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
+from compactlib.raftlog.segment.listing import KnownSegment, file_bytes
 from compactlib.raftlog.segment.liveness import kept_of
-from compactlib.raftlog.segment.segment_list import KnownSegment, SegmentList, file_bytes
+from compactlib.raftlog.segment.segments import Segments
 
 
 @attrs.frozen
@@ -45,7 +46,7 @@ class StatsCache:
         self._remembered: dict[int, tuple[_Key, SegmentStats]] = {}
         self._lock = threading.Lock()
 
-    def view_of(self, segments: SegmentList, state: SnapshotMeta | None, known: Sequence[KnownSegment],
+    def view_of(self, segments: Segments, state: SnapshotMeta | None, known: Sequence[KnownSegment],
                 limits: SegmentLimits, budget: Budget | None) -> LogView:
         """The view of the segments `known` under a snapshot.
 
@@ -74,7 +75,7 @@ class StatsCache:
         return LogView(segments=tuple(gathered), limits=limits, folder=segments.folder, damaged=tuple(damaged),
                        snapshot_index=None if state is None else state.index)
 
-    def _stats(self, segments: SegmentList, known: KnownSegment, state: SnapshotMeta | None) -> SegmentStats:
+    def _stats(self, segments: Segments, known: KnownSegment, state: SnapshotMeta | None) -> SegmentStats:
         ref = known.ref
         covered = -1 if state is None or state.index < ref.first else min(state.index, ref.last)
         live = IndexSet() if state is None else state.live.between(ref.first, covered)

@@ -29,7 +29,7 @@ from compactlib.raftlog.model.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.segment_list import is_committed, list_segments, open_segment
+from compactlib.raftlog.segment.listing import is_committed, list_segments, open_segment
 from compactlib.report import Finding, VerifyReport
 
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})

@@ -31,7 +31,8 @@ from compactlib.raftlog.model.snapshot_meta import (
     snapshot_version,
 )
 from compactlib.raftlog.model.values import SegmentLimits
-from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN, OpenFiles, SegmentList, read_folder
+from compactlib.raftlog.segment.listing import read_folder
+from compactlib.raftlog.segment.segments import DEFAULT_MAX_OPEN, OpenFiles, Segments
 from compactlib.report import VerifyReport
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class LogReader(LogReading):
         require_whole("max_open_segments", max_open_segments, 1)
         self._open_files = OpenFiles(max_open_segments)
         require_log(folder, may_create=False)
-        super().__init__(folder, SegmentList(folder), Guard(f"the reader of the log in {folder}"))
+        guard = Guard(f"the reader of the log in {folder}")
+        super().__init__(folder, Segments(folder, guard, open_files=self._open_files), guard)
         self._wal = wal_of(folder)
         self._snapshot_version: SnapshotVersion | None = None
         self._stats = StatsCache()
@@ -96,7 +98,7 @@ class LogReader(LogReading):
                     continue
                 if self._wal_files() != wal_files and not _cuts_in(self._frames()) <= _cuts_in(frames):
                     continue
-                segments = SegmentList(self._folder, contents.known, row, open_files=self._open_files)
+                segments = Segments(self._folder, self._guard, contents.known, row, open_files=self._open_files)
                 with contextlib.suppress(NotFound):
                     memtable = _replayed(frames, segments, row or NO_SNAPSHOT) if frames else None
                     break
@@ -236,7 +238,7 @@ def _cuts_in(frames: Sequence[Frame]) -> set[tuple[object, ...]]:
     return {(frame.kind, frame.previous, frame.first, frame.term) for frame in frames if frame.cuts}
 
 
-def _replayed(frames: tuple[Frame, ...], segments: SegmentList, row: SnapshotMeta) -> Memtable | None:
+def _replayed(frames: tuple[Frame, ...], segments: Segments, row: SnapshotMeta) -> Memtable | None:
     from compactlib.raftlog.log.unflushed import replayed
 
     return replayed(frames, segments, row)

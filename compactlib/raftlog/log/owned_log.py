@@ -35,9 +35,9 @@ from compactlib.raftlog.model.snapshot_meta import (
     write_snapshot_meta,
 )
 from compactlib.raftlog.model.values import SegmentRef
+from compactlib.raftlog.segment.listing import read_folder
 from compactlib.raftlog.segment.liveness import require_live
-from compactlib.raftlog.segment.segment_list import Lease, OpenFiles
-from compactlib.raftlog.segment.segments import Segments
+from compactlib.raftlog.segment.segments import Lease, OpenFiles, Segments
 from compactlib.rewrite import Executor
 
 
@@ -88,7 +88,9 @@ class OwnedLog(LogReading):
         sync_names(self._files, folder)
         row = self._found_row()
         self._recovery = recover_folder(self._files, folder)
-        segments = Segments(self._files, folder, self._options.limits, guard, row, open_files=self._open_files)
+        found = read_folder(folder, row)
+        segments = Segments(folder, guard, found.known, row, open_files=self._open_files)
+        segments.begin_writing(self._files, self._options.limits, found)
         segments.remove_dropped()
         purge_links(self._files, folder, now=self._options.clock.now(), keep_seconds=self._options.keep_links_seconds)
         return segments

@@ -25,7 +25,6 @@ from compactlib.raftlog.arguments import require_ascending
 from compactlib.raftlog.compaction.policy import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
-from compactlib.raftlog.model.refs import next_ref, refs_holding
 from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.model.values import (
     MAX_INDEX,
@@ -37,8 +36,9 @@ from compactlib.raftlog.model.values import (
     SegmentRef,
     SegmentStats,
 )
+from compactlib.raftlog.segment.listing import next_ref, refs_holding
 from compactlib.raftlog.segment.liveness import kept_positions
-from compactlib.raftlog.segment.segment_list import Lease, SegmentList
+from compactlib.raftlog.segment.segments import Lease, Segments
 from compactlib.report import Finding, VerifyReport
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class LogReading(Closing):
         memtable: of a log of a store: the entries that replace or follow those of the segments.
     """
 
-    def __init__(self, folder: str, segments: SegmentList, guard: Guard, memtable: Memtable | None = None) -> None:
+    def __init__(self, folder: str, segments: Segments, guard: Guard, memtable: Memtable | None = None) -> None:
         self._folder = folder
         self._segments = segments
         self._guard = guard
@@ -233,7 +233,11 @@ class LogReading(Closing):
                 raise answer.error
             # A newer snapshot may cover the missing entry.
             if self._is_contiguous and -1 < following < answer.index and following > self.state.index:
-                raise self._missing(following)
+                # Twice: the log may have been truncated and appended to during the scan.
+                if self._lacks(following) and self._lacks(following):
+                    raise self._missing(following)
+                if not self._has_died(following):
+                    return
             following = max(following, answer.index + 1)
             yield answer
 
@@ -279,6 +283,9 @@ class LogReading(Closing):
     def _end_of_segments(self) -> int:
         refs = self.refs
         return refs[-1].last if refs else -1
+
+    def _lacks(self, index: int) -> bool:
+        return self.last_index > index and isinstance(self.read(index), MissingEntry)
 
     def _has_died(self, index: int) -> bool:
         try:

@@ -13,7 +13,7 @@ from compactlib.errors import CorruptData
 from compactlib.files.disk import StrPath
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta
 from compactlib.raftlog.model.values import MAX_INDEX, DamagedEntry
-from compactlib.raftlog.segment.segment_list import open_segment
+from compactlib.raftlog.segment.listing import open_segment
 
 
 class StoredEntry(NamedTuple):

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet, merge_positions
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.model.refs import refs_holding
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.index import SegmentIndex, is_uniform, picked
+from compactlib.raftlog.segment.listing import refs_holding
 
 
 def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequence[int]:
