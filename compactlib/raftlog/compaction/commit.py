@@ -21,14 +21,13 @@ After a crash, recovery compares the file (inode) of each `.compacting` name wit
 * another: nothing was replaced; the file is removed. Its link count may be 2 nevertheless, if the second name is
   `1.segment.swap`, or the private name before the rename.
 
-Any number of groups may be in either state. Temporary names and private folders of interrupted steps are removed too.
+Any number of groups may be in either state. Temporary names and private files of interrupted steps are removed too.
 Recovery is idempotent.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -40,23 +39,18 @@ from compactlib.files.disk import Files, StrPath, list_folder, look_at, replace_
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.copier import Copier
 from compactlib.raftlog.model.names import (
+    COMPACTING_SUFFIX,
     LINK_SUFFIX,
     SWAP_SUFFIX,
     compacting_members,
     compacting_name,
     is_leftover,
-    is_private_file,
-    is_private_folder,
     segment_name,
     segment_number,
 )
 from compactlib.raftlog.segment.listing import KnownSegment, is_committed
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.rewrite import RewrittenFile
-
-_ATTEMPTS = 3
-"""For a folder in which running attempts create and remove files."""
-
 
 # -- check
 
@@ -258,8 +252,10 @@ def recover_folder(files: Files, folder: StrPath) -> LogRecoveryReport:
         else:
             files.unlink(os.path.join(folder, name))
             undone.append(members)
-    # Listed again: finishing a group has used temporary names.
-    removed = [name for name in list_folder(folder) if _remove_leftover(files, folder, name)]
+    # Listed again: finishing a group has used temporary names. A `.compacting` name without members is garbage.
+    removed = leftovers(folder)
+    for name in removed:
+        files.unlink(os.path.join(folder, name))
     if finished or undone or removed:
         files.sync_folder(folder)
     return LogRecoveryReport(tuple(finished), tuple(undone), tuple(removed))
@@ -273,26 +269,19 @@ def leftovers(folder: StrPath) -> list[str]:
     Raises:
         StorageError: the folder cannot be read.
     """
-    return sorted(name for name in list_folder(folder)
-                  if is_leftover(name) or compacting_members(name) is not None
-                  or _is_private(os.path.join(folder, name)))
+    return [name for name in list_folder(folder) if is_leftover(name) or name.endswith(COMPACTING_SUFFIX)]
 
 
-def remove_private_folder(files: Files, folder: StrPath) -> None:
-    """Remove the private folder of a compaction run with its files.
+def remove_private(files: Files, private: str) -> None:
+    """Remove the files of a run's attempts that have failed, or whose results were not used.
 
-    An attempt that outlives its run may create or remove its file during that: then the folder is listed again.
+    A file that cannot be removed, and a file of an attempt that outlives the run, is a leftover.
     """
-    for attempt in range(_ATTEMPTS):
-        try:
-            for name in list_folder(folder):
+    folder, prefix = os.path.split(private)
+    with contextlib.suppress(StorageError):
+        for name in list_folder(folder):
+            if name.startswith(prefix):
                 files.unlink(os.path.join(folder, name))
-            files.remove_folder(folder)
-        except StorageError as error:
-            if attempt == _ATTEMPTS - 1 or error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        else:
-            return
 
 
 def _require_whole_leader(folder: StrPath, members: tuple[int, ...]) -> None:
@@ -315,29 +304,3 @@ def _explained(error: CorruptData, consequence: str) -> CorruptData:
 def _has_own_file(folder: StrPath, number: int) -> bool:
     found = look_at(os.path.join(folder, segment_name(number)))
     return found is not None and stat.S_ISREG(found.st_mode)
-
-
-def _is_private(path: str) -> bool:
-    """Whether a folder is a compaction's private folder: by its name, and because it has only files of attempts."""
-    if not is_private_folder(os.path.basename(path)) or not os.path.isdir(path) or os.path.islink(path):
-        return False
-    try:
-        names = list_folder(path)
-    except StorageError:
-        if os.path.isdir(path):
-            raise
-        # Its compaction, in another process, has ended.
-        return False
-    return all(is_private_file(name) and not os.path.isdir(os.path.join(path, name)) for name in names)
-
-
-def _remove_leftover(files: Files, folder: StrPath, name: str) -> bool:
-    path = os.path.join(folder, name)
-    is_folder = os.path.isdir(path) and not os.path.islink(path)
-    if is_folder and _is_private(path):
-        remove_private_folder(files, path)
-    elif not is_folder and is_leftover(name):
-        files.unlink(path)
-    else:
-        return False
-    return True

@@ -9,7 +9,6 @@ time as another attempt; each attempt writes its own file and commits nothing.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from itertools import chain
 
@@ -42,18 +41,18 @@ class SegmentSource:
 
 @attrs.frozen(kw_only=True)
 class CompactSegments:
-    """A `RewriteTask` that writes the live entries of `sources` to one sealed segment in `folder`.
+    """A `RewriteTask` that writes the live entries of `sources` to one sealed segment at a private path.
 
     Attributes:
-        name: the task's name; also the beginning of the new file's private name.
-        folder: of the new file; must exist.
+        name: the task's name, which is the new segment's; the private file's name has it too.
+        private: the beginning of the private file's path, which no other run has.
         sources: oldest first; their live indexes ascend from one to the next.
         max_bytes: the limit in the new segment's header.
         files: the disk.
     """
 
     name: str
-    folder: str
+    private: str
     sources: tuple[SegmentSource, ...]
     max_bytes: int
     files: Files = attrs.field(factory=LocalFiles)
@@ -73,7 +72,7 @@ class CompactSegments:
             BudgetSpent: the budget is spent; likewise.
         """
         began = attempt.clock.monotonic()
-        path = os.path.join(self.folder, f"{self.name}.{attempt.id}")
+        path = f"{self.private}{self.name}.{attempt.id}"
         with contextlib.ExitStack() as stack:
             copier = Copier()
             parts = [copier.part(stack, source.path, source.live, source.ref) for source in self.sources]
