@@ -23,8 +23,7 @@ from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment import format as native
-from compactlib.raftlog.segment.index import SegmentIndex, is_uniform
-from compactlib.raftlog.segment.liveness import live_positions
+from compactlib.raftlog.segment.index import SegmentIndex, live_positions
 from compactlib.raftlog.segment.load import load_segment, sealed_records
 from compactlib.raftlog.segment.reader import (
     MAX_GAP_BYTES,
@@ -120,7 +119,7 @@ class Copier:
 
     def _part(self, path: str, descriptor: int, columns: native.Columns, records: bytes | memoryview = b"") -> Part:
         lengths = columns.lengths
-        size = lengths[0] if lengths and is_uniform(lengths) else 0
+        size = lengths[0] if lengths and _is_uniform(lengths) else 0
         places = range(0, size * (len(lengths) + 1), size) if size else list(accumulate(lengths, initial=0))
         return Part(path=path, descriptor=descriptor, records=records, columns=columns, places=places,
                     rows=self._rows_of(columns.offsets, size))
@@ -293,3 +292,9 @@ def _numpy() -> Any:
     except ImportError:
         return None
     return numpy
+
+
+def _is_uniform(column: array[int]) -> bool:
+    """Whether all values are the same (lengths often are); a comparison of memory."""
+    raw = column.tobytes()
+    return raw[column.itemsize:] == raw[:-column.itemsize]

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.errors import BudgetSpent, CompactlibError
-from compactlib.raftlog.compaction.plan import DROP_DEAD, GroupFailed, LeftOutSegment
+from compactlib.raftlog.compaction.plan import DROP_DEAD, LeftOutSegment
+from compactlib.raftlog.compaction.policy import GroupFailed
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.report import PolicyRecord, Printed, Table
 

@@ -53,13 +53,14 @@ from compactlib.raftlog.compaction.commit import (
 )
 from compactlib.raftlog.compaction.copier import Copier
 from compactlib.raftlog.compaction.options import LogOptions
-from compactlib.raftlog.compaction.plan import GroupFailed, LogPlan, PlannedGroup, plan_for, require_fitting
+from compactlib.raftlog.compaction.plan import LogPlan, PlannedGroup, plan_for, require_fitting
 from compactlib.raftlog.compaction.policies import DropDead
-from compactlib.raftlog.compaction.policy import LogPolicy, LogView
+from compactlib.raftlog.compaction.policy import GroupFailed, LogPolicy, LogView
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, LogReclaimReport, SegmentChanges
 from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
 from compactlib.raftlog.compaction.statistics import StatsCache, room_in
 from compactlib.raftlog.compaction.triggers import MajorCadence
+from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import require_log
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable
@@ -72,7 +73,6 @@ from compactlib.raftlog.model.snapshot_meta import (
 )
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.listing import between, file_bytes, is_committed, read_folder, refs_holding
-from compactlib.raftlog.segment.liveness import require_live
 from compactlib.raftlog.segment.segments import Lease, OpenFiles, Segments
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 
@@ -199,18 +199,27 @@ class OwnedLog(LogReading):
     # -- the row of the snapshot
 
     def _require_held(self, row: SnapshotMeta) -> None:
-        """Raise `LiveIndexMissing` unless every live index of a snapshot is in a segment or in memory, and not dead."""
+        """Raise `LiveIndexMissing` unless every live index of a snapshot is in a segment or in memory, and not dead.
+
+        O(live runs log segments), and the indexes of the segments that are not dense.
+        """
         # The memtable before the segments: an entry is in segments before it leaves the memtable.
-        held = self.unflushed
+        live, held = row.live, [self.unflushed]
         with self._guard.lock:
             self._guard.require_open()
-
-            def held_by(ref: SegmentRef) -> IndexSet:
+            before = self._own.row
+            for ref, here in refs_holding(self._own.refs, live):
                 known = self._own.known_of(ref.number)
                 dense = known is not None and known.is_dense
-                return IndexSet.range(ref.first, ref.last) if dense else self._own.index_of(ref.number).index_set()
-
-            require_live(row.live, self._own.row, self._own.refs, held_by, held)
+                held.append(here if dense else here & self._own.index_of(ref.number).index_set())
+        missing = live - IndexSet().union(*held)
+        if before is not None:
+            # A dead entry does not become live again.
+            missing |= live.at_most(before.index) - before.live
+        if missing:
+            raise LiveIndexMissing(f"{len(missing)} of {len(live)} live indexes are in no segment or died before, the "
+                                   f"first of them {missing.first}; the live set must come from this log's own state",
+                                   missing=len(missing), first=missing.first)
 
     def _record_state(self, row: SnapshotMeta) -> None:
         """Commit the row of a snapshot, durably. The caller has called `_require_held`; all live entries are durable.

@@ -14,7 +14,7 @@ import os
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from compactlib._closing import Closing
 from compactlib.budget import Budget
@@ -25,6 +25,7 @@ from compactlib.raftlog.arguments import require_ascending
 from compactlib.raftlog.compaction.policy import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
+from compactlib.raftlog.memtable import Memtable, Slab, visible_slabs
 from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.model.values import (
     MAX_INDEX,
@@ -36,14 +37,10 @@ from compactlib.raftlog.model.values import (
     SegmentRef,
     SegmentStats,
 )
+from compactlib.raftlog.segment.index import kept_positions
 from compactlib.raftlog.segment.listing import next_ref, refs_holding
-from compactlib.raftlog.segment.liveness import kept_positions
 from compactlib.raftlog.segment.segments import Lease, Segments
 from compactlib.report import Finding, VerifyReport
-
-if TYPE_CHECKING:
-    from compactlib.raftlog.memtable import Memtable, Slab
-
 
 _MAX_ATTEMPTS = 100
 _T = TypeVar("_T")
@@ -127,11 +124,7 @@ class LogReading(Closing):
         return self._segments.row or NO_SNAPSHOT
 
     def _slabs(self) -> Sequence[Slab]:
-        if self._memtable is None or not self._memtable.tables:
-            return ()
-        from compactlib.raftlog.memtable import visible_slabs  # loaded for logs of a store alone
-
-        return visible_slabs(self._memtable.tables)
+        return () if self._memtable is None else visible_slabs(self._memtable.tables)
 
     def _retried(self, read: Callable[[], _T]) -> _T:
         """Call `read`; after a `NotFound`, because a segment was removed, re-read the folder and retry."""
