@@ -7,9 +7,7 @@ count up to the first incomplete entry, by their own CRCs: the rest is a tail th
 
 from __future__ import annotations
 
-import errno
 import os
-import sys
 from itertools import pairwise
 from operator import ge
 from typing import Literal
@@ -132,23 +130,9 @@ def _durable_region(descriptor: int, path: str, header: native.Header, seal: nat
                           found=f"the end of the file at {size}")
     found = crc32(region, 0)
     if found != seal.index_crc:
-        records = native.decode_records(region)
-        bad = native.first_bad_head(records)
-        raise CorruptData(path=path, offset=native.INDEX_START + max(bad, 0) * native.RECORD_BYTES,
-                          expected=f"index CRC {seal.index_crc:#010x} over {seal.entries} records",
-                          found=f"{found:#010x}", index=_index_of_damaged(records, bad))
+        raise CorruptData(path=path, offset=native.INDEX_START, found=f"{found:#010x}",
+                          expected=f"index CRC {seal.index_crc:#010x} over {seal.entries} records")
     return region
-
-
-def _index_of_damaged(records: native.Columns, position: int) -> int | None:
-    """Which entry a damaged record was for, if its neighbours confirm it: the damage may be in the index itself."""
-    indexes = records.indexes
-    if position < 0:
-        return None
-    index = indexes[position]
-    before = position > 0 and indexes[position - 1] + 1 == index
-    after = position + 1 < len(indexes) and index + 1 == indexes[position + 1]
-    return index if before or after else None
 
 
 def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durable: bytes, size: int) -> LoadedSegment:
@@ -169,32 +153,14 @@ def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durabl
 
 
 def _records_from(descriptor: int, start: int, end: int) -> bytes:
-    """The index region from `start` to the last record that is not all zeros. A crash may leave zeros in between."""
+    """The index region from `start` to the last record before a MiB of zeros. A crash may leave zeros in between."""
     found = bytearray()
-    offset = start
-    while (offset := _next_data(descriptor, offset)) < end:
-        chunk = read_exactly(descriptor, min(_CHUNK_BYTES, end - offset), offset)
-        if not chunk:
+    while chunk := read_exactly(descriptor, min(_CHUNK_BYTES, end - start - len(found)), start + len(found)):
+        found += chunk
+        if not chunk.rstrip(b"\0"):
             break
-        written = chunk.rstrip(b"\0")
-        if written:
-            found.extend(bytes(offset - start - len(found)))
-            found.extend(written)
-        offset += len(chunk)
-    found.extend(bytes(-len(found) % native.RECORD_BYTES))
-    return bytes(found)
-
-
-def _next_data(descriptor: int, offset: int) -> int:
-    """Where the file goes on behind a hole at `offset`, as far as the system can distinguish holes from zeros: the
-    region has room for 4 billion records.
-    """
-    if not hasattr(os, "SEEK_DATA"):
-        return offset
-    try:
-        return os.lseek(descriptor, offset, os.SEEK_DATA)
-    except OSError as error:
-        return sys.maxsize if error.errno == errno.ENXIO else offset
+    region = found.rstrip(b"\0")
+    return bytes(region) + bytes(-len(region) % native.RECORD_BYTES)
 
 
 def _is_whole(descriptor: int, records: native.Columns, position: int, expected_offset: int) -> bool:
