@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inner loop of a rewrite: reads live payloads, each checked against its CRC, in the layout of the new segment.
 
-The payloads are read directly into the output buffer, and the gaps between them into a small scratch buffer. If NumPy
-is installed, it selects index records, and payloads of equal size: the bytes are the same.
+Payloads without gaps are read directly into the output buffer; of others the whole span is read, and the payloads are
+copied. If NumPy is installed, it selects index records, and payloads of equal size: the bytes are the same.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from compactlib.raftlog.segment.reader import (
 )
 
 _RECORD_WORDS = native.RECORD_BYTES // 8
-_CALL_PAYLOADS = 512
-"""Payloads that a call reads, with the gaps between them: POSIX systems take 1,024 buffers."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -77,11 +75,10 @@ class Copier:
 
     def __init__(self, *, by_arrays: bool = True) -> None:
         self._out = memoryview(bytearray())
-        self._gaps = _Gaps()
         self._size = 0
         self._views: list[memoryview] = []
         self._np = _numpy() if by_arrays else None
-        # A span with its gaps, from which NumPy takes the payloads.
+        # A span with its gaps.
         self._read = memoryview(bytearray())
 
     def part(self, stack: ExitStack, path: str, live: IndexSet, ref: SegmentRef) -> Part:
@@ -140,7 +137,7 @@ class Copier:
             stop = max(bisect_right(places, places[first] + MAX_SPAN_BYTES, first, len(places)) - 1, first + 1)
             payloads = self._room(part.size, places[first:stop + 1])
             try:
-                got, is_whole = self._fill(part, first, stop, payloads)
+                got, is_whole = self._fill(part, first, stop)
                 found = list(map(crc32, payloads, part.columns.heads[first:stop]))
                 if not is_whole or found != part.columns.crcs[first:stop].tolist():
                     for place, payload in enumerate(payloads, first):
@@ -200,8 +197,8 @@ class Copier:
             self._size, self._views = size, [self._out[start:start + size] for start in range(0, total, size)]
         return self._views[:count]
 
-    def _fill(self, part: Part, first: int, stop: int, payloads: list[memoryview]) -> tuple[int, bool]:
-        """Read payloads into their views; return the bytes read, and whether the file had all of them."""
+    def _fill(self, part: Part, first: int, stop: int) -> tuple[int, bool]:
+        """Read payloads, joined, into the buffer; return the bytes read, and whether the file had all of them."""
         places = part.places
         read, is_whole = 0, True
         for start, end in self._spans(part, first, stop):
@@ -211,7 +208,7 @@ class Copier:
             if span == live:
                 got = os.preadv(part.descriptor, [target], part.columns.offsets[start])
             else:
-                got = self._scatter(part, start, end, payloads[start - first:end - first], target)
+                got = self._gather(part, start, end, target)
             is_whole = is_whole and got == span
             read += got
         return read, is_whole
@@ -241,48 +238,23 @@ class Copier:
         ends = list(map(add, offsets, part.columns.lengths[first:stop]))
         yield from ((first + start, first + end) for start, end in read_spans(offsets, ends))
 
-    def _scatter(self, part: Part, first: int, stop: int, payloads: list[memoryview], target: memoryview) -> int:
-        """Read a span of payloads, without the gaps, into their views, which together are `target`.
-
-        Returns the bytes read.
-        """
-        np = self._np
+    def _gather(self, part: Part, first: int, stop: int, target: memoryview) -> int:
+        """Read a span, and copy its payloads, without the gaps, to `target`; return the bytes read."""
+        np, offsets = self._np, part.columns.offsets
+        base = offsets[first]
+        span = part.end_of(stop - 1) - base
+        if span > len(self._read):
+            self._read = memoryview(bytearray(span))
+        got = os.preadv(part.descriptor, [self._read[:span]], base)
         if np is not None and part.rows is not None:
-            size, base = part.size, part.columns.offsets[first]
-            span = part.end_of(stop - 1) - base
-            if span > len(self._read):
-                self._read = memoryview(bytearray(span))
-            got = os.preadv(part.descriptor, [self._read[:span]], base)
-            np.take(np.frombuffer(self._read[:span], np.uint8).reshape(-1, size),
+            np.take(np.frombuffer(self._read[:span], np.uint8).reshape(-1, part.size),
                     part.rows[first:stop] - part.rows[first], axis=0, mode="clip",
-                    out=np.frombuffer(target, np.uint8).reshape(-1, size))
-            return got
-        offsets, lengths = part.columns.offsets[first:stop], part.columns.lengths[first:stop]
-        gaps = list(map(sub, islice(offsets, 1, None), map(add, offsets, lengths)))
-        gaps.append(0)
-        read_over = list(map(self._gaps.__getitem__, gaps))
-        read = 0
-        for start in range(0, stop - first, _CALL_PAYLOADS):
-            end = min(start + _CALL_PAYLOADS, stop - first)
-            # Payloads and gaps in turn, empty gaps too: to leave them out takes longer.
-            buffers = [target] * (2 * (end - start))
-            buffers[::2], buffers[1::2] = payloads[start:end], read_over[start:end]
-            # The offset of the next call skips the gap behind the last payload.
-            buffers.pop()
-            read += os.preadv(part.descriptor, buffers, part.columns.offsets[first + start]) + gaps[end - 1]
-        return read
-
-
-class _Gaps(dict[int, memoryview]):
-    """Views for gaps, by their size; all of the same scratch buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._bytes = memoryview(bytearray(MAX_GAP_BYTES))
-
-    def __missing__(self, size: int) -> memoryview:
-        made = self[size] = self._bytes[:size]
-        return made
+                    out=np.frombuffer(target, np.uint8).reshape(-1, part.size))
+        else:
+            starts = list(map(sub, offsets[first:stop], repeat(base)))
+            cuts = map(slice, starts, map(add, starts, part.columns.lengths[first:stop]))
+            target[:] = b"".join(map(self._read.__getitem__, cuts))
+        return got
 
 
 def _numpy() -> Any:

@@ -3,7 +3,7 @@
 
 **There, dead, or missing** is answered here and nowhere else. A read takes no lock: it asks the snapshot's row whether
 the index is dead, and memory and the list which segment holds it. In between, this process or another may record a
-snapshot and compact. So what was not found is read again after a refresh (`_read_again`); a live index that is missing
+snapshot and compact. So what was not found is read again after a refresh; a live index that is missing
 twice under the same row is damage. Scans and plans of reads hold a lease, and read single entries again the same way.
 """
 
@@ -146,19 +146,29 @@ class LogReading(Closing):
             CorruptData: the entry is damaged, or it is live and in no segment.
             Closed: the log was closed.
         """
-        self._require_open()
-        row = self._segments.row
-        if row is not None and index <= row.index and not row.live.holds(index):
-            return DeadEntry(index, row.index)
-        try:
-            entry = self._segments.read(index) if self._memtable is None else self._find(index)
-        except NotFound:
-            return self._read_again(index)
-        if entry is not None:
-            return entry
-        row = self._segments.row
-        above = row is None or index > row.index
-        return MissingEntry(index) if above and not self._is_behind() else self._read_again(index)
+        attempt = 0
+        while attempt < _MAX_ATTEMPTS:
+            self._require_open()
+            row = self._segments.row
+            if row is not None and index <= row.index and not row.live.holds(index):
+                return DeadEntry(index, row.index)
+            try:
+                entry = self._segments.read(index) if self._memtable is None else self._find(index)
+            except NotFound:
+                # Its file was removed; after a refresh the list has another segment for it.
+                entry = None
+            else:
+                if entry is not None:
+                    return entry
+                above = row is None or index > row.index
+                if row is self._segments.row and (attempt or (above and not self._is_behind())):
+                    if above:
+                        return MissingEntry(index)
+                    break
+            attempt += 1
+            self.refresh()
+        raise CorruptData(path=self._folder, offset=0, index=index, found="no segment",
+                          expected=f"a segment that holds the live entry {index}")
 
     def _find(self, index: int) -> Entry | None:
         # The memtable before the segments: an entry is in segments before it leaves the memtable.
@@ -166,28 +176,6 @@ class LogReading(Closing):
             if index >= table.base:
                 return table.find(index)
         return self._segments.read(index)
-
-    def _read_again(self, index: int) -> Entry | DeadEntry | MissingEntry:
-        """Read `index` again, after a snapshot and a compaction may have changed the segments during the first read."""
-        for _ in range(_MAX_ATTEMPTS):
-            self._require_open()
-            self.refresh()
-            row = self._segments.row
-            if row is not None and row.is_dead(index):
-                return DeadEntry(index, row.index)
-            try:
-                entry = self._find(index)
-            except NotFound:
-                # Its file was removed; the list has another segment for it by now.
-                continue
-            if entry is not None:
-                return entry
-            if row is None or index > row.index:
-                return MissingEntry(index)
-            if row is self._segments.row:
-                break
-        raise CorruptData(path=self._folder, offset=0, index=index, found="no segment",
-                          expected=f"a segment that holds the live entry {index}")
 
     # -- many indexes
 
