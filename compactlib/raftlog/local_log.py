@@ -20,8 +20,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
-
 from compactlib._closing import Closing
 from compactlib.commandlog.errors import NotStarted, OutOfStep
 from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMachine, require_outside_commands
@@ -38,15 +36,6 @@ _HEAD = struct.Struct("<Bd")
 """The kind of an entry, and its time in seconds."""
 _COMMAND = 1
 _OPENING = 2
-
-
-@attrs.frozen
-class _Pending:
-    """A command that was applied and may not be in the log yet."""
-
-    index: int
-    term: int
-    entry: bytes
 
 
 class LocalLog(Closing):
@@ -78,7 +67,8 @@ class LocalLog(Closing):
         self._guard: Guard = Guard(f"the command log in {os.fspath(folder)}")
         self._writing = threading.Lock()
         self._machine: CommandMachine | None = None
-        self._pending: list[_Pending] = []
+        # Commands that were applied and may not be in the log yet.
+        self._pending: list[Entry] = []
         self._term = 0
         self._guard.stand_for(local_path(folder))
         self._log = SegmentLog(folder, self._options, create=create)
@@ -162,11 +152,11 @@ class LocalLog(Closing):
                 if len(payload) > MAX_PAYLOAD_BYTES:
                     raise InvalidInput(f"a command of {len(payload)} bytes was given, this log takes at most "
                                        f"{MAX_PAYLOAD_BYTES}; split it")
-                entry = _HEAD.pack(_COMMAND, command.appended_at) + payload
+                entry = Entry(command.index, command.term, _HEAD.pack(_COMMAND, command.appended_at) + payload)
                 self._guard.begin(f"command {command.index}")
                 result = machine.apply(command, payload)
                 self._last = command.index
-                self._pending.append(_Pending(command.index, command.term, entry))
+                self._pending.append(entry)
                 self._guard.done()
             awaited = self._last
         if awaited > self._durable:
@@ -178,12 +168,12 @@ class LocalLog(Closing):
                     self._write(pending)
         return result
 
-    def _write(self, pending: Sequence[_Pending]) -> None:
+    def _write(self, pending: Sequence[Entry]) -> None:
         """Make commands durable; the caller holds `_writing`. Any exception closes the log."""
         if not pending:
             return
         try:
-            self._log.append([(each.index, each.term, each.entry) for each in pending])
+            self._log.append(pending)
             self._log.sync()
         except BaseException as error:
             self._guard.fail(error)

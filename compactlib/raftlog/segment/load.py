@@ -64,9 +64,8 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
         Unsupported: the format version is unknown, or it is a file of RabbitMQ Ra.
     """
     header, seal = _start_of(descriptor, path, number)
-    if tail == "refuse" and (seal is None or not seal.sealed):
-        raise CorruptData(path=path, offset=native.HEADER_BYTES, expected="a sealed segment, since newer ones exist",
-                          found="two damaged seals" if seal is None else "one left open, by the seal that is whole")
+    if tail == "refuse":
+        _require_sealed(seal, path)
     size = os.fstat(descriptor).st_size
     if seal is None:
         # No crash damages both seals, and without a seal the durable size is not known.
@@ -85,14 +84,21 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
     return LoadedSegment(index, header, seal, seal.data_end, seal.index_crc)
 
 
-def sealed_records(descriptor: int, path: str) -> bytes | None:
-    """The bytes of the index records of a sealed segment; `None` if it is not sealed.
+def sealed_records(descriptor: int, path: str) -> bytes:
+    """The bytes of the index records of a sealed segment.
 
     Raises:
-        CorruptData, Unsupported: as `load_segment`.
+        CorruptData, Unsupported: as `load_segment` with `tail="refuse"`.
     """
     header, seal = _start_of(descriptor, path, None)
-    return None if seal is None or not seal.sealed else _durable_region(descriptor, path, header, seal)
+    return _durable_region(descriptor, path, header, _require_sealed(seal, path))
+
+
+def _require_sealed(seal: native.Seal | None, path: str) -> native.Seal:
+    if seal is None or not seal.sealed:
+        raise CorruptData(path=path, offset=native.HEADER_BYTES, expected="a sealed segment, since newer ones exist",
+                          found="two damaged seals" if seal is None else "one left open, by the seal that is whole")
+    return seal
 
 
 def _start_of(descriptor: int, path: str, number: int | None) -> tuple[native.Header, native.Seal | None]:
