@@ -8,8 +8,6 @@ count up to the first incomplete entry, by their own CRCs: the rest is a tail th
 from __future__ import annotations
 
 import os
-from itertools import pairwise
-from operator import ge
 from typing import Literal
 
 import attrs
@@ -74,11 +72,9 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
                               expected="one that says how many entries were durable; a crash damages one at most")
         seal = native.Seal(0, header.data_start, 0, sealed=False)
     region = _durable_region(descriptor, path, header, seal)
-    records = native.decode_records(region)
-    _require_ascending(records, path)
     if not seal.sealed:
         return _with_tail(descriptor, header, seal, region, size)
-    index = SegmentIndex.of(records)
+    index = SegmentIndex.of(native.decode_records(region))
     # In a truncated segment, the truncated payloads take room until it is rewritten.
     index.data_bytes = max(index.data_bytes, size - header.data_start)
     return LoadedSegment(index, header, seal, seal.data_end, seal.index_crc)
@@ -113,14 +109,6 @@ def _start_of(descriptor: int, path: str, number: int | None) -> tuple[native.He
         raise CorruptData(path=path, offset=24, expected=f"segment number {number} as in the file name",
                           found=str(header.number))
     return header, native.decode_seal(start)
-
-
-def _require_ascending(records: native.Columns, path: str) -> None:
-    indexes = records.indexes
-    if any(map(ge, indexes, indexes[1:])):
-        place = next(place for place, (one, other) in enumerate(pairwise(indexes), 1) if other <= one)
-        raise CorruptData(path=path, offset=native.INDEX_START + place * native.RECORD_BYTES,
-                          expected=f"an index above {indexes[place - 1]}, as records ascend", found=str(indexes[place]))
 
 
 def _durable_region(descriptor: int, path: str, header: native.Header, seal: native.Seal) -> bytes:
