@@ -30,13 +30,13 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.values import SegmentLimits, SegmentRef
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex, live_positions
-from compactlib.raftlog.segment.load import sealed_records
 from compactlib.raftlog.segment.reader import (
     MAX_GAP_BYTES,
     MAX_SPAN_BYTES,
     SegmentReader,
     read_again,
     read_spans,
+    sealed_records,
 )
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 

@@ -26,7 +26,7 @@ from compactlib.raftlog.model.names import TEMPORARY_SUFFIX, segment_name
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex
-from compactlib.raftlog.segment.load import LoadedSegment, load_segment
+from compactlib.raftlog.segment.reader import LoadedSegment, load_segment
 
 _FLUSH_ENTRIES = 1024
 _FLUSH_BYTES = 1 << 20

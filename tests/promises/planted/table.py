@@ -619,9 +619,9 @@ MISTAKES: Sequence[Mistake] = (
         "An object that was read is gone after a power failure."),
     Mistake(
         "local-log-not-synced", "compactlib/raftlog/local_log.py",
-        "for each in pending])\n"
+        "self._log.append(pending)\n"
         "            self._log.sync()\n",
-        "for each in pending])\n",
+        "self._log.append(pending)\n",
         ("local_log-crashes",),
         "Commands whose answers were given are gone after a power failure."),
     Mistake(
