@@ -111,7 +111,7 @@ class _Work:
         return LogCompactionReport(
             policy=plan.policy, why=why or plan.why,
             snapshot_index=-1 if plan.snapshot_index is None else plan.snapshot_index, dropped=self.dropped,
-            dropped_bytes=self.dropped_bytes, groups=(*self.failed, *self.done), left_out=plan.left_out,
+            dropped_bytes=self.dropped_bytes, done=tuple(self.done), failed=tuple(self.failed), left_out=plan.left_out,
             purged_links=tuple(sorted(self.purged)), unreclaimed=self.unreclaimed, seconds=seconds)
 
 
