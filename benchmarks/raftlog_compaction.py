@@ -32,7 +32,7 @@ from compactlib.executors import Executor, LocalExecutor, RewriteTask
 from compactlib.indexset import IndexSet
 from compactlib.observer import Observer
 from compactlib.raftlog import LogCompactionReport, LogOptions, SegmentLimits, SegmentLog
-from compactlib.raftlog.compaction import copier
+from compactlib.raftlog.compaction import rewrite
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.segment import format as native
 from compactlib.rewrite import RewriteOutcome
@@ -190,11 +190,11 @@ def replacing_copy(live_bytes: Path, source: Path, scratch: Path, groups: list[t
 @contextlib.contextmanager
 def without_numpy() -> Iterator[None]:
     """Copy as where NumPy is not installed."""
-    fastest, copier._numpy = copier._numpy, lambda: None
+    fastest, rewrite._numpy = rewrite._numpy, lambda: None
     try:
         yield
     finally:
-        copier._numpy = fastest
+        rewrite._numpy = fastest
 
 
 def rewrite_figures(name: str, scratch: Path, segments: int, run: int, runs: int, goals: Goals, *,

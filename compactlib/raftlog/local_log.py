@@ -67,8 +67,8 @@ class LocalLog(Closing):
         self._guard: Guard = Guard(f"the command log in {os.fspath(folder)}")
         self._writing = threading.Lock()
         self._machine: CommandMachine | None = None
-        # Commands that were applied and may not be in the log yet: index, term and entry.
-        self._pending: list[tuple[int, int, bytes]] = []
+        # Commands that were applied and may not be in the log yet.
+        self._pending: list[Entry] = []
         self._term = 0
         self._guard.stand_for(local_path(folder))
         self._log = SegmentLog(folder, self._options, create=create)
@@ -142,11 +142,11 @@ class LocalLog(Closing):
                 if len(payload) > MAX_PAYLOAD_BYTES:
                     raise InvalidInput(f"a command of {len(payload)} bytes was given, this log takes at most "
                                        f"{MAX_PAYLOAD_BYTES}; split it")
-                entry = _HEAD.pack(_COMMAND, command.appended_at) + payload
+                entry = Entry(command.index, command.term, _HEAD.pack(_COMMAND, command.appended_at) + payload)
                 self._guard.begin(f"command {command.index}")
                 result = machine.apply(command, payload)
                 self._last = command.index
-                self._pending.append((command.index, command.term, entry))
+                self._pending.append(entry)
                 self._guard.done()
             awaited = self._last
         if awaited > self._durable:
@@ -158,7 +158,7 @@ class LocalLog(Closing):
                     self._write(pending)
         return result
 
-    def _write(self, pending: Sequence[tuple[int, int, bytes]]) -> None:
+    def _write(self, pending: Sequence[Entry]) -> None:
         """Make commands durable; the caller holds `_writing`. Any exception closes the log."""
         if not pending:
             return
@@ -171,7 +171,7 @@ class LocalLog(Closing):
         # In this order: a pending command is written again, which truncates the log first. So an acknowledged command
         # is not pending.
         del self._pending[:len(pending)]
-        self._durable = pending[-1][0]
+        self._durable = pending[-1].index
         self._observer.event("command_log_syncs", add=1)
         self._observer.event("command_log_commands", add=len(pending))
 

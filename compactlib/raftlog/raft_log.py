@@ -51,7 +51,7 @@ from compactlib.raftlog.model.status import LogStatus, error_text
 from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.pins import Pin
-from compactlib.raftlog.segment.segment_list import OpenFiles
+from compactlib.raftlog.segment.segments import OpenFiles
 from compactlib.raftlog.snapshots.folder import Snapshots, is_half_installed
 from compactlib.raftlog.snapshots.incoming import Incoming, read_sealed
 from compactlib.raftlog.snapshots.state_reader import StateReader

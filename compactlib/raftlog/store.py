@@ -54,7 +54,7 @@ from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.model.status import RaftLogStoreStatus, error_text
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.raft_log import LogMemory, RaftLog
-from compactlib.raftlog.segment.segment_list import OpenFiles
+from compactlib.raftlog.segment.segments import OpenFiles
 from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal, without_repeats
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import Finding, VerifyReport

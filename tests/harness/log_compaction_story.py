@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import itertools
 import os
 import re
 import shlex
@@ -106,9 +105,8 @@ class Story:
         return self._log
 
     def _options(self, files: Files | None = None) -> Any:
-        runs = itertools.count(1)
         return LogOptions(limits=self.limits, clock=self.clock, keep_links_seconds=60.0,
-                          run_id=lambda: f"run-{next(runs)}", files=LocalFiles() if files is None else files)
+                          files=LocalFiles() if files is None else files)
 
     def _refuse(self, request: Request, act: Callable[[], Any]) -> Any:
         if any(fnmatch.fnmatch(f"{request.kind} {request.target or request.path}", glob) for glob in self.refused):

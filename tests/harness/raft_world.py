@@ -43,7 +43,7 @@ def store_options(files: Files | None = None, *, max_wal_bytes: int = 900, backg
                   keep_trailing: int = 0) -> StoreOptions:
     """Return options with very small segments and WAL files."""
     log = LogOptions(limits=SegmentLimits(max_entries=4, max_bytes=300), files=LocalFiles() if files is None else files,
-                     clock=ManualClock(1.0), keep_links_seconds=0.0, run_id=lambda: "run")
+                     clock=ManualClock(1.0), keep_links_seconds=0.0)
     return StoreOptions(log=log, max_wal_bytes=max_wal_bytes, background=background, keep_trailing=keep_trailing)
 
 

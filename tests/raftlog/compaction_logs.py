@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,8 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.compaction.commit import check_rewritten, finish_groups, place_leader
 from compactlib.raftlog.compaction.report import LogCompactionReport
-from compactlib.raftlog.compaction.rewrite import CompactSegments, SegmentSource
-from compactlib.raftlog.model.names import is_leftover, is_private_folder, segment_name, segment_number
+from compactlib.raftlog.compaction.rewrite import CompactSegments, Copier, SegmentSource
+from compactlib.raftlog.model.names import is_leftover, segment_name, segment_number
 from compactlib.raftlog.segment.reader import SegmentReader
 
 SMALL = SegmentLimits(max_entries=16)
@@ -53,15 +52,9 @@ def entries_of(first: int, last: int, term: int = 1) -> list[Entry]:
     return [entry_of(index, term) for index in range(first, last + 1)]
 
 
-def counted(word: str = "run") -> Callable[[], str]:
-    """Ids that repeat from test to test: `run-1`, `run-2`, ..."""
-    numbers = itertools.count(1)
-    return lambda: f"{word}-{next(numbers)}"
-
-
 def options(files: Files | None = None, **changes: Any) -> LogOptions:
-    """Small segments, run ids that repeat, and old names that stay, however long a test takes or is held up."""
-    chosen: dict[str, Any] = {"limits": SMALL, "run_id": counted(), "keep_links_seconds": math.inf, **changes}
+    """Small segments, and old names that stay, however long a test takes or is held up."""
+    chosen: dict[str, Any] = {"limits": SMALL, "keep_links_seconds": math.inf, **changes}
     if files is not None:
         chosen["files"] = files
     return LogOptions(**chosen)
@@ -203,22 +196,20 @@ def sources_of(folder: Path, members: Iterable[int], live: Iterable[int]) -> tup
 def task_of(folder: Path, members: Sequence[int], live: Iterable[int], *, into: Path,
             files: Files | None = None) -> CompactSegments:
     """The task that merges these segments into a file in `into`."""
-    return CompactSegments(name=segment_name(members[0]), folder=str(into), sources=sources_of(folder, members, live),
+    return CompactSegments(name=segment_name(members[0]), private=f"{into}/", sources=sources_of(folder, members, live),
                            max_bytes=1 << 20, files=LocalFiles() if files is None else files)
 
 
 def rewritten(folder: Path, members: Sequence[int], live: Iterable[int]) -> RewrittenFile:
-    """The finished output of a task, in a private folder `rewrite-hand`."""
-    private = folder / "rewrite-hand"
-    private.mkdir()
-    return task_of(folder, members, live, into=private).run(Attempt("1", Budget(), Observers())).files[0]
+    """The finished output of a task."""
+    return task_of(folder, members, live, into=folder).run(Attempt("1", Budget(), Observers())).files[0]
 
 
 def commit_group(files: Files, folder: Path, members: Sequence[int], file: RewrittenFile) -> None:
     """All steps of a commit, one after the other, of a file that holds what it is to hold."""
     with SegmentReader(file.path) as reader:
         live = reader.index.index_set()
-    check_rewritten(file, members, [live])
+    check_rewritten(file, members, [live], Copier())
     place_leader(files, folder, members, file.path)
     finish_groups(files, folder, [members])
 
@@ -226,7 +217,7 @@ def commit_group(files: Files, folder: Path, members: Sequence[int], file: Rewri
 def strays(folder: Path) -> list[str]:
     """Names that no log at rest has."""
     return [name for name in sorted(os.listdir(folder))
-            if is_leftover(name) or is_private_folder(name) or name.endswith(".compacting")]
+            if is_leftover(name) or name.endswith(".compacting")]
 
 
 def picture(folder: Path) -> dict[str, bytes | str]:

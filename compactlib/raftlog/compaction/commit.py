@@ -21,14 +21,13 @@ After a crash, recovery compares the file (inode) of each `.compacting` name wit
 * another: nothing was replaced; the file is removed. Its link count may be 2 nevertheless, if the second name is
   `1.segment.swap`, or the private name before the rename.
 
-Any number of groups may be in either state. Temporary names and private folders of interrupted steps are removed too.
+Any number of groups may be in either state. Temporary names and private files of interrupted steps are removed too.
 Recovery is idempotent.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -38,29 +37,26 @@ import attrs
 from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
 from compactlib.files.disk import Files, StrPath, list_folder, look_at, replace_with_link, replace_with_symlink
 from compactlib.indexset import IndexSet
+from compactlib.raftlog.compaction.rewrite import Copier
 from compactlib.raftlog.model.names import (
+    COMPACTING_SUFFIX,
     LINK_SUFFIX,
     SWAP_SUFFIX,
     compacting_members,
     compacting_name,
     is_leftover,
-    is_private_file,
-    is_private_folder,
     segment_name,
     segment_number,
 )
+from compactlib.raftlog.segment.listing import KnownSegment, is_committed
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.segment_list import KnownSegment, is_committed
 from compactlib.rewrite import RewrittenFile
-
-_ATTEMPTS = 3
-"""For a folder in which running attempts create and remove files."""
-
 
 # -- check
 
 
-def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequence[IndexSet]) -> KnownSegment:
+def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequence[IndexSet],
+                    copier: Copier) -> KnownSegment:
     """Read and check a whole new file, before its sources are replaced; return its facts.
 
     The attempt's report may come from another process; only the file on the disk counts.
@@ -69,6 +65,7 @@ def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequ
         rewritten: as its attempt reported it.
         members: numbers of the segments that it replaces.
         live: the indexes to keep of each member.
+        copier: reads the file.
 
     Raises:
         CorruptData: the file differs from its report, or an entry in it is damaged.
@@ -80,16 +77,15 @@ def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequ
         found = (loaded.data_end, loaded.seal.entries, loaded.index_crc)
         size = os.fstat(reader.fileno()).st_size
         merged = KnownSegment.of(members[0], reader.index)
-        damaged = reader.damaged_entries() if size >= loaded.data_end else []
-    wanted = (rewritten.size_bytes, rewritten.entries, rewritten.crc32)
-    if found != wanted or size != rewritten.size_bytes or merged is None:
-        raise CorruptData(path=rewritten.path, offset=0, expected=f"(size, entries, index CRC) {wanted} as reported",
-                          found=f"{found} in a file of {size} bytes")
-    if damaged:
-        first, numbers = damaged[0], ", ".join(map(str, members))
-        raise CorruptData(path=first.path, offset=first.offset, index=first.index, expected=first.expected,
-                          found=f"{first.found} in a new copy, which does not count: segments {numbers} stay as they "
-                                f"are, compact again")
+        wanted = (rewritten.size_bytes, rewritten.entries, rewritten.crc32)
+        if found != wanted or size != rewritten.size_bytes or merged is None:
+            raise CorruptData(path=rewritten.path, offset=0, found=f"{found} in a file of {size} bytes",
+                              expected=f"(size, entries, index CRC) {wanted} as reported")
+        try:
+            copier.check(reader)
+        except CorruptData as error:
+            raise _explained(error, f"in a new copy, which does not count: segments "
+                                    f"{', '.join(map(str, members))} stay as they are, compact again") from error
     # The live set below a snapshot only shrinks: an earlier run's file for these members has another number of entries.
     kept = [each for each in live if each]
     planned = sum(map(len, kept)), kept[0].first, kept[-1].last
@@ -256,8 +252,10 @@ def recover_folder(files: Files, folder: StrPath) -> LogRecoveryReport:
         else:
             files.unlink(os.path.join(folder, name))
             undone.append(members)
-    # Listed again: finishing a group has used temporary names.
-    removed = [name for name in list_folder(folder) if _remove_leftover(files, folder, name)]
+    # Listed again: finishing a group has used temporary names. A `.compacting` name without members is garbage.
+    removed = leftovers(folder)
+    for name in removed:
+        files.unlink(os.path.join(folder, name))
     if finished or undone or removed:
         files.sync_folder(folder)
     return LogRecoveryReport(tuple(finished), tuple(undone), tuple(removed))
@@ -271,65 +269,38 @@ def leftovers(folder: StrPath) -> list[str]:
     Raises:
         StorageError: the folder cannot be read.
     """
-    return sorted(name for name in list_folder(folder)
-                  if is_leftover(name) or compacting_members(name) is not None
-                  or _is_private(os.path.join(folder, name)))
+    return [name for name in list_folder(folder) if is_leftover(name) or name.endswith(COMPACTING_SUFFIX)]
 
 
-def remove_private_folder(files: Files, folder: StrPath) -> None:
-    """Remove the private folder of a compaction run with its files.
+def remove_private(files: Files, private: str) -> None:
+    """Remove the files of a run's attempts that have failed, or whose results were not used.
 
-    An attempt that outlives its run may create or remove its file during that: then the folder is listed again.
+    A file that cannot be removed, and a file of an attempt that outlives the run, is a leftover.
     """
-    for attempt in range(_ATTEMPTS):
-        try:
-            for name in list_folder(folder):
+    folder, prefix = os.path.split(private)
+    with contextlib.suppress(StorageError):
+        for name in list_folder(folder):
+            if name.startswith(prefix):
                 files.unlink(os.path.join(folder, name))
-            files.remove_folder(folder)
-        except StorageError as error:
-            if attempt == _ATTEMPTS - 1 or error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        else:
-            return
 
 
 def _require_whole_leader(folder: StrPath, members: tuple[int, ...]) -> None:
     """Raise `CorruptData` if the leader is damaged while members have files."""
     with SegmentReader(os.path.join(folder, segment_name(members[0])), tail="refuse", number=members[0]) as reader:
         owning = [number for number in members[1:] if _has_own_file(folder, number)]
-        damaged = reader.damaged_entries() if owning else []
-    if damaged:
-        raise CorruptData(path=damaged[0].path, offset=damaged[0].offset, index=damaged[0].index,
-                          expected=damaged[0].expected, found=f"{damaged[0].found}, in what was to take the place of "
-                          f"segments {', '.join(map(str, owning))}, whose files are kept for that")
+        try:
+            if owning:
+                Copier().check(reader)
+        except CorruptData as error:
+            raise _explained(error, f"in what was to take the place of segments {', '.join(map(str, owning))}, whose "
+                                    f"files are kept for that") from error
+
+
+def _explained(error: CorruptData, consequence: str) -> CorruptData:
+    return CorruptData(path=error.path, offset=error.offset, index=error.index, expected=error.expected,
+                       found=f"{error.found}, {consequence}")
 
 
 def _has_own_file(folder: StrPath, number: int) -> bool:
     found = look_at(os.path.join(folder, segment_name(number)))
     return found is not None and stat.S_ISREG(found.st_mode)
-
-
-def _is_private(path: str) -> bool:
-    """Whether a folder is a compaction's private folder: by its name, and because it has only files of attempts."""
-    if not is_private_folder(os.path.basename(path)) or not os.path.isdir(path) or os.path.islink(path):
-        return False
-    try:
-        names = list_folder(path)
-    except StorageError:
-        if os.path.isdir(path):
-            raise
-        # Its compaction, in another process, has ended.
-        return False
-    return all(is_private_file(name) and not os.path.isdir(os.path.join(path, name)) for name in names)
-
-
-def _remove_leftover(files: Files, folder: StrPath, name: str) -> bool:
-    path = os.path.join(folder, name)
-    is_folder = os.path.isdir(path) and not os.path.islink(path)
-    if is_folder and _is_private(path):
-        remove_private_folder(files, path)
-    elif not is_folder and is_leftover(name):
-        files.unlink(path)
-    else:
-        return False
-    return True

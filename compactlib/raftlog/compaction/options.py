@@ -10,7 +10,6 @@ import attrs
 
 from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import Clock, SystemClock
-from compactlib.executors.tasks import new_attempt_id
 from compactlib.files.disk import Files, LocalFiles
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.policies import SeedPolicy
@@ -18,7 +17,7 @@ from compactlib.raftlog.compaction.policy import LogPolicy
 from compactlib.raftlog.compaction.report import SegmentChanges
 from compactlib.raftlog.compaction.triggers import DeadRatio, EveryNMinors, Trigger
 from compactlib.raftlog.model.values import SegmentLimits
-from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN
+from compactlib.raftlog.segment.segments import DEFAULT_MAX_OPEN
 
 
 @attrs.frozen(kw_only=True)
@@ -36,7 +35,6 @@ class LogOptions:
         observer: receives progress, counters and events.
         on_changes: called with each change of the list of segments (`SegmentChanges`), by the compaction or the reclaim
             that is about to remove files. If it raises, the files stay, and the next reclaim calls it again.
-        run_id: makes a unique id for each compaction; tests set it for repeatable names.
     """
 
     limits: SegmentLimits = attrs.field(factory=SegmentLimits)
@@ -48,4 +46,3 @@ class LogOptions:
     clock: Clock = attrs.field(factory=SystemClock)
     observer: Observer = attrs.field(factory=Observers)
     on_changes: Callable[[SegmentChanges], object] | None = None
-    run_id: Callable[[], str] = new_attempt_id

@@ -12,9 +12,16 @@ from typing import Any
 
 import attrs
 
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import InvalidInput
 from compactlib.raftlog.compaction.policies import DropDead
-from compactlib.raftlog.compaction.policy import LogChoice, LogPolicy, LogView, checked_choice, is_worthwhile
+from compactlib.raftlog.compaction.policy import (
+    GroupFailed,
+    LogChoice,
+    LogPolicy,
+    LogView,
+    checked_choice,
+    is_worthwhile,
+)
 from compactlib.raftlog.errors import PlanOutdated
 from compactlib.raftlog.model.values import SegmentRef, SegmentStats
 from compactlib.report import PolicyRecord, Printed, Table
@@ -69,23 +76,6 @@ class LeftOutSegment:
 
     stats: SegmentStats
     reason: str
-
-
-@attrs.frozen
-class GroupFailed:
-    """A group that was not rewritten, or a single segment whose index could not be read.
-
-    No live entry is lost. After an error before the commit, the sources are unchanged; after it, the next run or the
-    log's opening finishes the group.
-
-    Attributes:
-        members: numbers of the group's segments.
-        error: of the group.
-    """
-
-    members: tuple[int, ...]
-    # Compared by message: each read raises a new error.
-    error: CompactlibError = attrs.field(eq=str)
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -229,17 +219,17 @@ def plan_for(view: LogView, policy: LogPolicy, now: float = 0.0, *, why: str = "
     choice = checked_choice(policy.choose(view, now), view, policy=policy.name)
     reasons = {left.number: left.reason for left in choice.left_out}
     groups: list[PlannedGroup] = []
-    broken = {each.number: each.error for each in view.damaged}
+    broken = {each.members[0]: each for each in view.damaged}
     damaged: dict[int, GroupFailed] = {}
     for group in _parts_of(choice, view.candidates):
-        error = next((broken[number] for number in group.numbers if number in broken), None)
-        if error is not None:
-            damaged.update(dict.fromkeys(group.numbers, GroupFailed(group.numbers, error)))
+        failed = next((broken[number] for number in group.numbers if number in broken), None)
+        if failed is not None:
+            damaged.update(dict.fromkeys(group.numbers, GroupFailed(group.numbers, failed.error)))
         elif is_worthwhile(group.members):
             groups.append(group)
         else:
             reasons[group.numbers[0]] = f"all of it is live: the policy {policy.name!r} would rewrite it for nothing"
-    damaged = {number: GroupFailed((number,), error) for number, error in broken.items()} | damaged
+    damaged = broken | damaged
     drops = tuple(segment for segment in view.compactable if not segment.live_entries)
     plan = LogPlan(
         folder=view.folder, snapshot_index=view.snapshot_index, policy=PolicyRecord.of(policy), drops=drops,

@@ -27,15 +27,18 @@ from compactlib.report import Printed
 
 
 @attrs.frozen
-class DamagedSegment:
-    """A segment whose index could not be read; in a view it counts as wholly live.
+class GroupFailed:
+    """A group that was not rewritten, or a single segment whose index could not be read.
+
+    No live entry is lost. After an error before the commit, the sources are unchanged; after it, the next run or the
+    log's opening finishes the group.
 
     Attributes:
-        number: the segment's number.
-        error: of reading it.
+        members: numbers of the group's segments.
+        error: of the group.
     """
 
-    number: int
+    members: tuple[int, ...]
     # Compared by message: each read raises a new error.
     error: CompactlibError = attrs.field(eq=str)
 
@@ -49,7 +52,7 @@ class LogView(Printed):
         snapshot_index: the index of the last snapshot; `None` before the first snapshot.
         limits: of the segments that a compaction writes.
         folder: the log's folder; empty for a view made by hand, whose plans no log executes.
-        damaged: segments whose index could not be read, oldest to newest.
+        damaged: segments whose index could not be read, oldest to newest; they count as wholly live.
 
     Raises:
         InvalidInput: segments or their ranges do not ascend, or a count is impossible (the message names the segment).
@@ -59,7 +62,7 @@ class LogView(Printed):
     snapshot_index: int | None
     limits: SegmentLimits
     folder: str = ""
-    damaged: tuple[DamagedSegment, ...] = ()
+    damaged: tuple[GroupFailed, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         for segment in self.segments:

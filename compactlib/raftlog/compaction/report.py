@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 
 from compactlib.errors import BudgetSpent, CompactlibError
-from compactlib.raftlog.compaction.plan import DROP_DEAD, GroupFailed, LeftOutSegment
+from compactlib.raftlog.compaction.plan import DROP_DEAD, LeftOutSegment
+from compactlib.raftlog.compaction.policy import GroupFailed
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.report import PolicyRecord, Printed, Table
 
@@ -36,9 +37,6 @@ class GroupStats:
     seconds: float
 
 
-GroupOutcome: TypeAlias = GroupStats | GroupFailed
-
-
 @attrs.frozen(kw_only=True, repr=False)
 class LogCompactionReport(Printed):
     """The report of a compaction. Sizes are of whole files, in bytes.
@@ -51,7 +49,8 @@ class LogCompactionReport(Printed):
         snapshot_index: of the snapshot that justifies the drops.
         dropped: numbers of the dropped segments.
         dropped_bytes: size of their files; freed at once, or when the last lease on them ends.
-        groups: each group's result.
+        done: the groups that were rewritten.
+        failed: the groups that failed.
         left_out: the other segments, with the reason.
         purged_links: numbers of merged segments whose old names were removed.
         unreclaimed: the error that left files that no reader can reach: the disk refused to remove them, or the host's
@@ -64,7 +63,8 @@ class LogCompactionReport(Printed):
     snapshot_index: int
     dropped: tuple[int, ...]
     dropped_bytes: int
-    groups: tuple[GroupOutcome, ...]
+    done: tuple[GroupStats, ...]
+    failed: tuple[GroupFailed, ...]
     left_out: tuple[LeftOutSegment, ...]
     purged_links: tuple[int, ...]
     unreclaimed: CompactlibError | None
@@ -86,14 +86,9 @@ class LogCompactionReport(Printed):
         return self.policy == DROP_DEAD
 
     @property
-    def done(self) -> tuple[GroupStats, ...]:
-        """The groups that were rewritten."""
-        return tuple(group for group in self.groups if isinstance(group, GroupStats))
-
-    @property
-    def failed(self) -> tuple[GroupFailed, ...]:
-        """The groups that failed."""
-        return tuple(group for group in self.groups if isinstance(group, GroupFailed))
+    def groups(self) -> tuple[GroupStats | GroupFailed, ...]:
+        """The result of each group, the failed groups first."""
+        return (*self.failed, *self.done)
 
     @property
     def bytes_read(self) -> int:

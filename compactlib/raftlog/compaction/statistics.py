@@ -6,33 +6,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-import attrs
-
 from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, NotFound, StorageError
 from compactlib.files.disk import Files, StrPath
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.compaction.policy import DamagedSegment, LogView
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import SegmentLimits, SegmentRef, SegmentStats
-from compactlib.raftlog.segment.liveness import kept_of
-from compactlib.raftlog.segment.segment_list import KnownSegment, SegmentList, file_bytes
-
-
-@attrs.frozen
-class _Key:
-    """The inputs of a segment's statistics.
-
-    Attributes:
-        covered: the segment's last index at or below the snapshot; all entries above are live.
-        live: the live indexes up to `covered`.
-    """
-
-    ref: SegmentRef
-    entries: int
-    covered: int
-    live: IndexSet
-    file_bytes: int
+from compactlib.raftlog.compaction.policy import GroupFailed, LogView
+from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
+from compactlib.raftlog.model.values import SegmentLimits, SegmentStats
+from compactlib.raftlog.segment.index import kept_of
+from compactlib.raftlog.segment.listing import KnownSegment, file_bytes
+from compactlib.raftlog.segment.segments import Segments
 
 
 class StatsCache:
@@ -42,10 +25,10 @@ class StatsCache:
     """
 
     def __init__(self) -> None:
-        self._remembered: dict[int, tuple[_Key, SegmentStats]] = {}
+        self._remembered: dict[int, tuple[object, SegmentStats]] = {}
         self._lock = threading.Lock()
 
-    def view_of(self, segments: SegmentList, state: SnapshotMeta | None, known: Sequence[KnownSegment],
+    def view_of(self, segments: Segments, state: SnapshotMeta | None, known: Sequence[KnownSegment],
                 limits: SegmentLimits, budget: Budget | None) -> LogView:
         """The view of the segments `known` under a snapshot.
 
@@ -56,32 +39,33 @@ class StatsCache:
             BudgetSpent: the budget, which is checked before each segment, is spent.
         """
         gathered: list[SegmentStats] = []
-        damaged: list[DamagedSegment] = []
+        damaged: list[GroupFailed] = []
         with self._lock:
             for each in known:
+                number = each.ref.number
                 if budget is not None:
                     budget.check()
                 try:
-                    gathered.append(self._stats(segments, each, state))
+                    gathered.append(self._stats(segments, each, state or NO_SNAPSHOT))
                 except CompactlibError as error:
-                    if isinstance(error, NotFound) and segments.known_of(each.ref.number) is None:
+                    if isinstance(error, NotFound) and segments.known_of(number) is None:
                         continue
-                    damaged.append(DamagedSegment(each.ref.number, error))
-                    gathered.append(_stats_of(each, each.entries, each.data_bytes,
-                                              file_bytes(segments.folder, each.ref.number)))
+                    damaged.append(GroupFailed((number,), error))
+                    gathered.append(_stats_of(each, each.entries, each.data_bytes, file_bytes(segments.folder, number)))
             for number in self._remembered.keys() - {each.ref.number for each in known}:
                 del self._remembered[number]
         return LogView(segments=tuple(gathered), limits=limits, folder=segments.folder, damaged=tuple(damaged),
                        snapshot_index=None if state is None else state.index)
 
-    def _stats(self, segments: SegmentList, known: KnownSegment, state: SnapshotMeta | None) -> SegmentStats:
+    def _stats(self, segments: Segments, known: KnownSegment, state: SnapshotMeta) -> SegmentStats:
         ref = known.ref
-        covered = -1 if state is None or state.index < ref.first else min(state.index, ref.last)
-        live = IndexSet() if state is None else state.live.between(ref.first, covered)
+        # The entries above `covered` are live.
+        covered = -1 if state.index < ref.first else min(state.index, ref.last)
+        live = state.live.between(ref.first, covered) if covered >= 0 else IndexSet()
         size = file_bytes(segments.folder, ref.number)
         if covered == ref.last and not live:
             return _stats_of(known, 0, 0, size)
-        key = _Key(ref, known.entries, covered, live, size)
+        key = known, covered, live, size
         before = self._remembered.get(ref.number)
         if before is None or before[0] != key:
             stats = _stats_of(known, *kept_of(segments.index_of(ref.number), ref, state), size)

@@ -18,18 +18,17 @@ from compactlib.raftlog.model.names import (
     HARD_STATE_NAME,
     LOCK_NAME,
     LOGS_FOLDER,
+    REWRITE_PREFIX,
     SNAPSHOT_NAME,
     SNAPSHOTS_FOLDER,
     TEMPORARY_SUFFIX,
     WAL_FOLDER,
     compacting_members,
     is_leftover,
-    is_private_folder,
-    is_temporary,
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.segment_list import is_committed, list_segments, open_segment
+from compactlib.raftlog.segment.listing import is_committed, list_segments, open_segment
 from compactlib.report import Finding, VerifyReport
 
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})
@@ -121,8 +120,8 @@ def _meaning(folder: str, name: str) -> str:
     if members is not None:
         numbers = ", ".join(map(str, members))
         return f"segments {numbers} merged, {'being put' if is_committed(folder, members) else 'not yet'} in place"
-    if is_private_folder(name) and os.path.isdir(path):
-        return "what a compaction is writing, or was when it was interrupted"
+    if name.startswith(REWRITE_PREFIX) and is_leftover(name):
+        return "written by a compaction, which may have been interrupted"
     if is_leftover(name) or name.removesuffix(TEMPORARY_SUFFIX) in _OWN_NAMES:
         return "left by an interrupted step; opening the log for writing removes it"
     return "does not belong to the log"
@@ -201,6 +200,5 @@ def _is_empty(folder: StrPath, number: int) -> bool:
 
 
 def _belongs_to_log(name: str) -> bool:
-    # Names such as `rewrite-…` are no proof of a log, whose leftovers would be removed.
-    return (segment_number(name) is not None or compacting_members(name) is not None or is_temporary(name)
+    return (segment_number(name) is not None or compacting_members(name) is not None or is_leftover(name)
             or name in (SNAPSHOT_NAME, HARD_STATE_NAME))

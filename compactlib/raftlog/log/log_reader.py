@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from compactlib._arguments import require_whole
 from compactlib.budget import Budget
@@ -22,6 +21,7 @@ from compactlib.raftlog.compaction.policy import LogPolicy, LogView
 from compactlib.raftlog.compaction.statistics import StatsCache, room_in
 from compactlib.raftlog.log.folder import Examination, OtherName, examine_segments, other_names, require_log, wal_of
 from compactlib.raftlog.log.reading import LogReading
+from compactlib.raftlog.log.unflushed import read_frames, replayed, wal_files
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_meta import (
     NO_SNAPSHOT,
@@ -31,12 +31,11 @@ from compactlib.raftlog.model.snapshot_meta import (
     snapshot_version,
 )
 from compactlib.raftlog.model.values import SegmentLimits
-from compactlib.raftlog.segment.segment_list import DEFAULT_MAX_OPEN, OpenFiles, SegmentList, read_folder
+from compactlib.raftlog.segment.listing import read_folder
+from compactlib.raftlog.segment.segments import DEFAULT_MAX_OPEN, OpenFiles, Segments
+from compactlib.raftlog.snapshots.folder import checkpoint_in, is_half_installed
+from compactlib.raftlog.wal.frames import Frame
 from compactlib.report import VerifyReport
-
-if TYPE_CHECKING:
-    from compactlib.raftlog.memtable import Memtable
-    from compactlib.raftlog.wal.frames import Frame
 
 _MAX_READS = 100
 
@@ -68,7 +67,8 @@ class LogReader(LogReading):
         require_whole("max_open_segments", max_open_segments, 1)
         self._open_files = OpenFiles(max_open_segments)
         require_log(folder, may_create=False)
-        super().__init__(folder, SegmentList(folder), Guard(f"the reader of the log in {folder}"))
+        guard = Guard(f"the reader of the log in {folder}")
+        super().__init__(folder, Segments(folder, guard, open_files=self._open_files), guard)
         self._wal = wal_of(folder)
         self._snapshot_version: SnapshotVersion | None = None
         self._stats = StatsCache()
@@ -96,27 +96,20 @@ class LogReader(LogReading):
                     continue
                 if self._wal_files() != wal_files and not _cuts_in(self._frames()) <= _cuts_in(frames):
                     continue
-                segments = SegmentList(self._folder, contents.known, row, open_files=self._open_files)
+                segments = Segments(self._folder, self._guard, contents.known, row, open_files=self._open_files)
                 with contextlib.suppress(NotFound):
-                    memtable = _replayed(frames, segments, row or NO_SNAPSHOT) if frames else None
+                    memtable = replayed(frames, segments, row or NO_SNAPSHOT) if frames else None
                     break
             else:
                 raise Busy(f"{self._folder} changed {_MAX_READS} times while it was read; try again")
-            self._refuse_half_installed(row)
+            if row is not None and row.manifest is not None and is_half_installed(self._folder, row):
+                raise Busy(f"{self._folder} is installing a snapshot of its leader; open it again when that has ended, "
+                           f"or open its store if that process has ended")
             # Running reads keep their readers.
             self._open_files.closed(self._segments, list(self._segments.readers))
             self._segments, self._memtable, self._snapshot_version = segments, memtable, version
             newest = contents.newest
             self._limits = SegmentLimits() if newest is None else newest.loaded.header.limits
-
-    def _refuse_half_installed(self, row: SnapshotMeta | None) -> None:
-        if self._wal is not None and row is not None and row.manifest is not None:
-            # Imported only for logs of a store, as below.
-            from compactlib.raftlog.snapshots.folder import is_half_installed
-
-            if is_half_installed(self._folder, row):
-                raise Busy(f"{self._folder} is installing a snapshot of its leader; open it again when that has ended, "
-                           f"or open its store if that process has ended")
 
     @property
     def _is_contiguous(self) -> bool:
@@ -126,20 +119,11 @@ class LogReader(LogReading):
         return snapshot_version(self._folder) != self._snapshot_version
 
     def _frames(self) -> tuple[Frame, ...]:
-        if self._wal is None:
-            return ()
-        # Imported only for logs of a store, as in `_replayed`.
-        from compactlib.raftlog.log.unflushed import read_frames
-
-        return read_frames(self._wal, os.path.basename(os.path.realpath(self._folder)))
+        return () if self._wal is None else read_frames(self._wal, os.path.basename(os.path.realpath(self._folder)))
 
     def _wal_files(self) -> object:
         """Names, sizes and times of the WAL files, to detect changes."""
-        if self._wal is None:
-            return None
-        from compactlib.raftlog.log.unflushed import wal_files
-
-        return wal_files(self._wal)
+        return None if self._wal is None else wal_files(self._wal)
 
     def checkpoint(self, index: int) -> SnapshotMeta | None:
         """The checkpoint at `index`, with its live set; `None` if it does not exist.
@@ -147,9 +131,6 @@ class LogReader(LogReading):
         Raises:
             CorruptData, Unsupported, StorageError: it cannot be read.
         """
-        # Imported only for logs that store states.
-        from compactlib.raftlog.snapshots.folder import checkpoint_in
-
         return checkpoint_in(self._folder, index)
 
     @property
@@ -234,9 +215,3 @@ def verify_log(folder: StrPath) -> VerifyReport:
 def _cuts_in(frames: Sequence[Frame]) -> set[tuple[object, ...]]:
     """The frames that truncate the log, in a comparable form."""
     return {(frame.kind, frame.previous, frame.first, frame.term) for frame in frames if frame.cuts}
-
-
-def _replayed(frames: tuple[Frame, ...], segments: SegmentList, row: SnapshotMeta) -> Memtable | None:
-    from compactlib.raftlog.log.unflushed import replayed
-
-    return replayed(frames, segments, row)

@@ -1,33 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`OwnedLog`: the parts of `SegmentLog` and `RaftLog` in common: opening, snapshots, reads, and compactions.
+"""`OwnedLog`: a log that is open for writing: its opening, its snapshots and its compactions.
 
-`LogReading` has the reads, also for `LogReader`; `Segments` the files, appends and truncations; `Compactor` the
-compactions. Each of them calls downwards only.
+`LogReading` has the reads, `Segments` the files, appends and truncations.
+
+A compaction senses, plans, rewrites, checks, commits and reclaims: `OwnedLog._compact` is the algorithm. A failed group
+leaves its segments unchanged, and stops no other group. Commits stay when a later group fails, the disk is full, or the
+budget is spent; the next run continues with the rest. The list of segments is switched, and the host is notified of the
+change, before a file is removed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import attrs
 
+from compactlib._store_numbers import notify_compaction, notify_levels
 from compactlib.budget import Budget
 from compactlib.contract import CommitFence
-from compactlib.errors import Stale, StorageError
+from compactlib.errors import (
+    BudgetSpent,
+    Busy,
+    CompactionFailed,
+    CompactlibError,
+    CorruptData,
+    InvalidInput,
+    NotFound,
+    Stale,
+    StorageError,
+    TaskFailed,
+    Unsupported,
+)
+from compactlib.executors.tasks import LocalExecutor, answers_of, foreign_error, new_attempt_id, own_error
 from compactlib.files.disk import make_missing_folder, sync_names
-from compactlib.guard import Guard
+from compactlib.guard import Guard, Run
 from compactlib.indexset import IndexSet
 from compactlib.observer import Observer, Observers
-from compactlib.raftlog.compaction.commit import LogRecoveryReport, leftovers, purge_links, recover_folder
-from compactlib.raftlog.compaction.compactor import Compactor
+from compactlib.raftlog.compaction.commit import (
+    LogRecoveryReport,
+    check_rewritten,
+    finish_groups,
+    leftovers,
+    link_members,
+    links_in,
+    place_leader,
+    purge_links,
+    recover_folder,
+    remove_private,
+)
 from compactlib.raftlog.compaction.options import LogOptions
-from compactlib.raftlog.compaction.plan import LogPlan
-from compactlib.raftlog.compaction.policy import LogPolicy, LogView
-from compactlib.raftlog.compaction.report import LogCompactionReport, LogReclaimReport
+from compactlib.raftlog.compaction.plan import LogPlan, PlannedGroup, plan_for, require_fitting
+from compactlib.raftlog.compaction.policies import DropDead
+from compactlib.raftlog.compaction.policy import GroupFailed, LogPolicy, LogView
+from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, LogReclaimReport, SegmentChanges
+from compactlib.raftlog.compaction.rewrite import CompactSegments, Copier, SegmentSource
+from compactlib.raftlog.compaction.statistics import StatsCache, room_in
+from compactlib.raftlog.compaction.triggers import MajorCadence
+from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import require_log
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable
+from compactlib.raftlog.model.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
 from compactlib.raftlog.model.snapshot_meta import (
     SnapshotMeta,
     read_snapshot_meta,
@@ -35,10 +71,48 @@ from compactlib.raftlog.model.snapshot_meta import (
     write_snapshot_meta,
 )
 from compactlib.raftlog.model.values import SegmentRef
-from compactlib.raftlog.segment.liveness import require_live
-from compactlib.raftlog.segment.segment_list import Lease, OpenFiles
-from compactlib.raftlog.segment.segments import Segments
-from compactlib.rewrite import Executor
+from compactlib.raftlog.segment.listing import between, file_bytes, is_committed, read_folder, refs_holding
+from compactlib.raftlog.segment.segments import Lease, OpenFiles, Segments
+from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
+
+_LOGGER = logging.getLogger("compactlib.raftlog")
+
+
+@attrs.define
+class _Work:
+    """The progress of a run.
+
+    Attributes:
+        plan: of the run.
+        waiting: groups that are not rewritten yet, by task.
+        placed: committed groups whose members are not links yet.
+        copier: reads the new segments.
+    """
+
+    plan: LogPlan
+    waiting: dict[str, tuple[PlannedGroup, CompactSegments]] = attrs.field(factory=dict)
+    placed: list[tuple[int, ...]] = attrs.field(factory=list)
+    dropped: tuple[int, ...] = ()
+    dropped_bytes: int = 0
+    done: list[GroupStats] = attrs.field(factory=list)
+    failed: list[GroupFailed] = attrs.field(factory=list)
+    purged: tuple[int, ...] = ()
+    unreclaimed: CompactlibError | None = None
+    copier: Copier = attrs.field(factory=Copier)
+
+    def give_up(self, error: CompactlibError) -> None:
+        """Record this error as the failure of the groups that were not rewritten."""
+        self.failed += [GroupFailed(group.numbers, error) for group, _ in self.waiting.values()]
+        self.waiting.clear()
+
+    def report(self, seconds: float, why: str = "") -> LogCompactionReport:
+        """The report of the run; `why` replaces the plan's reason."""
+        plan = self.plan
+        return LogCompactionReport(
+            policy=plan.policy, why=why or plan.why,
+            snapshot_index=-1 if plan.snapshot_index is None else plan.snapshot_index, dropped=self.dropped,
+            dropped_bytes=self.dropped_bytes, done=tuple(self.done), failed=tuple(self.failed), left_out=plan.left_out,
+            purged_links=tuple(sorted(self.purged)), unreclaimed=self.unreclaimed, seconds=seconds)
 
 
 class OwnedLog(LogReading):
@@ -71,12 +145,18 @@ class OwnedLog(LogReading):
         except BaseException:
             guard.release()
             raise
-        self._compactor = Compactor(self._own, guard, options, memtable)
-        observer = Observers(options.observer)
+        self._clock = options.clock
+        self._observer = Observers(options.observer)
+        self._stats = StatsCache()
+        self._cadence = MajorCadence(options.trigger, options.clock)
+        # By merged segment, the epoch of the list without it: older leases may use its link.
+        self._linked: dict[int, int] = {}
+        # The list of the host's last notification.
+        self._listed: dict[int, SegmentRef] = {ref.number: ref for ref in self._own.refs}
         if self._recovery:
-            observer.event("raftlog_recovered", **attrs.asdict(self._recovery))
+            self._observer.event("raftlog_recovered", **attrs.asdict(self._recovery))
         if self.torn_entries:
-            observer.event("raftlog_torn_tail_cut", records=self.torn_entries, segment=self._own.newest_number)
+            self._observer.event("raftlog_torn_tail_cut", records=self.torn_entries, segment=self._own.newest_number)
 
     def _found_row(self) -> SnapshotMeta | None:
         """The row of the last snapshot, read when the log is opened."""
@@ -88,7 +168,9 @@ class OwnedLog(LogReading):
         sync_names(self._files, folder)
         row = self._found_row()
         self._recovery = recover_folder(self._files, folder)
-        segments = Segments(self._files, folder, self._options.limits, guard, row, open_files=self._open_files)
+        found = read_folder(folder, row)
+        segments = Segments(folder, guard, found.known, row, open_files=self._open_files)
+        segments.begin_writing(self._files, self._options.limits, found)
         segments.remove_dropped()
         purge_links(self._files, folder, now=self._options.clock.now(), keep_seconds=self._options.keep_links_seconds)
         return segments
@@ -116,18 +198,27 @@ class OwnedLog(LogReading):
     # -- the row of the snapshot
 
     def _require_held(self, row: SnapshotMeta) -> None:
-        """Raise `LiveIndexMissing` unless every live index of a snapshot is in a segment or in memory, and not dead."""
+        """Raise `LiveIndexMissing` unless every live index of a snapshot is in a segment or in memory, and not dead.
+
+        O(live runs log segments), and the indexes of the segments that are not dense.
+        """
         # The memtable before the segments: an entry is in segments before it leaves the memtable.
-        held = self.unflushed
+        live, held = row.live, [self.unflushed]
         with self._guard.lock:
             self._guard.require_open()
-
-            def held_by(ref: SegmentRef) -> IndexSet:
+            before = self._own.row
+            for ref, here in refs_holding(self._own.refs, live):
                 known = self._own.known_of(ref.number)
                 dense = known is not None and known.is_dense
-                return IndexSet.range(ref.first, ref.last) if dense else self._own.index_of(ref.number).index_set()
-
-            require_live(row.live, self._own.row, self._own.refs, held_by, held)
+                held.append(here if dense else here & self._own.index_of(ref.number).index_set())
+        missing = live - IndexSet().union(*held)
+        if before is not None:
+            # A dead entry does not become live again.
+            missing |= live.at_most(before.index) - before.live
+        if missing:
+            raise LiveIndexMissing(f"{len(missing)} of {len(live)} live indexes are in no segment or died before, the "
+                                   f"first of them {missing.first}; the live set must come from this log's own state",
+                                   missing=len(missing), first=missing.first)
 
     def _record_state(self, row: SnapshotMeta) -> None:
         """Commit the row of a snapshot, durably. The caller has called `_require_held`; all live entries are durable.
@@ -185,12 +276,12 @@ class OwnedLog(LogReading):
         # The files of a running compaction are no leftovers.
         return () if self.is_compacting else leftovers(self._folder)
 
-    # -- compacting
+    # -- sense and plan
 
     def view(self, *, budget: Budget | None = None) -> LogView:
         """The current view for policies; see `LogReader.view`. Pinned entries count as live."""
         self._require_open()
-        return self._compactor.view(budget)
+        return self._sense(budget)[1]
 
     def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
         """Plan a compaction: what it would drop and rewrite, and the reason for each other segment. Changes nothing.
@@ -208,7 +299,47 @@ class OwnedLog(LogReading):
             Exception: of the policy or the trigger.
         """
         self._require_open()
-        return self._compactor.plan(self.view() if view is None else self._require_own(view), policy)
+        return self._planned(self.view() if view is None else self._require_own(view), policy)
+
+    def _sense(self, budget: Budget | None) -> tuple[SnapshotMeta | None, LogView]:
+        self._guard.require_open()
+        known = self._own.known()
+        # Read once: the entries that are copied are those that were counted, also if a snapshot is recorded later.
+        state = self._state_of_segments()
+        return state, self._stats.view_of(self._own, state, known, self._options.limits, budget)
+
+    def _state_of_segments(self) -> SnapshotMeta | None:
+        """Return the snapshot with the pinned indexes, without the live indexes that are only in memory."""
+        state = self._own.row
+        if state is None:
+            return None
+        pinned = self._own.pinned.at_most(state.index)
+        live = state.live | pinned
+        suspects = live & (self.unflushed | pinned)
+        found = []
+        for ref, here in refs_holding(self._own.refs, suspects):
+            try:
+                found.append(here & self._own.index_of(ref.number).index_set())
+            except (CorruptData, Unsupported, StorageError, NotFound):
+                # The view lists the segment as damaged, and the compaction leaves it.
+                found.append(here)
+        return SnapshotMeta(state.index, state.term, live - (suspects - IndexSet().union(*found)))
+
+    def _planned(self, view: LogView, policy: LogPolicy | None) -> LogPlan:
+        now, room = self._clock.now(), room_in(self._files, self._folder)
+        if policy is not None:
+            return plan_for(view, policy, now, bytes_available=room)
+        is_due, why = self._cadence.judge(view)
+        held_back = "" if is_due else f"nothing is rewritten yet: {why}"
+        # Without live entries there is nothing to rewrite.
+        if is_due and view.candidates:
+            plan = plan_for(view, self._options.policy, now, why=why, bytes_available=room)
+            if room is None or plan.bytes_needed <= room:
+                return plan
+            held_back = f"nothing is rewritten for want of room: {_without_room(plan.bytes_needed, room)}"
+        return plan_for(view, DropDead(), now, why=held_back, bytes_available=room)
+
+    # -- the five steps
 
     def compact(self, plan: LogPlan | None = None, *, policy: LogPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
@@ -240,7 +371,183 @@ class OwnedLog(LogReading):
                 the fence is in a `CompactionFailed`.
         """
         self._require_open()
-        return self._compactor.compact(plan, policy, executor, budget, observer, fence)
+        if plan is not None:
+            self._require_own_plan(plan, policy)
+        notified = Observers(self._observer, observer)
+        began = self._clock.monotonic()
+        run = Run(self._guard, budget)
+        with run.held:
+            run.begin("compaction")
+            try:
+                report = self._compact(plan, policy, executor, run.budget, notified, fence)
+            except CompactlibError as error:
+                done = error.report if isinstance(error, CompactionFailed) else None
+                self._notify_numbers(notified, ("failed", type(error).__name__), done, self._clock.monotonic() - began)
+                raise
+            self._notify_numbers(notified, ("skipped", "nothing") if report.is_empty else ("done", report.policy.name),
+                                 report, report.seconds)
+        return report
+
+    def _compact(self, given: LogPlan | None, policy: LogPolicy | None, executor: Executor | None, budget: Budget,
+                 observer: Observer, fence: CommitFence | None) -> LogCompactionReport:
+        began = self._clock.monotonic()
+        budget.check()
+        self._recover()
+        state, view = self._sense(budget)                                               # sense
+        plan = self._planned(view, policy) if given is None else given                  # plan
+        if given is not None:
+            require_fitting(given, view)
+        budget.check()
+        work, without_room = _Work(plan), self._without_room(plan, executor)
+        if without_room:
+            return work.report(self._clock.monotonic() - began, without_room)
+        work.failed += plan.damaged
+        ended: CompactlibError | None = None
+        try:
+            self._drop(work, fence)
+            work.waiting = self._tasks(plan, state)
+            with contextlib.closing(self._rewritten(work, executor or LocalExecutor(), budget, observer)) as made:
+                for group, task, result in made:                                        # rewrite
+                    self._commit(group, task, result, fence, work)                      # check, commit
+            self._finish_and_reclaim(work)                                              # reclaim
+        except CompactlibError as error:
+            ended = error
+            work.give_up(error)
+        self._cadence.ended(view, drops_only=plan.drops_only, failures=[each.error for each in work.failed])
+        report = work.report(self._clock.monotonic() - began)
+        _notify(report, observer)
+        return _returned(report, ended)
+
+    def _recover(self) -> tuple[str, ...]:
+        """Recover the folder from an interrupted run, as opening the log does; return the names."""
+        with self._guard.lock:
+            # Under the lock no other thread has temporary files, which would look like leftovers.
+            self._guard.require_open()
+            return recover_folder(self._files, self._folder).names
+
+    def _without_room(self, plan: LogPlan, executor: Executor | None) -> str:
+        """Return the reason if there is no room for the new segments, else an empty text."""
+        room = room_in(self._files, self._folder) if plan.groups else None
+        # An executor may copy all groups before the first commit.
+        needed = plan.bytes_needed if executor is None else plan.bytes_to_copy
+        return "" if room is None or needed <= room else _without_room(needed, room)
+
+    def _drop(self, work: _Work, fence: CommitFence | None) -> None:
+        """Drop the wholly dead segments from the list, and remove the files without a lease."""
+        numbers = tuple(stats.number for stats in work.plan.drops)
+        if not numbers:
+            return
+        freed = sum(file_bytes(self._folder, number) for number in numbers)
+        try:
+            with _entered(fence):
+                self._own.drop(numbers, self._clock)
+        except CompactlibError as error:
+            work.failed += [GroupFailed((number,), error) for number in numbers]
+            raise
+        work.dropped, work.dropped_bytes = numbers, freed
+        # Now, so that the rewrites can use the room.
+        with _entered(fence):
+            self._reclaim_for(work)
+
+    def _tasks(self, plan: LogPlan, state: SnapshotMeta | None) -> dict[str, tuple[PlannedGroup, CompactSegments]]:
+        if state is None or not plan.groups:
+            return {}
+        # Of this run alone: a former owner that wakes removes no file of a later owner.
+        private = os.path.join(self._folder, f"{REWRITE_PREFIX}{new_attempt_id()}-")
+        tasks = {}
+        for group in plan.groups:
+            name = segment_name(group.members[0].number)
+            sources = tuple(SegmentSource(os.path.join(self._folder, segment_name(stats.number)), stats.ref,
+                                          state.live.between(stats.ref.first, stats.ref.last))
+                            for stats in group.members)
+            tasks[name] = group, CompactSegments(name=name, private=private, sources=sources, files=self._files,
+                                                 max_bytes=self._options.limits.max_bytes)
+        return tasks
+
+    def _rewritten(self, work: _Work, executor: Executor, budget: Budget,
+                   observer: Observer) -> Generator[tuple[PlannedGroup, CompactSegments, RewriteResult]]:
+        """Yield each rewritten group with its task and result, in the order in which they end; record failures.
+
+        At the end the files of failed attempts are removed.
+        """
+        waiting = work.waiting
+        if not waiting:
+            return
+        count, left = len(waiting), budget.remaining.total_bytes
+        tasks = [task for _, task in waiting.values()]
+        try:
+            observer.event("progress", work="compact", done=0, total=count, unit="groups")
+            with contextlib.closing(answers_of(executor, tasks, budget=budget, observer=observer)) as answers:
+                for answer in answers:
+                    group, task = waiting.pop(answer.task)
+                    if isinstance(answer, RewriteFailure):
+                        work.failed.append(GroupFailed(group.numbers, _naming_total(answer.error, group, left)))
+                    else:
+                        yield group, task, answer
+                    observer.event("progress", work="compact", done=count - len(waiting), total=count, unit="groups")
+        except Exception as raised:  # of a host's executor
+            work.give_up(own_error("compact", raised))
+        finally:
+            remove_private(self._files, tasks[0].private)
+
+    def _commit(self, group: PlannedGroup, task: CompactSegments, result: RewriteResult, fence: CommitFence | None,
+                work: _Work) -> None:
+        """Check a group's new segment and commit it. A raised error ends the run, a recorded error only the group.
+
+        With a fence the group is finished within the fence; else a single sync at the end of the run finishes all.
+        """
+        members = group.numbers
+        try:
+            if len(result.files) != 1:
+                raise InvalidInput(f"the rewrite of segments {members} made {len(result.files)} files; expected one")
+            file = result.files[0]
+            merged = check_rewritten(file, members, [source.live for source in task.sources], work.copier)
+            sizes = sum(file_bytes(self._folder, number) for number in members)
+        except CompactlibError as error:
+            work.failed.append(GroupFailed(members, error))
+            return
+        with _entered(fence):
+            try:
+                with self._guard.lock:
+                    self._require_unchanged(group)
+                    self._guard.begin("a commit")
+                    try:
+                        place_leader(self._files, self._folder, members, file.path)
+                    except StorageError:
+                        if not is_committed(self._folder, members):
+                            self._guard.undone()
+                        raise
+                    epoch = self._own.replace(members, merged)
+                    self._guard.done()
+            except (StorageError, Busy) as error:
+                work.failed.append(GroupFailed(members, error))
+                if not self._guard.is_open:
+                    raise
+                return
+            work.placed.append(members)
+            work.done.append(GroupStats(
+                members=members, entries_before=sum(stats.entries for stats in group.members),
+                entries_after=file.entries, bytes_read=result.bytes_read, bytes_written=file.size_bytes,
+                bytes_freed=sizes - file.size_bytes, seconds=result.seconds))
+            self._linked.update(dict.fromkeys(members[1:], epoch))
+            try:
+                link_members(self._files, self._folder, members)
+                if fence is not None:
+                    self._finish(work)
+            except StorageError as error:
+                work.unreclaimed = error
+
+    def _require_unchanged(self, group: PlannedGroup) -> None:
+        refs, members = self._own.refs, group.numbers
+        if refs[between(refs, members)] != tuple(stats.ref for stats in group.members):
+            raise Busy(f"segments {', '.join(map(str, members))} are not neighbours as they were when they were "
+                       f"planned; compact again")
+
+    def _finish(self, work: _Work) -> None:
+        finish_groups(self._files, self._folder, work.placed)
+        work.placed.clear()
+
+    # -- reclaim
 
     def reclaim(self, *, budget: Budget | None = None) -> LogReclaimReport:
         """Remove files for which leases or `keep_links_seconds` have ended, and leftovers of an interrupted compaction.
@@ -260,4 +567,146 @@ class OwnedLog(LogReading):
             Closed: the log was closed.
         """
         self._require_open()
-        return self._compactor.reclaim(budget)
+        run = Run(self._guard, budget)
+        with run.held:
+            run.begin("compaction")
+            run.budget.check()
+            names = self._recover()
+            report = attrs.evolve(self._reclaim(), leftovers=names)
+            return attrs.evolve(report, why=self._why_kept(report)) if report.is_empty else report
+
+    def _why_kept(self, report: LogReclaimReport) -> str:
+        if report.waiting:
+            return f"{report.waiting} dropped segments wait for the end of a lease; release it"
+        links = len(links_in(self._folder))
+        if links:
+            return (f"{links} old names of merged segments are kept for keep_links_seconds="
+                    f"{self._options.keep_links_seconds:g}, for readers in other processes; wait, or lower it")
+        return "nothing waits to be removed"
+
+    def _reclaim(self) -> LogReclaimReport:
+        """Notify the host of the changed list, then remove the files that no reader can reach.
+
+        Raises:
+            TaskFailed: the host's `on_changes` failed; nothing was removed.
+            StorageError: the disk refused; the next reclaim retries.
+        """
+        self._guard.require_open()
+        self._notify_changes()
+        removed, freed = self._own.remove_dropped()
+        purged = purge_links(self._files, self._folder, now=self._clock.now(),
+                             keep_seconds=self._options.keep_links_seconds,
+                             is_leased=lambda number: self._own.is_leased(self._linked.get(number, 0)))
+        for number in purged:
+            self._linked.pop(number, None)
+        return LogReclaimReport(segments=removed, links=purged, leftovers=(), bytes_freed=freed,
+                                waiting=len(self._own.dropped))
+
+    def _reclaim_for(self, work: _Work) -> None:
+        try:
+            work.purged += self._reclaim().links
+        except (StorageError, TaskFailed) as error:
+            work.unreclaimed = error
+
+    def _finish_and_reclaim(self, work: _Work) -> None:
+        """Finish the committed groups, and reclaim; the next run retries what the disk refuses."""
+        try:
+            self._finish(work)
+        except StorageError as error:
+            work.unreclaimed = error
+        else:
+            self._reclaim_for(work)
+
+    def _notify_changes(self) -> None:
+        """Notify the host of the changes of the list since the last notification."""
+        notified = self._options.on_changes
+        now = {ref.number: ref for ref in self._own.refs}
+        if notified is None or now == self._listed:
+            return
+        newest = max(self._listed, default=0)
+        changed = [ref for number, ref in now.items() if self._listed.get(number) != ref]
+        try:
+            notified(SegmentChanges(
+                folder=self._folder, new=tuple(ref for ref in changed if ref.number >= newest),
+                merged=tuple(ref for ref in changed if ref.number < newest),
+                removed=tuple(sorted(self._listed.keys() - now))))
+        except Exception as error:
+            _LOGGER.warning("on_changes of the log in %s failed; no file is removed, and the next reclaim calls it "
+                            "again", self._folder, exc_info=error)
+            raise foreign_error("on_changes", error) from error
+        self._listed = now
+
+    # -- checks and numbers
+
+    def _require_own_plan(self, plan: LogPlan, policy: LogPolicy | None) -> None:
+        if policy is not None:
+            raise InvalidInput("a plan and a policy were given; a plan says already what its policy chose")
+        if not plan.folder or os.path.realpath(plan.folder) != os.path.realpath(self._folder):
+            other = f"the log in {plan.folder}" if plan.folder else "no log, but of a view made by hand"
+            raise InvalidInput(f"the plan is of {other}, and this log is in {self._folder}; plan with this log")
+
+    def _notify_numbers(self, observer: Observers, outcome: tuple[str, str], report: LogCompactionReport | None,
+                        seconds: float) -> None:
+        if observer.is_deaf:  # the numbers, for which new segments are opened, would have no reader
+            return
+        above, name = os.path.split(self._folder)
+        if os.path.basename(above) == LOGS_FOLDER:
+            # Stores often have logs of the same ids.
+            name = f"{os.path.basename(os.path.dirname(above))}/{name}"
+        read, copied, freed = (0, 0, 0) if report is None else (report.bytes_read, report.bytes_written,
+                                                                report.bytes_freed)
+        notify_compaction(observer, "raftlog", name, *outcome, seconds, read=read, copied=copied, freed=freed)
+        with contextlib.suppress(CompactlibError):
+            view, room = self.view(), room_in(self._files, self._folder)
+            notify_levels(
+                observer, "raftlog", name,
+                live_bytes=sum(each.live_bytes for each in view.segments),
+                dead_bytes=sum(each.dead_bytes for each in view.segments), free_bytes=room,
+                capacity_bytes=None if room is None else sum(each.file_bytes for each in view.segments) + room,
+                oldest_lease_seconds=self._own.oldest_lease(),
+                oldest_unreclaimed_seconds=self._own.oldest_dropped())
+
+
+def _entered(fence: CommitFence | None) -> contextlib.AbstractContextManager[object]:
+    return contextlib.nullcontext() if fence is None else fence.guard()
+
+
+def _notify(report: LogCompactionReport, observer: Observer) -> None:
+    for failed in report.failed:
+        observer.event("raftlog_group_failed", members=failed.members, error=str(failed.error))
+    if report.unreclaimed is not None:
+        observer.event("raftlog_unreclaimed", error=str(report.unreclaimed))
+
+
+def _returned(report: LogCompactionReport, ended: CompactlibError | None) -> LogCompactionReport:
+    """Return the report, or raise the error or the `CompactionFailed` of the run."""
+    is_changed = bool(report.done or report.dropped)
+    if ended is not None and not is_changed:
+        raise ended
+    failures = {_name(each): each.error for each in report.failed if not isinstance(each.error, BudgetSpent)}
+    if ended is not None:
+        failures["the run"] = ended
+    if failures:
+        raise CompactionFailed(report=report, failures=failures) from next(iter(failures.values()))
+    if report.is_partial and not is_changed:
+        raise report.failed[0].error
+    return report
+
+
+def _name(failed: GroupFailed) -> str:
+    return f"segments {', '.join(map(str, failed.members))}"
+
+
+def _naming_total(error: CompactlibError, group: PlannedGroup, left: int | None) -> CompactlibError:
+    """Return `error`; if the budget's total is too small for a group, a `BudgetSpent` with the needed total."""
+    if not isinstance(error, BudgetSpent) or error.reason != "bytes" or left is None or left >= group.output.live_bytes:
+        return error
+    least = max(group.output.live_bytes, left + 1)
+    return BudgetSpent(f"segments {group.numbers} become one at once: the budget had {left} bytes left "
+                       f"({error.spent_bytes} bytes spent in all); give at least {least}",
+                       reason=error.reason, spent_bytes=error.spent_bytes, needed_bytes=least)
+
+
+def _without_room(needed: int, room: float) -> str:
+    return (f"{needed:,} bytes are needed and {room:,} are available; make room, or drop what is wholly dead: "
+            f"compact(policy=DropDead()) needs none")

@@ -3,7 +3,7 @@
 
 **There, dead, or missing** is answered here and nowhere else. A read takes no lock: it asks the snapshot's row whether
 the index is dead, and memory and the list which segment holds it. In between, this process or another may record a
-snapshot and compact. So what was not found is read again after a refresh (`_read_again`); a live index that is missing
+snapshot and compact. So what was not found is read again after a refresh; a live index that is missing
 twice under the same row is damage. Scans and plans of reads hold a lease, and read single entries again the same way.
 """
 
@@ -14,7 +14,7 @@ import os
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from compactlib._closing import Closing
 from compactlib.budget import Budget
@@ -25,7 +25,7 @@ from compactlib.raftlog.arguments import require_ascending
 from compactlib.raftlog.compaction.policy import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
-from compactlib.raftlog.model.refs import next_ref, refs_holding
+from compactlib.raftlog.memtable import Memtable, Slab, visible_slabs
 from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.model.values import (
     MAX_INDEX,
@@ -37,13 +37,10 @@ from compactlib.raftlog.model.values import (
     SegmentRef,
     SegmentStats,
 )
-from compactlib.raftlog.segment.liveness import kept_positions
-from compactlib.raftlog.segment.segment_list import Lease, SegmentList
+from compactlib.raftlog.segment.index import kept_positions
+from compactlib.raftlog.segment.listing import next_ref, refs_holding
+from compactlib.raftlog.segment.segments import Lease, Segments
 from compactlib.report import Finding, VerifyReport
-
-if TYPE_CHECKING:
-    from compactlib.raftlog.memtable import Memtable, Slab
-
 
 _MAX_ATTEMPTS = 100
 _T = TypeVar("_T")
@@ -59,7 +56,7 @@ class LogReading(Closing):
         memtable: of a log of a store: the entries that replace or follow those of the segments.
     """
 
-    def __init__(self, folder: str, segments: SegmentList, guard: Guard, memtable: Memtable | None = None) -> None:
+    def __init__(self, folder: str, segments: Segments, guard: Guard, memtable: Memtable | None = None) -> None:
         self._folder = folder
         self._segments = segments
         self._guard = guard
@@ -127,11 +124,7 @@ class LogReading(Closing):
         return self._segments.row or NO_SNAPSHOT
 
     def _slabs(self) -> Sequence[Slab]:
-        if self._memtable is None or not self._memtable.tables:
-            return ()
-        from compactlib.raftlog.memtable import visible_slabs  # loaded for logs of a store alone
-
-        return visible_slabs(self._memtable.tables)
+        return () if self._memtable is None else visible_slabs(self._memtable.tables)
 
     def _retried(self, read: Callable[[], _T]) -> _T:
         """Call `read`; after a `NotFound`, because a segment was removed, re-read the folder and retry."""
@@ -153,19 +146,29 @@ class LogReading(Closing):
             CorruptData: the entry is damaged, or it is live and in no segment.
             Closed: the log was closed.
         """
-        self._require_open()
-        row = self._segments.row
-        if row is not None and index <= row.index and not row.live.holds(index):
-            return DeadEntry(index, row.index)
-        try:
-            entry = self._segments.read(index) if self._memtable is None else self._find(index)
-        except NotFound:
-            return self._read_again(index)
-        if entry is not None:
-            return entry
-        row = self._segments.row
-        above = row is None or index > row.index
-        return MissingEntry(index) if above and not self._is_behind() else self._read_again(index)
+        attempt = 0
+        while attempt < _MAX_ATTEMPTS:
+            self._require_open()
+            row = self._segments.row
+            if row is not None and index <= row.index and not row.live.holds(index):
+                return DeadEntry(index, row.index)
+            try:
+                entry = self._segments.read(index) if self._memtable is None else self._find(index)
+            except NotFound:
+                # Its file was removed; after a refresh the list has another segment for it.
+                entry = None
+            else:
+                if entry is not None:
+                    return entry
+                above = row is None or index > row.index
+                if row is self._segments.row and (attempt or (above and not self._is_behind())):
+                    if above:
+                        return MissingEntry(index)
+                    break
+            attempt += 1
+            self.refresh()
+        raise CorruptData(path=self._folder, offset=0, index=index, found="no segment",
+                          expected=f"a segment that holds the live entry {index}")
 
     def _find(self, index: int) -> Entry | None:
         # The memtable before the segments: an entry is in segments before it leaves the memtable.
@@ -173,28 +176,6 @@ class LogReading(Closing):
             if index >= table.base:
                 return table.find(index)
         return self._segments.read(index)
-
-    def _read_again(self, index: int) -> Entry | DeadEntry | MissingEntry:
-        """Read `index` again, after a snapshot and a compaction may have changed the segments during the first read."""
-        for _ in range(_MAX_ATTEMPTS):
-            self._require_open()
-            self.refresh()
-            row = self._segments.row
-            if row is not None and row.is_dead(index):
-                return DeadEntry(index, row.index)
-            try:
-                entry = self._find(index)
-            except NotFound:
-                # Its file was removed; the list has another segment for it by now.
-                continue
-            if entry is not None:
-                return entry
-            if row is None or index > row.index:
-                return MissingEntry(index)
-            if row is self._segments.row:
-                break
-        raise CorruptData(path=self._folder, offset=0, index=index, found="no segment",
-                          expected=f"a segment that holds the live entry {index}")
 
     # -- many indexes
 
@@ -233,7 +214,11 @@ class LogReading(Closing):
                 raise answer.error
             # A newer snapshot may cover the missing entry.
             if self._is_contiguous and -1 < following < answer.index and following > self.state.index:
-                raise self._missing(following)
+                # Twice: the log may have been truncated and appended to during the scan.
+                if self._lacks(following) and self._lacks(following):
+                    raise self._missing(following)
+                if not self._has_died(following):
+                    return
             following = max(following, answer.index + 1)
             yield answer
 
@@ -279,6 +264,9 @@ class LogReading(Closing):
     def _end_of_segments(self) -> int:
         refs = self.refs
         return refs[-1].last if refs else -1
+
+    def _lacks(self, index: int) -> bool:
+        return self.last_index > index and isinstance(self.read(index), MissingEntry)
 
     def _has_died(self, index: int) -> bool:
         try:

@@ -13,7 +13,7 @@ from compactlib.errors import CorruptData
 from compactlib.files.disk import StrPath
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta, read_snapshot_meta
 from compactlib.raftlog.model.values import MAX_INDEX, DamagedEntry
-from compactlib.raftlog.segment.segment_list import open_segment
+from compactlib.raftlog.segment.listing import open_segment
 
 
 class StoredEntry(NamedTuple):
@@ -70,7 +70,7 @@ class StoredSegment(Closing):
         return None if place < 0 else self._reader.index.columns.terms[place]
 
     def entries(self, first: int = 0, last: int = MAX_INDEX, *, payloads: bool = True) -> Iterator[StoredEntry]:
-        """Every entry from `first` to `last`, ascending; payloads are read in pieces of 1 MiB and checked.
+        """Every entry from `first` to `last`, ascending; payloads are read in pieces of 512 KiB and checked.
 
         Raises:
             StorageError: the file cannot be read.

@@ -17,7 +17,7 @@ from compactlib.raftlog.memtable import Memtable, replay
 from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import MAX_INDEX
-from compactlib.raftlog.segment.segment_list import SegmentList
+from compactlib.raftlog.segment.segments import Segments
 from compactlib.raftlog.wal.frames import Frame
 from compactlib.raftlog.wal.recovery import read_wal
 
@@ -73,7 +73,7 @@ def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
             seen = before
 
 
-def replayed(frames: Sequence[Frame], segments: SegmentList, row: SnapshotMeta) -> Memtable | None:
+def replayed(frames: Sequence[Frame], segments: Segments, row: SnapshotMeta) -> Memtable | None:
     """The memtable after a replay of `frames` over `segments`; `None` if it is empty.
 
     Raises:

@@ -7,7 +7,7 @@
 | `<digits>-<digits>-….compacting` | a compaction's finished output, named after its members, lowest first |
 | `<segment>.link`, `<segment>.swap` | a symbolic or hard link about to be renamed over a segment |
 | `<any name>.tmp` | a file about to be renamed into place |
-| `rewrite-<job>/` | the private folder of one compaction run |
+| `rewrite-<run>-<segment>.<attempt>` | a file that an attempt of a compaction's task writes |
 | `SNAPSHOT` | the last snapshot: its index, its live set and what its state must be |
 | `snapshots/` | the state of that snapshot, checkpoints, and a snapshot that is being received |
 | `HARD_STATE` | the member's term and vote |
@@ -35,9 +35,8 @@ COMPACTING_SUFFIX = ".compacting"
 REWRITE_PREFIX = "rewrite-"
 
 _SEGMENT = re.compile(r"(\d{16})\.segment")
-_PRIVATE = re.compile(r"\d{16}\.segment\.[^/]+")
 _COMPACTING = re.compile(r"(\d{16}(?:-\d{16})*)\.compacting")
-_TEMPORARY = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|SNAPSHOT\.tmp")
+_LEFTOVER = re.compile(r"\d{16}\.segment\.(?:link|swap|tmp)|SNAPSHOT\.tmp|rewrite-[^-]+-\d{16}\.segment\..+")
 
 
 def segment_name(number: int) -> str:
@@ -65,24 +64,6 @@ def compacting_members(name: str) -> tuple[int, ...] | None:
     return members if all(map(lt, members, members[1:])) else None
 
 
-def is_temporary(name: str) -> bool:
-    """Whether a file of this name is about to be renamed into place."""
-    return _TEMPORARY.fullmatch(name) is not None
-
-
 def is_leftover(name: str) -> bool:
-    """Whether a file in the folder of a log is a leftover, which can be removed while there is no writer.
-
-    A `.compacting` name without members is a leftover: no compaction makes it.
-    """
-    return is_temporary(name) or (name.endswith(COMPACTING_SUFFIX) and compacting_members(name) is None)
-
-
-def is_private_file(name: str) -> bool:
-    """Whether a name in a private folder is a segment's name with the id of an attempt."""
-    return _PRIVATE.fullmatch(name) is not None
-
-
-def is_private_folder(name: str) -> bool:
-    """Whether a folder in the folder of a log belongs to a compaction, and can be removed when no compaction runs."""
-    return name.startswith(REWRITE_PREFIX)
+    """Whether a file of this name is private to a running step, or left by an interrupted step."""
+    return _LEFTOVER.fullmatch(name) is not None

@@ -233,12 +233,3 @@ def _little_endian(words: array[int]) -> array[int]:
         words = words[:]
         words.byteswap()
     return words
-
-
-def first_bad_head(columns: Columns) -> int:
-    """Position of the first record whose own CRC fails, or -1; to locate the damage in a region whose CRC fails."""
-    for position in range(len(columns)):
-        head = head_crc(columns.indexes[position], columns.terms[position], columns.lengths[position])
-        if head != columns.heads[position]:
-            return position
-    return -1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The index of one segment in memory: the records that count, ascending, column by column."""
+"""The index of a segment in memory: the records that count, ascending, column by column; and which of them are live."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from operator import itemgetter
 
 import attrs
 
-from compactlib.indexset import IndexSet
+from compactlib.errors import InvalidInput
+from compactlib.indexset import IndexSet, merge_positions
+from compactlib.raftlog.errors import LiveIndexMissing
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.format import Columns
 
 
@@ -31,8 +35,7 @@ class SegmentIndex:
     @classmethod
     def of(cls, records: Columns) -> SegmentIndex:
         """The index of ascending `records`, all of the file."""
-        lengths = records.lengths
-        return cls(records, len(lengths) * lengths[0] if lengths and is_uniform(lengths) else sum(lengths))
+        return cls(records, sum(records.lengths))
 
     def head(self, count: int) -> SegmentIndex:
         """A copy of the first `count` records."""
@@ -110,7 +113,47 @@ def picked(column: array[int], positions: Sequence[int]) -> Sequence[int]:
     return values
 
 
-def is_uniform(column: array[int]) -> bool:
-    """Whether all values are the same (lengths often are); a comparison of memory."""
-    raw = column.tobytes()
-    return raw[column.itemsize:] == raw[:-column.itemsize]
+# -- which entries are live
+
+
+def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequence[int]:
+    """Positions in `index` of the live entries within the segment's range, ascending.
+
+    Raises:
+        LiveIndexMissing: a live index within the range is not in the segment.
+    """
+    here = live.between(ref.first, ref.last)
+    if not here:
+        return range(0)
+    if here.run_count == 1:
+        between = index.positions_between(here.first, here.last)
+        if len(between) == len(here):
+            return between
+    try:
+        return merge_positions(index.columns.indexes, here.members())
+    except InvalidInput:
+        held = index.index_set()
+        missing = here - held
+        raise LiveIndexMissing(
+            f"segment {ref.number} holds {len(held.between(ref.first, ref.last))} entries from {ref.first} to "
+            f"{ref.last}, but not {len(missing)} that are live, the first of them {missing.first}; restore the segment "
+            f"from a copy", missing=len(missing), first=missing.first) from None
+
+
+def kept_positions(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None) -> Sequence[int]:
+    """Positions of the entries that a read may return: live ones, and everything above the snapshot.
+
+    Raises:
+        LiveIndexMissing: a live index within the range is not in the segment.
+    """
+    if state is None or ref.first > state.index:
+        return index.positions_between(ref.first, ref.last)
+    live = live_positions(index, state.live, SegmentRef(ref.number, ref.first, min(ref.last, state.index)))
+    above = index.positions_between(state.index + 1, ref.last)
+    return [*live, *above] if len(above) else live
+
+
+def kept_of(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta) -> tuple[int, int]:
+    """Count of the entries that a compaction keeps, and their payload bytes. Raises as `kept_positions`."""
+    positions = kept_positions(index, ref, state)
+    return len(positions), sum(picked(index.columns.lengths, positions))

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The segments of a log that is open for writing: append, sync, truncate, drop, replace.
+"""The segments of a log: the list, the open files, the leases of readers; for the owner: append, sync, truncate, drop.
 
-Entries are appended to the newest segment, which is sealed when it is full. A number is never used twice, and nothing
+The list is an immutable value that a change replaces as a whole, so that a read of an older segment takes no lock. A
+reader in another process that finds a file removed re-reads the folder.
+
+Entries are appended to the active segment, which is sealed when it is full. A number is never used twice, and nothing
 is appended to a file that was sealed once.
 
 **Truncation** leaves no file with truncated entries, in three steps, each durable before the next:
@@ -21,67 +24,156 @@ change the same file.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import threading
 from bisect import bisect_right
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, Protocol
 
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, StorageError
-from compactlib.files.disk import Files, look_at
+from compactlib.errors import AuditFailed, Closed, CorruptData, NotFound, StorageError
+from compactlib.files.disk import Files, StrPath, look_at
 from compactlib.guard import Guard
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.model.values import MAX_INDEX, Entry, SegmentLimits, SegmentRef, entry_of
 from compactlib.raftlog.segment.index import SegmentIndex
+from compactlib.raftlog.segment.listing import FolderContents, KnownSegment, between, next_ref, open_segment
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.segment_list import KnownSegment, OpenFiles, SegmentList, _View, between, read_folder
 from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
 
+DEFAULT_MAX_OPEN = 128
+_MAX_OPEN_INDEX_ENTRIES = 2_000_000
 _BEYOND = MAX_INDEX + 1
 
 
 @attrs.frozen
-class _Dropped:
-    """A dropped segment whose file exists.
+class _View:
+    """The list at one moment, without the active segment."""
 
-    Attributes:
-        number: of the segment.
-        epoch: of the list without it.
-        since: time of the drop, in seconds since the epoch.
-    """
+    refs: tuple[SegmentRef, ...] = ()
+    firsts: tuple[int, ...] = ()
+    known: Mapping[int, KnownSegment] = attrs.field(factory=dict)
 
-    number: int
-    epoch: int
-    since: float
+    @classmethod
+    def of(cls, known: Iterable[KnownSegment]) -> _View:
+        listed = tuple(known)
+        refs = tuple(each.ref for each in listed)
+        return cls(refs, tuple(ref.first for ref in refs), {each.ref.number: each for each in listed})
 
 
-class Segments(SegmentList):
-    """The segments of a log, with the active segment. Changes take the lock of `guard`.
+class OpenFiles:
+    """Bounds the files open for reading in all logs that share it, and their index records in memory (about 2 million).
 
-    A failed change closes the log, unless its method says otherwise. Reads of older segments take no lock.
+    The file that was opened first is closed first. Thread-safe.
 
     Args:
-        files: the disk.
-        folder: the log's folder, locked by this process, without a running compaction.
-        limits: of new segments.
-        guard: of the log.
-        row: the snapshot in force.
-        open_files: bounds the open readers.
+        most: limit of the files.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._entries: dict[tuple[Segments, int], int] = {}
+
+    def opened(self, segments: Segments, number: int, entries: int) -> None:
+        """Count a file, and close others above the limit."""
+        with self._lock:
+            self._entries[segments, number] = entries
+            while len(self._entries) > 1 and (len(self._entries) > self._most
+                                              or sum(self._entries.values()) > _MAX_OPEN_INDEX_ENTRIES):
+                oldest, place = next(iter(self._entries))
+                del self._entries[oldest, place]
+                oldest.readers.pop(place, None)
+
+    def closed(self, segments: Segments, numbers: Iterable[int]) -> None:
+        """Close files of a log."""
+        with self._lock:
+            for number in numbers:
+                self._entries.pop((segments, number), None)
+                segments.readers.pop(number, None)
+
+
+class Releasable(Protocol):
+    """The holder of pins."""
+
+    def release(self) -> None:
+        """Release the pinned entries."""
+
+
+class Lease:
+    """Keeps files for a reader in this process. A context manager.
+
+    A truncation does not wait for leases: its entries were never committed.
 
     Attributes:
+        epoch: number of the last change of the list when it was taken.
+        since: when a host took it, in seconds since the epoch; `None` of a read's lease.
+    """
+
+    def __init__(self, leases: set[Lease], epoch: int, since: float | None) -> None:
+        self._leases = leases
+        self.epoch = epoch
+        self.since = since
+        leases.add(self)
+
+    def release(self) -> None:
+        """Release the files, idempotent; the next compaction or `reclaim` removes those that waited for it."""
+        self._leases.discard(self)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"Lease(epoch={self.epoch})"
+
+
+class Segments:
+    """The segments of a log. `begin_writing` makes it the owner's, which has an active segment.
+
+    A failed change closes the log, unless its method says otherwise.
+
+    Args:
+        folder: the log's folder.
+        guard: of the log; changes take its lock.
+        known: the segments, oldest first.
+        row: the snapshot in force.
+        open_files: bounds the readers that are kept open.
+
+    Attributes:
+        folder: as given.
+        row: as given; a later one is assigned.
+        readers: the open readers, by number.
         torn_entries: count of entries that the opening has cut off at the end.
     """
 
-    def __init__(self, files: Files, folder: str, limits: SegmentLimits, guard: Guard, row: SnapshotMeta | None, *,
-                 open_files: OpenFiles) -> None:
-        found = read_folder(folder, row)
-        super().__init__(folder, found.known, row, open_files=open_files)
-        self._files = files
-        self._limits = limits
+    def __init__(self, folder: StrPath, guard: Guard, known: Iterable[KnownSegment] = (),
+                 row: SnapshotMeta | None = None, *, open_files: OpenFiles) -> None:
+        self.folder: str = os.fspath(folder)
+        self.row: SnapshotMeta | None = row
+        self.readers: dict[int, SegmentReader] = {}
+        self.torn_entries: int = 0
         self._guard = guard
+        self._open_files = open_files
+        self._view = _View.of(known)
+        # Guards the leases, and the list with its epoch.
+        self._lock = threading.Lock()
+        self._changes = itertools.count(1)
+        self._epoch = 0
+        self._leases: set[Lease] = set()
+        self._pins: dict[Releasable, IndexSet] = {}
+        self._closed = False
+        # Of the owner alone.
+        self._files: Files | None = None
+        self._limits: SegmentLimits | None = None
+        self._newest = 0
         self._writer: SegmentWriter | None = None
         # Reads the file of the active segment with the index of its writer.
         self._newest_reader: SegmentReader | None = None
@@ -89,37 +181,274 @@ class Segments(SegmentList):
         self._successor: SegmentWriter | None = None
         # The first index of the active segment.
         self._newest_first = _BEYOND
-        self._last = found.known[-1].ref.last if found.known else -1
-        self._newest = found.number
-        self._dropped: list[_Dropped] = []
-        self.torn_entries: int = 0
-        guard.keep(self)
+        self._last = self._end_of_view()
+        # The dropped segments whose files exist: the epoch of the list without it, and the time of the drop.
+        self._dropped: dict[int, tuple[int, float]] = {}
+
+    # -- opening for writing
+
+    def begin_writing(self, files: Files, limits: SegmentLimits, found: FolderContents) -> None:
+        """Continue the newest segment, or begin the first, and drop the segments that a crash has left.
+
+        Args:
+            files: the disk.
+            limits: of new segments.
+            found: in the folder, which this process has locked, and in which no compaction runs.
+        """
+        self._files, self._limits = files, limits
+        self._guard.keep(self)
         if found.unsealed is not None:
             with self._reopened(found.unsealed) as writer:
                 writer.seal()
-        self._begin(found.newest)
-        for leader in set(found.inside.values()):
+        self._newest = 0 if found.newest is None else found.newest.loaded.header.number
+        if found.newest is None:
+            self._use(self._create(1))
+        elif not found.newest.loaded.seal.sealed:
+            self._use(self._reopened(self._newest))
+        self._sync_last_seal(files)
+        for leader in found.leaders:
             # No file is removed if its merged segment is damaged.
             for damage in self.reader(leader).damaged_entries():
                 raise damage
-        self._drop([*found.empty, *found.inside], 0.0)
+        self._drop(found.dropped, 0.0)
 
-    def _begin(self, newest: SegmentReader | None) -> None:
-        """Continue the newest segment that was found, or begin the first."""
+    def _sync_last_seal(self, files: Files) -> None:
         refs = self._view.refs
-        if newest is None:
-            self._use(self._create(1))
-        elif not newest.loaded.seal.sealed:
-            self._use(self._reopened(self._newest))
         if refs and self._known_newest() is None:
             # The process that wrote the last seal, or cut that segment, may have been killed before it synced it.
-            with contextlib.closing(self._files.open(os.path.join(self.folder, segment_name(refs[-1].number)))) as out:
+            with contextlib.closing(files.open(self._path_of(refs[-1].number))) as out:
                 out.sync()
 
     def _reopened(self, number: int) -> SegmentWriter:
-        writer = SegmentWriter.open(self._files, self.folder, number)
+        writer = SegmentWriter.open(self._disk, self.folder, number)
         self.torn_entries += writer.torn_records
         return writer
+
+    @property
+    def _disk(self) -> Files:
+        assert self._files is not None, "only the owner writes"
+        return self._files
+
+    def _path_of(self, number: int) -> str:
+        return os.path.join(self.folder, segment_name(number))
+
+    def _end_of_view(self) -> int:
+        refs = self._view.refs
+        return refs[-1].last if refs else -1
+
+    # -- the list
+
+    @property
+    def refs(self) -> tuple[SegmentRef, ...]:
+        """The references, oldest first."""
+        if self._files is None:
+            return self._view.refs
+        with self._guard.lock:
+            newest = self._known_newest()
+            return self._view.refs if newest is None else (*self._view.refs, newest.ref)
+
+    def known(self) -> tuple[KnownSegment, ...]:
+        """The facts of each segment, oldest first."""
+        if self._files is None:
+            return tuple(self._view.known.values())
+        with self._guard.lock:
+            newest = self._known_newest()
+            return (*self._view.known.values(), *([] if newest is None else [newest]))
+
+    def known_of(self, number: int) -> KnownSegment | None:
+        """The facts of a segment; `None` if it is not listed."""
+        if number == self._newest:
+            with self._guard.lock:
+                newest = self._known_newest()
+                if newest is not None and newest.ref.number == number:
+                    return newest
+        return self._view.known.get(number)
+
+    def _known_newest(self) -> KnownSegment | None:
+        """The facts of the active segment; `None` if it is empty or there is none."""
+        writer = self._writer
+        return None if writer is None else KnownSegment.of(writer.number, writer.index)
+
+    def _show(self, known: Iterable[KnownSegment], gone: Iterable[int] = ()) -> None:
+        """Replace the list, and close the readers of the segments `gone`, whose files have changed.
+
+        The list is assigned before its epoch: a lease taken in between leases more than it must, never less.
+        """
+        with self._lock:
+            self._view = _View.of(known)
+            self._epoch = next(self._changes)
+            self._open_files.closed(self, gone)
+
+    # -- reads
+
+    def read(self, index: int) -> Entry | None:
+        """The entry of `index`, or `None` if no segment has it.
+
+        Raises:
+            NotFound: a segment was removed; re-read the list.
+            CorruptData: the entry or its segment is damaged.
+        """
+        if index >= self._newest_first:
+            found = self._read_active(index)
+            if found is not False:
+                return found
+        view = self._view
+        place = bisect_right(view.firsts, index) - 1
+        if place < 0 or view.refs[place].last < index:
+            return None
+        number = view.refs[place].number
+        reader = self.readers.get(number)
+        return (self.reader(number) if reader is None else reader).read(index)
+
+    def _read_active(self, index: int) -> Entry | Literal[False] | None:
+        """The entry of `index` in the active segment, or `None`; `False` if the entry is in an older segment by now."""
+        with self._guard.lock:
+            self._guard.require_open()
+            writer = self._writer
+            if index < self._newest_first or writer is None:
+                return False
+            position = writer.index.find(index)
+            if position < 0:
+                return None
+            payload = writer.unflushed(position)
+            if payload is not None:
+                return entry_of((index, writer.index.columns.terms[position], payload))
+            return self._reader_of(writer).read(index)
+
+    def index_of(self, number: int) -> SegmentIndex:
+        """The index of a segment; raises as `reader`."""
+        if number == self._newest:
+            with self._guard.lock:
+                if self._writer is not None and self._writer.number == number:
+                    return self._writer.index
+        return self._older_reader(number).index
+
+    def term_of(self, index: int) -> int | None:
+        """The term of the entry of `index`, dead or not, `None` if no segment has it. Raises as `reader`."""
+        ref = next_ref(self.refs, index)
+        if ref is None or ref.first > index:
+            return None
+        found = self.index_of(ref.number)
+        position = found.find(index)
+        return None if position < 0 else found.columns.terms[position]
+
+    def next_index(self, index: int) -> int | None:
+        """The lowest index >= `index` in a segment, dead or not; `None` without any."""
+        refs = self.refs
+        while (ref := next_ref(refs, index)) is not None:
+            found = self.index_of(ref.number)
+            inside = found.positions_between(max(ref.first, index), ref.last)
+            if inside:
+                return found.columns.indexes[inside[0]]
+            index = ref.last + 1
+        return None
+
+    def matching(self, first: int, last: int, term: int) -> int:
+        """Count the entries in `first..last`, from `first` on, that have this term. O(entries), in C."""
+        matched = 0
+        refs = self.refs
+        while first + matched <= last and (ref := next_ref(refs, first + matched)) is not None:
+            index = self.index_of(ref.number)
+            position = index.find(first + matched)
+            if position < 0:
+                break
+            wanted = min(last, ref.last) - first - matched + 1
+            indexes = index.columns.indexes[position:position + wanted]
+            terms = index.columns.terms[position:position + wanted]
+            is_run = indexes[-1] - indexes[0] + 1 == len(indexes) == terms.count(term)
+            count = len(indexes) if is_run else _leading(indexes, terms, term)
+            matched += count
+            if count < wanted:
+                break
+        return matched
+
+    # -- open readers
+
+    def reader(self, number: int) -> SegmentReader:
+        """The open reader of a segment, opened if necessary; that of the merged segment, if it was merged.
+
+        Raises:
+            NotFound: the file was removed; the list has changed.
+            CorruptData, Unsupported, StorageError: the segment cannot be opened.
+            Closed: the log was closed.
+        """
+        if number == self._newest:
+            with self._guard.lock:
+                writer = self._writer
+                if writer is not None and writer.number == number:
+                    self._guard.begin("a flush")
+                    writer.flush()
+                    self._guard.done()
+                    return self._reader_of(writer)
+        return self._older_reader(number)
+
+    def _older_reader(self, number: int) -> SegmentReader:
+        while True:
+            reader = self.readers.get(number)
+            if reader is not None:
+                return reader
+            if self._closed:
+                raise Closed(f"the log in {self.folder} was closed; open it again")
+            epoch, view = self._epoch, self._view
+            known = view.known.get(number)
+            try:
+                reader = open_segment(self.folder, number, newest=known is not None and view.refs[-1] == known.ref)
+            except CorruptData:
+                if epoch != self._epoch:
+                    continue
+                raise
+            if known is not None and (not len(reader.index) or reader.index.last < known.ref.last):
+                raise NotFound(f"segment {number} of {self.folder} was cut or rewritten; re-read the list")
+            with self._lock:
+                # After a change the name may be of another file: a reader opened before is not kept.
+                if epoch != self._epoch or self._closed:
+                    continue
+                self.readers[number] = reader
+            self._open_files.opened(self, number, len(reader.index))
+            return reader
+
+    def _reader_of(self, writer: SegmentWriter) -> SegmentReader:
+        if self._newest_reader is None:
+            self._newest_reader = SegmentReader.following(writer.path, writer.index)
+        return self._newest_reader
+
+    # -- leases and pins
+
+    def lease(self, since: float | None = None) -> Lease:
+        """Keep compactions from removing any current file until the lease is released.
+
+        Args:
+            since: the current time, in seconds since the epoch, for a host's lease; `None` for a read's.
+        """
+        with self._lock:
+            return Lease(self._leases, self._epoch, since)
+
+    def is_leased(self, epoch: int) -> bool:
+        """Whether a lease exists that was taken before the change number `epoch`."""
+        with self._lock:
+            return any(lease.epoch < epoch for lease in list(self._leases))
+
+    def oldest_lease(self) -> float | None:
+        """The time of the oldest host's lease, in seconds since the epoch; `None` without any."""
+        return min((lease.since for lease in list(self._leases) if lease.since is not None), default=None)
+
+    def pin(self, holder: Releasable, indexes: IndexSet) -> None:
+        """Let compactions keep entries as if they were live, until `unpin` of the same holder."""
+        self._pins[holder] = indexes
+
+    def unpin(self, holder: Releasable) -> None:
+        """Release the entries of a holder; idempotent."""
+        self._pins.pop(holder, None)
+
+    @property
+    def pins(self) -> tuple[Releasable, ...]:
+        """The holders of pins."""
+        return tuple(self._pins)
+
+    @property
+    def pinned(self) -> IndexSet:
+        """The pinned indexes."""
+        return IndexSet().union(*list(self._pins.values()))
 
     # -- appending
 
@@ -132,6 +461,24 @@ class Segments(SegmentList):
     def last_index(self) -> int:
         """The highest index, -1 if there is none."""
         return self._last
+
+    @property
+    def last_term(self) -> int | None:
+        """The term of the active segment's last entry, `None` if it is empty."""
+        if self._writer is None or not len(self._writer.index):
+            return None
+        return self._writer.index.columns.terms[-1]
+
+    @property
+    def durability(self) -> tuple[int, int]:
+        """The last index that is certainly durable, -1 without any; and the count of entries that are not."""
+        with self._guard.lock:
+            writer = self._writer
+            synced = 0 if writer is None else writer.synced_entries
+            unsynced = 0 if writer is None else len(writer.index) - synced
+            if writer is not None and synced:
+                return writer.index.columns.indexes[synced - 1], unsynced
+            return self._end_of_view(), unsynced
 
     def append(self, index: int, term: int, payload: bytes) -> None:
         """Append a checked entry. At or below the last index, it truncates the log there first, durably.
@@ -217,15 +564,13 @@ class Segments(SegmentList):
             if writer is not None:
                 known = KnownSegment.of(writer.number, writer.index.head(writer.synced_entries))
                 # Before the file: no read finds truncated entries.
-                self._writer = self._newest_reader = None
-                self._show(_View.of([*self._view.known.values(), *([] if known is None else [known])]))
-                self._newest_first, refs = _BEYOND, self._view.refs
-                self._last = refs[-1].last if refs else -1
+                self._end_active(known)
+                self._last = self._end_of_view()
                 writer.take_back()
                 writer.abandon()
                 if known is None:
                     # The empty file stays the active segment: a folder without a segment is no log.
-                    self._use(SegmentWriter.open(self._files, self.folder, writer.number))
+                    self._use(SegmentWriter.open(self._disk, self.folder, writer.number))
             self._guard.undone()
 
     def _roll(self) -> SegmentWriter:
@@ -238,13 +583,17 @@ class Segments(SegmentList):
             # Sealed durably before its successor has entries: only the last segment with entries may be torn.
             writer.seal()
             writer.close()
-            self._writer = self._newest_reader = None
-            # The list first: a read without the lock finds the entry in the list or in the active segment.
-            self._show(_View.of([*self._view.known.values(), known]))
-            self._newest_first = _BEYOND
+            self._end_active(known)
         successor = self._begin_successor()
         self._use(successor)
         return successor
+
+    def _end_active(self, known: KnownSegment | None) -> None:
+        """Move the active segment, with these facts, to the list."""
+        self._writer = self._newest_reader = None
+        # The list first: a read without the lock finds the entry in the list or in the active segment.
+        self._show([*self._view.known.values(), *([] if known is None else [known])])
+        self._newest_first = _BEYOND
 
     def _begin_successor(self) -> SegmentWriter:
         if self._successor is None:
@@ -252,11 +601,11 @@ class Segments(SegmentList):
         return self._successor
 
     def _create(self, number: int) -> SegmentWriter:
-        if look_at(os.path.join(self.folder, segment_name(number))) is not None:
+        if look_at(self._path_of(number)) is not None:
             # An earlier attempt has created it, and the disk refused only the last sync.
-            self._files.sync_folder(self.folder)
-            return SegmentWriter.open(self._files, self.folder, number)
-        return SegmentWriter.create(self._files, self.folder, number, self._limits)
+            self._disk.sync_folder(self.folder)
+            return SegmentWriter.open(self._disk, self.folder, number)
+        return SegmentWriter.create(self._disk, self.folder, number, self._limits)
 
     def _use(self, writer: SegmentWriter) -> None:
         """Make `writer` the active segment."""
@@ -265,9 +614,8 @@ class Segments(SegmentList):
         self._newest_first = index.first if len(index) else _BEYOND
         older = self._view.known
         if writer.number in older:
-            self._show(_View.of(each for each in older.values() if each.ref.number != writer.number), [writer.number])
-        refs = self._view.refs
-        self._last = index.last if len(index) else refs[-1].last if refs else -1
+            self._show([each for each in older.values() if each.ref.number != writer.number], [writer.number])
+        self._last = index.last if len(index) else self._end_of_view()
 
     # -- truncation
 
@@ -319,107 +667,15 @@ class Segments(SegmentList):
                 writer.flush()
             writer.abandon()
         # The list before the files: a read without the lock finds the files of all listed segments.
-        self._show(_View.of(kept), [*removed, *([] if cut is None else [cut.ref.number])])
+        self._show(kept, [*removed, *([] if cut is None else [cut.ref.number])])
         self._use(successor)
         # Step (b).
         for number in reversed(removed):
-            self._files.unlink(os.path.join(self.folder, segment_name(number)))
-            self._files.sync_folder(self.folder)
+            self._disk.unlink(self._path_of(number))
+            self._disk.sync_folder(self.folder)
         # Step (c).
         if cut is not None:
-            cut_segment(self._files, self.folder, cut.ref.number, after)
-
-    # -- reads
-
-    @property
-    def refs(self) -> tuple[SegmentRef, ...]:
-        """The references, oldest first."""
-        with self._guard.lock:
-            newest = self._known_newest()
-            return self._view.refs if newest is None else (*self._view.refs, newest.ref)
-
-    def known(self) -> tuple[KnownSegment, ...]:
-        with self._guard.lock:
-            newest = self._known_newest()
-            return super().known() if newest is None else (*super().known(), newest)
-
-    def known_of(self, number: int) -> KnownSegment | None:
-        if number != self._newest:
-            return super().known_of(number)
-        with self._guard.lock:
-            newest = self._known_newest()
-            return newest if newest is not None and newest.ref.number == number else super().known_of(number)
-
-    def _known_newest(self) -> KnownSegment | None:
-        """The facts of the active segment; `None` if it is empty or there is none."""
-        writer = self._writer
-        return None if writer is None else KnownSegment.of(writer.number, writer.index)
-
-    def read(self, index: int) -> Entry | None:
-        if index < self._newest_first:
-            # As `SegmentList.read`, inlined: the path of every random read.
-            view = self._view
-            place = bisect_right(view.firsts, index) - 1
-            if place < 0 or view.refs[place].last < index:
-                return None
-            number = view.refs[place].number
-            reader = self.readers.get(number)
-            return (self.reader(number) if reader is None else reader).read(index)
-        with self._guard.lock:
-            self._guard.require_open()
-            writer = self._writer
-            if index < self._newest_first or writer is None:
-                # Another thread has begun a new segment before this thread had the lock.
-                return super().read(index)
-            position = writer.index.find(index)
-            if position < 0:
-                return None
-            payload = writer.unflushed(position)
-            if payload is not None:
-                return entry_of((index, writer.index.columns.terms[position], payload))
-            return self._reader_of(writer).read(index)
-
-    def _reader_of(self, writer: SegmentWriter) -> SegmentReader:
-        if self._newest_reader is None:
-            self._newest_reader = SegmentReader.following(writer.path, writer.index)
-        return self._newest_reader
-
-    def index_of(self, number: int) -> SegmentIndex:
-        if number == self._newest:
-            with self._guard.lock:
-                if self._writer is not None and self._writer.number == number:
-                    return self._writer.index
-        return super().index_of(number)
-
-    def reader(self, number: int) -> SegmentReader:
-        if number != self._newest:
-            return super().reader(number)
-        with self._guard.lock:
-            writer = self._writer
-            if writer is None or writer.number != number:
-                return super().reader(number)
-            self._guard.begin("a flush")
-            writer.flush()
-            self._guard.done()
-            return self._reader_of(writer)
-
-    @property
-    def last_term(self) -> int | None:
-        """The term of the active segment's last entry, `None` if it is empty."""
-        if self._writer is None or not len(self._writer.index):
-            return None
-        return self._writer.index.columns.terms[-1]
-
-    @property
-    def durability(self) -> tuple[int, int]:
-        """The last index that is certainly durable, -1 without any; and the count of entries that are not."""
-        with self._guard.lock:
-            writer, refs = self._writer, self._view.refs
-            synced = 0 if writer is None else writer.synced_entries
-            unsynced = 0 if writer is None else len(writer.index) - synced
-            if writer is not None and synced:
-                return writer.index.columns.indexes[synced - 1], unsynced
-            return refs[-1].last if refs else -1, unsynced
+            cut_segment(self._disk, self.folder, cut.ref.number, after)
 
     # -- compaction
 
@@ -437,48 +693,48 @@ class Segments(SegmentList):
     def _drop(self, numbers: Sequence[int], now: float) -> None:
         gone = set(numbers)
         if gone:
-            self._show(_View.of(each for each in self._view.known.values() if each.ref.number not in gone), gone)
-            self._dropped += [_Dropped(number, self._epoch, now) for number in numbers]
+            self._show([each for each in self._view.known.values() if each.ref.number not in gone], gone)
+            self._dropped.update(dict.fromkeys(numbers, (self._epoch, now)))
 
     def replace(self, members: Sequence[int], by: KnownSegment) -> int:
-        """Put the segment that holds what is live in `members` in their place; its name leads to its new file already.
+        """Put the segment that has the live entries of `members` in their place; its name leads to its new file.
 
         The caller holds the lock and has begun a change. Returns the number of the change, for `is_leased`.
         """
         known = list(self._view.known.values())
         known[between(self._view.refs, members)] = [by]
-        self._show(_View.of(known), members)
+        self._show(known, members)
         return self._epoch
 
     @property
     def dropped(self) -> frozenset[int]:
-        """Segments that are not listed any more, and whose files are still there."""
-        return frozenset(each.number for each in self._dropped)
+        """Numbers of the dropped segments whose files exist."""
+        return frozenset(self._dropped)
 
     def oldest_dropped(self) -> float | None:
-        """Since when the oldest of them waits, in seconds since the epoch."""
-        return min((each.since for each in self._dropped), default=None)
+        """The time of the oldest of these drops, in seconds since the epoch; `None` without any."""
+        return min((since for _, since in self._dropped.values()), default=None)
 
     def remove_dropped(self) -> tuple[tuple[int, ...], int]:
-        """Remove the files of dropped segments that no lease holds: their numbers, and the bytes given back.
+        """Remove the files of dropped segments without a lease: their numbers, and the freed bytes.
 
         One call at a time.
 
         Raises:
-            StorageError: the disk refused; what is left is tried again by the next call.
+            StorageError: the disk refused; the next call retries.
         """
         removed: list[int] = []
         freed = 0
-        for each in list(self._dropped):
-            if self.is_leased(each.epoch):
+        for number, (epoch, _) in list(self._dropped.items()):
+            if self.is_leased(epoch):
                 continue
-            path = os.path.join(self.folder, segment_name(each.number))
+            path = self._path_of(number)
             found = look_at(path)
             if found is not None:
                 freed += found.st_size
-                self._files.unlink(path)
-            self._dropped.remove(each)
-            removed.append(each.number)
+                self._disk.unlink(path)
+            del self._dropped[number]
+            removed.append(number)
         return tuple(removed), freed
 
     # -- ending
@@ -491,19 +747,21 @@ class Segments(SegmentList):
         """
         with self._guard.lock:
             refs = self.refs
-            for older, newer in pairwise(refs):
+            for older, newer in itertools.pairwise(refs):
                 if older.number >= newer.number or older.last >= newer.first or older.first > older.last:
                     raise AuditFailed(f"segment references out of order: {older} before {newer}")
             if self._last != (refs[-1].last if refs else -1):
                 raise AuditFailed(f"the last index is {self._last}, and the segments are {refs}")
 
     def close(self) -> None:
-        """Close all files without another write. Idempotent."""
-        super().close()
-        writers = [each for each in (self._writer, self._successor) if each is not None]
+        """Close all files without another write. Idempotent. No reader is opened later, also for an unfinished scan."""
+        with self._lock:
+            self._closed = True
+            self._open_files.closed(self, list(self.readers))
         self._newest_reader = None
-        for writer in writers:
-            writer.abandon()
+        for writer in (self._writer, self._successor):
+            if writer is not None:
+                writer.abandon()
 
     def end(self) -> None:
         """Sync, and close the log; does nothing in a closed log.
@@ -517,3 +775,10 @@ class Segments(SegmentList):
                 self._writer.close()
                 self._guard.done()
             self._guard.close()
+
+
+def _leading(indexes: Sequence[int], terms: Sequence[int], term: int) -> int:
+    count = 0
+    while count < len(indexes) and indexes[count] == indexes[0] + count and terms[count] == term:
+        count += 1
+    return count

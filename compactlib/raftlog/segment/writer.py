@@ -22,12 +22,11 @@ from compactlib._closing import Closing
 from compactlib.errors import Closed, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, write_durably
-from compactlib.files.zeros_ahead import ZerosAhead
 from compactlib.raftlog.model.names import TEMPORARY_SUFFIX, segment_name
 from compactlib.raftlog.model.values import SegmentLimits
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex
-from compactlib.raftlog.segment.load import LoadedSegment, load_segment
+from compactlib.raftlog.segment.reader import LoadedSegment, load_segment
 
 _FLUSH_ENTRIES = 1024
 _FLUSH_BYTES = 1 << 20
@@ -60,11 +59,7 @@ class SegmentWriter(Closing):
         # What the last sync of this writer has covered, as a seal.
         self._synced = native.Seal(0, loaded.header.data_start, 0, sealed=False, sequence=loaded.seal.sequence)
         self._is_open = True
-        start = loaded.header.data_start
-        self._full_beyond = start + loaded.header.limits.max_bytes
-        records_end = native.INDEX_START + len(loaded.index) * native.RECORD_BYTES
-        self._ahead_of_records = ZerosAhead(native.INDEX_START, records_end, start)
-        self._ahead_of_payloads = ZerosAhead(start, self._data_end, self._full_beyond)
+        self._full_beyond = loaded.header.data_start + loaded.header.limits.max_bytes
 
     @classmethod
     def create(cls, files: Files, folder: StrPath, number: int, limits: SegmentLimits | None = None) -> SegmentWriter:
@@ -223,8 +218,6 @@ class SegmentWriter(Closing):
             self._refuse()
         self.flush()
         if self._synced.entries < self._flushed_entries:
-            self._ahead_of_records.follow(self._out, native.INDEX_START + self._flushed_entries * native.RECORD_BYTES)
-            self._ahead_of_payloads.follow(self._out, self._flushed_end)
             self._out.sync()
             # Not synced: with an older seal, opening the segment checks more entries.
             self._write_seal(sealed=False)
@@ -239,7 +232,6 @@ class SegmentWriter(Closing):
         if not self._is_open:
             self._refuse()
         self.flush()
-        self._cut_zeros()
         self._out.sync()
         # From here on nothing is appended, also if the disk refuses the rest.
         self._is_open = False
@@ -262,11 +254,6 @@ class SegmentWriter(Closing):
             self._out.write_at(self._synced.place, [native.encode_seal(attrs.evolve(self._synced, sealed=True))])
         self._out.sync()
 
-    def _cut_zeros(self) -> None:
-        """Cut the zeros behind the payloads off the file, which would be a torn tail to the next opening."""
-        if self._ahead_of_payloads.filled > self._flushed_end:
-            self._out.truncate(self._flushed_end)
-
     def _write_seal(self, *, sealed: bool) -> None:
         """Write the next seal, after an fsync that has covered the last seal."""
         self._synced = self._seal_now(self._synced.sequence + 1)
@@ -284,7 +271,6 @@ class SegmentWriter(Closing):
         try:
             if self._is_open:
                 self.sync()
-                self._cut_zeros()
         finally:
             self.abandon()
 

@@ -242,7 +242,7 @@ def test_interrupted_compaction_leaves_the_log_as_before(tmp_path: Path) -> None
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     with subprocess.Popen(console("compact", "--policy", "seed", "--rate", "1", folder, before=heed), cwd=ROOT,
                           text=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        while not any(folder.glob("rewrite-*/*")):  # at this rate the copying takes half an hour
+        while not any(folder.glob("rewrite-*")):  # at this rate the copying takes half an hour
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)

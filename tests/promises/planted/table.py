@@ -188,9 +188,9 @@ MISTAKES: Sequence[Mistake] = (
         "A segment that is not the newest is torn in a power failure, and the log cannot be opened."),
     Mistake(
         "truncation-removal-not-synced", "compactlib/raftlog/segment/segments.py",
-        "            self._files.unlink(os.path.join(self.folder, segment_name(number)))\n"
-        "            self._files.sync_folder(self.folder)\n",
-        "            self._files.unlink(os.path.join(self.folder, segment_name(number)))\n",
+        "            self._disk.unlink(self._path_of(number))\n"
+        "            self._disk.sync_folder(self.folder)\n",
+        "            self._disk.unlink(self._path_of(number))\n",
         (TRUNCATED + "[little-several_segments]",),
         "Of a truncated log an older segment is gone and a newer one is there, so that it has a hole."),
     Mistake(
@@ -232,10 +232,8 @@ MISTAKES: Sequence[Mistake] = (
         "The merged segment is empty after a power failure, and its sources are gone."),
     Mistake(
         "raftlog-copies-not-checked", "compactlib/raftlog/compaction/commit.py",
-        "    if damaged:\n"
-        "        first, numbers",
-        "    if False:\n"
-        "        first, numbers",
+        "            copier.check(reader)\n",
+        "            pass\n",
         ("tests/promises/test_promise_raftlog_outputs.py",),
         "A damaged copy takes the place of the only good one."),
     Mistake(

@@ -13,7 +13,7 @@ import pytest
 from compactlib.errors import CompactlibError
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
-from compactlib.raftlog.compaction.copier import Copier
+from compactlib.raftlog.compaction.rewrite import Copier
 from compactlib.raftlog.model.names import segment_name
 from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.reader import SegmentReader

@@ -123,6 +123,7 @@ def test_any_live_set_of_any_log(tmp_path_factory: pytest.TempPathFactory, data:
     with SegmentLog(folder, options(limits=SegmentLimits(max_entries=8, max_bytes=100))) as log:
         for entry in written:
             log.append([(entry.index, entry.term, entry.payload)])
+        log.end_segment()
     alive = _kept(written)
     live = data.draw(st.sets(st.sampled_from(sorted(alive)), min_size=1))
     with SegmentLog(folder, options()) as log:

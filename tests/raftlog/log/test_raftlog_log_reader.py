@@ -27,8 +27,8 @@ from compactlib.raftlog import (
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.model.names import compacting_name, segment_name
 from compactlib.raftlog.model.values import Answer
+from compactlib.raftlog.segment.listing import FolderContents, read_folder
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.segment_list import FolderContents, read_folder
 from tests.harness.plain_log import PlainLog, log_answers
 from tests.raftlog.compaction_logs import commit_group, damaged, flip_byte, payload_place
 from tests.raftlog.reading import write_segment

@@ -19,8 +19,7 @@ from compactlib.errors import CorruptData, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.raftlog import LogReader, SegmentLimits, SegmentLog
 from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.segment.load import TailRule
-from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.reader import SegmentReader, TailRule
 from compactlib.raftlog.segment.writer import SegmentWriter
 from tests.harness.plain_log import History, PlainLog, Told, log_answers
 from tests.raftlog.reading import flipped, segment_answers, write_segment

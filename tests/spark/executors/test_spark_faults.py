@@ -24,7 +24,7 @@ from compactlib.executors import Executor, RewriteResult, RewriteTask
 from compactlib.fences import FencedOff, FileFence, TokenFence
 from compactlib.observer import Observer
 from compactlib.raftlog import LogReader, SegmentLog
-from compactlib.raftlog.compaction.plan import GroupFailed
+from compactlib.raftlog.compaction.policy import GroupFailed
 from compactlib.rewrite import RewriteOutcome
 from compactlib.spark import SparkExecutor
 from tests.spark.rewrite_tasks import FullDisk, WeightedTask

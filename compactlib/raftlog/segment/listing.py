@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The segments in a log's folder, and search in the ordered list of segments.
+
+Invariant: the ranges of a log's segments are disjoint, and ascend with the numbers.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from compactlib.errors import CorruptData, NotFound, StorageError
+from compactlib.files.disk import StrPath, list_folder, look_at
+from compactlib.indexset import IndexSet
+from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name, segment_number
+from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.model.values import SegmentRef
+from compactlib.raftlog.segment.index import SegmentIndex
+from compactlib.raftlog.segment.reader import SegmentReader
+
+_MAX_LISTINGS = 100
+
+
+@attrs.frozen
+class KnownSegment:
+    """The facts of a segment with entries that are kept in memory.
+
+    Attributes:
+        ref: its number and its range.
+        entries: index records in the file.
+        data_bytes: payload bytes in the file, truncated entries included.
+    """
+
+    ref: SegmentRef
+    entries: int
+    data_bytes: int
+
+    @classmethod
+    def of(cls, number: int, index: SegmentIndex) -> KnownSegment | None:
+        """The facts of a segment with this index; `None` if it is empty."""
+        return cls(SegmentRef(number, index.first, index.last), len(index), index.data_bytes) if len(index) else None
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it has every index of its range."""
+        return self.ref.last - self.ref.first + 1 == self.entries
+
+
+# -- search in a list
+
+
+def next_ref(refs: Sequence[SegmentRef], index: int) -> SegmentRef | None:
+    """The oldest segment with an index >= `index`, `None` without any. O(log n)."""
+    place = bisect_right(refs, index, key=_first)
+    if place and refs[place - 1].last >= index:
+        place -= 1
+    return refs[place] if place < len(refs) else None
+
+
+def refs_holding(refs: Sequence[SegmentRef], indexes: IndexSet) -> Iterator[tuple[SegmentRef, IndexSet]]:
+    """The segments whose ranges contain some of `indexes`, oldest first, each with these indexes.
+
+    O(log n + log runs) for each, and a copy of `indexes`.
+    """
+    firsts, lasts = indexes.columns
+    beyond = 0
+    while (run := bisect_left(lasts, beyond)) < len(lasts):
+        ref = next_ref(refs, max(firsts[run], beyond))
+        if ref is None:
+            return
+        here = indexes.between(ref.first, ref.last)
+        if here:
+            yield ref, here
+        beyond = ref.last + 1
+
+
+def between(refs: Sequence[SegmentRef], numbers: Sequence[int]) -> slice:
+    """The place in the list of the segments from the first to the last of `numbers`."""
+    return slice(bisect_left(refs, numbers[0], key=_number), bisect_right(refs, numbers[-1], key=_number))
+
+
+def _first(ref: SegmentRef) -> int:
+    return ref.first
+
+
+def _number(ref: SegmentRef) -> int:
+    return ref.number
+
+
+# -- the segments in a folder
+
+
+@attrs.frozen
+class FolderContents:
+    """The segments in a folder.
+
+    Attributes:
+        known: segments with entries, oldest first, with disjoint ranges.
+        dropped: numbers of segments whose files can go: empty segments, without the newest; and segments whose live
+            entries are all in an older segment.
+        leaders: numbers of these older segments.
+        unsealed: number of an unsealed segment that is not the newest, after a crash during a truncation.
+        newest: the open reader of the newest segment, which may be empty. `None` if there is no segment.
+    """
+
+    known: tuple[KnownSegment, ...]
+    dropped: tuple[int, ...]
+    leaders: frozenset[int]
+    unsealed: int | None
+    newest: SegmentReader | None
+
+
+def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
+    """Open every segment, and read its index.
+
+    If a compaction in another process removes a file during that, the folder is listed again.
+
+    Args:
+        folder: the log's.
+        row: the snapshot in force.
+
+    Raises:
+        CorruptData, Unsupported: a segment is damaged or of an unknown version.
+        NotFound: files were removed during each of many attempts.
+        StorageError: a segment cannot be read.
+    """
+    for _ in range(_MAX_LISTINGS - 1):
+        try:
+            return _read_folder(folder, row)
+        except NotFound:
+            continue
+    return _read_folder(folder, row)
+
+
+def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
+    known: list[KnownSegment] = []
+    dropped: list[int] = []
+    unsealed: int | None = None
+    newest: SegmentReader | None = None
+    numbers = list_segments(folder)
+    may_be_unsealed = True
+    for number in reversed(numbers):
+        reader = open_segment(folder, number, newest=may_be_unsealed)
+        segment = KnownSegment.of(number, reader.index)
+        if segment is not None:
+            known.append(segment)
+        if newest is None:
+            newest = reader
+        elif segment is None:
+            dropped.append(number)
+        elif not reader.loaded.seal.sealed:
+            unsealed = number
+        # Behind an unsealed segment there is at most an empty segment, which a truncation has begun.
+        may_be_unsealed = may_be_unsealed and segment is None
+    if gone := set(numbers).difference(list_segments(folder)):
+        # The folder may have been read partly before and partly after a truncation by its owner.
+        raise NotFound(f"segments {sorted(gone)} of {os.fspath(folder)} were removed while the folder was read; read "
+                       f"it again")
+    # A merged segment reaches from its first member to its last. After a crash, there may be segments within that
+    # range: other members, or dropped segments. The merged segment has all of their live entries.
+    kept: list[KnownSegment] = []
+    leaders: set[int] = set()
+    for each in reversed(known):
+        if not kept or kept[-1].ref.last < each.ref.first:
+            kept.append(each)
+        else:
+            _require_inside(folder, kept[-1].ref, each.ref, row)
+            leaders.add(kept[-1].ref.number)
+            dropped.append(each.ref.number)
+    return FolderContents(tuple(kept), tuple(dropped), frozenset(leaders), unsealed, newest)
+
+
+def _require_inside(folder: StrPath, leader: SegmentRef, ref: SegmentRef, row: SnapshotMeta | None) -> None:
+    """Raise `CorruptData` unless the older segment has every live entry of a segment within its range."""
+    if row is not None and ref.last <= row.index:
+        live = row.live.between(ref.first, ref.last)
+        if live:
+            live &= open_segment(folder, ref.number).index.index_set()
+        if not live or not live - open_segment(folder, leader.number).index.index_set():
+            return
+    raise CorruptData(path=os.path.join(folder, segment_name(ref.number)), offset=0, index=ref.first,
+                      expected=f"entries above {leader.last}, the end of segment {leader.number}",
+                      found=f"{ref.first} to {ref.last}")
+
+
+def list_segments(folder: StrPath) -> list[int]:
+    """The numbers of the segments in a folder, ascending, without merged members, linked yet or not.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    names = list_folder(folder)
+    # Members of groups that are committed but not finished; their own files no longer count.
+    groups = [members for name in names if (members := compacting_members(name)) is not None]
+    merged = {member for members in groups if is_committed(folder, members) for member in members[1:]}
+    return [number for name in names if (number := segment_number(name)) is not None
+            and not os.path.islink(os.path.join(folder, name)) and number not in merged]
+
+
+def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> SegmentReader:
+    """Open segment `number`, or the segment into which it was merged.
+
+    Raises:
+        NotFound: there is no such file.
+        CorruptData, Unsupported, StorageError: the segment cannot be opened.
+    """
+    path = os.path.join(folder, segment_name(number))
+    merged = os.path.islink(path)
+    try:
+        return SegmentReader(path, tail="cut" if newest else "refuse", number=None if merged else number)
+    except (CorruptData, StorageError) as error:
+        if not merged and os.path.islink(path):
+            # A compaction has replaced it by a link between the two calls.
+            return open_segment(folder, number)
+        if isinstance(error, CorruptData) or error.errno != errno.ENOENT:
+            raise
+        raise NotFound(f"segment {path} was removed; read the entry again") from error
+
+
+def file_bytes(folder: StrPath, number: int) -> int:
+    """The size of a segment's file; 0 if it was removed by hand: it can be dropped, and copying from it raises.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    found = look_at(os.path.join(folder, segment_name(number)))
+    return 0 if found is None else found.st_size
+
+
+def is_committed(folder: StrPath, members: Sequence[int]) -> bool:
+    """Whether the leader's name, which is not a symbolic link, is a hard link of a group's new file, durably or not.
+
+    A link count of 2 alone is no proof: the second name may be `1.segment.swap`, or the private name.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    new = look_at(os.path.join(folder, compacting_name(members)))
+    old = look_at(os.path.join(folder, segment_name(members[0])))
+    return (new is not None and old is not None and new.st_nlink >= 2 and stat.S_ISREG(old.st_mode)
+            and os.path.samestat(new, old))
