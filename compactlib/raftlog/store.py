@@ -49,13 +49,12 @@ from compactlib.observer import Observer, Observers
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import Examination, is_log
 from compactlib.raftlog.log.unflushed import examine_wal
-from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.model.status import RaftLogStoreStatus, error_text
 from compactlib.raftlog.options import StoreOptions
-from compactlib.raftlog.raft_log import LogMemory, RaftLog
+from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.segment.segment_list import OpenFiles
-from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal, without_repeats
+from compactlib.raftlog.wal.recovery import RecoveredWal, read_wal, without_repeats
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import Finding, VerifyReport
 from compactlib.service import PeriodicService
@@ -96,12 +95,10 @@ class RaftLogStore(Closing):
         self.open_files: OpenFiles = OpenFiles(self.options.log.max_open_segments)
         self._logs: dict[str, RaftLog] = {}
         self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
-        self._memories: dict[str, LogMemory] = {}
         self._changing = threading.RLock()
         self._delivering = threading.Lock()
         self._flush_error: CompactlibError | None = None
         self._flushed_at = 0
-        self.syncs_by_itself: bool = self.options.sync_by_itself
         self._committer = self._service(self._commit, "syncs")
         self._flusher = self._service(self._flush_in_background, "flushes")
         self._guard = Guard(f"the store in {self._folder}")
@@ -165,13 +162,12 @@ class RaftLogStore(Closing):
         logs = os.path.join(self._folder, LOGS_FOLDER)
         self._found = tuple(name for name in list_folder(logs) if _is_log_id(name) and is_log(os.path.join(logs, name)))
         for log_id in self._found:
-            self._memories[log_id] = self._new_memory()
             try:
                 self._open_log(log_id)
             except (CorruptData, Unsupported, NotALog) as error:
                 # Without the traceback, whose frames would keep the log's files open.
                 self._damaged[log_id] = error.with_traceback(None)
-        found = recover_wal(self._files, os.path.join(self._folder, WAL_FOLDER))
+        found = read_wal(os.path.join(self._folder, WAL_FOLDER))
         # The rows were read before: the replay leaves out dead entries.
         for logged in found.frames:
             log = self._logs.get(logged.log_id)
@@ -182,13 +178,12 @@ class RaftLogStore(Closing):
             else:
                 log._replay(logged.frame)
         # After the last frame: a later frame may truncate the entries of an earlier frame.
-        for log_id, memory in list(self._memories.items()):
+        for log_id, log in list(self._logs.items()):
             try:
-                memory.memtable.require_links()
-                if log_id in self._logs:
-                    self._logs[log_id]._require_whole_received()
+                log._require_replayed()
             except CorruptData as error:
-                self._set_aside(log_id, error)
+                self._damaged[log_id] = error.with_traceback(None)
+                self._logs.pop(log_id)._let_go()
         self._wal = self._begin_wal(found)
         self._flushed_at = self._wal.number
         if found.torn_bytes:
@@ -203,18 +198,10 @@ class RaftLogStore(Closing):
                 log._let_go()
 
     def _open_log(self, log_id: str) -> RaftLog:
-        log = RaftLog(self, log_id, self._log_folder(log_id), self._memories[log_id])
+        """Open a log; one that was closed keeps its memtable, which has all queued entries."""
+        log = RaftLog(self, log_id, self._log_folder(log_id), self._logs.get(log_id))
         self._logs[log_id] = log
         return log
-
-    def _new_memory(self) -> LogMemory:
-        return LogMemory(Memtable(max_entries=self.options.max_memtable_entries))
-
-    def _set_aside(self, log_id: str, error: CorruptData | Unsupported | NotALog) -> None:
-        """Close a damaged log and keep its error for `log` and `status`."""
-        self._damaged[log_id] = error.with_traceback(None)
-        self._logs.pop(log_id)._let_go()
-        del self._memories[log_id]
 
     def _finish_removals(self) -> None:
         try:
@@ -229,7 +216,7 @@ class RaftLogStore(Closing):
     def _begin_wal(self, found: RecoveredWal) -> Wal:
         # The frames of damaged logs stay in the WAL until the log can be opened or is removed.
         held = without_repeats(logged for logged in found.frames if logged.log_id in self._damaged)
-        lasts = {log_id: memory.memtable.last for log_id, memory in self._memories.items() if log_id in self._logs}
+        lasts = {log_id: log.last_index for log_id, log in self._logs.items()}
         lasts.update({log_id: found.lasts.get(log_id, -1) for log_id in {logged.log_id for logged in held}})
         unproven = found.frames[len(found.frames) - found.unproven:]
         tail = [logged for logged in unproven if logged.log_id not in self._damaged]
@@ -281,14 +268,11 @@ class RaftLogStore(Closing):
             return self._begin_log(log_id)
 
     def _opened(self, log_id: str) -> RaftLog:
-        """The log, opened again if it is closed. Its memtable has all queued entries."""
+        """The log, opened again if it is closed."""
         log = self._logs[log_id]
         if log.is_closed:
             with contextlib.suppress(StorageError):
                 log._close_alone()
-            if any(table.cuts for table in self._memories[log_id].memtable.tables):
-                # The truncation is durable in the WAL before segments are truncated.
-                self._wal.sync()
             log = self._open_log(log_id)
             try:
                 log._begin(self._wal)
@@ -299,7 +283,6 @@ class RaftLogStore(Closing):
 
     def _begin_log(self, log_id: str) -> RaftLog:
         """Create a log, or open a log whose removal the disk refused. Durable before the WAL names it."""
-        self._memories[log_id] = self._new_memory()
         try:
             log = self._open_log(log_id)
             log._begin(self._wal)
@@ -333,7 +316,7 @@ class RaftLogStore(Closing):
             with log._files_lock, log._lock:
                 self.flush()
                 log._close_alone()
-            del self._logs[log_id], self._memories[log_id]
+            del self._logs[log_id]
             self._wal.forget(log_id)
             try:
                 _begin_removal(self._files, os.path.join(self._folder, LOGS_FOLDER), log_id)
@@ -366,7 +349,7 @@ class RaftLogStore(Closing):
 
     def wake_committer(self) -> None:
         """Wake the syncing thread, if the store has it."""
-        if self.syncs_by_itself:
+        if self.options.sync_by_itself:
             self._committer.wake()
 
     def settle(self) -> None:
@@ -383,18 +366,17 @@ class RaftLogStore(Closing):
 
     def _deliver(self) -> None:
         """Call the logs' listeners with what became durable, in order; a single thread at a time does it for all."""
-        confirmed = self._wal.confirmed
-        while confirmed:
+        written = self._wal.written
+        while written:
             taken: list[bool] = []
             try:
                 take_within(self._delivering, 0.0, taken)
                 if taken != [True]:
                     return
-                while confirmed:
-                    each = confirmed.popleft()
-                    log = self._logs.get(each.log_id)
+                while written:
+                    log = self._logs.get(written.popleft())
                     if log is not None:
-                        log._notify_confirmed(each)
+                        log._notify_confirmed()
             finally:
                 if taken == [True]:
                     self._delivering.release()
