@@ -509,7 +509,7 @@ class RaftLogStore(Closing):
         for log in logs:
             log._stop_worker()
         try:
-            if self._guard.is_open:
+            if self._guard.is_open and self._wal.queued_bytes:
                 self._wal.sync()
                 self._deliver()
         finally:

@@ -135,3 +135,62 @@ def test_entries_of_a_flush_whose_sync_is_refused_are_in_no_segment(tmp_path: Pa
         store.flush()
         assert [(ref.first, ref.last) for ref in log.refs] == [(1, 5)]
         assert log.read(5) == Entry(5, 1, payload)
+
+
+def test_store_opens_on_a_full_disk(tmp_path: Path) -> None:
+    """It reads and reclaims; what opening has found is durable after the first sync that has room."""
+    full = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if full[0] and request.needs_room:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        store.log("a").append([(index, 1, b"entry") for index in range(1, 9)])
+        store.log("a").append_entries(5, 1, [(6, 2, b"another")])
+    full[0] = True
+    with RaftLogStore(tmp_path, options) as store:
+        log = store.log("a", create=False)
+        assert [entry.term for entry in log.entries()] == [1, 1, 1, 1, 1, 2]
+        log.reclaim()
+        assert store.verify().is_sound
+        with pytest.raises(StorageError):
+            log.sync()
+        with pytest.raises(StorageError):
+            store.flush()
+    with RaftLogStore(tmp_path, options) as store:
+        log = store.log("a", create=False)
+        full[0] = False
+        log.append([(7, 2, b"entry")])
+        log.sync()
+        store.flush()
+    with RaftLogStore(tmp_path, options) as store:
+        assert store.log("a", create=False).last_index == 7
+
+
+def test_refused_write_whose_cut_is_refused_too_closes_the_store(tmp_path: Path) -> None:
+    failing = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if failing[0] and request.path.endswith(".wal") and request.kind in ("write", "truncate"):
+            act()
+            raise refused(request)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        log = store.log("a")
+        log.append([(1, 1, b"durable")])
+        log.sync()
+        log.append([(2, 1, b"perhaps")])
+        failing[0] = True
+        with pytest.raises(StorageError):
+            log.sync()
+        failing[0] = False
+        with pytest.raises(Closed, match="open it again"):
+            log.sync()
+    with RaftLogStore(tmp_path, options) as store:
+        assert store.log("a").read(1) == Entry(1, 1, b"durable")
+        assert store.log("a").last_index in (1, 2)
