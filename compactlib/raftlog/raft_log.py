@@ -820,7 +820,7 @@ class RaftLog(OwnedLog):
 
     def _tidy(self) -> None:
         try:
-            self._snapshots.tidy(self._own.row, receives=self._incoming is not None and self._incoming.is_open)
+            self._snapshots.tidy(self._own.row)
         except StorageError as error:
             # The next snapshot, or the next opening, removes them.
             self._note(error)
@@ -838,7 +838,8 @@ class RaftLog(OwnedLog):
 
     def _begin_receiving(self, manifest: SnapshotManifest) -> Incoming:
         """Start to receive a snapshot; `Busy` while another is being received."""
-        with self._guard.lock:
+        # No snapshot removes the new files as leftovers.
+        with self._snapshotting, self._guard.lock:
             self._guard.require_open()
             if self._incoming is not None and self._incoming.is_open:
                 raise Busy(f"snapshot {self._incoming.manifest.index} of the log {self._log_id!r} is being received; "
@@ -859,8 +860,7 @@ class RaftLog(OwnedLog):
             CorruptData: the state does not match the manifest; nothing was changed.
             StorageError, Closed: nothing was changed; or the log is closed, and opening it finishes the installation.
         """
-        manifest = incoming.manifest
-        row = SnapshotMeta(manifest.index, manifest.term, live)
+        row = attrs.evolve(incoming.row, live=live)
         with self._changing_snapshot():
             if row.index <= self.state.index:
                 raise Stale(f"snapshot {row.index} is not newer than {self.state.index}, which is in force")
@@ -873,8 +873,14 @@ class RaftLog(OwnedLog):
                 after = self._agreed_with(incoming)
                 if self._own.last_index > after:
                     self._own.prepare_truncation()
-                row = self._snapshots.place(incoming, row, after)
-                self._write_row(row)
+                incoming.seal(after)
+                try:
+                    self._write_row(row)
+                except StorageError:
+                    if not self._guard.is_open:
+                        incoming.close()
+                    raise
+                incoming.close()
                 try:
                     self._take_received(row)
                     with self._lock:
@@ -883,7 +889,6 @@ class RaftLog(OwnedLog):
                 except BaseException as error:
                     self._guard.fail(error)
                     raise
-            incoming.close()
             self._shown(row)
 
     def _agreed_with(self, incoming: Incoming) -> int:
