@@ -99,8 +99,8 @@ class RaftLogStore(Closing):
         self._delivering = threading.Lock()
         self._flush_error: CompactlibError | None = None
         self._flushed_at = 0
-        self._committer = self._service(self._commit, "syncs")
-        self._flusher = self._service(self._flush_in_background, "flushes")
+        self._committer = self._service(self.sync, "syncs", SYNC_FAILED)
+        self._flusher = self._service(self.flush_closed, "flushes", FLUSH_FAILED)
         self._guard = Guard(f"the store in {self._folder}")
         if not create:
             self._require_there()
@@ -127,10 +127,14 @@ class RaftLogStore(Closing):
             # Each opening begins a WAL file, and may have ended before its flush in the background.
             self._try_to_flush()
 
-    def _service(self, work: Callable[[], None], what: str) -> PeriodicService:
+    def _service(self, work: Callable[[], None], what: str, failed: str) -> PeriodicService:
         def run_once(budget: Budget) -> None:
             if self._guard.is_open:
-                work()
+                try:
+                    work()
+                except CompactlibError as error:
+                    self._observer.event(failed, error=type(error).__name__, message=str(error))
+                    raise
 
         return PeriodicService(run_once, name=f"{what} of {self._folder}", clock=self.options.log.clock)
 
@@ -191,11 +195,17 @@ class RaftLogStore(Closing):
 
     def _begin_logs(self) -> None:
         for log in list(self._logs.values()):
-            try:
-                log._begin(self._wal)
-            except StorageError:
-                # A full disk cannot install a received snapshot, for example. `log` retries.
-                log._let_go()
+            # A full disk cannot install a received snapshot, for example. `log` retries.
+            with contextlib.suppress(StorageError):
+                self._begin(log)
+
+    def _begin(self, log: RaftLog) -> RaftLog:
+        try:
+            log._begin(self._wal)
+        except BaseException:
+            log._let_go()
+            raise
+        return log
 
     def _open_log(self, log_id: str) -> RaftLog:
         """Open a log; one that was closed keeps its memtable, which has all queued entries."""
@@ -216,13 +226,10 @@ class RaftLogStore(Closing):
     def _begin_wal(self, found: RecoveredWal) -> Wal:
         # The frames of damaged logs stay in the WAL until the log can be opened or is removed.
         held = without_repeats(logged for logged in found.frames if logged.log_id in self._damaged)
-        lasts = {log_id: log.last_index for log_id, log in self._logs.items()}
-        lasts.update({log_id: found.lasts.get(log_id, -1) for log_id in {logged.log_id for logged in held}})
         unproven = found.frames[len(found.frames) - found.unproven:]
         tail = [logged for logged in unproven if logged.log_id not in self._damaged]
         return Wal(os.path.join(self._folder, WAL_FOLDER), self._guard, max_bytes=self.options.max_wal_bytes,
-                   files=self._files, clock=self.options.log.clock, recovered=found, lasts=lasts,
-                   held=held, tail=tail)
+                   files=self._files, clock=self.options.log.clock, recovered=found, held=held, tail=tail)
 
     # -- logs
 
@@ -265,30 +272,16 @@ class RaftLogStore(Closing):
             if not _is_log_id(log_id):
                 raise InvalidInput(f"log id {log_id!r}; an id is 1 to 100 letters, digits, '_', '-' and '.', and does "
                                    f"not begin with '-' or '.'")
-            return self._begin_log(log_id)
+            return self._opened(log_id)
 
     def _opened(self, log_id: str) -> RaftLog:
-        """The log, opened again if it is closed."""
-        log = self._logs[log_id]
-        if log.is_closed:
-            with contextlib.suppress(StorageError):
-                log._close_alone()
-            log = self._open_log(log_id)
-            try:
-                log._begin(self._wal)
-            except BaseException:
-                log._let_go()
-                raise
-        return log
-
-    def _begin_log(self, log_id: str) -> RaftLog:
-        """Create a log, or open a log whose removal the disk refused. Durable before the WAL names it."""
-        try:
-            log = self._open_log(log_id)
-            log._begin(self._wal)
-        except BaseException:
-            self._logs.pop(log_id, None)
-            raise
+        """The log, created or opened again if it is not open. Durable before the WAL names it."""
+        log = self._logs.get(log_id)
+        if log is None or log.is_closed:
+            if log is not None:
+                with contextlib.suppress(StorageError):
+                    log._close_alone()
+            log = self._begin(self._open_log(log_id))
         return log
 
     def remove(self, log_id: str) -> None:
@@ -307,37 +300,30 @@ class RaftLogStore(Closing):
         if found is not None:
             found._guard.require_outside()
             found._stop_worker()
-        with self._changing:
-            if log_id in self._damaged:
-                self._remove_damaged(log_id)
-                return
-            log = self.log(log_id, create=False)
-            # Nothing is appended between the flush and the removal.
-            with log._files_lock, log._lock:
-                self.flush()
-                log._close_alone()
-            del self._logs[log_id]
-            self._wal.forget(log_id)
-            try:
-                _begin_removal(self._files, os.path.join(self._folder, LOGS_FOLDER), log_id)
-            except BaseException:
-                if os.path.isdir(self._log_folder(log_id)):
-                    with contextlib.suppress(CompactlibError):
-                        self._begin_log(log_id)
-                raise
-            _finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
-
-    def _remove_damaged(self, log_id: str) -> None:
         logs = os.path.join(self._folder, LOGS_FOLDER)
-        self.flush()
-        # The WAL keeps the log's frames until its folder is removed: if the disk refuses, nothing was removed.
-        if log_id in self._found:
-            _begin_removal(self._files, logs, log_id)
-        self._wal.forget(log_id)
-        # No new log gets the id while a WAL file names this log.
-        self.flush()
-        del self._damaged[log_id]
-        _finish_removals(self._files, logs)
+        with self._changing, contextlib.ExitStack() as held:
+            is_damaged = log_id in self._damaged
+            log = None if is_damaged else self.log(log_id, create=False)
+            if log is not None:
+                # Nothing is appended between the flush and the removal.
+                held.enter_context(log._files_lock)
+                held.enter_context(log._lock)
+            self.flush()
+            if log is not None:
+                log._close_alone()
+            try:
+                if log is not None or log_id in self._found:
+                    _begin_removal(self._files, logs, log_id)
+            finally:
+                # If the disk has refused the rename, the log is opened again.
+                if not os.path.isdir(self._log_folder(log_id)):
+                    self._logs.pop(log_id, None)
+            self._wal.forget(log_id)
+            if is_damaged:
+                # No new log gets the id while a WAL file has its frames.
+                self.flush()
+                del self._damaged[log_id]
+            _finish_removals(self._files, logs)
 
     # -- writing
 
@@ -381,21 +367,6 @@ class RaftLogStore(Closing):
                 if taken == [True]:
                     self._delivering.release()
 
-    def _commit(self) -> None:
-        try:
-            self.sync()
-        except CompactlibError as error:
-            self._observer.event(SYNC_FAILED, error=type(error).__name__, message=str(error))
-            raise
-
-    def _flush_in_background(self) -> None:
-        if self._wal.closed_files:
-            try:
-                self.flush_closed()
-            except CompactlibError as error:
-                self._observer.event(FLUSH_FAILED, error=type(error).__name__, message=str(error))
-                raise
-
     def _try_to_flush(self) -> None:
         # `status` has the error, and the next closed WAL file retries.
         with contextlib.suppress(CompactlibError):
@@ -409,6 +380,8 @@ class RaftLogStore(Closing):
         self._guard.require_open()
         refused: CompactlibError | None = None
         with self._changing:
+            if not self._wal.closed_files:
+                return
             # Read before the first flush: the entries of these files are in the memtables by then.
             number = self._wal.number - 1
             for log_id in list(self._logs):

@@ -27,7 +27,6 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
-from compactlib.raftlog.model.values import MAX_INDEX
 
 WAL_TEMPORARY_SUFFIX = ".tmp"
 FILE_HEADER_BYTES = 64
@@ -66,8 +65,7 @@ class FrameKind(enum.IntEnum):
     CUT = 3
     """No entry: the log is truncated above `previous`."""
     LOG = 4
-    """No entry: the id of the log that later frames of this file name by number. `first` is its last index plus 1; if
-    that is the highest possible index, `previous` is its last index."""
+    """No entry: the id of the log that later frames of this file name by number."""
     MARK = 5
     """No entry: only `synced_end`."""
 
@@ -187,13 +185,10 @@ def cut_write(log_id: str, after: int) -> Write:
     return Write(FrameKind.CUT, log_id, after + 1, after, 0, after, True, 0, b"", 0)
 
 
-def log_write(log_id: str, last: int | None) -> Write:
-    """The name of a log, and its last index, if the log has entries in files before this one."""
+def log_write(log_id: str) -> Write:
+    """The name of a log."""
     data = log_id.encode()
-    # The highest index has no successor: the frame has the last index itself.
-    ended = last == MAX_INDEX
-    first = 0 if ended or last is None else last + 1
-    return Write(FrameKind.LOG, log_id, first, first - 1, 0, last if ended else None, False, 0, data, crc32(data, 0))
+    return Write(FrameKind.LOG, log_id, 0, -1, 0, None, False, 0, data, crc32(data, 0))
 
 
 MARK = Write(FrameKind.MARK, "", 0, -1, 0, None, False, 0, b"", 0)
@@ -229,20 +224,6 @@ class Frame:
     payloads: Sequence[bytes]
     synced_end: int
     frame_bytes: int
-
-    def last_after(self, last: int) -> int:
-        """The last index of the log after this frame, from the last index before."""
-        match self.kind:
-            case FrameKind.RUN:
-                return self.first + len(self.payloads) - 1
-            case FrameKind.SPARSE:
-                return self.indexes[-1]
-            case FrameKind.CUT:
-                return min(last, -1 if self.previous is None else self.previous)
-            case FrameKind.LOG:
-                return self.first - 1 if self.previous is None else self.previous
-            case _:
-                return last
 
     def rewritten(self, log_id: str) -> Write:
         """The frame, to be written to another file."""

@@ -49,7 +49,6 @@ class RecoveredWal:
         last_end: proven durable size of the newest file.
         frames: every frame that counts, in the order of writing, without the frames that name logs.
         unproven: count of the last frames that are not proven durable.
-        lasts: the last index of each log that the files name, -1 of an empty log.
         torn_bytes: size of the torn end of the newest file.
     """
 
@@ -57,7 +56,6 @@ class RecoveredWal:
     last_end: int = 0
     frames: tuple[LoggedFrame, ...] = ()
     unproven: int = 0
-    lasts: dict[str, int] = attrs.field(factory=dict)
     torn_bytes: int = 0
 
     @property
@@ -81,7 +79,6 @@ def read_wal(folder: StrPath) -> RecoveredWal:
                               f"{wal_name(before)} and {wal_name(after)} exist", found="no file")
     headers = [_header(folder, number) for number in numbers]
     found: list[LoggedFrame] = []
-    lasts: dict[str, int] = {}
     unproven, torn, end = 0, 0, 0
     counts = [*(header.previous_end for header in headers[1:]), None]
     for header, counts_to in zip(headers, counts, strict=False):
@@ -94,12 +91,10 @@ def read_wal(folder: StrPath) -> RecoveredWal:
             if frame.log not in ids:
                 raise CorruptData(path=path, offset=FILE_HEADER_BYTES, expected="frames of the logs that the file "
                                   "names", found=f"a frame of log number {frame.log}")
-            log_id = ids[frame.log]
-            lasts[log_id] = frame.last_after(lasts.get(log_id, -1))
             if frame.kind != FrameKind.LOG:
-                found.append(LoggedFrame(log_id, frame, header.number))
+                found.append(LoggedFrame(ids[frame.log], frame, header.number))
         unproven = sum(frame.kind != FrameKind.LOG for frame in frames[proven:])
-    return RecoveredWal(tuple(numbers), end, tuple(found), unproven, lasts, torn)
+    return RecoveredWal(tuple(numbers), end, tuple(found), unproven, torn)
 
 
 def without_repeats(frames: Iterable[LoggedFrame]) -> list[LoggedFrame]:

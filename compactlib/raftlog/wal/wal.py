@@ -6,8 +6,8 @@ queue, the others wait for it. A batch that the disk refuses for lack of space i
 queued. Any other failure, or an interrupt within a batch, closes the store: the outcome is unknown, and opening reads
 it from the disk. The guard's lock is held during a batch.
 
-A file that exceeds its limit is closed, and the next file is begun; each file names all logs at its start. Closed files
-are removed, oldest first, after their entries are durable in segments.
+A file that exceeds its limit is closed, and the next file is begun; each file names the logs of its frames. Closed
+files are removed, oldest first, after their entries are durable in segments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from compactlib.clock import Clock
 from compactlib.errors import DiskFull, StorageError
@@ -49,7 +49,6 @@ class Wal:
         files: the disk.
         clock: stamps the files.
         recovered: the content of the folder.
-        lasts: the last index of each log.
         held: frames of damaged logs, in order: each new file repeats them, so that old files can be removed.
         tail: the other frames that are not proven durable, in order: the first file repeats them.
 
@@ -65,8 +64,7 @@ class Wal:
     """
 
     def __init__(self, folder: StrPath, guard: Guard, *, max_bytes: int, files: Files, clock: Clock,
-                 recovered: RecoveredWal, lasts: Mapping[str, int], held: Sequence[LoggedFrame] = (),
-                 tail: Sequence[LoggedFrame] = ()) -> None:
+                 recovered: RecoveredWal, held: Sequence[LoggedFrame] = (), tail: Sequence[LoggedFrame] = ()) -> None:
         self._folder = os.fspath(folder)
         self.guard = guard
         self._max_bytes = max_bytes
@@ -75,7 +73,6 @@ class Wal:
         self._queueing = threading.Lock()
         self._queue: list[Write] = []
         self._taken = 0  # writes that have left the queue
-        self._lasts = dict(lasts)
         self._held = tuple(held)
         self._tail = tuple(tail)
         self._oldest = recovered.numbers[0] if recovered.numbers else recovered.last_number + 1
@@ -110,15 +107,9 @@ class Wal:
         created_ns = int(min(max(self._clock.now(), 0.0), _LAST_SECOND) * 1e9)
         header = FileHeader(number, self.size_bytes, created_ns)
         salt = header.salt
-        with self._queueing:
-            # A copy: other threads queue writes at the same time, also of new logs.
-            lasts = dict(self._lasts)
-        numbers = {log_id: place for place, log_id in enumerate(lasts)}
-        writes = [*(log_write(log_id, last) for log_id, last in lasts.items()),
-                  *(logged.frame.rewritten(logged.log_id) for logged in (*self._held, *self._tail))]
-        pieces = [header.encode()]
-        for write in writes:
-            pieces += write.encode(numbers[write.log_id], FILE_HEADER_BYTES, salt)
+        repeated = [logged.frame.rewritten(logged.log_id) for logged in (*self._held, *self._tail)]
+        pieces, _, numbers = _encoded(repeated, {}, FILE_HEADER_BYTES, salt)
+        pieces.insert(0, header.encode())
         path = os.path.join(self._folder, wal_name(number))
         try:
             write_durably(self._files, path, pieces, temporary_suffix=WAL_TEMPORARY_SUFFIX)
@@ -181,7 +172,6 @@ class Wal:
         """
         self.guard.require_open()
         with self._queueing:
-            self._lasts[write.log_id] = write.last
             self.queued_bytes += FRAME_HEADER_BYTES + len(write.data)
             # Last: an interrupt before this statement leaves nothing queued.
             self._queue += (write,)
@@ -189,8 +179,7 @@ class Wal:
 
     def forget(self, log_id: str) -> None:
         """Forget a removed log, without queued writes: later files do not name it."""
-        with self.guard.lock, self._queueing:
-            self._lasts.pop(log_id, None)
+        with self.guard.lock:
             self.smallest_live.pop(log_id, None)
             self._held = tuple(logged for logged in self._held if logged.log_id != log_id)
 
@@ -245,18 +234,9 @@ class Wal:
 
     def _write_batch(self, writes: Sequence[Write]) -> None:
         """Make `writes` durable. After a `StorageError` that leaves the store open, none of them counts."""
-        out, end, pieces, size = self._out, self.size_bytes, list[bytes](), 0
+        out, end = self._out, self.size_bytes
         assert out is not None, "begun by `sync`"
-        named: dict[str, int] = {}
-        for write in writes:
-            number = self._numbers.get(write.log_id, named.get(write.log_id))
-            if number is None:
-                number = named[write.log_id] = len(self._numbers) + len(named)
-                name = log_write(write.log_id, None)
-                pieces += name.encode(number, end, self._salt)
-                size += name.frame_bytes
-            pieces += write.encode(number, end, self._salt)
-            size += write.frame_bytes
+        pieces, size, named = _encoded(writes, self._numbers, end, self._salt)
         try:
             out.write_at(end, pieces)
         except StorageError:
@@ -287,3 +267,28 @@ class Wal:
 
     def __repr__(self) -> str:
         return f"<Wal in {self._folder!r}: file {self.number}, {self.size_bytes:,} bytes, {len(self._queue)} queued>"
+
+
+def _encoded(writes: Iterable[Write], numbers: Mapping[str, int], end: int,
+             salt: int) -> tuple[list[bytes], int, dict[str, int]]:
+    """Return the bytes of a batch, their count, and the numbers of the logs that the batch names. O(writes).
+
+    Args:
+        writes: in the order of the queue.
+        numbers: of the logs that the file names already.
+        end: everything before is durable.
+        salt: of the file.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    named: dict[str, int] = {}
+    for write in writes:
+        number = numbers.get(write.log_id, named.get(write.log_id))
+        if number is None:
+            number = named[write.log_id] = len(numbers) + len(named)
+            name = log_write(write.log_id)
+            pieces += name.encode(number, end, salt)
+            size += name.frame_bytes
+        pieces += write.encode(number, end, salt)
+        size += write.frame_bytes
+    return pieces, size, named
