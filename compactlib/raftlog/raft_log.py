@@ -674,7 +674,7 @@ class RaftLog(OwnedLog):
         with self._changing_snapshot():
             row = self._with_trailing(self._held_at(index, live_set))
             if state is not None:
-                row = self._written(row, state, machine_version, cluster)
+                row = self._snapshots.write(row, state, machine_version, cluster)
             self._switch_to(row)
 
     def checkpoint(self, index: int, live: IndexSet | Iterable[int], state: Iterable[Buffer], *,
@@ -689,7 +689,7 @@ class RaftLog(OwnedLog):
         live_set = index_set("the live indexes", live)
         with self._changing_snapshot():
             self._snapshots.require_above(index, self.state.index)
-            row = self._written(self._held_at(index, live_set), state, machine_version, cluster)
+            row = self._snapshots.write(self._held_at(index, live_set), state, machine_version, cluster)
             self._snapshots.write_checkpoint(row)
             self._tidy()
 
@@ -794,13 +794,6 @@ class RaftLog(OwnedLog):
             of.index, of.term, live, state_bytes=of.state_bytes, state_crc=of.state_crc,
             machine_version=of.machine_version, cluster=of.cluster))
 
-    def _written(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int,
-                 cluster: bytes) -> SnapshotMeta:
-        with self._guard.lock:
-            self._guard.require_open()
-            self._snapshots.begin()
-        return self._snapshots.write(row, state, machine_version, cluster)
-
     def _switch_to(self, row: SnapshotMeta) -> None:
         """Make a row the log's row; its state is durable."""
         try:
@@ -844,7 +837,6 @@ class RaftLog(OwnedLog):
             if self._incoming is not None and self._incoming.is_open:
                 raise Busy(f"snapshot {self._incoming.manifest.index} of the log {self._log_id!r} is being received; "
                            f"close its stream, or wait for its end")
-            self._snapshots.begin()
             self._incoming = self._snapshots.receive(manifest)
             return self._incoming
 

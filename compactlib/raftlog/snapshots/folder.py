@@ -96,14 +96,8 @@ class Snapshots:
             self.tidy(row)
         return row
 
-    def begin(self) -> None:
-        """Make the folder, durably; the caller holds the log's lock.
-
-        The row's file is written before: if it is missing later, it was lost.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+    def _make_folder(self) -> None:
+        """Make the folder, durably; the row's file is written before: if it is missing later, it was lost."""
         if look_at(self.folder) is None:
             if look_at(os.path.join(self._log_folder, SNAPSHOT_NAME)) is None:
                 write_snapshot_meta(self._files, self._log_folder, NO_SNAPSHOT)
@@ -160,6 +154,7 @@ class Snapshots:
             InvalidInput: see `SnapshotManifest`.
             StorageError: the disk refused.
         """
+        self._make_folder()
         row = attrs.evolve(row, attempt=self._next_attempt(row))
         path = self._path(row, "state")
         out = self._files.create(path)
@@ -288,6 +283,7 @@ class Snapshots:
         Raises:
             StorageError: the disk refused.
         """
+        self._make_folder()
         row = self._staged()
         found = None
         if row is not None and row.manifest == manifest:
