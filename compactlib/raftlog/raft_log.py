@@ -462,11 +462,11 @@ class RaftLog(OwnedLog):
         at the same index, so that a replay overwrites them.
         """
         cuts = first <= self._memory.last
-        ticket = self._wal.queue(run_write(self._log_id, first, term, payloads, first - 1 if first else None, cuts))
+        write = run_write(self._log_id, first, term, payloads, first - 1 if first else None, cuts)
+        self._ticket = ticket = self._wal.queue(write)
         self._memory.insert(first, term, payloads)
         if cuts:
             self._forget_above(first - 1)
-        self._ticket = ticket
         self._waiting.append((ticket, first, first + len(payloads) - 1, term))
 
     def _put_sparse(self, entries: Sequence[Entry]) -> None:

@@ -44,7 +44,7 @@ from compactlib.raftlog.model.snapshot_meta import (
 )
 from compactlib.raftlog.snapshots.incoming import Incoming
 from compactlib.raftlog.snapshots.machine import StateMachine
-from compactlib.raftlog.snapshots.state_reader import StateReader, require_state
+from compactlib.raftlog.snapshots.state_reader import StateReader
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -117,7 +117,7 @@ class Snapshots:
             return
         kept = {_name(row, suffix) for suffix in ("state", "entries")} if row is not None else set()
         above = -1 if row is None else row.index
-        for stem in self._checkpoint_stems(above)[-MAX_CHECKPOINTS:]:
+        for stem in _checkpoint_stems(self.folder, above)[-MAX_CHECKPOINTS:]:
             kept |= {_name(stem, "checkpoint"), _name(stem, "state")}
         staged = self._staged()
         if staged is not None and staged.index > above and look_at(self._path(staged, "state")) is not None:
@@ -165,13 +165,14 @@ class Snapshots:
                     size += out.write_at(size, [batch])
                     crc = crc32(batch, crc)
                 out.sync()
-                require_state(out.fileno(), path, size, crc)
             finally:
                 out.close()
-            self._files.sync_folder(self.folder)
-            return attrs.evolve(row, manifest=SnapshotManifest.of(
+            row = attrs.evolve(row, manifest=SnapshotManifest.of(
                 row.index, row.term, row.live, state_bytes=size, state_crc=crc, machine_version=machine_version,
                 cluster=cluster))
+            self._check(row)
+            self._files.sync_folder(self.folder)
+            return row
         except BaseException:
             self.discard(row)
             raise
@@ -209,7 +210,7 @@ class Snapshots:
 
     def require_above(self, index: int, above: int) -> None:
         """Raise `Stale` if the snapshot (`above`) or a checkpoint has the same or a higher index."""
-        newest = max([above, *(stem.index for stem in self._checkpoint_stems(above))])
+        newest = max([above, *(stem.index for stem in _checkpoint_stems(self.folder, above))])
         if index <= newest:
             raise Stale(f"checkpoint {index} is not above {newest}, the newest snapshot or checkpoint")
 
@@ -220,11 +221,11 @@ class Snapshots:
             LiveSetLost: a live set is damaged, and cannot be rebuilt.
             CorruptData, Unsupported, StorageError: a checkpoint cannot be read.
         """
-        return tuple(map(self._checkpoint, self._checkpoint_stems(above)))
+        return tuple(map(self._checkpoint, _checkpoint_stems(self.folder, above)))
 
     def checkpoint_below(self, index: int, above: int) -> SnapshotMeta | None:
         """The newest checkpoint in `above + 1 .. index`, `None` without any; raises as `checkpoints`."""
-        stems = [stem for stem in self._checkpoint_stems(above) if stem.index <= index]
+        stems = [stem for stem in _checkpoint_stems(self.folder, above) if stem.index <= index]
         return self._checkpoint(stems[-1]) if stems else None
 
     def _checkpoint(self, stem: SnapshotMeta) -> SnapshotMeta:
@@ -233,9 +234,6 @@ class Snapshots:
             raise CorruptData(path=self.folder, offset=0, found=str(row),
                               expected=f"checkpoint {stem.index} of term {stem.term}")
         return row
-
-    def _checkpoint_stems(self, above: int) -> list[SnapshotMeta]:
-        return _checkpoint_stems(self.folder, above)
 
     def _read(self, path: str) -> SnapshotMeta | None:
         """The row in a file; a damaged live set is rebuilt, if there is a machine and a state."""
@@ -316,9 +314,11 @@ class Snapshots:
         """Read the states of the snapshot and of every checkpoint; raise `CorruptData` for a damaged state."""
         rows = [] if row is None or row.manifest is None else [row]
         for each in [*rows, *self.checkpoints(-1 if row is None else row.index)]:
-            with self.open_state(each) as reader:
-                for _ in reader.pieces():
-                    pass
+            self._check(each)
+
+    def _check(self, row: SnapshotMeta) -> None:
+        with self.open_state(row) as reader:
+            reader.check()
 
 
 def _checkpoint_stems(folder: StrPath, above: int) -> list[SnapshotMeta]:

@@ -24,7 +24,7 @@ from compactlib.raftlog.messages import (
 )
 from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES
-from compactlib.raftlog.snapshots.state_reader import require_state
+from compactlib.raftlog.snapshots.state_reader import StateReader
 
 _SEAL_BYTES = len(encode(Entries(-1, ())))
 
@@ -101,7 +101,8 @@ class Incoming:
         """
         self._require_open()
         self._state.sync()
-        require_state(self._state.fileno(), self._state_path, self.manifest.state_bytes, self.manifest.state_crc)
+        with StateReader(self._state_path, self.manifest) as reader:
+            reader.check()
 
     def seal(self, cut_after: int) -> None:
         """End the file of the live entries, which replace the log's above `cut_after`; both files are durable then.

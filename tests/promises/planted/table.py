@@ -332,21 +332,23 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "snapshot-state-not-synced", "compactlib/raftlog/snapshots/folder.py",
         "                out.sync()\n"
-        "                require_state",
-        "                require_state",
+        "            finally:\n",
+        "                pass\n"
+        "            finally:\n",
         ("raft_log_store-crashes",),
         "The snapshot in force is torn, and the entries below it are gone."),
     Mistake(
         "snapshot-state-not-read-back", "compactlib/raftlog/snapshots/folder.py",
-        "                require_state(out.fileno(), path, size, crc)\n",
-        "",
+        "            self._check(row)\n"
+        "            self._files",
+        "            self._files",
         ("tests/promises/test_promise_lost_snapshot_folder.py",),
         "A state that the disk has garbled takes the place of a whole one."),
     Mistake(
         "snapshot-name-not-synced", "compactlib/raftlog/snapshots/folder.py",
-        "                out.close()\n"
+        "            self._check(row)\n"
         "            self._files.sync_folder(self.folder)\n",
-        "                out.close()\n",
+        "            self._check(row)\n",
         ("raft_log_store-crashes",),
         "The snapshot in force has no state after a power failure, and the log cannot be opened."),
     Mistake(
