@@ -162,7 +162,11 @@ class RaftLogStore(Closing):
         """Open all logs that are not damaged, replay the WAL, and begin its next file."""
         self._guard.keep(_LetGo(self._logs))
         self._sync_found()
-        self._finish_removals()
+        try:
+            self._finish_removals()
+        except StorageError as error:
+            # The leftovers only take room; the next opening, or the next removal, retries.
+            self._observer.event("raftlog_removal_failed", error=type(error).__name__, message=str(error))
         logs = os.path.join(self._folder, LOGS_FOLDER)
         self._found = tuple(name for name in list_folder(logs) if _is_log_id(name) and is_log(os.path.join(logs, name)))
         for log_id in self._found:
@@ -214,11 +218,15 @@ class RaftLogStore(Closing):
         return log
 
     def _finish_removals(self) -> None:
-        try:
-            _finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
-        except StorageError as error:
-            # The leftovers only take room; the next opening, or the next removal, retries.
-            self._observer.event("raftlog_removal_failed", error=type(error).__name__, message=str(error))
+        """Remove the folders that were renamed, those of an interrupted removal too."""
+        logs = os.path.join(self._folder, LOGS_FOLDER)
+        removed = [name for name in list_folder(logs) if name.startswith(_REMOVED_PREFIX)]
+        if removed:
+            # Durable first: a log whose rename a crash undoes is whole.
+            self._files.sync_folder(logs)
+            for name in removed:
+                _remove_folder(self._files, os.path.join(logs, name))
+            self._files.sync_folder(logs)
 
     def _log_folder(self, log_id: str) -> str:
         return os.path.join(self._folder, LOGS_FOLDER, log_id)
@@ -300,7 +308,7 @@ class RaftLogStore(Closing):
         if found is not None:
             found._guard.require_outside()
             found._stop_worker()
-        logs = os.path.join(self._folder, LOGS_FOLDER)
+        path = self._log_folder(log_id)
         with self._changing, contextlib.ExitStack() as held:
             is_damaged = log_id in self._damaged
             log = None if is_damaged else self.log(log_id, create=False)
@@ -311,19 +319,18 @@ class RaftLogStore(Closing):
             self.flush()
             if log is not None:
                 log._close_alone()
-            try:
-                if log is not None or log_id in self._found:
-                    _begin_removal(self._files, logs, log_id)
-            finally:
-                # If the disk has refused the rename, the log is opened again.
-                if not os.path.isdir(self._log_folder(log_id)):
-                    self._logs.pop(log_id, None)
+            # Of an earlier log of this id.
+            self._finish_removals()
+            if look_at(path) is not None and (log is not None or log_id in self._found):
+                # The switch. If the disk refuses it, the log is opened again.
+                self._files.rename(path, self._log_folder(_REMOVED_PREFIX + log_id))
+            self._logs.pop(log_id, None)
+            self._finish_removals()
             self._wal.forget(log_id)
             if is_damaged:
                 # No new log gets the id while a WAL file has its frames.
                 self.flush()
                 del self._damaged[log_id]
-            _finish_removals(self._files, logs)
 
     # -- writing
 
@@ -512,30 +519,6 @@ def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: st
         raise
     log.closes_store = True
     return log
-
-
-# -- removing a log: a rename, which is the switch, then its files
-
-
-def _begin_removal(files: Files, logs: str, log_id: str) -> None:
-    """Rename a closed log's folder, durably, so that it is no log any more. Idempotent."""
-    path, removed = os.path.join(logs, log_id), os.path.join(logs, _REMOVED_PREFIX + log_id)
-    if look_at(removed) is not None:
-        # An earlier log of this id. Its files are removed once its rename is durable.
-        files.sync_folder(logs)
-        _finish_removals(files, logs)
-    if look_at(path) is not None:
-        files.rename(path, removed)
-    files.sync_folder(logs)
-
-
-def _finish_removals(files: Files, logs: str) -> None:
-    """Remove the renamed folders, those of an interrupted removal too."""
-    removed = [name for name in list_folder(logs) if name.startswith(_REMOVED_PREFIX)]
-    for name in removed:
-        _remove_folder(files, os.path.join(logs, name))
-    if removed:
-        files.sync_folder(logs)
 
 
 def _remove_folder(files: Files, folder: str) -> None:

@@ -174,8 +174,6 @@ SELDOM: Sequence[Row] = (
         "only a power failure right after the next request shows it"),
     Row("sync folder in raftlog.snapshots.folder.tidy", BOTH,
         "a removal comes undone, and a later one does not"),
-    Row("sync folder in raftlog.store._begin_removal", BOTH,
-        "a removal comes undone, and a later one does not"),
     Row("sync folder in files.disk.sync_names < blobstore.opening.open_log", LEFT_OUT,
         "only a kill between a name and its sync shows it"),
     Row("unlink in blobstore.erasure.redo_erasures", LATER,

@@ -262,9 +262,9 @@ MISTAKES: Sequence[Mistake] = (
         "Acknowledged entries are gone after a power failure."),
     Mistake(
         "raftlog-removal-not-synced", "compactlib/raftlog/store.py",
-        "        files.rename(path, removed)\n"
-        "    files.sync_folder(logs)\n",
-        "        files.rename(path, removed)\n",
+        "            self._files.sync_folder(logs)\n"
+        "            for name in removed:\n",
+        "            for name in removed:\n",
         ("raft_log_store-crashes",),
         "A removed log is back, with half of its files."),
     Mistake(
