@@ -1133,20 +1133,23 @@ class RaftLog(OwnedLog):
 def _runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[int, int, list[bytes]]]:
     """Split entries into runs of consecutive indexes and one term, of a limited size: first index, term, payloads."""
     # A generator may reuse its buffer for the next row.
-    rows = [(index, term, payload if type(payload) is bytes else bytes_of(payload)) for index, term, payload in entries]
+    rows = entries if type(entries) is list else [(index, term, bytes_of(payload)) for index, term, payload in entries]
     if not rows:
         return []
-    indexes, terms, payloads = zip(*rows, strict=True)
+    indexes, terms, given = zip(*rows, strict=True)
+    payloads = list(given) if set(map(type, given)) == {bytes} else list(map(bytes_of, given))
     first = indexes[0]
     if indexes != tuple(range(first, first + len(rows))):
         place = next(place for place, index in enumerate(indexes) if index != first + place)
         raise InvalidInput(f"index {indexes[place]} follows {indexes[place - 1]} in one call; give consecutive indexes")
     if not 0 <= first <= indexes[-1] <= MAX_INDEX or not 0 <= min(terms) <= max(terms) <= MAX_INDEX:
         raise _no_numbers(first, min(terms) if min(terms) < 0 else max(terms))
+    if terms.count(terms[0]) == len(terms):
+        return list(_parts(first, terms[0], payloads))
     runs: list[tuple[int, int, list[bytes]]] = []
     for term, group in groupby(range(len(rows)), terms.__getitem__):
         places = list(group)
-        runs += _parts(first + places[0], term, list(payloads[places[0]:places[-1] + 1]))
+        runs += _parts(first + places[0], term, payloads[places[0]:places[-1] + 1])
     return runs
 
 
