@@ -54,7 +54,7 @@ from compactlib.raftlog.model.status import RaftLogStoreStatus, error_text
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.segment.segment_list import OpenFiles
-from compactlib.raftlog.wal.recovery import RecoveredWal, read_wal, without_repeats
+from compactlib.raftlog.wal.recovery import read_wal
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import Finding, VerifyReport
 from compactlib.service import PeriodicService
@@ -192,7 +192,9 @@ class RaftLogStore(Closing):
             except CorruptData as error:
                 self._damaged[log_id] = error.with_traceback(None)
                 self._logs.pop(log_id)._let_go()
-        self._wal = self._begin_wal(found)
+        # The frames of damaged logs stay in the WAL until the log can be opened or is removed.
+        self._wal = Wal(os.path.join(self._folder, WAL_FOLDER), self._guard, max_bytes=self.options.max_wal_bytes,
+                        files=self._files, clock=self.options.log.clock, recovered=found, damaged=self._damaged)
         self._flushed_at = self._wal.number
         if found.torn_bytes:
             self._observer.event("raftlog_wal_torn", file=found.last_number, bytes=found.torn_bytes)
@@ -230,14 +232,6 @@ class RaftLogStore(Closing):
 
     def _log_folder(self, log_id: str) -> str:
         return os.path.join(self._folder, LOGS_FOLDER, log_id)
-
-    def _begin_wal(self, found: RecoveredWal) -> Wal:
-        # The frames of damaged logs stay in the WAL until the log can be opened or is removed.
-        held = without_repeats(logged for logged in found.frames if logged.log_id in self._damaged)
-        unproven = found.frames[len(found.frames) - found.unproven:]
-        tail = [logged for logged in unproven if logged.log_id not in self._damaged]
-        return Wal(os.path.join(self._folder, WAL_FOLDER), self._guard, max_bytes=self.options.max_wal_bytes,
-                   files=self._files, clock=self.options.log.clock, recovered=found, held=held, tail=tail)
 
     # -- logs
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
+from compactlib.errors import CorruptData, StorageError, Unsupported
 from compactlib.files.disk import Files, OutFile, StrPath, look_at, read_exactly
 from compactlib.raftlog.messages import (
     CRC_BYTES,
@@ -80,12 +80,10 @@ class Incoming:
         Raises:
             StorageError: the disk refused.
         """
-        self._require_open()
         self._state.write_at(offset, [data])
 
     def write_entries(self, entries: Entries) -> None:
         """Append live entries; not durable. Raises as `write`."""
-        self._require_open()
         self._entries_bytes += self._entries.write_at(self._entries_bytes, [encode(entries)])
 
     def groups(self) -> Iterator[Entries]:
@@ -99,7 +97,6 @@ class Incoming:
             CorruptData: it differs.
             StorageError: the disk refused.
         """
-        self._require_open()
         self._state.sync()
         with StateReader(self._state_path, self.manifest) as reader:
             reader.check()
@@ -132,13 +129,9 @@ class Incoming:
                 if look_at(path) is not None:
                     self._files.unlink(path)
 
-    def _require_open(self) -> None:
-        if not self.is_open:
-            raise Closed(f"the transfer into {self._state_path} has ended; receive the snapshot again")
-
 
 def read_sealed(path: StrPath) -> tuple[int, Iterator[Entries]]:
-    """Read a file that `sealed_entries` has ended: the index, and an iterator over the live entries above it.
+    """Read a file that `Incoming.seal` has ended: the index, and an iterator over the live entries above it.
 
     Raises:
         CorruptData: the file is damaged; raised by the iterator, too.

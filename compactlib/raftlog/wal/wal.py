@@ -16,7 +16,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from compactlib.clock import Clock
 from compactlib.errors import DiskFull, StorageError
@@ -33,7 +33,7 @@ from compactlib.raftlog.wal.frames import (
     log_write,
     wal_name,
 )
-from compactlib.raftlog.wal.recovery import LoggedFrame, RecoveredWal
+from compactlib.raftlog.wal.recovery import RecoveredWal, without_repeats
 
 _LAST_SECOND = 1.8e10
 """The last second whose nanoseconds fit into 64 bits, rounded down."""
@@ -49,8 +49,7 @@ class Wal:
         files: the disk.
         clock: stamps the files.
         recovered: the content of the folder.
-        held: frames of damaged logs, in order: each new file repeats them, so that old files can be removed.
-        tail: the other frames that are not proven durable, in order: the first file repeats them.
+        damaged: ids of damaged logs: each new file repeats their frames, so that old files can be removed.
 
     Attributes:
         guard: as given.
@@ -64,7 +63,7 @@ class Wal:
     """
 
     def __init__(self, folder: StrPath, guard: Guard, *, max_bytes: int, files: Files, clock: Clock,
-                 recovered: RecoveredWal, held: Sequence[LoggedFrame] = (), tail: Sequence[LoggedFrame] = ()) -> None:
+                 recovered: RecoveredWal, damaged: Collection[str] = ()) -> None:
         self._folder = os.fspath(folder)
         self.guard = guard
         self._max_bytes = max_bytes
@@ -73,8 +72,10 @@ class Wal:
         self._queueing = threading.Lock()
         self._queue: list[Write] = []
         self._taken = 0  # writes that have left the queue
-        self._held = tuple(held)
-        self._tail = tuple(tail)
+        self._held = tuple(without_repeats(logged for logged in recovered.frames if logged.log_id in damaged))
+        # The first file repeats the frames that are not proven durable.
+        unproven = recovered.frames[len(recovered.frames) - recovered.unproven:]
+        self._tail = tuple(logged for logged in unproven if logged.log_id not in damaged)
         self._oldest = recovered.numbers[0] if recovered.numbers else recovered.last_number + 1
         self._out: OutFile | None = None
         self.smallest_live: dict[str, int] = {}
