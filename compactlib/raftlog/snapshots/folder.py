@@ -105,14 +105,7 @@ class Snapshots:
         self._files.sync_folder(self._log_folder)
 
     def tidy(self, row: SnapshotMeta | None) -> None:
-        """Remove older snapshots, checkpoints that are not above the newest snapshot, and leftovers.
-
-        Args:
-            row: of the log.
-
-        Raises:
-            StorageError: the disk refused; the next call removes the rest.
-        """
+        """Remove older snapshots than `row`, checkpoints that are not above it, and leftovers. Restartable."""
         if look_at(self.folder) is None:
             return
         kept = {_name(row, suffix) for suffix in ("state", "entries")} if row is not None else set()
@@ -137,23 +130,12 @@ class Snapshots:
     # -- states
 
     def open_state(self, row: SnapshotMeta) -> StateReader:
-        """Open the state of a snapshot or checkpoint.
-
-        Raises:
-            SnapshotLost: it is missing, or has another size.
-            StorageError: it cannot be opened.
-        """
+        """Open the state of a snapshot or checkpoint; raises as `StateReader`."""
         assert row.manifest is not None, "the log keeps its state"
         return StateReader(self._path(row, "state"), row.manifest)
 
     def write(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int, cluster: bytes) -> SnapshotMeta:
-        """Write a state durably, read it back, and return the row that names it, which the caller commits.
-
-        Raises:
-            CorruptData: the state that is read back differs from what was written.
-            InvalidInput: see `SnapshotManifest`.
-            StorageError: the disk refused.
-        """
+        """Write a state durably, read it back, and return the row that names it, which the caller commits."""
         self._make_folder()
         row = attrs.evolve(row, attempt=self._next_attempt(row))
         path = self._path(row, "state")
@@ -195,11 +177,7 @@ class Snapshots:
     # -- checkpoints
 
     def write_checkpoint(self, row: SnapshotMeta) -> None:
-        """Commit a checkpoint whose state was written, durably and atomically.
-
-        Raises:
-            StorageError: the disk refused; the outcome is unknown.
-        """
+        """Commit a checkpoint whose state was written, durably and atomically. After an error it may be committed."""
         path = self._path(row, "checkpoint")
         try:
             write_durably(self._files, path, [encode_snapshot_meta(row)])
@@ -215,12 +193,7 @@ class Snapshots:
             raise Stale(f"checkpoint {index} is not above {newest}, the newest snapshot or checkpoint")
 
     def checkpoints(self, above: int) -> tuple[SnapshotMeta, ...]:
-        """The checkpoints above an index, oldest first.
-
-        Raises:
-            LiveSetLost: a live set is damaged, and cannot be rebuilt.
-            CorruptData, Unsupported, StorageError: a checkpoint cannot be read.
-        """
+        """The checkpoints above an index, oldest first; raises `CorruptData` if one is damaged."""
         return tuple(map(self._checkpoint, _checkpoint_stems(self.folder, above)))
 
     def checkpoint_below(self, index: int, above: int) -> SnapshotMeta | None:
@@ -276,11 +249,7 @@ class Snapshots:
         return None if head is None else head.meta(IndexSet())
 
     def receive(self, manifest: SnapshotManifest) -> Incoming:
-        """Start to receive a snapshot, behind the part of its state that an earlier transfer has left.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Start to receive a snapshot, behind the part of its state that an earlier transfer has left."""
         self._make_folder()
         row = self._staged()
         found = None
@@ -300,11 +269,7 @@ class Snapshots:
         return self._path(row, "entries")
 
     def taken(self, row: SnapshotMeta) -> None:
-        """Remove the file of the live entries, durably, since the log has them.
-
-        Raises:
-            StorageError: the disk refused; call again.
-        """
+        """Remove the file of the live entries, durably, since the log has them."""
         path = self.entries_path(row)
         if may_be_there(path):
             self._files.unlink(path)
@@ -331,11 +296,7 @@ def _checkpoint_stems(folder: StrPath, above: int) -> list[SnapshotMeta]:
 
 
 def checkpoint_in(folder: StrPath, index: int) -> SnapshotMeta | None:
-    """The checkpoint at `index` of the log in `folder`, which may have a writer; `None` if it does not exist.
-
-    Raises:
-        CorruptData, Unsupported, StorageError: the checkpoint cannot be read.
-    """
+    """The checkpoint at `index` of the log in `folder`, which may have a writer; `None` if it does not exist."""
     inside = os.path.join(folder, SNAPSHOTS_FOLDER)
     for stem in reversed(_checkpoint_stems(inside, index - 1)):
         path = os.path.join(inside, _name(stem, "checkpoint"))

@@ -44,9 +44,6 @@ class Incoming:
         manifest: of the snapshot.
         state_bytes: as given.
         is_open: whether it is still being received.
-
-    Raises:
-        StorageError: the disk refused.
     """
 
     def __init__(self, files: Files, row: SnapshotMeta, state_path: str, entries_path: str, *,
@@ -75,15 +72,11 @@ class Incoming:
         return out
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write a piece of the state at its offset; not durable.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Write a piece of the state at its offset; not durable."""
         self._state.write_at(offset, [data])
 
     def write_entries(self, entries: Entries) -> None:
-        """Append live entries; not durable. Raises as `write`."""
+        """Append live entries; not durable."""
         self._entries_bytes += self._entries.write_at(self._entries_bytes, [encode(entries)])
 
     def groups(self) -> Iterator[Entries]:
@@ -91,22 +84,13 @@ class Incoming:
         return _groups(self._entries.fileno(), self._entries_path)
 
     def finish(self) -> None:
-        """Make the state durable, read it, and compare it with the manifest.
-
-        Raises:
-            CorruptData: it differs.
-            StorageError: the disk refused.
-        """
+        """Make the state durable, read it, and raise `CorruptData` if it is not the manifest's."""
         self._state.sync()
         with StateReader(self._state_path, self.manifest) as reader:
             reader.check()
 
     def seal(self, cut_after: int) -> None:
-        """End the file of the live entries, which replace the log's above `cut_after`; both files are durable then.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """End the file of the live entries, which replace the log's above `cut_after`; both files are durable then."""
         self.write_entries(Entries(cut_after, ()))
         self._entries.sync()
         self._files.sync_folder(os.path.dirname(self._entries_path))
@@ -118,11 +102,7 @@ class Incoming:
             self._outs.pop().close()
 
     def discard(self) -> None:
-        """Close and remove the files; not after `close`, when the log's row may name them.
-
-        Raises:
-            StorageError: the disk refused; the next transfer overwrites them.
-        """
+        """Close and remove the files; not after `close`, when the log's row may name them."""
         if self.is_open:
             self.close()
             for path in (self._entries_path, self._state_path):

@@ -90,12 +90,7 @@ class FileHeader:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> FileHeader:
-        """The inverse of `encode`.
-
-        Raises:
-            CorruptData: a check fails.
-            Unsupported: written by another release.
-        """
+        """The inverse of `encode`; raises `CorruptData`, or `Unsupported` for another release."""
         return cls(*_FILE.decode_header(data, path))
 
     @property

@@ -100,8 +100,7 @@ class Wal:
     def _begin_file(self) -> None:
         """Create the next file durably: it names every log, and repeats the frames that were not proven durable.
 
-        Raises:
-            StorageError: the disk refused; the current file stays, or the store is closed.
+        If the disk refuses, the current file stays, or the store is closed.
         """
         number = self.number + 1
         # The clock may return any time. The time serves people who inspect the file, and the salt of its frames.
@@ -131,11 +130,7 @@ class Wal:
                 before.close()
 
     def roll_over(self) -> None:
-        """Close the current file and begin the next. Also called after the batch that exceeds `max_bytes`.
-
-        Raises:
-            StorageError: the disk is full; the current file stays, and the next batch retries.
-        """
+        """Close the current file and begin the next. On a full disk, the current file stays."""
         with self.guard.lock:
             self.guard.begin("the beginning of a WAL file")
             try:
@@ -149,9 +144,6 @@ class Wal:
         """Remove the closed files up to `number`: everything in them is durable in segments. One call at a time.
 
         The folder is synced after each removal: an older file that reappeared without its successor would be damage.
-
-        Raises:
-            StorageError: the disk refused; call again.
         """
         self.guard.require_open()
         assert number < self.number, "the current file"
@@ -166,11 +158,7 @@ class Wal:
     # -- queueing
 
     def queue(self, write: Write) -> int:
-        """Queue a write, and return its ticket for `sync`. Called under the log's lock.
-
-        Raises:
-            Closed: the store is closed.
-        """
+        """Queue a write, and return its ticket for `sync`. Called under the log's lock."""
         self.guard.require_open()
         with self._queueing:
             self.queued_bytes += FRAME_HEADER_BYTES + len(write.data)
