@@ -411,10 +411,14 @@ class RaftLog(OwnedLog):
         if overrules and not may_cut:
             # Compared again under the lock that excludes other truncations.
             with self._files_lock:
-                return self._take(prev_index, prev_term, term, payloads, may_cut=True)
+                refusal = self._take(prev_index, prev_term, term, payloads, may_cut=True)
+            self._after_append()
+            return refusal
         if overrules:
             self._cut(start - 1, partial(self._put, start, term, lacking))
-        self._after_append()
+        elif not may_cut:
+            # Never under that lock: this may flush all logs.
+            self._after_append()
         return None
 
     def _judged(self, prev_index: int, prev_term: int, term: int, count: int) -> AppendAnswer | int:
@@ -674,7 +678,7 @@ class RaftLog(OwnedLog):
         with self._changing_snapshot():
             row = self._with_trailing(self._held_at(index, live_set))
             if state is not None:
-                row = self._snapshots.write(row, state, machine_version, cluster)
+                row = self._written(row, state, machine_version, cluster)
             self._switch_to(row)
 
     def checkpoint(self, index: int, live: IndexSet | Iterable[int], state: Iterable[Buffer], *,
@@ -689,7 +693,7 @@ class RaftLog(OwnedLog):
         live_set = index_set("the live indexes", live)
         with self._changing_snapshot():
             self._snapshots.require_above(index, self.state.index)
-            row = self._snapshots.write(self._held_at(index, live_set), state, machine_version, cluster)
+            row = self._written(self._held_at(index, live_set), state, machine_version, cluster)
             self._snapshots.write_checkpoint(row)
             self._tidy()
 
@@ -794,6 +798,14 @@ class RaftLog(OwnedLog):
             of.index, of.term, live, state_bytes=of.state_bytes, state_crc=of.state_crc,
             machine_version=of.machine_version, cluster=of.cluster))
 
+    def _written(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int,
+                 cluster: bytes) -> SnapshotMeta:
+        # A compaction removes leftovers under this lock: not the temporary file of the first row.
+        with self._guard.lock:
+            self._guard.require_open()
+            self._snapshots.make_folder()
+        return self._snapshots.write(row, state, machine_version, cluster)
+
     def _switch_to(self, row: SnapshotMeta) -> None:
         """Make a row the log's row; its state is durable."""
         try:
@@ -837,6 +849,7 @@ class RaftLog(OwnedLog):
             if self._incoming is not None and self._incoming.is_open:
                 raise Busy(f"snapshot {self._incoming.manifest.index} of the log {self._log_id!r} is being received; "
                            f"close its stream, or wait for its end")
+            self._snapshots.make_folder()
             self._incoming = self._snapshots.receive(manifest)
             return self._incoming
 

@@ -28,6 +28,7 @@ from compactlib._closing import Closing
 from compactlib.budget import Budget
 from compactlib.errors import (
     Busy,
+    Closed,
     CompactlibError,
     CorruptData,
     InvalidInput,
@@ -80,7 +81,7 @@ class RaftLogStore(Closing):
     Raises:
         NotALog: there is no store in the folder, and `create` is not set.
         Busy: another process, or another object in this one, has the store open.
-        CorruptData: a WAL file is damaged in its durable part. A log that cannot be opened (a segment's index or the
+        CorruptData: a WAL file is missing or damaged in its durable part. A log that cannot be opened (a segment's index or the
             row is damaged, or the log's folder is missing) does not prevent the opening of the store: `log` raises its
             error, `status` lists it, and the WAL keeps its entries until it can be opened, or is removed.
         Unsupported: a WAL file was written by a later release.
@@ -175,7 +176,10 @@ class RaftLogStore(Closing):
             except (CorruptData, Unsupported, NotALog) as error:
                 # Without the traceback, whose frames would keep the log's files open.
                 self._damaged[log_id] = error.with_traceback(None)
-        found = read_wal(os.path.join(self._folder, WAL_FOLDER))
+        wal = os.path.join(self._folder, WAL_FOLDER)
+        found = read_wal(wal)
+        if self._found and not found.numbers:
+            raise CorruptData(path=wal, offset=0, found="no file", expected="a WAL file, since the store has logs")
         # The rows were read before: the replay leaves out dead entries.
         for logged in found.frames:
             log = self._logs.get(logged.log_id)
@@ -193,7 +197,7 @@ class RaftLogStore(Closing):
                 self._damaged[log_id] = error.with_traceback(None)
                 self._logs.pop(log_id)._let_go()
         # The frames of damaged logs stay in the WAL until the log can be opened or is removed.
-        self._wal = Wal(os.path.join(self._folder, WAL_FOLDER), self._guard, max_bytes=self.options.max_wal_bytes,
+        self._wal = Wal(wal, self._guard, max_bytes=self.options.max_wal_bytes,
                         files=self._files, clock=self.options.log.clock, recovered=found, damaged=self._damaged)
         self._flushed_at = self._wal.number
         if found.torn_bytes:
@@ -302,6 +306,10 @@ class RaftLogStore(Closing):
         if found is not None:
             found._guard.require_outside()
             found._stop_worker()
+            # Before `_changing` is held: the executor of a compaction may flush.
+            found._guard.cancel()
+            with contextlib.suppress(Closed):
+                found._guard.wait_for_runs()
         path = self._log_folder(log_id)
         with self._changing, contextlib.ExitStack() as held:
             is_damaged = log_id in self._damaged

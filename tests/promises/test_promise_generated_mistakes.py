@@ -90,7 +90,7 @@ SUPERFLUOUS: Sequence[Row] = (
         "a leftover, which the next opening removes"),
     Row("unlink in raftlog.compaction.commit.recover_folder", LATER,
         "a leftover, which the next opening removes"),
-    Row("sync folder in raftlog.snapshots.folder._make_folder", LATER,
+    Row("sync folder in raftlog.snapshots.folder.make_folder", LATER,
         "still before the row or the checkpoint that names a state in it"),
     Row("sync folder in raftlog.snapshots.folder.write", LATER,
         "still before the row or the checkpoint that names the state"),

@@ -96,8 +96,11 @@ class Snapshots:
             self.tidy(row)
         return row
 
-    def _make_folder(self) -> None:
-        """Make the folder, durably; the row's file is written before: if it is missing later, it was lost."""
+    def make_folder(self) -> None:
+        """Make the folder, durably, with the lock of the log's guard held.
+
+        The row's file is written before: if it is missing later, it was lost.
+        """
         if look_at(self.folder) is None:
             if look_at(os.path.join(self._log_folder, SNAPSHOT_NAME)) is None:
                 write_snapshot_meta(self._files, self._log_folder, NO_SNAPSHOT)
@@ -136,7 +139,6 @@ class Snapshots:
 
     def write(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int, cluster: bytes) -> SnapshotMeta:
         """Write a state durably, read it back, and return the row that names it, which the caller commits."""
-        self._make_folder()
         row = attrs.evolve(row, attempt=self._next_attempt(row))
         path = self._path(row, "state")
         out = self._files.create(path)
@@ -250,7 +252,6 @@ class Snapshots:
 
     def receive(self, manifest: SnapshotManifest) -> Incoming:
         """Start to receive a snapshot, behind the part of its state that an earlier transfer has left."""
-        self._make_folder()
         row = self._staged()
         found = None
         if row is not None and row.manifest == manifest:

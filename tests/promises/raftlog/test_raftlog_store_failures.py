@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import Closed, StorageError
+from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.raftlog import Entry, LogOptions, LogReader, RaftLogStore, SegmentLimits, StoreOptions
 from compactlib.testing import FilesInFront, Request
 from tests.harness.failing_files import FailingFiles
@@ -194,3 +194,15 @@ def test_refused_write_whose_cut_is_refused_too_closes_the_store(tmp_path: Path)
     with RaftLogStore(tmp_path, options) as store:
         assert store.log("a").read(1) == Entry(1, 1, b"durable")
         assert store.log("a").last_index in (1, 2)
+
+
+def test_missing_wal_files_are_named(tmp_path: Path) -> None:
+    """A store that has logs has a file of its write-ahead log."""
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        store.log("a").append([(1, 1, b"durable")])
+        store.flush()
+        store.log("a").append([(2, 1, b"durable")])
+    for path in (tmp_path / "wal").iterdir():
+        path.unlink()
+    with pytest.raises(CorruptData, match="found no file"):
+        RaftLogStore(tmp_path)
