@@ -81,9 +81,10 @@ class RaftLogStore(Closing):
     Raises:
         NotALog: there is no store in the folder, and `create` is not set.
         Busy: another process, or another object in this one, has the store open.
-        CorruptData: a WAL file is missing or damaged in its durable part. A log that cannot be opened (a segment's index or the
-            row is damaged, or the log's folder is missing) does not prevent the opening of the store: `log` raises its
-            error, `status` lists it, and the WAL keeps its entries until it can be opened, or is removed.
+        CorruptData: a WAL file is missing, or damaged in its durable part. A log that cannot be opened (a segment's
+            index or the row is damaged, or the log's folder is missing) does not prevent the opening of the store:
+            `log` raises its error, `status` lists it, and the WAL keeps its entries until it can be opened, or is
+            removed.
         Unsupported: a WAL file was written by a later release.
         StorageError: the disk refused.
     """

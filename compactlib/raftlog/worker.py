@@ -226,7 +226,6 @@ class LogCompactionWorker:
         self._clock: Clock = SystemClock() if clock is None else clock
         self._every = every_seconds
         self._policy: LogPolicy | None = None
-        self._has_snapshot = False
         # By kind of work: requested, failed in its last turn, and the budgets of the present turns.
         self._wanted: set[str] = set()
         self._failing: set[str] = set()
@@ -269,12 +268,11 @@ class LogCompactionWorker:
 
     def snapshot_recorded(self, row: SnapshotMeta) -> None:
         """Request a compaction, because a snapshot left entries dead; called by the log."""
-        self._has_snapshot = self._has_snapshot or row.index >= 0
         self.request()
 
     def segments_flushed(self, last_index: int) -> None:
         """Request a compaction, because a flush may have sealed segments; called by the log."""
-        if self._has_snapshot:
+        if self._log.state.index >= 0:
             self.request()
         if self._writer is not None:
             self._services[_SNAPSHOT].wake()
