@@ -767,6 +767,9 @@ class RaftLog(OwnedLog):
             self._changes_snapshot = True
             try:
                 self._require_open()
+                if self._must_truncate:
+                    with self._files_lock:
+                        self._require_truncated()
                 yield
             finally:
                 self._changes_snapshot = False

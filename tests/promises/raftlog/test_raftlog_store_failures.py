@@ -206,3 +206,34 @@ def test_missing_wal_files_are_named(tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(CorruptData, match="found no file"):
         RaftLogStore(tmp_path)
+
+
+def test_snapshot_after_an_opening_on_a_full_disk_covers_no_truncated_entry(tmp_path: Path) -> None:
+    """The killed owner has truncated entries in its write-ahead log alone; segments are cut before the snapshot."""
+    full, cuts, is_cut = [False], [False], [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if (full[0] and request.needs_room) or (is_cut[0] and "/logs/" in request.path):
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        answer = act()
+        is_cut[0] = is_cut[0] or (cuts[0] and request.kind == "sync" and request.path.endswith(".wal"))
+        return answer
+
+    options = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=4), files=FilesInFront(step)),
+                           background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        log = store.log("a")
+        log.append([(index, 1, b"first") for index in range(1, 9)])
+        store.flush()
+        log.end_segment()
+        cuts[0] = True
+        with pytest.raises(StorageError):
+            log.append_entries(2, 1, [(3, 2, b"second"), (4, 2, b"second"), (5, 2, b"second")])
+    full[0], cuts[0], is_cut[0] = True, False, False
+    with RaftLogStore(tmp_path, options) as store:
+        log = store.log("a", create=False)
+        assert log.last_index == 5
+        full[0] = False
+        log.snapshot(5, [3])
+    with RaftLogStore(tmp_path, options) as store:
+        assert store.log("a").read(3) == Entry(3, 2, b"second")
