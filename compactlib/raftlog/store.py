@@ -91,6 +91,8 @@ class RaftLogStore(Closing):
 
     def __init__(self, folder: StrPath, options: StoreOptions | None = None, *, create: bool = True) -> None:
         self._folder = local_path(folder)
+        self._wal_folder = os.path.join(self._folder, WAL_FOLDER)
+        self._logs_folder = os.path.join(self._folder, LOGS_FOLDER)
         self.options: StoreOptions = StoreOptions() if options is None else options
         self._files: Files = self.options.log.files
         self._observer: Observer = Observers(self.options.log.observer)
@@ -141,15 +143,13 @@ class RaftLogStore(Closing):
         return PeriodicService(run_once, name=f"{what} of {self._folder}", clock=self.options.log.clock)
 
     def _require_there(self) -> None:
-        missing = next((path for path in (self._folder, *(os.path.join(self._folder, name)
-                                                          for name in (WAL_FOLDER, LOGS_FOLDER)))
-                        if not os.path.isdir(path)), None)
-        if missing is not None:
-            raise NotALog(f"{self._folder} is no store of logs: there is no folder {missing}; check the path, or open "
-                          f"it with create=True to create a store", path=self._folder)
+        for path in (self._folder, self._wal_folder, self._logs_folder):
+            if not os.path.isdir(path):
+                raise NotALog(f"{self._folder} is no store of logs: there is no folder {path}; check the path, or open "
+                              f"it with create=True to create a store", path=self._folder)
 
     def _make_folders(self) -> None:
-        for path in (self._folder, *(os.path.join(self._folder, name) for name in (WAL_FOLDER, LOGS_FOLDER))):
+        for path in (self._folder, self._wal_folder, self._logs_folder):
             if make_missing_folder(self._files, path):
                 # Another process may have made it a moment ago; the folder's lock decides who owns the store.
                 self._files.sync_folder(os.path.dirname(path))
@@ -157,8 +157,8 @@ class RaftLogStore(Closing):
     def _sync_found(self) -> None:
         """Sync the names in the folders: an earlier process may have been killed before it synced them."""
         sync_names(self._files, self._folder)
-        for name in (WAL_FOLDER, LOGS_FOLDER):
-            self._files.sync_folder(os.path.join(self._folder, name))
+        self._files.sync_folder(self._wal_folder)
+        self._files.sync_folder(self._logs_folder)
 
     def _open(self) -> None:
         """Open all logs that are not damaged, replay the WAL, and begin its next file."""
@@ -169,18 +169,18 @@ class RaftLogStore(Closing):
         except StorageError as error:
             # The leftovers only take room; the next opening, or the next removal, retries.
             self._observer.event("raftlog_removal_failed", error=type(error).__name__, message=str(error))
-        logs = os.path.join(self._folder, LOGS_FOLDER)
-        self._found = tuple(name for name in list_folder(logs) if _is_log_id(name) and is_log(os.path.join(logs, name)))
+        self._found = tuple(name for name in list_folder(self._logs_folder)
+                            if _is_log_id(name) and is_log(self._log_folder(name)))
         for log_id in self._found:
             try:
                 self._open_log(log_id)
             except (CorruptData, Unsupported, NotALog) as error:
                 # Without the traceback, whose frames would keep the log's files open.
                 self._damaged[log_id] = error.with_traceback(None)
-        wal = os.path.join(self._folder, WAL_FOLDER)
-        found = read_wal(wal)
+        found = read_wal(self._wal_folder)
         if self._found and not found.numbers:
-            raise CorruptData(path=wal, offset=0, found="no file", expected="a WAL file, since the store has logs")
+            raise CorruptData(path=self._wal_folder, offset=0, found="no file",
+                              expected="a WAL file, since the store has logs")
         # The rows were read before: the replay leaves out dead entries.
         for logged in found.frames:
             log = self._logs.get(logged.log_id)
@@ -198,7 +198,7 @@ class RaftLogStore(Closing):
                 self._damaged[log_id] = error.with_traceback(None)
                 self._logs.pop(log_id)._let_go()
         # The frames of damaged logs stay in the WAL until the log can be opened or is removed.
-        self._wal = Wal(wal, self._guard, max_bytes=self.options.max_wal_bytes,
+        self._wal = Wal(self._wal_folder, self._guard, max_bytes=self.options.max_wal_bytes,
                         files=self._files, clock=self.options.log.clock, recovered=found, damaged=self._damaged)
         self._flushed_at = self._wal.number
         if found.torn_bytes:
@@ -226,17 +226,16 @@ class RaftLogStore(Closing):
 
     def _finish_removals(self) -> None:
         """Remove the folders that were renamed, those of an interrupted removal too."""
-        logs = os.path.join(self._folder, LOGS_FOLDER)
-        removed = [name for name in list_folder(logs) if name.startswith(_REMOVED_PREFIX)]
+        removed = [name for name in list_folder(self._logs_folder) if name.startswith(_REMOVED_PREFIX)]
         if removed:
             # Durable first: a log whose rename a crash undoes is whole.
-            self._files.sync_folder(logs)
+            self._files.sync_folder(self._logs_folder)
             for name in removed:
-                _remove_folder(self._files, os.path.join(logs, name))
-            self._files.sync_folder(logs)
+                _remove_folder(self._files, self._log_folder(name))
+            self._files.sync_folder(self._logs_folder)
 
     def _log_folder(self, log_id: str) -> str:
-        return os.path.join(self._folder, LOGS_FOLDER, log_id)
+        return os.path.join(self._logs_folder, log_id)
 
     # -- logs
 
@@ -456,7 +455,7 @@ class RaftLogStore(Closing):
                 seen.note(error)
             elif error is not None:
                 seen.findings.append(Finding("missing", self._log_folder(log_id), str(error), error))
-        examine_wal(os.path.join(self._folder, WAL_FOLDER), None, seen)
+        examine_wal(self._wal_folder, None, seen)
         return seen.report()
 
     def audit(self) -> None:

@@ -262,7 +262,7 @@ MISTAKES: Sequence[Mistake] = (
         "Acknowledged entries are gone after a power failure."),
     Mistake(
         "raftlog-removal-not-synced", "compactlib/raftlog/store.py",
-        "            self._files.sync_folder(logs)\n"
+        "            self._files.sync_folder(self._logs_folder)\n"
         "            for name in removed:\n",
         "            for name in removed:\n",
         ("raft_log_store-crashes",),
