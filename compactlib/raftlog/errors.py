@@ -156,3 +156,6 @@ class TransferBroken(CompactlibError):
 
 class FrameDamaged(CorruptData):
     """A frame of a transfer is damaged or out of order. Close the stream, and send again over another stream."""
+
+    def __init__(self, *, expected: str, found: str) -> None:
+        super().__init__(path="<stream>", offset=0, expected=expected, found=found)

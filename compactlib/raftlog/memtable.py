@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memtable: appended entries of one log that are not in segments yet, their replay from the WAL, and their flush.
 
-The memtable is a chain of tables; inserts go to the newest table. A table only grows at its end, so that readers and a
-flush use it without a lock. A truncation chains a new table, which replaces the older tables from its `base` on.
+A table only grows at its end, so that readers use it without a lock.
 
 >>> memtable = Memtable()
 >>> memtable.insert(1, 1, [b"a", b"b", b"c"])
@@ -57,26 +56,20 @@ class Slab:
 
 
 class Table:
-    """A table of the chain.
+    """The entries of a memtable. It only grows at its end; a truncation and a flush replace it by another table.
 
     Attributes:
-        base: this table has the entries from here on; older tables and segments count only below.
-        cuts: whether it was chained by a truncation of the entries from `base` on.
+        base: the table has the entries from here on; segments count only below.
+        cut_after: the log was truncated above this index; `None` without a truncation. Segments may still have entries
+            above, if the store was closed before they were truncated.
         slabs: ascending.
-        is_frozen: whether it takes no more inserts, because a flush writes it to segments.
     """
 
-    def __init__(self, base: int, *, cuts: bool) -> None:
+    def __init__(self, base: int, cut_after: int | None = None, slabs: Iterable[Slab] = ()) -> None:
         self.base = base
-        self.cuts = cuts
-        self.slabs: list[Slab] = []
-        self.is_frozen: bool = False
-        self._firsts: list[int] = []
-
-    @property
-    def entries(self) -> int:
-        """Count of its entries. O(slabs)."""
-        return sum(len(slab.payloads) for slab in self.slabs)
+        self.cut_after = cut_after
+        self.slabs: list[Slab] = list(slabs)
+        self._firsts: list[int] = [slab.first for slab in self.slabs]
 
     def append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
         """Append entries above its last index. O(1) calls."""
@@ -107,9 +100,17 @@ class Table:
             return None
         return self.slabs[place].term
 
+    def through(self, last: int) -> list[Slab]:
+        """The slabs of the entries up to `last`; they do not grow. O(slabs)."""
+        slabs = [slab for slab in self.slabs if slab.first <= last]
+        if slabs:
+            # Only the newest slab grows.
+            slabs[-1] = slabs[-1].part(slabs[-1].first, min(last, slabs[-1].last))
+        return slabs
+
 
 class Memtable:
-    """The chain of a log's tables. One thread at a time inserts (the log's lock); any number reads.
+    """The entries of a log that are in no segment. One thread at a time inserts (the log's lock); any number reads.
 
     Args:
         last: the last index in segments; -1 if they are empty.
@@ -117,8 +118,8 @@ class Memtable:
 
     Attributes:
         last: the last index of the log, segments included; -1 in an empty log.
-        entries: count of the tables' entries, truncated entries included.
-        tables: the chain, oldest first; an immutable tuple, whose newest table may grow.
+        entries: count of the entries.
+        tables: the present table, or nothing.
         max_entries: as given.
         missing: of a replay, the index of a missing entry and of its successor; `None` if no entry is missing.
     """
@@ -130,26 +131,16 @@ class Memtable:
         self.max_entries = max_entries
         self.missing: tuple[int, int] | None = None
 
-    # -- inserts
-
-    def require_room(self, more: int) -> None:
-        """Raise `MemtableFull` if `more` entries would exceed the limit."""
-        if self.entries + more > self.max_entries:
-            raise MemtableFull(entries=self.entries, limit=self.max_entries)
+    # -- changes
 
     def insert(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
         """Insert entries of consecutive indexes; entries at or above the first are truncated before."""
         if first <= self.last:
             self.cut(first - 1)
-        count = self.entries + len(payloads)
-        tables = self.tables
-        newest = tables[-1] if tables else None
-        if newest is None or newest.is_frozen:
-            # Chained without a truncation: the older tables count up to here.
-            newest = Table(self.last + 1, cuts=False)
-            self.tables = (*tables, newest)
-        last = first + len(payloads) - 1
-        newest.append(first, term, payloads)
+        if not self.tables:
+            self.tables = (Table(self.last + 1),)
+        count, last = self.entries + len(payloads), first + len(payloads) - 1
+        self.tables[0].append(first, term, payloads)
         self.entries, self.last = count, last
 
     def skip_to(self, last: int) -> None:
@@ -157,20 +148,41 @@ class Memtable:
         self.last = max(self.last, last)
 
     def cut(self, after: int) -> None:
-        """Truncate everything above `after`: a new table is chained, and the older tables stay unchanged for readers.
-
-        Tables above `after` that no flush writes leave the chain.
-        """
+        """Truncate everything above `after`."""
         if self.missing is not None and self.missing[1] > after:
             self.missing = None
-        if after >= self.last:
-            return
-        kept = len(self.tables)
-        while kept and not self.tables[kept - 1].is_frozen and self.tables[kept - 1].base > after:
-            kept -= 1
-        count = self.entries - sum(table.entries for table in self.tables[kept:])
-        tables = (*self.tables[:kept], Table(after + 1, cuts=True))
-        self.tables, self.entries, self.last = tables, count, after
+        if after < self.last:
+            table = self.tables[0] if self.tables else Table(self.last + 1)
+            cut_after = after if table.cut_after is None else min(table.cut_after, after)
+            self._replace(Table(min(table.base, after + 1), cut_after, table.through(after)), after)
+
+    def release(self, through: int) -> None:
+        """Drop the entries up to `through`, which are in segments, or dead."""
+        for table in self.tables:
+            later = [slab if slab.first > through else slab.part(through + 1, slab.last)
+                     for slab in table.slabs if slab.last > through]
+            self._replace(Table(through + 1, None, later) if later else None, self.last)
+
+    def _replace(self, table: Table | None, last: int) -> None:
+        count = sum(len(slab.payloads) for slab in table.slabs) if table else 0
+        self.tables, self.entries, self.last = (table,) if table else (), count, last
+
+    # -- reads
+
+    @property
+    def base(self) -> int:
+        """The base of the table; above every index if there is none."""
+        return self.tables[0].base if self.tables else MAX_INDEX + 1
+
+    @property
+    def cut_after(self) -> int | None:
+        """See `Table`."""
+        return self.tables[0].cut_after if self.tables else None
+
+    def require_room(self, more: int) -> None:
+        """Raise `MemtableFull` if `more` entries would exceed the limit."""
+        if self.entries + more > self.max_entries:
+            raise MemtableFull(entries=self.entries, limit=self.max_entries)
 
     def require_links(self) -> None:
         """Raise `CorruptData` if a replay has found an entry whose predecessor is missing."""
@@ -178,53 +190,17 @@ class Memtable:
             raise CorruptData(path="<the write-ahead log>", offset=0, index=self.missing[0], found="no entry",
                               expected=f"entry {self.missing[0]}, which entry {self.missing[1]} follows")
 
-    # -- flushes
-
-    def freeze(self) -> tuple[Table, ...]:
-        """Freeze all tables, and return them, oldest first."""
-        for table in self.tables:
-            table.is_frozen = True
-        return self.tables
-
-    def release(self, tables: Iterable[Table]) -> None:
-        """Drop the oldest tables, whose entries are in segments now."""
-        gone = set(map(id, tables))
-        left = tuple(table for table in self.tables if id(table) not in gone)
-        count = sum(table.entries for table in left)
-        self.tables, self.entries = left, count
-
-    # -- reads
-
-    @property
-    def base(self) -> int:
-        """The lowest base of the tables; above every index if there are no tables."""
-        return min((table.base for table in self.tables), default=MAX_INDEX + 1)
-
     def indexes(self) -> IndexSet:
-        """The indexes in the tables, without truncated entries. O(slabs)."""
+        """The indexes of the entries. O(slabs)."""
         return IndexSet.from_runs((slab.first, slab.last) for slab in visible_slabs(self.tables))
 
     def __repr__(self) -> str:
-        return f"<Memtable: {self.entries:,} entries in {len(self.tables)} tables, last {self.last}>"
+        return f"<Memtable: {self.entries:,} entries, last {self.last}>"
 
 
 def visible_slabs(tables: Sequence[Table]) -> list[Slab]:
-    """The slabs of a chain without truncated entries, ascending. O(slabs).
-
-    Args:
-        tables: oldest first.
-    """
-    found: list[list[Slab]] = []
-    below = MAX_INDEX + 1
-    for table in reversed(tables):
-        part: list[Slab] = []
-        for slab in table.slabs:
-            keep = min(len(slab.payloads), below - slab.first)
-            if keep > 0:
-                part.append(slab if keep == len(slab.payloads) else slab.part(slab.first, below - 1))
-        found.append(part)
-        below = min(below, table.base)
-    return [slab for part in reversed(found) for slab in part]
+    """The slabs of a memtable's `tables`, ascending. O(slabs)."""
+    return list(tables[0].slabs) if tables else []
 
 
 def needed_slabs(slabs: Iterable[Slab], snapshot_index: int, live: IndexSet) -> list[Slab]:

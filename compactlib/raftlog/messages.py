@@ -144,10 +144,10 @@ def body_bytes(head: bytes, *, limit: int) -> int:
         FrameDamaged: the head is damaged, or the body is longer than `limit`.
     """
     if crc32(head[:_HEAD.size]) != _CRC.unpack_from(head, _HEAD.size)[0]:
-        raise FrameDamaged(path="<stream>", offset=0, expected="the head of a frame with its CRC", found=head.hex())
+        raise FrameDamaged(expected="the head of a frame with its CRC", found=head.hex())
     length, _ = _HEAD.unpack_from(head)
     if length > limit:
-        raise FrameDamaged(path="<stream>", offset=0, expected=f"a frame of at most {limit} bytes", found=str(length))
+        raise FrameDamaged(expected=f"a frame of at most {limit} bytes", found=str(length))
     return int(length)
 
 
@@ -161,8 +161,7 @@ def decode(frame: bytes) -> Message:
     length, kind = _HEAD.unpack_from(frame)
     body = memoryview(frame)[HEAD_BYTES:HEAD_BYTES + length]
     if len(frame) != HEAD_BYTES + length + CRC_BYTES or crc32(body) != _CRC.unpack_from(frame, HEAD_BYTES + length)[0]:
-        raise FrameDamaged(path="<stream>", offset=HEAD_BYTES, expected=f"{length} bytes with their CRC",
-                           found=f"{len(frame)} bytes in all")
+        raise FrameDamaged(expected=f"{length} bytes with their CRC", found=f"{len(frame)} bytes in all")
     if not 1 <= kind <= len(_KINDS):
         raise Unsupported(f"a frame of kind {kind} came; this release knows kinds 1 to {len(_KINDS)}: have both sides "
                           f"run the same release")
@@ -170,8 +169,7 @@ def decode(frame: bytes) -> Message:
         return _message(_KINDS[kind - 1], body)
     except (struct.error, ValueError) as error:
         # ValueError: invalid UTF-8, an unknown reason, or a value that the manifest refuses.
-        raise FrameDamaged(path="<stream>", offset=HEAD_BYTES, expected=f"a frame of kind {kind}",
-                           found=str(error)) from None
+        raise FrameDamaged(expected=f"a frame of kind {kind}", found=str(error)) from None
 
 
 def _pieces(message: Message) -> list[bytes]:

@@ -22,7 +22,8 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
@@ -31,7 +32,7 @@ from compactlib.errors import (
     AuditFailed,
     Busy,
     Closed,
-    CompactlibError,
+    Conflict,
     CorruptData,
     InvalidInput,
     NotFound,
@@ -45,7 +46,7 @@ from compactlib.raftlog.errors import GapDetected, Overwriting, SnapshotLost
 from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.owned_log import OwnedLog
 from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay, visible_slabs
-from compactlib.raftlog.model.hard_state import HardState, KeptHardState
+from compactlib.raftlog.model.hard_state import HardState, hard_state_in
 from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.model.status import LogStatus, error_text
 from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
@@ -55,8 +56,8 @@ from compactlib.raftlog.segment.segments import OpenFiles
 from compactlib.raftlog.snapshots.folder import Snapshots, is_half_installed
 from compactlib.raftlog.snapshots.incoming import Incoming, read_sealed
 from compactlib.raftlog.snapshots.state_reader import StateReader
-from compactlib.raftlog.wal.frames import Frame, FrameKind, empty_body, run_body, sparse_body
-from compactlib.raftlog.wal.wal import Confirmed, QueuedWrite, Wal
+from compactlib.raftlog.wal.frames import Frame, cut_write, run_write, sparse_write
+from compactlib.raftlog.wal.wal import Wal
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -86,21 +87,19 @@ class LogWorker(Protocol):
         """As `PeriodicService.stop`. Called without any lock held."""
 
 
-@attrs.define(eq=False)
-class LogMemory:
-    """The state of a log in memory. The store keeps it when a `RaftLog` closes itself, for the next one.
+@attrs.frozen
+class Confirmed:
+    """Entries of a log and term that became durable, and were not truncated since.
 
     Attributes:
-        memtable: entries that are in no segment yet.
-        waiting: writes that are not durable yet, in the order of appending: ticket, first and last index.
-        ticket: of the last write.
-        is_begun: whether the memtable knows the last index of the segments.
+        log_id: of the log.
+        term: of the entries.
+        indexes: of the entries.
     """
 
-    memtable: Memtable
-    waiting: deque[tuple[int, int, int]] = attrs.field(factory=deque)
-    ticket: int = 0
-    is_begun: bool = False
+    log_id: str
+    term: int
+    indexes: IndexSet
 
 
 class OwnStore(Protocol):
@@ -108,10 +107,9 @@ class OwnStore(Protocol):
 
     options: StoreOptions
     open_files: OpenFiles
-    syncs_by_itself: bool
 
     def wake_committer(self) -> None:
-        """Wake the store's syncing thread: the WAL has queued writes."""
+        """Wake the store's syncing thread, if there is one: the WAL has queued writes."""
 
     def settle(self) -> None:
         """After a sync, with no lock held: call the listeners, and flush if WAL files were closed."""
@@ -136,24 +134,30 @@ class RaftLog(OwnedLog):
     _wal: Wal
     """Set by `_begin`, once all logs of the store are open."""
 
-    def __init__(self, store: OwnStore, log_id: str, folder: str, memory: LogMemory) -> None:
+    def __init__(self, store: OwnStore, log_id: str, folder: str, before: RaftLog | None) -> None:
         options = store.options
         machine_of = options.machine_of
         self._snapshots = Snapshots(options.log.files, folder,
                                     None if machine_of is None else partial(machine_of, log_id))
-        super().__init__(folder, options.log, memtable=memory.memtable, open_files=store.open_files)
+        memory = Memtable(max_entries=options.max_memtable_entries) if before is None else before._memory
+        super().__init__(folder, options.log, memtable=memory, open_files=store.open_files)
         self._store = store
         self._log_id = log_id
-        self._memory = memory.memtable
-        self._pending = memory
+        self._memory: Memtable = memory
+        # The writes that are not confirmed yet, in the order of appending: ticket, first index, last index, term.
+        self._waiting: deque[tuple[int, int, int, int]] = deque() if before is None else before._waiting
+        self._ticket: int = 0 if before is None else before._ticket
+        if before is None:
+            memory.skip_to(self._own.last_index)
         self._max_queued_bytes = options.max_queued_bytes
         self._max_closed_files = options.max_unflushed_files + 1
         self._keep_trailing = options.keep_trailing
         self._lock = threading.RLock()
         self._files_lock = threading.RLock()
-        self._is_cutting = False
         # One snapshot or installation at a time.
         self._snapshotting = threading.RLock()
+        self._voting = threading.RLock()
+        self._must_truncate = False
         self._changes_snapshot = False
         self._incoming: Incoming | None = None
         self.closes_store: bool = False
@@ -161,11 +165,11 @@ class RaftLog(OwnedLog):
         self._failures = 0
         self._last_error: BaseException | None = None
         self._worker: LogWorker | None = None
-        if not memory.is_begun:
-            memory.memtable.skip_to(self._own.last_index)
-            memory.is_begun = True
         try:
-            self._hard_state: KeptHardState = KeptHardState(self._files, folder)
+            self._hard_states = hard_state_in(self._files, folder)
+            self._hard_state: HardState = self._hard_states.read() or HardState()
+            # Removed here: a compaction, which runs beside a write of this file, does not remove its leftover.
+            self._hard_states.clear_leftover()
         except BaseException:
             self._guard.release()
             raise
@@ -320,31 +324,29 @@ class RaftLog(OwnedLog):
         if type(entries) is list and len(entries) == 1 and type(entries[0][2]) is bytes:
             first, term, payload = entries[0]
             self._append(first, term, [payload])
-            return self._memory.last
-        for first, term, payloads in _checked_runs(entries):
-            self.append_run(first, term, payloads)
+        else:
+            for run in _runs_of(entries):
+                self._append(*run)
         return self._memory.last
 
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
         """Append entries of consecutive indexes and one term; a few calls for any number. Raises as `append`."""
-        for start, part in self._parts(first, term, payloads):
-            self._append(start, term, part)
+        # A host may pass all payloads in the same buffer.
+        is_own = type(payloads) is list and set(map(type, payloads)) == {bytes}
+        for run in _parts(first, term, payloads if is_own else list(map(bytes_of, payloads))):  # type: ignore[arg-type]
+            self._append(*run)
 
     def _append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
         """Append a run to the memtable and the WAL's queue, or to neither."""
         if not 0 <= first <= MAX_INDEX + 1 - len(payloads) or not 0 <= term <= MAX_INDEX:
             raise _no_numbers(first, term)
-        wal, memtable = self._wal, self._memory
-        if (wal.closed_files > self._max_closed_files or wal.queued_bytes > self._max_queued_bytes
-                or memtable.entries + len(payloads) > memtable.max_entries):
-            self._make_room_for(len(payloads))
-        self._guard.require_open()
+        self._make_room_for(len(payloads))
         with self._lock:
-            if first != memtable.last + 1:
+            self._guard.require_open()
+            if first != self._memory.last + 1:
                 self._require_next(first)
             self._put(first, term, payloads)
-        if wal.queued_bytes > self._max_queued_bytes or self._store.syncs_by_itself:
-            self._after_append()
+        self._after_append()
 
     def _require_next(self, first: int) -> None:
         row, last = self.state, self._memory.last
@@ -379,42 +381,45 @@ class RaftLog(OwnedLog):
         """
         if prev_index < -1:
             raise InvalidInput(f"the previous index is {prev_index}; it is 0, or -1, if nothing comes before")
-        runs = _checked_runs(entries)
+        runs = _runs_of(entries)
         if runs and runs[0][0] != prev_index + 1:
             raise InvalidInput(f"the first entry is {runs[0][0]}, and follows {prev_index}; give entries from "
                                f"{prev_index + 1} on")
-        self._require_open()
-        judged: AppendAnswer | int = 0 if runs else self._take_part(prev_index, prev_term, prev_term, [])
-        for first, term, payloads in runs:
-            for start, part in self._parts(first, term, payloads):
-                if isinstance(judged, int):
-                    judged = self._take_part(prev_index, prev_term, term, part)
-                    prev_index, prev_term = start + len(part) - 1, term
+        refusal: AppendAnswer | None = None
+        for first, term, payloads in runs or [(prev_index + 1, prev_term, [])]:
+            self._make_room_for(len(payloads))
+            refusal = self._take(prev_index, prev_term, term, payloads)
+            if refusal is not None:
+                break
+            prev_index, prev_term = first + len(payloads) - 1, term
         self.sync()
-        if not isinstance(judged, int):
-            return judged
         matched = max(prev_index, self.state.index)
-        return AppendAnswer(True, matched, matched + 1)
+        return refusal or AppendAnswer(True, matched, matched + 1)
 
-    def _take_part(self, prev_index: int, prev_term: int, term: int, payloads: Sequence[bytes], *,
-                   may_cut: bool = False) -> AppendAnswer | int:
+    def _take(self, prev_index: int, prev_term: int, term: int, payloads: Sequence[bytes], *,
+              may_cut: bool = False) -> AppendAnswer | None:
+        """Add the entries of a leader's run that the log lacks; return the refusal if the run does not fit."""
         with self._lock:
             self._require_open()
-            judged = self._judged(prev_index, prev_term, term, len(payloads))
-            if not isinstance(judged, int) or judged == len(payloads):
-                return judged
-            start = prev_index + 1 + judged
-            overrules = start <= self._memory.last
-            if not overrules:
-                self._put(start, term, payloads[judged:])
+            held = self._judged(prev_index, prev_term, term, len(payloads))
+            if isinstance(held, AppendAnswer):
+                return held
+            start, lacking = prev_index + 1 + held, payloads[held:]
+            overrules = bool(lacking) and start <= self._memory.last
+            if lacking and not overrules:
+                self._put(start, term, lacking)
         if overrules and not may_cut:
             # Compared again under the lock that excludes other truncations.
-            with self._switching():
-                return self._take_part(prev_index, prev_term, term, payloads, may_cut=True)
+            with self._files_lock:
+                refusal = self._take(prev_index, prev_term, term, payloads, may_cut=True)
+            self._after_append()
+            return refusal
         if overrules:
-            self._cut(start - 1, partial(self._put, start, term, payloads[judged:]))
-        self._after_append()
-        return judged
+            self._cut(start - 1, partial(self._put, start, term, lacking))
+        elif not may_cut:
+            # Never under that lock: this may flush all logs.
+            self._after_append()
+        return None
 
     def _judged(self, prev_index: int, prev_term: int, term: int, count: int) -> AppendAnswer | int:
         """The count of the leader's first entries that the log has already, or the refusal of all.
@@ -454,76 +459,55 @@ class RaftLog(OwnedLog):
             index += 1
         return min(index - prev_index - 1, count)
 
-    def _parts(self, first: int, term: int, payloads: Sequence[Buffer]) -> Iterator[tuple[int, Sequence[bytes]]]:
-        """Checked parts of a run, each with its first index, and room in memory for each."""
-        # A host may pass all payloads in the same buffer.
-        is_own = type(payloads) is list and set(map(type, payloads)) == {bytes}
-        copied = payloads if is_own else list(map(bytes_of, payloads))
-        for start in range(0, len(copied), MAX_APPEND_ENTRIES):
-            part: Sequence[bytes] = copied[start:start + MAX_APPEND_ENTRIES]  # type: ignore[assignment]  # all bytes
-            _require_numbers(first + start, first + start + len(part) - 1, term)
-            self._make_room_for(len(part))
-            yield first + start, part
-
     def _put(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
         """Queue entries in the WAL, and insert them into the memtable. The caller holds the log's lock.
 
         An interrupt between the two leaves entries in the WAL that the memtable lacks. The next write of the log begins
         at the same index, so that a replay overwrites them.
         """
-        memtable = self._memory
-        last, written = first + len(payloads) - 1, memtable.last
-        cut_after = first - 1 if first <= written else None
-        ticket = self._wal.queue(QueuedWrite(self._log_id, run_body(payloads), first - 1 if first else None, cut_after,
-                                             first, last, term))
-        memtable.insert(first, term, payloads)
-        if cut_after is not None:
-            self._forget_above(cut_after)
-        self._wait_for(ticket, first, last)
+        cuts = first <= self._memory.last
+        write = run_write(self._log_id, first, term, payloads, first - 1 if first else None, cuts)
+        self._ticket = ticket = self._wal.queue(write)
+        self._memory.insert(first, term, payloads)
+        if cuts:
+            self._forget_above(first - 1)
+        self._waiting.append((ticket, first, first + len(payloads) - 1, term))
 
     def _put_sparse(self, entries: Sequence[Entry]) -> None:
         """As `_put`, with gaps: the live entries of a received snapshot, each with the index of its predecessor."""
-        last = self._memory.last
-        indexes, terms = [entry.index for entry in entries], [entry.term for entry in entries]
-        body = sparse_body(indexes, terms, [entry.payload for entry in entries])
-        ticket = self._wal.queue(QueuedWrite(self._log_id, body, last if last >= 0 else None, None, indexes[0],
-                                             indexes[-1], terms[-1], indexes, terms))
-        for entry in entries:
-            self._memory.insert(entry.index, entry.term, [entry.payload])
-            self._wait_for(ticket, entry.index, entry.index)
+        indexes, terms, payloads = zip(*entries, strict=True)
+        self._ticket = self._wal.queue(sparse_write(self._log_id, indexes, terms, payloads, self._memory.last))
+        for index, term, payload in entries:
+            self._memory.insert(index, term, [payload])
+            self._waiting.append((self._ticket, index, index, term))
 
-    def _wait_for(self, ticket: int, first: int, last: int) -> None:
-        pending = self._pending
-        pending.ticket = ticket
-        waiting = pending.waiting
-        waiting.append((ticket, first, last))
-        if waiting[0][0] <= self._wal.durable_ticket:
-            self._forget_confirmed()
+    def _put_cut(self, after: int) -> None:
+        """As `_put`: a truncation of everything above `after`."""
+        self._ticket = self._wal.queue(cut_write(self._log_id, after))
+        self._memory.cut(after)
+        self._forget_above(after)
 
     def _forget_above(self, after: int) -> None:
         """Forget the unconfirmed writes above `after`, which were truncated. Invariant: their indexes ascend."""
-        waiting = self._pending.waiting
+        waiting = self._waiting
         while waiting and waiting[-1][2] > after:
-            ticket, first, _ = waiting.pop()
+            ticket, first, _, term = waiting.pop()
             if first <= after:
-                waiting.append((ticket, first, after))
-
-    def _forget_confirmed(self) -> None:
-        waiting, durable = self._pending.waiting, self._wal.durable_ticket
-        while waiting and waiting[0][0] <= durable:
-            waiting.popleft()
+                waiting.append((ticket, first, after, term))
 
     def _make_room_for(self, entries: int) -> None:
         """Sync and flush what is needed before an append, so that a disk error leaves nothing appended."""
-        self._require_open()
-        if self._wal.closed_files > self._max_closed_files:
+        wal, memory = self._wal, self._memory
+        if wal.closed_files > self._max_closed_files:
             # Flushes keep failing: too many WAL files wait for them.
+            self._require_open()
             self._store.flush_closed()
-        if self._wal.queued_bytes > self._max_queued_bytes:
+        if wal.queued_bytes > self._max_queued_bytes:
             self.sync()
-        if self._memory.entries + entries > self._memory.max_entries:
+        if memory.entries + entries > memory.max_entries:
+            self._require_open()
             self._store.flush()
-        self._memory.require_room(entries)
+            memory.require_room(entries)
 
     def _after_append(self) -> None:
         self._store.wake_committer()
@@ -541,14 +525,20 @@ class RaftLog(OwnedLog):
             Closed: the log was closed, or closed itself.
         """
         self._require_open()
-        self._wal.sync(self._pending.ticket)
+        self._wal.sync(self._ticket)
         self._store.settle()
 
-    def _notify_confirmed(self, confirmed: Confirmed) -> None:
-        """Call the host's listener; the caller holds no lock."""
-        if self._on_confirmed is not None:
+    def _notify_confirmed(self) -> None:
+        """Forget the writes that became durable, and call the host's listener; the caller holds no lock."""
+        runs: dict[int, list[tuple[int, int]]] = {}
+        with self._lock:
+            while self._waiting and self._waiting[0][0] <= self._wal.durable_ticket:
+                _, first, last, term = self._waiting.popleft()
+                runs.setdefault(term, []).append((first, last))
+        listener = self._on_confirmed
+        for term, each in runs.items() if listener is not None else ():
             try:
-                self._on_confirmed(confirmed)
+                listener(Confirmed(self._log_id, term, IndexSet.from_runs(each)))  # type: ignore[misc]
             except Exception as error:
                 _LOGGER.warning("on_confirmed of the log %r failed; the log goes on", self._log_id, exc_info=error)
                 self._note(error)
@@ -562,20 +552,10 @@ class RaftLog(OwnedLog):
         """Indexes of the appended entries that are not durable yet. O(runs)."""
         self._require_open()
         with self._lock:
-            self._forget_confirmed()
-            return IndexSet.from_runs((first, last) for _, first, last in self._pending.waiting)
+            return IndexSet.from_runs((first, last) for ticket, first, last, _ in self._waiting
+                                      if ticket > self._wal.durable_ticket)
 
     # -- truncation
-
-    @contextlib.contextmanager
-    def _switching(self) -> Iterator[None]:
-        """Exclude other flushes and truncations of this log."""
-        self._require_open()
-        with self._files_lock:
-            if self._is_cutting:
-                self._guard.close("was left in the middle of a truncation by an error or an interrupt")
-            self._guard.require_open()
-            yield
 
     def _cut(self, after: int, write: Callable[[], object]) -> None:
         """Truncate everything above `after`; durable in the WAL and in segments when this returns.
@@ -588,25 +568,28 @@ class RaftLog(OwnedLog):
             after: the last index that stays.
             write: queues the truncation in the WAL, alone or with the entries that replace the old ones.
         """
-        with self._switching():
+        with self._files_lock:
+            self._require_truncated()
             if self._own.last_index > after:
                 self._own.prepare_truncation()
-            with self._lock:
-                self._require_open()
-                self._is_cutting = True
-                try:
-                    write()
-                except CompactlibError:
-                    self._is_cutting = False
-                    raise
             try:
-                self._wal.sync(self._pending.ticket)
+                with self._lock:
+                    write()
+                self._wal.sync(self._ticket)
                 self._own.truncate(after)
-            except CompactlibError as error:
-                # Queued, so that its outcome is unknown. Opening the log again makes it durable.
+            except BaseException as error:
+                # Perhaps queued, so that its outcome is unknown. Opening the log again makes it durable.
                 self._guard.fail(error)
                 raise
-            self._is_cutting = False
+
+    def _require_truncated(self) -> None:
+        """Check that the log is open, and truncate segments as far as opening could not, because the disk was full."""
+        self._require_open()
+        after = self._memory.cut_after
+        if self._must_truncate and after is not None:
+            self._wal.sync(self._ticket)
+            self._own.truncate(self._agreeing_through(max(after, self.state.index)))
+        self._must_truncate = False
 
     def reset(self, last_index: int) -> None:
         """Truncate everything above `last_index`, unconfirmed entries included; durable when this returns.
@@ -617,7 +600,7 @@ class RaftLog(OwnedLog):
                 shows the outcome.
             Closed: as `append`.
         """
-        with self._switching():
+        with self._files_lock:
             with self._lock:
                 self._require_open()
                 row, begins = self.state, self.first_index
@@ -627,21 +610,15 @@ class RaftLog(OwnedLog):
                 if last_index >= self._memory.last:
                     return
                 after = last_index if row.index >= 0 or (begins or 0) <= last_index else -1
-            self._cut(after, partial(self._queue_cut, after))
+            self._cut(after, partial(self._put_cut, after))
         self._store.settle()
-
-    def _queue_cut(self, after: int) -> None:
-        self._pending.ticket = self._wal.queue(QueuedWrite(self._log_id, empty_body(FrameKind.CUT), None, after,
-                                                           after + 1, after, 0))
-        self._forget_above(after)
-        self._memory.cut(after)
 
     # -- term and vote
 
     @property
     def hard_state(self) -> HardState:
         """The member's term and its vote in that term, durable."""
-        return self._hard_state.now
+        return self._hard_state
 
     def record_hard_state(self, term: int, voted_for: str | None = None) -> HardState:
         """Record a term, and a vote in it, durably. Returns the hard state. Call it before the member answers.
@@ -660,10 +637,20 @@ class RaftLog(OwnedLog):
             StorageError: the disk refused; the state before counts, and the member must not give the vote.
             Closed: the log was closed.
         """
+        wanted = HardState(term, voted_for)
         # `close` waits for this use: the next owner of the folder must read the vote.
-        with self._guard.use():
+        with self._guard.use(), self._voting:
             self._require_open()
-            return self._hard_state.record(term, voted_for)
+            before = self._hard_state
+            if term < before.term:
+                raise Stale(f"term {term} is over: this member knows term {before.term}; answer with that")
+            if term > before.term or voted_for not in (None, before.voted_for):
+                if term == before.term and before.voted_for is not None:
+                    raise Conflict(f"this member has voted for {before.voted_for!r} in term {term}, and cannot vote "
+                                   f"for {voted_for!r} too; refuse the vote")
+                self._hard_states.write(wanted)
+                self._hard_state = wanted
+            return self._hard_state
 
     # -- snapshots
 
@@ -780,6 +767,9 @@ class RaftLog(OwnedLog):
             self._changes_snapshot = True
             try:
                 self._require_open()
+                if self._must_truncate:
+                    with self._files_lock:
+                        self._require_truncated()
                 yield
             finally:
                 self._changes_snapshot = False
@@ -797,7 +787,7 @@ class RaftLog(OwnedLog):
             raise InvalidInput(f"the log does not hold index {index}, so its term is unknown; take the snapshot at the "
                                f"index that was applied last")
         found = SnapshotMeta(index, row.term if term is None else term, live)
-        self._wal.sync(self._pending.ticket)
+        self._wal.sync(self._ticket)
         self._require_held(found)
         return found
 
@@ -813,9 +803,10 @@ class RaftLog(OwnedLog):
 
     def _written(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int,
                  cluster: bytes) -> SnapshotMeta:
+        # A compaction removes leftovers under this lock: not the temporary file of the first row.
         with self._guard.lock:
             self._guard.require_open()
-            self._snapshots.begin()
+            self._snapshots.make_folder()
         return self._snapshots.write(row, state, machine_version, cluster)
 
     def _switch_to(self, row: SnapshotMeta) -> None:
@@ -837,7 +828,7 @@ class RaftLog(OwnedLog):
 
     def _tidy(self) -> None:
         try:
-            self._snapshots.tidy(self._own.row, receives=self._incoming is not None and self._incoming.is_open)
+            self._snapshots.tidy(self._own.row)
         except StorageError as error:
             # The next snapshot, or the next opening, removes them.
             self._note(error)
@@ -855,12 +846,13 @@ class RaftLog(OwnedLog):
 
     def _begin_receiving(self, manifest: SnapshotManifest) -> Incoming:
         """Start to receive a snapshot; `Busy` while another is being received."""
-        with self._guard.lock:
+        # No snapshot removes the new files as leftovers.
+        with self._snapshotting, self._guard.lock:
             self._guard.require_open()
             if self._incoming is not None and self._incoming.is_open:
                 raise Busy(f"snapshot {self._incoming.manifest.index} of the log {self._log_id!r} is being received; "
                            f"close its stream, or wait for its end")
-            self._snapshots.begin()
+            self._snapshots.make_folder()
             self._incoming = self._snapshots.receive(manifest)
             return self._incoming
 
@@ -876,38 +868,35 @@ class RaftLog(OwnedLog):
             CorruptData: the state does not match the manifest; nothing was changed.
             StorageError, Closed: nothing was changed; or the log is closed, and opening it finishes the installation.
         """
-        manifest = incoming.manifest
-        row = SnapshotMeta(manifest.index, manifest.term, live)
+        row = attrs.evolve(incoming.row, live=live)
         with self._changing_snapshot():
             if row.index <= self.state.index:
                 raise Stale(f"snapshot {row.index} is not newer than {self.state.index}, which is in force")
-            self._wal.sync(self._pending.ticket)
+            self._wal.sync(self._ticket)
             sent = IndexSet.from_sorted(entry.index for group in incoming.groups() for entry in group.entries)
             self._require_held(attrs.evolve(row, live=live - sent))
             incoming.finish()
-            with self._switching():
+            with self._files_lock:
+                self._require_truncated()
                 after = self._agreed_with(incoming)
-                takes = after < self.last_index or bool(sent.at_least(after + 1))
                 if self._own.last_index > after:
                     self._own.prepare_truncation()
-                row = self._snapshots.place(incoming, row, after if takes else None)
-                self._is_cutting = True
+                incoming.seal(after)
                 try:
                     self._write_row(row)
                 except StorageError:
-                    self._is_cutting = False
+                    if not self._guard.is_open:
+                        incoming.close()
                     raise
+                incoming.close()
                 try:
-                    if takes:
-                        self._take_received(row)
-                except CompactlibError as error:
+                    self._take_received(row)
+                    with self._lock:
+                        self._own.row = row
+                        self._memory.skip_to(row.index)
+                except BaseException as error:
                     self._guard.fail(error)
                     raise
-                with self._lock:
-                    self._own.row = row
-                    self._memory.skip_to(row.index)
-                self._is_cutting = False
-            incoming.close()
             self._shown(row)
 
     def _agreed_with(self, incoming: Incoming) -> int:
@@ -926,18 +915,18 @@ class RaftLog(OwnedLog):
         """
         after, groups = read_sealed(self._snapshots.entries_path(row))
         with self._lock:
-            self._queue_cut(after)
-        self._wal.sync(self._pending.ticket)
+            self._put_cut(after)
+        self._wal.sync(self._ticket)
         self._own.truncate(after)
         for group in groups:
             if self._memory.entries + len(group.entries) > self._memory.max_entries:
-                self._wal.sync(self._pending.ticket)
+                self._wal.sync(self._ticket)
                 self._flush_tables()
             elif self._wal.queued_bytes > self._max_queued_bytes:
-                self._wal.sync(self._pending.ticket)
+                self._wal.sync(self._ticket)
             with self._lock:
                 self._put_sparse(group.entries)
-        self._wal.sync(self._pending.ticket)
+        self._wal.sync(self._ticket)
         self._snapshots.taken(row)
 
     def pin(self, indexes: IndexSet) -> Pin:
@@ -970,18 +959,20 @@ class RaftLog(OwnedLog):
             Closed: the log was closed, or a truncation of it has failed.
         """
         # A truncation comes before or after the whole flush: no truncated entry is written.
-        with self._switching():
+        with self._files_lock:
+            self._require_truncated()
             is_written = self._flush_tables()
         if is_written:
             self._notify_worker(lambda worker: worker.segments_flushed(self._own.last_index))
 
     def _flush_tables(self) -> bool:
         with self._lock:
-            tables, row = self._memory.freeze(), self.state
-        if not tables:
-            return False
+            tables, row, last = self._memory.tables, self.state, self._memory.last
+            if not tables:
+                return False
+            slabs = tables[0].through(last)
         live = row.live | self._own.pinned.at_most(row.index)
-        slabs = needed_slabs(visible_slabs(tables), row.index, live)
+        slabs = needed_slabs(slabs, row.index, live)
         newest = self._own.known_of(self._own.newest_number)
         if (slabs and newest is not None and newest.ref.last < row.smallest_live_index
                 and newest.data_bytes > STALE_BYTES):
@@ -993,7 +984,7 @@ class RaftLog(OwnedLog):
                 self._undone_if_refused(self._own.append_run, slab.first + start, slab.term, payloads)
         self._undone_if_refused(self._own.sync)
         with self._lock:
-            self._memory.release(tables)
+            self._memory.release(last)
         return True
 
     def _undone_if_refused(self, change: Callable[..., object], *arguments: object) -> None:
@@ -1014,8 +1005,9 @@ class RaftLog(OwnedLog):
         """Count the entries in `first..last`, from `first` on, that segments hold with this term."""
         return self._retried(lambda: self._own.matching(first, last, term))
 
-    def _require_whole_received(self) -> None:
-        """Raise `CorruptData` if the live entries of a half installed snapshot are damaged."""
+    def _require_replayed(self) -> None:
+        """Raise `CorruptData` if an entry is missing, or the live entries of a half installed snapshot are damaged."""
+        self._memory.require_links()
         row = self.state
         if is_half_installed(self._folder, row):
             for _ in read_sealed(self._snapshots.entries_path(row))[1]:
@@ -1031,9 +1023,9 @@ class RaftLog(OwnedLog):
         self._wal = wal
         if is_half_installed(self._folder, row):
             self._take_received(row)
-        cuts = [table.base - 1 for table in self._memory.tables if table.cuts]
-        if cuts:
-            self._own.truncate(self._agreeing_through(max(min(cuts), row.index)))
+        self._must_truncate = self._memory.cut_after is not None
+        if wal.is_begun:
+            self._require_truncated()
         self._memory.skip_to(row.index)
         wal.smallest_live[self._log_id] = row.smallest_live_index
 
@@ -1131,9 +1123,9 @@ class RaftLog(OwnedLog):
         self._guard.require_outside()
         self._stop_worker()
         try:
-            if not self.is_closed:
+            if not self.is_closed and self._wal.queued_bytes:
                 with contextlib.suppress(Closed):
-                    self._wal.sync(self._pending.ticket)
+                    self._wal.sync(self._ticket)
         finally:
             self._end()
             self._let_go()
@@ -1154,42 +1146,32 @@ class RaftLog(OwnedLog):
                 f"{self.state.index}>")
 
 
-def _checked_runs(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[int, int, list[Buffer]]]:
-    """Split entries into runs of consecutive indexes and one term: first index, term, payloads."""
-    rows: list[Any] = entries if type(entries) is list else list(map(_with_own_bytes, entries))
+def _runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[int, int, list[bytes]]]:
+    """Split entries into runs of consecutive indexes and one term, of a limited size: first index, term, payloads."""
+    # A generator may reuse its buffer for the next row.
+    rows = entries if type(entries) is list else [(index, term, bytes_of(payload)) for index, term, payload in entries]
     if not rows:
         return []
-    try:
-        indexes, terms, payloads = zip(*rows, strict=True)
-    except (TypeError, ValueError):
-        raise InvalidInput("an entry is an Entry, or a tuple of index (int), term (int) and payload (bytes); the first "
-                           f"argument is a {type(rows[0]).__name__}") from None
+    indexes, terms, given = zip(*rows, strict=True)
+    payloads = list(given) if set(map(type, given)) == {bytes} else list(map(bytes_of, given))
     first = indexes[0]
     if indexes != tuple(range(first, first + len(rows))):
         place = next(place for place, index in enumerate(indexes) if index != first + place)
         raise InvalidInput(f"index {indexes[place]} follows {indexes[place - 1]} in one call; give consecutive indexes")
-    runs: list[tuple[int, int, list[Buffer]]] = []
-    start = 0
-    while start < len(rows):
-        term = terms[start]
-        stop = len(rows) if terms.count(term) == len(rows) else start + 1
-        while stop < len(rows) and terms[stop] == term:
-            stop += 1
-        runs.append((first + start, term, list(payloads[start:stop])))
-        _require_numbers(first + start, first + stop - 1, term)
-        start = stop
+    if not 0 <= first <= indexes[-1] <= MAX_INDEX or not 0 <= min(terms) <= max(terms) <= MAX_INDEX:
+        raise _no_numbers(first, min(terms) if min(terms) < 0 else max(terms))
+    if terms.count(terms[0]) == len(terms):
+        return list(_parts(first, terms[0], payloads))
+    runs: list[tuple[int, int, list[bytes]]] = []
+    for term, group in groupby(range(len(rows)), terms.__getitem__):
+        places = list(group)
+        runs += _parts(first + places[0], term, payloads[places[0]:places[-1] + 1])
     return runs
 
 
-def _with_own_bytes(row: Any) -> Any:
-    """A copy of a generator's row, which may reuse its buffer for the next row."""
-    index, term, payload = row
-    return row if type(payload) is bytes else (index, term, bytes_of(payload))
-
-
-def _require_numbers(first: int, last: int, term: int) -> None:
-    if not 0 <= first <= last <= MAX_INDEX or not 0 <= term <= MAX_INDEX:
-        raise _no_numbers(first, term)
+def _parts(first: int, term: int, payloads: list[bytes]) -> Iterator[tuple[int, int, list[bytes]]]:
+    for start in range(0, len(payloads), MAX_APPEND_ENTRIES):
+        yield first + start, term, payloads[start:start + MAX_APPEND_ENTRIES]
 
 
 def _no_numbers(first: int, term: int) -> InvalidInput:

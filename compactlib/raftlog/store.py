@@ -28,6 +28,7 @@ from compactlib._closing import Closing
 from compactlib.budget import Budget
 from compactlib.errors import (
     Busy,
+    Closed,
     CompactlibError,
     CorruptData,
     InvalidInput,
@@ -49,13 +50,12 @@ from compactlib.observer import Observer, Observers
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.log.folder import Examination, is_log
 from compactlib.raftlog.log.unflushed import examine_wal
-from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.model.status import RaftLogStoreStatus, error_text
 from compactlib.raftlog.options import StoreOptions
-from compactlib.raftlog.raft_log import LogMemory, RaftLog
+from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.segment.segments import OpenFiles
-from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal, without_repeats
+from compactlib.raftlog.wal.recovery import read_wal
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import Finding, VerifyReport
 from compactlib.service import PeriodicService
@@ -81,29 +81,30 @@ class RaftLogStore(Closing):
     Raises:
         NotALog: there is no store in the folder, and `create` is not set.
         Busy: another process, or another object in this one, has the store open.
-        CorruptData: a WAL file is damaged in its durable part. A log that cannot be opened (a segment's index or the
-            row is damaged, or the log's folder is missing) does not prevent the opening of the store: `log` raises its
-            error, `status` lists it, and the WAL keeps its entries until it can be opened, or is removed.
+        CorruptData: a WAL file is missing, or damaged in its durable part. A log that cannot be opened (a segment's
+            index or the row is damaged, or the log's folder is missing) does not prevent the opening of the store:
+            `log` raises its error, `status` lists it, and the WAL keeps its entries until it can be opened, or is
+            removed.
         Unsupported: a WAL file was written by a later release.
         StorageError: the disk refused.
     """
 
     def __init__(self, folder: StrPath, options: StoreOptions | None = None, *, create: bool = True) -> None:
         self._folder = local_path(folder)
+        self._wal_folder = os.path.join(self._folder, WAL_FOLDER)
+        self._logs_folder = os.path.join(self._folder, LOGS_FOLDER)
         self.options: StoreOptions = StoreOptions() if options is None else options
         self._files: Files = self.options.log.files
         self._observer: Observer = Observers(self.options.log.observer)
         self.open_files: OpenFiles = OpenFiles(self.options.log.max_open_segments)
         self._logs: dict[str, RaftLog] = {}
         self._damaged: dict[str, CorruptData | Unsupported | NotALog] = {}
-        self._memories: dict[str, LogMemory] = {}
         self._changing = threading.RLock()
         self._delivering = threading.Lock()
         self._flush_error: CompactlibError | None = None
         self._flushed_at = 0
-        self.syncs_by_itself: bool = self.options.sync_by_itself
-        self._committer = self._service(self._commit, "syncs")
-        self._flusher = self._service(self._flush_in_background, "flushes")
+        self._committer = self._service(self.sync, "syncs", SYNC_FAILED)
+        self._flusher = self._service(self.flush_closed, "flushes", FLUSH_FAILED)
         self._guard = Guard(f"the store in {self._folder}")
         if not create:
             self._require_there()
@@ -130,23 +131,25 @@ class RaftLogStore(Closing):
             # Each opening begins a WAL file, and may have ended before its flush in the background.
             self._try_to_flush()
 
-    def _service(self, work: Callable[[], None], what: str) -> PeriodicService:
+    def _service(self, work: Callable[[], None], what: str, failed: str) -> PeriodicService:
         def run_once(budget: Budget) -> None:
             if self._guard.is_open:
-                work()
+                try:
+                    work()
+                except CompactlibError as error:
+                    self._observer.event(failed, error=type(error).__name__, message=str(error))
+                    raise
 
         return PeriodicService(run_once, name=f"{what} of {self._folder}", clock=self.options.log.clock)
 
     def _require_there(self) -> None:
-        missing = next((path for path in (self._folder, *(os.path.join(self._folder, name)
-                                                          for name in (WAL_FOLDER, LOGS_FOLDER)))
-                        if not os.path.isdir(path)), None)
-        if missing is not None:
-            raise NotALog(f"{self._folder} is no store of logs: there is no folder {missing}; check the path, or open "
-                          f"it with create=True to create a store", path=self._folder)
+        for path in (self._folder, self._wal_folder, self._logs_folder):
+            if not os.path.isdir(path):
+                raise NotALog(f"{self._folder} is no store of logs: there is no folder {path}; check the path, or open "
+                              f"it with create=True to create a store", path=self._folder)
 
     def _make_folders(self) -> None:
-        for path in (self._folder, *(os.path.join(self._folder, name) for name in (WAL_FOLDER, LOGS_FOLDER))):
+        for path in (self._folder, self._wal_folder, self._logs_folder):
             if make_missing_folder(self._files, path):
                 # Another process may have made it a moment ago; the folder's lock decides who owns the store.
                 self._files.sync_folder(os.path.dirname(path))
@@ -154,24 +157,30 @@ class RaftLogStore(Closing):
     def _sync_found(self) -> None:
         """Sync the names in the folders: an earlier process may have been killed before it synced them."""
         sync_names(self._files, self._folder)
-        for name in (WAL_FOLDER, LOGS_FOLDER):
-            self._files.sync_folder(os.path.join(self._folder, name))
+        self._files.sync_folder(self._wal_folder)
+        self._files.sync_folder(self._logs_folder)
 
     def _open(self) -> None:
         """Open all logs that are not damaged, replay the WAL, and begin its next file."""
         self._guard.keep(_LetGo(self._logs))
         self._sync_found()
-        self._finish_removals()
-        logs = os.path.join(self._folder, LOGS_FOLDER)
-        self._found = tuple(name for name in list_folder(logs) if _is_log_id(name) and is_log(os.path.join(logs, name)))
+        try:
+            self._finish_removals()
+        except StorageError as error:
+            # The leftovers only take room; the next opening, or the next removal, retries.
+            self._observer.event("raftlog_removal_failed", error=type(error).__name__, message=str(error))
+        self._found = tuple(name for name in list_folder(self._logs_folder)
+                            if _is_log_id(name) and is_log(self._log_folder(name)))
         for log_id in self._found:
-            self._memories[log_id] = self._new_memory()
             try:
                 self._open_log(log_id)
             except (CorruptData, Unsupported, NotALog) as error:
                 # Without the traceback, whose frames would keep the log's files open.
                 self._damaged[log_id] = error.with_traceback(None)
-        found = recover_wal(self._files, os.path.join(self._folder, WAL_FOLDER))
+        found = read_wal(self._wal_folder)
+        if self._found and not found.numbers:
+            raise CorruptData(path=self._wal_folder, offset=0, found="no file",
+                              expected="a WAL file, since the store has logs")
         # The rows were read before: the replay leaves out dead entries.
         for logged in found.frames:
             log = self._logs.get(logged.log_id)
@@ -182,60 +191,51 @@ class RaftLogStore(Closing):
             else:
                 log._replay(logged.frame)
         # After the last frame: a later frame may truncate the entries of an earlier frame.
-        for log_id, memory in list(self._memories.items()):
+        for log_id, log in list(self._logs.items()):
             try:
-                memory.memtable.require_links()
-                if log_id in self._logs:
-                    self._logs[log_id]._require_whole_received()
+                log._require_replayed()
             except CorruptData as error:
-                self._set_aside(log_id, error)
-        self._wal = self._begin_wal(found)
+                self._damaged[log_id] = error.with_traceback(None)
+                self._logs.pop(log_id)._let_go()
+        # The frames of damaged logs stay in the WAL until the log can be opened or is removed.
+        self._wal = Wal(self._wal_folder, self._guard, max_bytes=self.options.max_wal_bytes,
+                        files=self._files, clock=self.options.log.clock, recovered=found, damaged=self._damaged)
         self._flushed_at = self._wal.number
         if found.torn_bytes:
             self._observer.event("raftlog_wal_torn", file=found.last_number, bytes=found.torn_bytes)
 
     def _begin_logs(self) -> None:
         for log in list(self._logs.values()):
-            try:
-                log._begin(self._wal)
-            except StorageError:
-                # A full disk cannot install a received snapshot, for example. `log` retries.
-                log._let_go()
+            # A full disk cannot install a received snapshot, for example. `log` retries.
+            with contextlib.suppress(StorageError):
+                self._begin(log)
+
+    def _begin(self, log: RaftLog) -> RaftLog:
+        try:
+            log._begin(self._wal)
+        except BaseException:
+            log._let_go()
+            raise
+        return log
 
     def _open_log(self, log_id: str) -> RaftLog:
-        log = RaftLog(self, log_id, self._log_folder(log_id), self._memories[log_id])
+        """Open a log; one that was closed keeps its memtable, which has all queued entries."""
+        log = RaftLog(self, log_id, self._log_folder(log_id), self._logs.get(log_id))
         self._logs[log_id] = log
         return log
 
-    def _new_memory(self) -> LogMemory:
-        return LogMemory(Memtable(max_entries=self.options.max_memtable_entries))
-
-    def _set_aside(self, log_id: str, error: CorruptData | Unsupported | NotALog) -> None:
-        """Close a damaged log and keep its error for `log` and `status`."""
-        self._damaged[log_id] = error.with_traceback(None)
-        self._logs.pop(log_id)._let_go()
-        del self._memories[log_id]
-
     def _finish_removals(self) -> None:
-        try:
-            _finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
-        except StorageError as error:
-            # The leftovers only take room; the next opening, or the next removal, retries.
-            self._observer.event("raftlog_removal_failed", error=type(error).__name__, message=str(error))
+        """Remove the folders that were renamed, those of an interrupted removal too."""
+        removed = [name for name in list_folder(self._logs_folder) if name.startswith(_REMOVED_PREFIX)]
+        if removed:
+            # Durable first: a log whose rename a crash undoes is whole.
+            self._files.sync_folder(self._logs_folder)
+            for name in removed:
+                _remove_folder(self._files, self._log_folder(name))
+            self._files.sync_folder(self._logs_folder)
 
     def _log_folder(self, log_id: str) -> str:
-        return os.path.join(self._folder, LOGS_FOLDER, log_id)
-
-    def _begin_wal(self, found: RecoveredWal) -> Wal:
-        # The frames of damaged logs stay in the WAL until the log can be opened or is removed.
-        held = without_repeats(logged for logged in found.frames if logged.log_id in self._damaged)
-        lasts = {log_id: memory.memtable.last for log_id, memory in self._memories.items() if log_id in self._logs}
-        lasts.update({log_id: found.lasts.get(log_id, -1) for log_id in {logged.log_id for logged in held}})
-        unproven = found.frames[len(found.frames) - found.unproven:]
-        tail = [logged for logged in unproven if logged.log_id not in self._damaged]
-        return Wal(os.path.join(self._folder, WAL_FOLDER), self._guard, max_bytes=self.options.max_wal_bytes,
-                   files=self._files, clock=self.options.log.clock, recovered=found, lasts=lasts,
-                   held=held, tail=tail)
+        return os.path.join(self._logs_folder, log_id)
 
     # -- logs
 
@@ -278,34 +278,16 @@ class RaftLogStore(Closing):
             if not _is_log_id(log_id):
                 raise InvalidInput(f"log id {log_id!r}; an id is 1 to 100 letters, digits, '_', '-' and '.', and does "
                                    f"not begin with '-' or '.'")
-            return self._begin_log(log_id)
+            return self._opened(log_id)
 
     def _opened(self, log_id: str) -> RaftLog:
-        """The log, opened again if it is closed. Its memtable has all queued entries."""
-        log = self._logs[log_id]
-        if log.is_closed:
-            with contextlib.suppress(StorageError):
-                log._close_alone()
-            if any(table.cuts for table in self._memories[log_id].memtable.tables):
-                # The truncation is durable in the WAL before segments are truncated.
-                self._wal.sync()
-            log = self._open_log(log_id)
-            try:
-                log._begin(self._wal)
-            except BaseException:
-                log._let_go()
-                raise
-        return log
-
-    def _begin_log(self, log_id: str) -> RaftLog:
-        """Create a log, or open a log whose removal the disk refused. Durable before the WAL names it."""
-        self._memories[log_id] = self._new_memory()
-        try:
-            log = self._open_log(log_id)
-            log._begin(self._wal)
-        except BaseException:
-            self._logs.pop(log_id, None)
-            raise
+        """The log, created or opened again if it is not open. Durable before the WAL names it."""
+        log = self._logs.get(log_id)
+        if log is None or log.is_closed:
+            if log is not None:
+                with contextlib.suppress(StorageError):
+                    log._close_alone()
+            log = self._begin(self._open_log(log_id))
         return log
 
     def remove(self, log_id: str) -> None:
@@ -324,37 +306,33 @@ class RaftLogStore(Closing):
         if found is not None:
             found._guard.require_outside()
             found._stop_worker()
-        with self._changing:
-            if log_id in self._damaged:
-                self._remove_damaged(log_id)
-                return
-            log = self.log(log_id, create=False)
-            # Nothing is appended between the flush and the removal.
-            with log._files_lock, log._lock:
-                self.flush()
+            # Before `_changing` is held: the executor of a compaction may flush.
+            found._guard.cancel()
+            with contextlib.suppress(Closed):
+                found._guard.wait_for_runs()
+        path = self._log_folder(log_id)
+        with self._changing, contextlib.ExitStack() as held:
+            is_damaged = log_id in self._damaged
+            log = None if is_damaged else self.log(log_id, create=False)
+            if log is not None:
+                # Nothing is appended between the flush and the removal.
+                held.enter_context(log._files_lock)
+                held.enter_context(log._lock)
+            self.flush()
+            if log is not None:
                 log._close_alone()
-            del self._logs[log_id], self._memories[log_id]
+            # Of an earlier log of this id.
+            self._finish_removals()
+            if look_at(path) is not None and (log is not None or log_id in self._found):
+                # The switch. If the disk refuses it, the log is opened again.
+                self._files.rename(path, self._log_folder(_REMOVED_PREFIX + log_id))
+            self._logs.pop(log_id, None)
+            self._finish_removals()
             self._wal.forget(log_id)
-            try:
-                _begin_removal(self._files, os.path.join(self._folder, LOGS_FOLDER), log_id)
-            except BaseException:
-                if os.path.isdir(self._log_folder(log_id)):
-                    with contextlib.suppress(CompactlibError):
-                        self._begin_log(log_id)
-                raise
-            _finish_removals(self._files, os.path.join(self._folder, LOGS_FOLDER))
-
-    def _remove_damaged(self, log_id: str) -> None:
-        logs = os.path.join(self._folder, LOGS_FOLDER)
-        self.flush()
-        # The WAL keeps the log's frames until its folder is removed: if the disk refuses, nothing was removed.
-        if log_id in self._found:
-            _begin_removal(self._files, logs, log_id)
-        self._wal.forget(log_id)
-        # No new log gets the id while a WAL file names this log.
-        self.flush()
-        del self._damaged[log_id]
-        _finish_removals(self._files, logs)
+            if is_damaged:
+                # No new log gets the id while a WAL file has its frames.
+                self.flush()
+                del self._damaged[log_id]
 
     # -- writing
 
@@ -366,7 +344,7 @@ class RaftLogStore(Closing):
 
     def wake_committer(self) -> None:
         """Wake the syncing thread, if the store has it."""
-        if self.syncs_by_itself:
+        if self.options.sync_by_itself:
             self._committer.wake()
 
     def settle(self) -> None:
@@ -383,36 +361,20 @@ class RaftLogStore(Closing):
 
     def _deliver(self) -> None:
         """Call the logs' listeners with what became durable, in order; a single thread at a time does it for all."""
-        confirmed = self._wal.confirmed
-        while confirmed:
+        written = self._wal.written
+        while written:
             taken: list[bool] = []
             try:
                 take_within(self._delivering, 0.0, taken)
                 if taken != [True]:
                     return
-                while confirmed:
-                    each = confirmed.popleft()
-                    log = self._logs.get(each.log_id)
+                while written:
+                    log = self._logs.get(written.popleft())
                     if log is not None:
-                        log._notify_confirmed(each)
+                        log._notify_confirmed()
             finally:
                 if taken == [True]:
                     self._delivering.release()
-
-    def _commit(self) -> None:
-        try:
-            self.sync()
-        except CompactlibError as error:
-            self._observer.event(SYNC_FAILED, error=type(error).__name__, message=str(error))
-            raise
-
-    def _flush_in_background(self) -> None:
-        if self._wal.closed_files:
-            try:
-                self.flush_closed()
-            except CompactlibError as error:
-                self._observer.event(FLUSH_FAILED, error=type(error).__name__, message=str(error))
-                raise
 
     def _try_to_flush(self) -> None:
         # `status` has the error, and the next closed WAL file retries.
@@ -427,6 +389,8 @@ class RaftLogStore(Closing):
         self._guard.require_open()
         refused: CompactlibError | None = None
         with self._changing:
+            if not self._wal.closed_files:
+                return
             # Read before the first flush: the entries of these files are in the memtables by then.
             number = self._wal.number - 1
             for log_id in list(self._logs):
@@ -491,7 +455,7 @@ class RaftLogStore(Closing):
                 seen.note(error)
             elif error is not None:
                 seen.findings.append(Finding("missing", self._log_folder(log_id), str(error), error))
-        examine_wal(os.path.join(self._folder, WAL_FOLDER), None, seen)
+        examine_wal(self._wal_folder, None, seen)
         return seen.report()
 
     def audit(self) -> None:
@@ -527,7 +491,7 @@ class RaftLogStore(Closing):
         for log in logs:
             log._stop_worker()
         try:
-            if self._guard.is_open:
+            if self._guard.is_open and self._wal.queued_bytes:
                 self._wal.sync()
                 self._deliver()
         finally:
@@ -557,30 +521,6 @@ def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: st
         raise
     log.closes_store = True
     return log
-
-
-# -- removing a log: a rename, which is the switch, then its files
-
-
-def _begin_removal(files: Files, logs: str, log_id: str) -> None:
-    """Rename a closed log's folder, durably, so that it is no log any more. Idempotent."""
-    path, removed = os.path.join(logs, log_id), os.path.join(logs, _REMOVED_PREFIX + log_id)
-    if look_at(removed) is not None:
-        # An earlier log of this id. Its files are removed once its rename is durable.
-        files.sync_folder(logs)
-        _finish_removals(files, logs)
-    if look_at(path) is not None:
-        files.rename(path, removed)
-    files.sync_folder(logs)
-
-
-def _finish_removals(files: Files, logs: str) -> None:
-    """Remove the renamed folders, those of an interrupted removal too."""
-    removed = [name for name in list_folder(logs) if name.startswith(_REMOVED_PREFIX)]
-    for name in removed:
-        _remove_folder(files, os.path.join(logs, name))
-    if removed:
-        files.sync_folder(logs)
 
 
 def _remove_folder(files: Files, folder: str) -> None:

@@ -2,15 +2,13 @@
 """`LogCompactionWorker`: compacts a log and writes its snapshots in threads of its own.
 
 A compaction is requested by a snapshot, by a flush and by the host; once in a period the worker evaluates the log's
-trigger, and reclaims. Requests during a compaction are merged into the strongest: `DropDead` is weaker than the log's
-own rule, which is weaker than a policy. Snapshots and checkpoints are written in another thread, so that they do not
-wait for a long compaction. The host's callables return the index that its machine has applied, and a copy of the
-machine (`SnapshotWriter`).
+trigger, and reclaims. Snapshots and checkpoints are written in another thread, so that they do not wait for a long
+compaction (`SnapshotWriter`). The log decides what a compaction does, the writer when a snapshot is due; the worker
+runs both, and retries.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
@@ -23,7 +21,6 @@ from compactlib.errors import BudgetSpent, Busy, Closed, CompactionFailed, Inval
 from compactlib.indexset import IndexSet
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.arguments import index_set
-from compactlib.raftlog.compaction.policies import DropDead
 from compactlib.raftlog.compaction.policy import LogPolicy
 from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
@@ -45,7 +42,7 @@ SNAPSHOT_WRITTEN = "raftlog_snapshot_written"
 PERIOD_SECONDS = 60.0
 """The default period in which a worker evaluates the log's trigger."""
 _BUSY_SECONDS = 1.0
-_NONE, _DROPS, _OWN_RULE, _POLICY = range(4)
+_COMPACTION, _SNAPSHOT = "compaction", "snapshot"
 
 SnapshotKind: TypeAlias = Literal["snapshot", "checkpoint"]
 
@@ -225,24 +222,22 @@ class LogCompactionWorker:
         self._writer = snapshots
         self._executor = executor
         self._budget = budget
-        self._lent: set[Budget] = set()
         self._observer = Observers(observer)
         self._clock: Clock = SystemClock() if clock is None else clock
         self._every = every_seconds
-        self._lock = threading.Lock()
-        self._strength = _NONE
         self._policy: LogPolicy | None = None
-        self._has_snapshot = False
-        self._is_asked = False
+        # By kind of work: requested, failed in its last turn, and the budgets of the present turns.
+        self._wanted: set[str] = set()
         self._failing: set[str] = set()
+        self._lent: dict[str, Budget] = {}
         self.last_report: LogCompactionReport | None = None
         self.last_snapshot: SnapshotReport = SnapshotReport(why="no attempt was made yet")
-        self._services = {"compaction": PeriodicService(
+        self._services = {_COMPACTION: PeriodicService(
             self._compact, name=f"compactions of {log.folder}", every_seconds=every_seconds, clock=self._clock)}
         if snapshots is not None:
-            self._services["snapshot"] = PeriodicService(
-                self._write_snapshot, name=f"snapshots of {log.folder}", every_seconds=snapshots.every_seconds,
-                clock=self._clock)
+            self._services[_SNAPSHOT] = PeriodicService(
+                lambda budget: self._turn(_SNAPSHOT, budget, self._write_snapshot), name=f"snapshots of {log.folder}",
+                every_seconds=snapshots.every_seconds, clock=self._clock)
 
     # -- requests
 
@@ -252,12 +247,13 @@ class LogCompactionWorker:
         Args:
             policy: chooses the victims; the policy of the last request counts. `None`: the log's own rule.
         """
-        with self._lock:
-            if policy is not None and not isinstance(policy, DropDead):
-                self._policy = policy
-            self._strength = max(self._strength, _OWN_RULE if policy is None
-                                 else _DROPS if isinstance(policy, DropDead) else _POLICY)
-        self._services["compaction"].wake()
+        if policy is not None:
+            self._policy = policy
+        self._request(_COMPACTION)
+
+    def _request(self, work: str) -> None:
+        self._wanted.add(work)
+        self._services[work].wake()
 
     def request_snapshot(self) -> None:
         """Request a snapshot; `last_snapshot` and the observer have its report.
@@ -268,20 +264,18 @@ class LogCompactionWorker:
         if self._writer is None:
             raise InvalidInput("the worker writes no snapshots; make it with snapshots=SnapshotWriter(...), or call "
                                "RaftLog.snapshot")
-        self._is_asked = True
-        self._services["snapshot"].wake()
+        self._request(_SNAPSHOT)
 
     def snapshot_recorded(self, row: SnapshotMeta) -> None:
         """Request a compaction, because a snapshot left entries dead; called by the log."""
-        self._has_snapshot = self._has_snapshot or row.index >= 0
         self.request()
 
     def segments_flushed(self, last_index: int) -> None:
         """Request a compaction, because a flush may have sealed segments; called by the log."""
-        if self._has_snapshot:
+        if self._log.state.index >= 0:
             self.request()
         if self._writer is not None:
-            self._services["snapshot"].wake()
+            self._services[_SNAPSHOT].wake()
 
     # -- the service
 
@@ -302,7 +296,7 @@ class LogCompactionWorker:
         """
         for service in self._services.values():
             service.cancel()
-        for lent in list(self._lent):
+        for lent in list(self._lent.values()):
             lent.cancel()
         for service in self._services.values():
             service.stop(wait_seconds=wait_seconds)
@@ -314,8 +308,7 @@ class LogCompactionWorker:
             Busy: there is still work after `seconds`.
         """
         end = SystemClock().monotonic() + seconds
-        while ((self._strength and "compaction" not in self._failing)
-               or (self._is_asked and "snapshot" not in self._failing) or self._lent):
+        while self._wanted - self._failing or self._lent:
             if SystemClock().monotonic() > end:
                 raise Busy(f"{self!r} has work left after {seconds:g} seconds; wait longer, or see last_error")
             SystemClock().sleep(0.01)
@@ -344,78 +337,62 @@ class LogCompactionWorker:
     # -- one turn of each
 
     def _compact(self, service_budget: Budget) -> float | None:
-        with self._lock:
-            strength, policy = self._strength, self._policy
-
-        def turn(budget: Budget) -> None:
-            if not strength:
-                plan = self._log.plan()
-                if not (plan.drops or plan.groups):
-                    # Damage is reported for each request, not in each period.
-                    self._log.reclaim(budget=budget)
-                    return
-            chosen = DropDead() if strength == _DROPS else policy if strength == _POLICY else None
-            try:
-                self.last_report = self._log.compact(policy=chosen, executor=self._executor, budget=budget)
-            except CompactionFailed as error:
-                self.last_report = error.report
-                if any(isinstance(each, TaskFailed | StorageError) for each in error.failures.values()):
-                    # A retry may find another executor, or free space; damage stays.
-                    raise
-            with self._lock:
-                if (self._strength, self._policy) == (strength, policy):
-                    self._strength, self._policy = _NONE, None
-            if self._strength:
-                # Another request has arrived during this compaction.
-                self._services["compaction"].wake()
-
-        if not strength and self._every is None:
+        if self._every is None and _COMPACTION not in self._wanted:
             return None
-        is_done = self._turn("compaction", service_budget, turn)
-        return None if is_done or not strength else _BUSY_SECONDS
+        return self._turn(_COMPACTION, service_budget, self._compacted)
 
-    def _write_snapshot(self, service_budget: Budget) -> float | None:
-        writer, is_asked = self._writer, self._is_asked
-        assert writer is not None, "the service was made for it"
+    def _compacted(self, budget: Budget, is_wanted: bool) -> None:
+        policy = self._policy
+        if not is_wanted:
+            plan = self._log.plan()
+            if not (plan.drops or plan.groups):
+                # Damage is reported for each request, not in each period.
+                self._log.reclaim(budget=budget)
+                return
+        try:
+            self.last_report = self._log.compact(policy=policy, executor=self._executor, budget=budget)
+        except CompactionFailed as error:
+            self.last_report = error.report
+            if any(isinstance(each, TaskFailed | StorageError) for each in error.failures.values()):
+                # A retry may find another executor, or free space; damage stays.
+                raise
+        if self._policy is policy and _COMPACTION not in self._wanted:
+            self._policy = None
 
-        def turn(budget: Budget) -> None:
-            self.last_snapshot = written = writer.write(self._clock.monotonic(), budget, is_asked=is_asked)
-            self._is_asked = False
-            if not written.is_empty:
-                self._observer.event(SNAPSHOT_WRITTEN, **written.to_dicts()[0])
+    def _write_snapshot(self, budget: Budget, is_wanted: bool) -> None:
+        assert self._writer is not None, "the service was made for it"
+        self.last_snapshot = written = self._writer.write(self._clock.monotonic(), budget, is_asked=is_wanted)
+        if not written.is_empty:
+            self._observer.event(SNAPSHOT_WRITTEN, **written.to_dicts()[0])
 
-        is_done = self._turn("snapshot", service_budget, turn)
-        return None if is_done or not is_asked else _BUSY_SECONDS
-
-    def _turn(self, work: str, service_budget: Budget, turn: Callable[[Budget], None]) -> bool:
-        """Run a turn with its own budget; return whether it ended, instead of finding the log busy."""
-        lent = service_budget if self._budget is None else self._budget.child()
-        self._lent.add(lent)
-        self._failing.discard(work)
+    def _turn(self, work: str, service_budget: Budget, turn: Callable[[Budget, bool], None]) -> float | None:
+        """Run a turn with its own budget, given whether it was requested; return the delay until the next turn."""
+        self._lent[work] = lent = service_budget if self._budget is None else self._budget.child()
         if service_budget.cancelled:
             lent.cancel()  # `stop` has cancelled the service before this budget existed
+        is_wanted, is_done = work in self._wanted, False
+        self._wanted.discard(work)
+        self._failing.discard(work)
         try:
-            turn(lent)
-        except Busy as error:
-            if isinstance(error, BudgetSpent) and error.reason == "bytes":
-                self._note(work, error)
-                raise
-            return False
+            turn(lent, is_wanted)
+            is_done = True
         except Exception as error:
+            if isinstance(error, Busy) and not (isinstance(error, BudgetSpent) and error.reason == "bytes"):
+                return _BUSY_SECONDS if is_wanted else None
             if isinstance(error, Closed) and self._is_log_closed():
+                is_done = True
                 self._services[work].cancel()
-                self._strength, self._is_asked = _NONE, False
-                return False
-            self._note(work, error)
+                self._wanted.clear()
+                return None
+            self._failing.add(work)
+            self._observer.event(WORKER_FAILED, work=work, error=type(error).__name__, message=str(error),
+                                 failures=self.failures + 1)
             raise
         finally:
-            self._lent.discard(lent)
-        return True
-
-    def _note(self, work: str, error: Exception) -> None:
-        self._failing.add(work)
-        self._observer.event(WORKER_FAILED, work=work, error=type(error).__name__, message=str(error),
-                             failures=self.failures + 1)
+            if is_wanted and not is_done:
+                self._wanted.add(work)
+            del self._lent[work]
+        return None
 
     def _is_log_closed(self) -> bool:
         """Whether the log is closed; a policy may raise `Closed` of another object."""

@@ -8,11 +8,10 @@ state is durable before the member answers, its term never decreases, and a dama
 from __future__ import annotations
 
 import os
-import threading
 
 import attrs
 
-from compactlib.errors import Conflict, InvalidInput, Stale
+from compactlib.errors import InvalidInput
 from compactlib.files.disk import Files, LocalFiles, StrPath
 from compactlib.files.durable_record import DurableRecord, JsonRecord
 from compactlib.raftlog.model.names import HARD_STATE_NAME, TEMPORARY_SUFFIX
@@ -61,47 +60,9 @@ def read_hard_state(folder: StrPath) -> HardState:
         Unsupported: written by another release.
         StorageError: it cannot be read.
     """
-    return _kept_in(LocalFiles(), folder).read() or HardState()
+    return hard_state_in(LocalFiles(), folder).read() or HardState()
 
 
-def _kept_in(files: Files, folder: StrPath) -> DurableRecord[HardState]:
+def hard_state_in(files: Files, folder: StrPath) -> DurableRecord[HardState]:
+    """The file of the hard state of the log in `folder`."""
     return DurableRecord(files, os.path.join(folder, HARD_STATE_NAME), _FORM, temporary_suffix=TEMPORARY_SUFFIX)
-
-
-class KeptHardState:
-    """The hard state of an open log. Thread-safe; independent of flushes and compactions.
-
-    Args:
-        files: the disk.
-        folder: the log's, locked by this process.
-
-    Raises:
-        CorruptData, Unsupported, StorageError: as `read_hard_state`.
-    """
-
-    def __init__(self, files: Files, folder: str) -> None:
-        self._kept = _kept_in(files, folder)
-        self._now = self._kept.read() or HardState()
-        # Removed here: a compaction, which runs beside a write of this file, does not remove its leftover.
-        self._kept.clear_leftover()
-        self._lock = threading.RLock()
-
-    @property
-    def now(self) -> HardState:
-        """The hard state that was recorded last."""
-        return self._now
-
-    def record(self, term: int, voted_for: str | None) -> HardState:
-        """As `RaftLog.record_hard_state`."""
-        with self._lock:
-            before, wanted = self._now, HardState(term, voted_for)
-            if term < before.term:
-                raise Stale(f"term {term} is over: this member knows term {before.term}; answer with that")
-            if term == before.term and (voted_for is None or voted_for == before.voted_for):
-                return before
-            if term == before.term and before.voted_for is not None:
-                raise Conflict(f"this member has voted for {before.voted_for!r} in term {term}, and cannot vote for "
-                               f"{voted_for!r} too; refuse the vote")
-            self._kept.write(wanted)
-            self._now = wanted
-            return wanted

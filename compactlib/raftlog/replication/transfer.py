@@ -104,8 +104,7 @@ def sending(log: RaftLog, *, term: int, chunk_bytes: int) -> Talk[TransferReport
                     break
             installed = _expected(answer or (yield b""), Installed, index=index)
             if installed.index != index:
-                raise FrameDamaged(path="<stream>", offset=0, expected=f"snapshot {index} installed",
-                                   found=f"{installed.index}")
+                raise FrameDamaged(expected=f"snapshot {index} installed", found=f"{installed.index}")
             return TransferReport(manifest=state.manifest, entries=needed.count, resumed_at=accept.state_offset)
         except CompactlibError as error:
             yield from _refusing(error, term=term, last_applied=last_applied)
@@ -256,11 +255,10 @@ class _Receiver:
             indexes = [entry.index for entry in frame.entries]
             due = list(islice(needed, len(indexes)))
             if frame.previous != previous or not indexes or indexes != due:
-                raise FrameDamaged(path="<stream>", offset=0, expected=f"entries after {previous}: {due[:3]}, …",
+                raise FrameDamaged(expected=f"entries after {previous}: {due[:3]}, …",
                                    found=f"entries after {frame.previous}: {indexes[:3]}, …")
             if any(entry.term > term for entry in frame.entries):
-                raise FrameDamaged(path="<stream>", offset=0, expected=f"entries of terms up to {term}",
-                                   found="a higher one")
+                raise FrameDamaged(expected=f"entries of terms up to {term}", found="a higher one")
             incoming.write_entries(frame)
             previous, count = indexes[-1], count - len(indexes)
 
@@ -283,7 +281,7 @@ class _Receiver:
 
 def _require_next(piece: Live | State, offset: int, end: int) -> None:
     if piece.offset != offset or not piece.data or offset + len(piece.data) > end:
-        raise FrameDamaged(path="<stream>", offset=0, expected=f"bytes from {offset} on, up to {end}",
+        raise FrameDamaged(expected=f"bytes from {offset} on, up to {end}",
                            found=f"{len(piece.data)} from {piece.offset} on")
 
 
@@ -299,7 +297,7 @@ def _expected(frame: bytes | None, kind: type[_MessageT], *, index: int) -> _Mes
     if isinstance(message, Refuse):
         raise TransferRefused(reason=message.reason, detail=message.detail, index=index, term=message.term,
                               last_applied=message.last_applied, by_peer=True)
-    raise FrameDamaged(path="<stream>", offset=0, expected=kind.__name__, found=type(message).__name__)
+    raise FrameDamaged(expected=kind.__name__, found=type(message).__name__)
 
 
 def _refusing(error: CompactlibError, *, term: int, last_applied: int) -> Talk[None]:

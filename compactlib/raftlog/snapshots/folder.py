@@ -4,13 +4,13 @@
 ```
 <index>-<term>-<attempt>.state        the machine's own bytes
 <index>-<term>-<attempt>.checkpoint   the row of a checkpoint with such a state; no entry dies by it
-<index>-<term>-<attempt>.entries      live entries of a half installed snapshot
-incoming.manifest .state .entries     a snapshot that is being received
+<index>-<term>-<attempt>.entries      live entries of a snapshot that is being received or half installed
+incoming.manifest                     which snapshot is being received
 ```
 
 A snapshot is taken in two steps: the state is written and synced; then the log's row (`SNAPSHOT`), which names the
-state, is replaced. A state that no row and no checkpoint names is a leftover. Opening a log whose row names a missing
-state, or a state of another size, raises `SnapshotLost`.
+state, is replaced. A state that no row, no checkpoint and no manifest names is a leftover. Opening a log whose row
+names a missing state, or a state of another size, raises `SnapshotLost`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compactlib.errors import CorruptData, Stale, StorageError
+from compactlib.errors import CorruptData, Stale, StorageError, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, StrPath, list_folder, look_at, may_be_there, read_if_there, write_durably
 from compactlib.indexset import IndexSet
@@ -37,19 +37,21 @@ from compactlib.raftlog.model.snapshot_meta import (
     SnapshotMeta,
     decode_head,
     decode_snapshot_meta,
+    encode_head,
     encode_snapshot_meta,
     read_snapshot_meta,
     write_snapshot_meta,
 )
-from compactlib.raftlog.snapshots.incoming import INCOMING_STATE, Incoming, is_incoming, staged_in
+from compactlib.raftlog.snapshots.incoming import Incoming
 from compactlib.raftlog.snapshots.machine import StateMachine
-from compactlib.raftlog.snapshots.state_reader import StateReader, require_state
+from compactlib.raftlog.snapshots.state_reader import StateReader
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_CHECKPOINTS = 10
 _BATCH_BYTES = 1 << 20
+_INCOMING = "incoming.manifest"
 _NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]+)\.(state|entries|checkpoint(?:\.tmp)?)")
 
 
@@ -94,13 +96,10 @@ class Snapshots:
             self.tidy(row)
         return row
 
-    def begin(self) -> None:
-        """Make the folder, durably; the caller holds the log's lock.
+    def make_folder(self) -> None:
+        """Make the folder, durably, with the lock of the log's guard held.
 
         The row's file is written before: if it is missing later, it was lost.
-
-        Raises:
-            StorageError: the disk refused.
         """
         if look_at(self.folder) is None:
             if look_at(os.path.join(self._log_folder, SNAPSHOT_NAME)) is None:
@@ -108,26 +107,19 @@ class Snapshots:
             self._files.make_folder(self.folder)
         self._files.sync_folder(self._log_folder)
 
-    def tidy(self, row: SnapshotMeta | None, *, receives: bool = False) -> None:
-        """Remove older snapshots, checkpoints that are not above the newest snapshot, and leftovers.
-
-        Args:
-            row: of the log.
-            receives: whether a snapshot is being received.
-
-        Raises:
-            StorageError: the disk refused; the next call removes the rest.
-        """
+    def tidy(self, row: SnapshotMeta | None) -> None:
+        """Remove older snapshots than `row`, checkpoints that are not above it, and leftovers. Restartable."""
         if look_at(self.folder) is None:
             return
         kept = {_name(row, suffix) for suffix in ("state", "entries")} if row is not None else set()
         above = -1 if row is None else row.index
-        for index, term, attempt in self._checkpoint_keys(above)[-MAX_CHECKPOINTS:]:
-            stem = SnapshotMeta(index, term, attempt=attempt)
+        for stem in _checkpoint_stems(self.folder, above)[-MAX_CHECKPOINTS:]:
             kept |= {_name(stem, "checkpoint"), _name(stem, "state")}
-        keeps_incoming = receives or staged_in(self.folder) is not None
+        staged = self._staged()
+        if staged is not None and staged.index > above and look_at(self._path(staged, "state")) is not None:
+            kept |= {_INCOMING, _name(staged, "state"), _name(staged, "entries")}
         removed = [name for name in list_folder(self.folder) if name not in kept
-                 and (_NAME.fullmatch(name) or (is_incoming(name) and not keeps_incoming))]
+                   and (_NAME.fullmatch(name) or name.removesuffix(".tmp") == _INCOMING)]
         # Checkpoints first, durably: a state without a checkpoint is a leftover, the reverse would be damage.
         checkpoints = [name for name in removed if name.endswith(".checkpoint")]
         for name in checkpoints:
@@ -141,25 +133,14 @@ class Snapshots:
     # -- states
 
     def open_state(self, row: SnapshotMeta) -> StateReader:
-        """Open the state of a snapshot or checkpoint.
-
-        Raises:
-            SnapshotLost: it is missing, or has another size.
-            StorageError: it cannot be opened.
-        """
+        """Open the state of a snapshot or checkpoint; raises as `StateReader`."""
         assert row.manifest is not None, "the log keeps its state"
-        return StateReader(os.path.join(self.folder, _name(row, "state")), row.manifest)
+        return StateReader(self._path(row, "state"), row.manifest)
 
     def write(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int, cluster: bytes) -> SnapshotMeta:
-        """Write a state durably, read it back, and return the row that names it, which the caller commits.
-
-        Raises:
-            CorruptData: the state that is read back differs from what was written.
-            InvalidInput: see `SnapshotManifest`.
-            StorageError: the disk refused.
-        """
+        """Write a state durably, read it back, and return the row that names it, which the caller commits."""
         row = attrs.evolve(row, attempt=self._next_attempt(row))
-        path = os.path.join(self.folder, _name(row, "state"))
+        path = self._path(row, "state")
         out = self._files.create(path)
         try:
             try:
@@ -168,20 +149,21 @@ class Snapshots:
                     size += out.write_at(size, [batch])
                     crc = crc32(batch, crc)
                 out.sync()
-                require_state(out.fileno(), path, size, crc)
             finally:
                 out.close()
-            self._files.sync_folder(self.folder)
-            return attrs.evolve(row, manifest=SnapshotManifest.of(
+            row = attrs.evolve(row, manifest=SnapshotManifest.of(
                 row.index, row.term, row.live, state_bytes=size, state_crc=crc, machine_version=machine_version,
                 cluster=cluster))
+            self._check(row)
+            self._files.sync_folder(self.folder)
+            return row
         except BaseException:
             self.discard(row)
             raise
 
     def discard(self, row: SnapshotMeta) -> None:
         """Remove a state that was not committed, so that it takes no room on a full disk."""
-        path = os.path.join(self.folder, _name(row, "state"))
+        path = self._path(row, "state")
         with contextlib.suppress(StorageError):
             if may_be_there(path):
                 self._files.unlink(path)
@@ -191,15 +173,14 @@ class Snapshots:
                  and (int(match[1]), int(match[2])) == (row.index, row.term)]
         return max(found, default=0) + 1
 
+    def _path(self, row: SnapshotMeta, suffix: str) -> str:
+        return os.path.join(self.folder, _name(row, suffix))
+
     # -- checkpoints
 
     def write_checkpoint(self, row: SnapshotMeta) -> None:
-        """Commit a checkpoint whose state was written, durably and atomically.
-
-        Raises:
-            StorageError: the disk refused; the outcome is unknown.
-        """
-        path = os.path.join(self.folder, _name(row, "checkpoint"))
+        """Commit a checkpoint whose state was written, durably and atomically. After an error it may be committed."""
+        path = self._path(row, "checkpoint")
         try:
             write_durably(self._files, path, [encode_snapshot_meta(row)])
         except BaseException:
@@ -209,33 +190,25 @@ class Snapshots:
 
     def require_above(self, index: int, above: int) -> None:
         """Raise `Stale` if the snapshot (`above`) or a checkpoint has the same or a higher index."""
-        newest = max([above, *(key[0] for key in self._checkpoint_keys(above))])
+        newest = max([above, *(stem.index for stem in _checkpoint_stems(self.folder, above))])
         if index <= newest:
             raise Stale(f"checkpoint {index} is not above {newest}, the newest snapshot or checkpoint")
 
     def checkpoints(self, above: int) -> tuple[SnapshotMeta, ...]:
-        """The checkpoints above an index, oldest first.
-
-        Raises:
-            LiveSetLost: a live set is damaged, and cannot be rebuilt.
-            CorruptData, Unsupported, StorageError: a checkpoint cannot be read.
-        """
-        return tuple(map(self._checkpoint, self._checkpoint_keys(above)))
+        """The checkpoints above an index, oldest first; raises `CorruptData` if one is damaged."""
+        return tuple(map(self._checkpoint, _checkpoint_stems(self.folder, above)))
 
     def checkpoint_below(self, index: int, above: int) -> SnapshotMeta | None:
         """The newest checkpoint in `above + 1 .. index`, `None` without any; raises as `checkpoints`."""
-        keys = [key for key in self._checkpoint_keys(above) if key[0] <= index]
-        return self._checkpoint(keys[-1]) if keys else None
+        stems = [stem for stem in _checkpoint_stems(self.folder, above) if stem.index <= index]
+        return self._checkpoint(stems[-1]) if stems else None
 
-    def _checkpoint(self, key: tuple[int, int, int]) -> SnapshotMeta:
-        index, term, attempt = key
-        row = self._read(os.path.join(self.folder, _name(SnapshotMeta(index, term, attempt=attempt), "checkpoint")))
-        if row is None or (row.index, row.term) != (index, term):
-            raise CorruptData(path=self.folder, offset=0, expected=f"checkpoint {index} of term {term}", found=str(row))
+    def _checkpoint(self, stem: SnapshotMeta) -> SnapshotMeta:
+        row = self._read(self._path(stem, "checkpoint"))
+        if row is None or (row.index, row.term) != (stem.index, stem.term):
+            raise CorruptData(path=self.folder, offset=0, found=str(row),
+                              expected=f"checkpoint {stem.index} of term {stem.term}")
         return row
-
-    def _checkpoint_keys(self, above: int) -> list[tuple[int, int, int]]:
-        return checkpoint_keys(self.folder, above)
 
     def _read(self, path: str) -> SnapshotMeta | None:
         """The row in a file; a damaged live set is rebuilt, if there is a machine and a state."""
@@ -268,44 +241,36 @@ class Snapshots:
 
     # -- receiving
 
+    def _staged(self) -> SnapshotMeta | None:
+        """Index, term, attempt and manifest of the snapshot that is or was being received; `None` without any."""
+        data = read_if_there(os.path.join(self.folder, _INCOMING))
+        try:
+            head, _ = decode_head(data or b"", self.folder)
+        except (CorruptData, Unsupported):
+            return None
+        return None if head is None else head.meta(IndexSet())
+
     def receive(self, manifest: SnapshotManifest) -> Incoming:
-        """Start to receive a snapshot, behind the part of its state that an earlier transfer has left.
-
-        Raises:
-            StorageError: the disk refused.
-        """
-        staged = staged_in(self.folder)
-        return Incoming(self._files, self.folder, manifest,
-                        keep_bytes=staged[1] if staged is not None and staged[0] == manifest else 0)
-
-    def place(self, incoming: Incoming, row: SnapshotMeta, cut_after: int | None) -> SnapshotMeta:
-        """Rename a received state and its live entries to those of a snapshot, durably. Returns the row.
-
-        Args:
-            incoming: checked (`Incoming.finish`).
-            row: of the snapshot.
-            cut_after: the received entries above this index replace the log's; `None`: no entry does.
-
-        Raises:
-            StorageError: the disk refused.
-        """
-        row = attrs.evolve(row, manifest=incoming.manifest, attempt=self._next_attempt(row))
-        if cut_after is not None:
-            self._files.rename(incoming.sealed_entries(cut_after), self.entries_path(row))
-        self._files.rename(os.path.join(self.folder, INCOMING_STATE), os.path.join(self.folder, _name(row, "state")))
-        self._files.sync_folder(self.folder)
-        return row
+        """Start to receive a snapshot, behind the part of its state that an earlier transfer has left."""
+        row = self._staged()
+        found = None
+        if row is not None and row.manifest == manifest:
+            found = look_at(self._path(row, "state"))
+        else:
+            row = SnapshotMeta(manifest.index, manifest.term, manifest=manifest)
+            row = attrs.evolve(row, attempt=self._next_attempt(row))
+            # Before the state, which would be a leftover.
+            write_durably(self._files, os.path.join(self.folder, _INCOMING),
+                          [encode_head(manifest, attempt=row.attempt)])
+        return Incoming(self._files, row, self._path(row, "state"), self.entries_path(row),
+                        state_bytes=min(found.st_size, manifest.state_bytes) if found is not None else 0)
 
     def entries_path(self, row: SnapshotMeta) -> str:
         """The file of a half installed snapshot's live entries; it exists until the log has them."""
-        return os.path.join(self.folder, _name(row, "entries"))
+        return self._path(row, "entries")
 
     def taken(self, row: SnapshotMeta) -> None:
-        """Remove the file of the live entries, durably, since the log has them.
-
-        Raises:
-            StorageError: the disk refused; call again.
-        """
+        """Remove the file of the live entries, durably, since the log has them."""
         path = self.entries_path(row)
         if may_be_there(path):
             self._files.unlink(path)
@@ -315,30 +280,28 @@ class Snapshots:
         """Read the states of the snapshot and of every checkpoint; raise `CorruptData` for a damaged state."""
         rows = [] if row is None or row.manifest is None else [row]
         for each in [*rows, *self.checkpoints(-1 if row is None else row.index)]:
-            with self.open_state(each) as reader:
-                for _ in reader.pieces():
-                    pass
+            self._check(each)
+
+    def _check(self, row: SnapshotMeta) -> None:
+        with self.open_state(row) as reader:
+            reader.check()
 
 
-def checkpoint_keys(folder: StrPath, above: int) -> list[tuple[int, int, int]]:
-    """Index, term and attempt of the checkpoints above an index in a folder of snapshots; ascending."""
+def _checkpoint_stems(folder: StrPath, above: int) -> list[SnapshotMeta]:
+    """Rows with index, term and attempt of the checkpoints above an index in a folder of snapshots; ascending."""
     if look_at(folder) is None:
         return []
-    parsed = [(int(match[1]), int(match[2]), int(match[3])) for name in list_folder(folder)
-              if (match := _NAME.fullmatch(name)) and match[4] == "checkpoint"]
-    return sorted(key for key in parsed if key[0] > above)
+    keys = sorted(tuple(map(int, match.groups()[:3])) for name in list_folder(folder)
+                  if (match := _NAME.fullmatch(name)) and match[4] == "checkpoint")
+    return [SnapshotMeta(index, term, attempt=attempt) for index, term, attempt in keys if index > above]
 
 
 def checkpoint_in(folder: StrPath, index: int) -> SnapshotMeta | None:
-    """The checkpoint at `index` of the log in `folder`, which may have a writer; `None` if it does not exist.
-
-    Raises:
-        CorruptData, Unsupported, StorageError: the checkpoint cannot be read.
-    """
+    """The checkpoint at `index` of the log in `folder`, which may have a writer; `None` if it does not exist."""
     inside = os.path.join(folder, SNAPSHOTS_FOLDER)
-    for found, term, attempt in reversed(checkpoint_keys(inside, index - 1)):
-        path = os.path.join(inside, _name(SnapshotMeta(found, term, attempt=attempt), "checkpoint"))
-        if found == index and (data := read_if_there(path)) is not None:
+    for stem in reversed(_checkpoint_stems(inside, index - 1)):
+        path = os.path.join(inside, _name(stem, "checkpoint"))
+        if stem.index == index and (data := read_if_there(path)) is not None:
             return decode_snapshot_meta(data, path)
     return None
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Incoming`: a snapshot that is being received, with its state and its live entries in files of the snapshots' folder.
 
-The state stays for a retry when the stream breaks; the manifest's file names its snapshot. The live entries are stored
-as the frames in which they arrived. `sealed_entries` ends their file by a frame without entries, which has the index
-above which these entries replace the log's.
+The files have the names that the snapshot will have. The state stays for a retry when the stream breaks. The live
+entries are stored as the frames in which they arrived. `seal` ends their file by a frame without entries, which has
+the index above which these entries replace the log's; then the log's row can name the snapshot.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
-from compactlib.files.disk import Files, OutFile, StrPath, look_at, read_exactly, write_durably
+from compactlib.errors import CorruptData, StorageError, Unsupported
+from compactlib.files.disk import Files, OutFile, StrPath, look_at, read_exactly
 from compactlib.raftlog.messages import (
     CRC_BYTES,
     HEAD_BYTES,
@@ -22,13 +22,10 @@ from compactlib.raftlog.messages import (
     decode,
     encode,
 )
-from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, decode_head, encode_head
+from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES
-from compactlib.raftlog.snapshots.state_reader import require_state
+from compactlib.raftlog.snapshots.state_reader import StateReader
 
-INCOMING_MANIFEST = "incoming.manifest"
-INCOMING_STATE = "incoming.state"
-INCOMING_ENTRIES = "incoming.entries"
 _SEAL_BYTES = len(encode(Entries(-1, ())))
 
 
@@ -37,58 +34,49 @@ class Incoming:
 
     Args:
         files: the disk.
-        folder: the folder of snapshots.
-        manifest: what is being received.
-        keep_bytes: size of the state that an earlier transfer has left; the rest of the file is cut.
+        row: names the snapshot, without its live set.
+        state_path: the file of the state.
+        entries_path: the file of the live entries.
+        state_bytes: size of the state that an earlier transfer has left; the rest of the file is cut.
 
     Attributes:
-        manifest: as given.
-        state_bytes: as `keep_bytes`.
+        row: as given.
+        manifest: of the snapshot.
+        state_bytes: as given.
         is_open: whether it is still being received.
-
-    Raises:
-        StorageError: the disk refused.
     """
 
-    def __init__(self, files: Files, folder: str, manifest: SnapshotManifest, *, keep_bytes: int) -> None:
+    def __init__(self, files: Files, row: SnapshotMeta, state_path: str, entries_path: str, *,
+                 state_bytes: int) -> None:
+        assert row.manifest is not None, "a received snapshot has a state"
         self._files = files
-        self._folder = folder
-        self.manifest = manifest
-        self.state_bytes: int = keep_bytes
+        self.row = row
+        self.manifest: SnapshotManifest = row.manifest
+        self.state_bytes: int = state_bytes
         self.is_open: bool = True
-        self._entries_path: str = os.path.join(folder, INCOMING_ENTRIES)
+        self._state_path = state_path
+        self._entries_path = entries_path
         self._entries_bytes = 0
-        path = os.path.join(folder, INCOMING_STATE)
-        if not keep_bytes:
-            self._remove()
-            # The manifest first: a state without a manifest is a leftover.
-            write_durably(files, os.path.join(folder, INCOMING_MANIFEST), [encode_head(manifest)])
-        _remove_if_there(files, self._entries_path)
         self._outs: list[OutFile] = []
         try:
-            self._state = self._kept(files.open(path) if keep_bytes else files.create(path))
-            self._state.truncate(keep_bytes)
-            self._entries = self._kept(files.create(self._entries_path))
+            self._state = self._opened(state_path, state_bytes)
+            self._entries = self._opened(entries_path, 0)
         except BaseException:
             self.close()
             raise
 
-    def _kept(self, out: OutFile) -> OutFile:
+    def _opened(self, path: str, size: int) -> OutFile:
+        out = self._files.create(path) if look_at(path) is None else self._files.open(path)
         self._outs.append(out)
+        out.truncate(size)
         return out
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write a piece of the state at its offset; not durable.
-
-        Raises:
-            StorageError: the disk refused.
-        """
-        self._require_open()
+        """Write a piece of the state at its offset; not durable."""
         self._state.write_at(offset, [data])
 
     def write_entries(self, entries: Entries) -> None:
-        """Append live entries; not durable. Raises as `write`."""
-        self._require_open()
+        """Append live entries; not durable."""
         self._entries_bytes += self._entries.write_at(self._entries_bytes, [encode(entries)])
 
     def groups(self) -> Iterator[Entries]:
@@ -96,22 +84,16 @@ class Incoming:
         return _groups(self._entries.fileno(), self._entries_path)
 
     def finish(self) -> None:
-        """Make the state durable, read it, and compare it with the manifest.
-
-        Raises:
-            CorruptData: it differs.
-            StorageError: the disk refused.
-        """
-        self._require_open()
+        """Make the state durable, read it, and raise `CorruptData` if it is not the manifest's."""
         self._state.sync()
-        require_state(self._state.fileno(), os.path.join(self._folder, INCOMING_STATE), self.manifest.state_bytes,
-                      self.manifest.state_crc)
+        with StateReader(self._state_path, self.manifest) as reader:
+            reader.check()
 
-    def sealed_entries(self, cut_after: int) -> str:
-        """End the file of the live entries, durably, and return its path."""
+    def seal(self, cut_after: int) -> None:
+        """End the file of the live entries, which replace the log's above `cut_after`; both files are durable then."""
         self.write_entries(Entries(cut_after, ()))
         self._entries.sync()
-        return self._entries_path
+        self._files.sync_folder(os.path.dirname(self._entries_path))
 
     def close(self) -> None:
         """Close the files, and leave the state for a retry. Idempotent."""
@@ -120,48 +102,16 @@ class Incoming:
             self._outs.pop().close()
 
     def discard(self) -> None:
-        """Close and remove the files.
-
-        Raises:
-            StorageError: the disk refused; the next transfer, or opening the log, removes them.
-        """
-        self.close()
-        self._remove()
-
-    def _remove(self) -> None:
-        for name in (INCOMING_ENTRIES, INCOMING_STATE, INCOMING_MANIFEST):
-            _remove_if_there(self._files, os.path.join(self._folder, name))
-
-    def _require_open(self) -> None:
-        if not self.is_open:
-            raise Closed(f"the transfer into {self._folder} has ended; receive the snapshot again")
-
-
-def staged_in(folder: StrPath) -> tuple[SnapshotManifest, int] | None:
-    """The manifest of the snapshot of an interrupted transfer, and the size of the state that it left; or `None`.
-
-    Raises:
-        StorageError: a file cannot be read.
-    """
-    path = os.path.join(folder, INCOMING_MANIFEST)
-    try:
-        with open(path, "rb") as file:
-            head, _ = decode_head(file.read(), path)
-        size = os.stat(os.path.join(folder, INCOMING_STATE)).st_size
-    except (FileNotFoundError, CorruptData, Unsupported):
-        return None
-    except OSError as error:
-        raise StorageError.from_os(error, "read", folder) from error
-    return (head.manifest, size) if head is not None and 0 < size <= head.manifest.state_bytes else None
-
-
-def is_incoming(name: str) -> bool:
-    """Whether a file of this name belongs to a snapshot that is being received."""
-    return name.removesuffix(".tmp") in (INCOMING_MANIFEST, INCOMING_STATE, INCOMING_ENTRIES)
+        """Close and remove the files; not after `close`, when the log's row may name them."""
+        if self.is_open:
+            self.close()
+            for path in (self._entries_path, self._state_path):
+                if look_at(path) is not None:
+                    self._files.unlink(path)
 
 
 def read_sealed(path: StrPath) -> tuple[int, Iterator[Entries]]:
-    """Read a file that `sealed_entries` has ended: the index, and an iterator over the live entries above it.
+    """Read a file that `Incoming.seal` has ended: the index, and an iterator over the live entries above it.
 
     Raises:
         CorruptData: the file is damaged; raised by the iterator, too.
@@ -203,8 +153,3 @@ def _groups(descriptor: int, path: str, at: int = 0) -> Iterator[Entries]:
             raise CorruptData(path=path, offset=at, expected="a frame of live entries", found=type(group).__name__)
         yield group
         at += size
-
-
-def _remove_if_there(files: Files, path: str) -> None:
-    if look_at(path) is not None:
-        files.unlink(path)

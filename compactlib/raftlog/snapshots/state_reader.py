@@ -15,25 +15,6 @@ from compactlib.raftlog.model.snapshot_meta import SnapshotManifest
 _PIECE_BYTES = 1 << 20
 
 
-def require_state(descriptor: int, path: str, state_bytes: int, state_crc: int) -> None:
-    """Read a written state; raise `CorruptData` if its size or its CRC differs. O(bytes).
-
-    Raises:
-        CorruptData: it differs.
-        StorageError: the disk refused.
-    """
-    size = crc = 0
-    try:
-        while data := read_exactly(descriptor, _PIECE_BYTES, size):
-            crc = crc32(data, crc)
-            size += len(data)
-    except OSError as error:
-        raise StorageError.from_os(error, "read", path) from error
-    if (size, crc) != (state_bytes, state_crc):
-        raise CorruptData(path=path, offset=0, found=f"{size} with {crc:#010x}",
-                          expected=f"{state_bytes} bytes with CRC {state_crc:#010x}")
-
-
 class StateReader(ReadDescriptor):
     """An open state; it stays readable when the snapshot is removed. A context manager.
 
@@ -102,6 +83,11 @@ class StateReader(ReadDescriptor):
         # After the check: with the last piece, the caller takes the state for complete.
         if data:
             yield data
+
+    def check(self) -> None:
+        """Read the whole state. O(bytes). Raises as `pieces`."""
+        for _ in self.pieces():
+            pass
 
     def __repr__(self) -> str:
         return f"StateReader({self._path!r}, {self._manifest.state_bytes} bytes)"

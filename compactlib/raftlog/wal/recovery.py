@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from itertools import chain, groupby, pairwise
+from typing import NamedTuple
 
 import attrs
 
 from compactlib.errors import CorruptData, StorageError
-from compactlib.files.disk import Files, StrPath, list_folder
+from compactlib.files.disk import StrPath, list_folder
 from compactlib.raftlog.wal.frames import (
     ALIGNMENT,
     FILE_HEADER_BYTES,
@@ -24,18 +25,14 @@ from compactlib.raftlog.wal.frames import (
     FileHeader,
     Frame,
     FrameKind,
-    decode_body,
-    decode_file_header,
-    decode_head,
-    is_wal_leftover,
-    salt_of,
+    decode_frame,
+    synced_end_at,
     wal_name,
     wal_number,
 )
 
 
-@attrs.frozen
-class LoggedFrame:
+class LoggedFrame(NamedTuple):
     """A frame, its log, and the number of its file."""
 
     log_id: str
@@ -52,7 +49,6 @@ class RecoveredWal:
         last_end: proven durable size of the newest file.
         frames: every frame that counts, in the order of writing, without the frames that name logs.
         unproven: count of the last frames that are not proven durable.
-        lasts: the last index of each log that the files name, -1 of an empty log.
         torn_bytes: size of the torn end of the newest file.
     """
 
@@ -60,7 +56,6 @@ class RecoveredWal:
     last_end: int = 0
     frames: tuple[LoggedFrame, ...] = ()
     unproven: int = 0
-    lasts: dict[str, int] = attrs.field(factory=dict)
     torn_bytes: int = 0
 
     @property
@@ -69,16 +64,8 @@ class RecoveredWal:
         return self.numbers[-1] if self.numbers else 0
 
 
-def recover_wal(files: Files, folder: StrPath) -> RecoveredWal:
-    """Remove leftovers, then `read_wal`; for the owner of the folder."""
-    for name in list_folder(folder):
-        if is_wal_leftover(name):
-            files.unlink(os.path.join(folder, name))
-    return read_wal(folder)
-
-
 def read_wal(folder: StrPath) -> RecoveredWal:
-    """Read the WAL files in `folder`. O(bytes).
+    """Read the WAL files in `folder`. O(bytes); the CRC of each frame is checked.
 
     Raises:
         CorruptData: a file is missing between two others, or damaged in its durable part.
@@ -91,46 +78,23 @@ def read_wal(folder: StrPath) -> RecoveredWal:
             raise CorruptData(path=os.path.join(folder, wal_name(before + 1)), offset=0, expected="a WAL file, since "
                               f"{wal_name(before)} and {wal_name(after)} exist", found="no file")
     headers = [_header(folder, number) for number in numbers]
-    frames: list[LoggedFrame] = []
-    lasts: dict[str, int] = {}
+    found: list[LoggedFrame] = []
     unproven, torn, end = 0, 0, 0
     counts = [*(header.previous_end for header in headers[1:]), None]
-    for number, header, counts_to in zip(numbers, headers, counts, strict=False):
-        path = os.path.join(folder, wal_name(number))
-        scanned = scan_file(_read(path), header, path, counts_to=counts_to)
+    for header, counts_to in zip(headers, counts, strict=False):
+        path = os.path.join(folder, wal_name(header.number))
+        frames, proven, end, torn = _scan(_read(path), header.salt, path, counts_to)
         ids: dict[int, str] = {}
-        for frame in scanned.frames:
-            log_id = _log_of(frame, ids, path)
-            lasts[log_id] = _last_after(frame, lasts.get(log_id, -1))
+        for frame in frames:
+            if frame.kind == FrameKind.LOG:
+                ids[frame.log] = frame.payloads[0].decode()
+            if frame.log not in ids:
+                raise CorruptData(path=path, offset=FILE_HEADER_BYTES, expected="frames of the logs that the file "
+                                  "names", found=f"a frame of log number {frame.log}")
             if frame.kind != FrameKind.LOG:
-                frames.append(LoggedFrame(log_id, frame, number))
-        unproven = sum(frame.kind != FrameKind.LOG for frame in scanned.frames[scanned.proven:])
-        torn, end = scanned.torn_bytes, scanned.proven_end
-    return RecoveredWal(tuple(numbers), end, tuple(frames), unproven, lasts, torn)
-
-
-def _log_of(frame: Frame, ids: dict[int, str], path: str) -> str:
-    if frame.kind == FrameKind.LOG:
-        ids[frame.log] = frame.payloads[0].decode()
-    if frame.log not in ids:
-        raise CorruptData(path=path, offset=FILE_HEADER_BYTES, expected="frames of the logs that the file names",
-                          found=f"a frame of log number {frame.log}")
-    return ids[frame.log]
-
-
-def _last_after(frame: Frame, last: int) -> int:
-    """The last index of a log after `frame`."""
-    match frame.kind:
-        case FrameKind.RUN:
-            return frame.first + len(frame.payloads) - 1
-        case FrameKind.SPARSE:
-            return frame.indexes[-1]
-        case FrameKind.CUT:
-            return min(last, -1 if frame.previous is None else frame.previous)
-        case FrameKind.LOG:
-            return frame.first - 1 if frame.previous is None else frame.previous
-        case _:
-            return last
+                found.append(LoggedFrame(ids[frame.log], frame, header.number))
+        unproven = sum(frame.kind != FrameKind.LOG for frame in frames[proven:])
+    return RecoveredWal(tuple(numbers), end, tuple(found), unproven, torn)
 
 
 def without_repeats(frames: Iterable[LoggedFrame]) -> list[LoggedFrame]:
@@ -155,81 +119,50 @@ def _written(logged: LoggedFrame) -> Frame:
     return attrs.evolve(logged.frame, log=0, synced_end=0)
 
 
-# -- a single file
-
-
-@attrs.frozen
-class ScannedFile:
-    """The frames of a file.
-
-    Attributes:
-        frames: the frames that count, in order, without marks.
-        proven: count of those that are proven durable: all in a file with a successor.
-        proven_end: offset of the end of the proven frames.
-        torn_bytes: size of the bytes behind the frames and the mark, without zeros at the end.
-    """
-
-    frames: tuple[Frame, ...]
-    proven: int
-    proven_end: int
-    torn_bytes: int
-
-
-def scan_file(data: bytes, header: FileHeader, path: str, *, counts_to: int | None = None) -> ScannedFile:
-    """Read the frames of a file. O(bytes); the CRC of each is checked.
+def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[list[Frame], int, int, int]:
+    """The frames of a file that count, without marks; see the head of this file.
 
     Args:
         data: the whole file.
-        header: its header, checked.
+        salt: of the file.
         path: its name, for messages.
-        counts_to: its durable size, from its successor; `None` for the newest file, which a crash may have torn.
+        counts_to: its durable size, from its successor; `None` for the newest file.
 
-    Raises:
-        CorruptData: durable bytes have changed.
+    Returns:
+        The frames; the count of those that are proven durable; the offset of their end; the size of the torn end.
     """
-    salt = salt_of(header)
     frames: list[Frame] = []
     ends = [FILE_HEADER_BYTES]
     proven_end = offset = behind = FILE_HEADER_BYTES
     limit = len(data) if counts_to is None else counts_to
-    while offset < limit:
-        head = decode_head(data, offset, salt)
-        frame = None if head is None else decode_body(head, data, offset)
-        if head is None or frame is None:
-            break
+    while offset < limit and (frame := decode_frame(data, offset, salt)) is not None:
         proven_end = max(proven_end, frame.synced_end)
-        behind = offset + head.frame_bytes
+        behind = offset + frame.frame_bytes
         if frame.kind == FrameKind.MARK:
             break
         offset = behind
         frames.append(frame)
         ends.append(offset)
-    # Zeros are written ahead of the frames.
-    torn_bytes = len(data[behind:].rstrip(b"\0"))
     if counts_to is not None:
         if offset != counts_to:
             raise CorruptData(path=path, offset=offset, expected=f"whole frames up to {counts_to}, the size in the "
                               f"next file", found="a damaged frame" if offset < len(data) else "the end of the file")
-        return ScannedFile(tuple(frames), len(frames), offset, torn_bytes)
-    _require_torn(data, salt, offset, path)
-    proven = sum(end <= proven_end for end in ends) - 1
-    return ScannedFile(tuple(frames), proven, ends[proven], torn_bytes)
-
-
-def _require_torn(data: bytes, salt: int, offset: int, path: str) -> None:
-    """Raise `CorruptData` if a frame behind `offset` proves that the place was durable."""
+        return frames, len(frames), offset, 0
     place = data.find(FRAME_MAGIC, offset)
     while place >= 0:
-        head = decode_head(data, place, salt) if place % ALIGNMENT == 0 else None
-        if head is not None and head.synced_end > offset:
+        synced_end = synced_end_at(data, place, salt) if place % ALIGNMENT == 0 else None
+        if synced_end is not None and synced_end > offset:
             raise CorruptData(path=path, offset=offset, expected=f"a whole frame, since everything up to "
-                              f"{head.synced_end} was durable", found="a damaged frame")
+                              f"{synced_end} was durable", found="a damaged frame")
         place = data.find(FRAME_MAGIC, place + 1)
+    proven = sum(end <= proven_end for end in ends) - 1
+    # Zeros are written ahead of the frames.
+    return frames, proven, ends[proven], len(data[behind:].rstrip(b"\0"))
 
 
 def _header(folder: StrPath, number: int) -> FileHeader:
     path = os.path.join(folder, wal_name(number))
-    header = decode_file_header(_read(path, FILE_HEADER_BYTES), path)
+    header = FileHeader.decode(_read(path, FILE_HEADER_BYTES), path)
     if header.number != number:
         raise CorruptData(path=path, offset=16, expected=f"number {number} as in the file name",
                           found=str(header.number))

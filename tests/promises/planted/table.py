@@ -210,18 +210,18 @@ MISTAKES: Sequence[Mistake] = (
         "Entries that were taken back are there again, and the new ones lie behind them."),
     Mistake(
         "truncation-not-made-again", "compactlib/raftlog/raft_log.py",
-        "            self._own.truncate(self._agreeing_through(max(min(cuts), row.index)))\n",
+        "            self._own.truncate(self._agreeing_through(max(after, self.state.index)))\n",
         "            pass\n",
         (TRUNCATED_STORE + "[little-several_segments]",),
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
     Mistake(
         "truncation-before-the-wal", "compactlib/raftlog/raft_log.py",
-        "            try:\n"
-        "                self._wal.sync(self._pending.ticket)\n"
+        "                    write()\n"
+        "                self._wal.sync(self._ticket)\n"
         "                self._own.truncate(after)\n",
-        "            try:\n"
+        "                    write()\n"
         "                self._own.truncate(after)\n"
-        "                self._wal.sync(self._pending.ticket)\n",
+        "                self._wal.sync(self._ticket)\n",
         (TRUNCATED_STORE + "[little-within_a_segment]",),
         "Segments are cut, and a power failure takes the cut and the leader's entries out of the WAL."),
     Mistake(
@@ -244,14 +244,14 @@ MISTAKES: Sequence[Mistake] = (
         "Entries are in no file once the WAL that held them is removed."),
     Mistake(
         "wal-tail-not-repeated", "compactlib/raftlog/wal/wal.py",
-        "_begin_file(recovered.last_number + 1, recovered.last_end, tail)\n",
-        "_begin_file(recovered.last_number + 1, recovered.last_end)\n",
+        "(*self._held, *self._tail)",
+        "self._held",
         ("raft_log_store-kills_and_power",),
         "Entries that a successor has shown to its peers are lost in a power failure."),
     Mistake(
         "wal-not-synced", "compactlib/raftlog/wal/wal.py",
         "        try:\n"
-        "            self._out.sync()\n"
+        "            out.sync()\n"
         "        except StorageError as error:\n"
         "            self.guard.fail(error)\n"
         "            raise\n",
@@ -260,14 +260,14 @@ MISTAKES: Sequence[Mistake] = (
         "Acknowledged entries are gone after a power failure."),
     Mistake(
         "raftlog-removal-not-synced", "compactlib/raftlog/store.py",
-        "        files.rename(path, removed)\n"
-        "    files.sync_folder(logs)\n",
-        "        files.rename(path, removed)\n",
+        "            self._files.sync_folder(self._logs_folder)\n"
+        "            for name in removed:\n",
+        "            for name in removed:\n",
         ("raft_log_store-crashes",),
         "A removed log is back, with half of its files."),
     Mistake(
         "raftlog-snapshot-before-its-entries", "compactlib/raftlog/raft_log.py",
-        "        self._wal.sync(self._pending.ticket)\n"
+        "        self._wal.sync(self._ticket)\n"
         "        self._require_held(found)\n",
         "        self._require_held(found)\n",
         ("raft_log_store-crashes",),
@@ -298,14 +298,13 @@ MISTAKES: Sequence[Mistake] = (
         "A gap in what a leader sends is not noticed."),
     Mistake(
         "install-refused-log-stays-open", "compactlib/raftlog/raft_log.py",
-        "                except CompactlibError as error:\n"
+        "                except BaseException as error:\n"
         "                    self._guard.fail(error)\n"
         "                    raise\n"
-        "                with self._lock:\n",
-        "                except CompactlibError as error:\n"
-        "                    self._is_cutting = False\n"
+        "            self._shown(row)\n",
+        "                except BaseException:\n"
         "                    raise\n"
-        "                with self._lock:\n",
+        "            self._shown(row)\n",
         (RECEIVED + "test_disk_that_refuses_leaves_the_old_log_or_a_closed_one",),
         "A follower appends over entries that the snapshot in force needs."),
     Mistake(
@@ -324,28 +323,30 @@ MISTAKES: Sequence[Mistake] = (
         "Entries that a transfer needs are gone once the memory that held them is flushed."),
     Mistake(
         "raftlog-cut-not-queued", "compactlib/raftlog/raft_log.py",
-        "            self._cut(after, partial(self._queue_cut, after))\n",
+        "            self._cut(after, partial(self._put_cut, after))\n",
         "",
         ("raft_log_store-kills",),
         "Entries of a deposed leader that were taken back are there."),
     Mistake(
         "snapshot-state-not-synced", "compactlib/raftlog/snapshots/folder.py",
         "                out.sync()\n"
-        "                require_state",
-        "                require_state",
+        "            finally:\n",
+        "                pass\n"
+        "            finally:\n",
         ("raft_log_store-crashes",),
         "The snapshot in force is torn, and the entries below it are gone."),
     Mistake(
         "snapshot-state-not-read-back", "compactlib/raftlog/snapshots/folder.py",
-        "                require_state(out.fileno(), path, size, crc)\n",
-        "",
+        "            self._check(row)\n"
+        "            self._files",
+        "            self._files",
         ("tests/promises/test_promise_lost_snapshot_folder.py",),
         "A state that the disk has garbled takes the place of a whole one."),
     Mistake(
         "snapshot-name-not-synced", "compactlib/raftlog/snapshots/folder.py",
-        "                out.close()\n"
+        "            self._check(row)\n"
         "            self._files.sync_folder(self.folder)\n",
-        "                out.close()\n",
+        "            self._check(row)\n",
         ("raft_log_store-crashes",),
         "The snapshot in force has no state after a power failure, and the log cannot be opened."),
     Mistake(
@@ -363,9 +364,9 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "received-entries-not-taken-again", "compactlib/raftlog/raft_log.py",
         "            self._take_received(row)\n"
-        "        cuts",
+        "        self._must_truncate",
         "            pass\n"
-        "        cuts",
+        "        self._must_truncate",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose live entries the log never takes."),
     Mistake(
@@ -381,14 +382,9 @@ MISTAKES: Sequence[Mistake] = (
          "test_a_crash_at_every_step_loses_nothing_confirmed[install]",),
         "The entries of a received snapshot come back after a power failure, and cut what was appended since."),
     Mistake(
-        "received-names-not-synced", "compactlib/raftlog/snapshots/folder.py",
-        "        self._files.sync_folder(self.folder)\n"
-        "        return row\n"
-        "\n"
-        "    def entries_path",
-        "        return row\n"
-        "\n"
-        "    def entries_path",
+        "received-names-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "        self._files.sync_folder(os.path.dirname(self._entries_path))\n",
+        "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force, and its state and its live entries have no name after a power failure."),
     Mistake(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import Closed, StorageError
+from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.raftlog import Entry, LogOptions, LogReader, RaftLogStore, SegmentLimits, StoreOptions
 from compactlib.testing import FilesInFront, Request
 from tests.harness.failing_files import FailingFiles
@@ -135,3 +135,105 @@ def test_entries_of_a_flush_whose_sync_is_refused_are_in_no_segment(tmp_path: Pa
         store.flush()
         assert [(ref.first, ref.last) for ref in log.refs] == [(1, 5)]
         assert log.read(5) == Entry(5, 1, payload)
+
+
+def test_store_opens_on_a_full_disk(tmp_path: Path) -> None:
+    """It reads and reclaims; what opening has found is durable after the first sync that has room."""
+    full = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if full[0] and request.needs_room:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        store.log("a").append([(index, 1, b"entry") for index in range(1, 9)])
+        store.log("a").append_entries(5, 1, [(6, 2, b"another")])
+    full[0] = True
+    with RaftLogStore(tmp_path, options) as store:
+        log = store.log("a", create=False)
+        assert [entry.term for entry in log.entries()] == [1, 1, 1, 1, 1, 2]
+        log.reclaim()
+        assert store.verify().is_sound
+        with pytest.raises(StorageError):
+            log.sync()
+        with pytest.raises(StorageError):
+            store.flush()
+    with RaftLogStore(tmp_path, options) as store:
+        log = store.log("a", create=False)
+        full[0] = False
+        log.append([(7, 2, b"entry")])
+        log.sync()
+        store.flush()
+    with RaftLogStore(tmp_path, options) as store:
+        assert store.log("a", create=False).last_index == 7
+
+
+def test_refused_write_whose_cut_is_refused_too_closes_the_store(tmp_path: Path) -> None:
+    failing = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if failing[0] and request.path.endswith(".wal") and request.kind in ("write", "truncate"):
+            act()
+            raise refused(request)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        log = store.log("a")
+        log.append([(1, 1, b"durable")])
+        log.sync()
+        log.append([(2, 1, b"perhaps")])
+        failing[0] = True
+        with pytest.raises(StorageError):
+            log.sync()
+        failing[0] = False
+        with pytest.raises(Closed, match="open it again"):
+            log.sync()
+    with RaftLogStore(tmp_path, options) as store:
+        assert store.log("a").read(1) == Entry(1, 1, b"durable")
+        assert store.log("a").last_index in (1, 2)
+
+
+def test_missing_wal_files_are_named(tmp_path: Path) -> None:
+    """A store that has logs has a file of its write-ahead log."""
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        store.log("a").append([(1, 1, b"durable")])
+        store.flush()
+        store.log("a").append([(2, 1, b"durable")])
+    for path in (tmp_path / "wal").iterdir():
+        path.unlink()
+    with pytest.raises(CorruptData, match="found no file"):
+        RaftLogStore(tmp_path)
+
+
+def test_snapshot_after_an_opening_on_a_full_disk_covers_no_truncated_entry(tmp_path: Path) -> None:
+    """The killed owner has truncated entries in its write-ahead log alone; segments are cut before the snapshot."""
+    full, cuts, is_cut = [False], [False], [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if (full[0] and request.needs_room) or (is_cut[0] and "/logs/" in request.path):
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        answer = act()
+        is_cut[0] = is_cut[0] or (cuts[0] and request.kind == "sync" and request.path.endswith(".wal"))
+        return answer
+
+    options = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=4), files=FilesInFront(step)),
+                           background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        log = store.log("a")
+        log.append([(index, 1, b"first") for index in range(1, 9)])
+        store.flush()
+        log.end_segment()
+        cuts[0] = True
+        with pytest.raises(StorageError):
+            log.append_entries(2, 1, [(3, 2, b"second"), (4, 2, b"second"), (5, 2, b"second")])
+    full[0], cuts[0], is_cut[0] = True, False, False
+    with RaftLogStore(tmp_path, options) as store:
+        log = store.log("a", create=False)
+        assert log.last_index == 5
+        full[0] = False
+        log.snapshot(5, [3])
+    with RaftLogStore(tmp_path, options) as store:
+        assert store.log("a").read(3) == Entry(3, 2, b"second")

@@ -24,18 +24,9 @@ from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Unsupp
 from compactlib.files import LocalFiles
 from compactlib.guard import Guard
 from compactlib.raftlog import StoreOptions, open_log
-from compactlib.raftlog.wal.frames import (
-    Body,
-    FileHeader,
-    FrameKind,
-    decode_file_header,
-    empty_body,
-    encode_file_header,
-    run_body,
-    sparse_body,
-)
-from compactlib.raftlog.wal.recovery import RecoveredWal, recover_wal
-from compactlib.raftlog.wal.wal import QueuedWrite, Wal
+from compactlib.raftlog.wal.frames import FileHeader, Write, cut_write, run_write, sparse_write, wal_name
+from compactlib.raftlog.wal.recovery import RecoveredWal, read_wal
+from compactlib.raftlog.wal.wal import Wal
 from tests.harness.raft_world import store_options
 from tests.raftlog.reading import flipped
 
@@ -45,40 +36,29 @@ PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-wal.md"
 
 def new_wal(folder: Path) -> Wal:
     return Wal(folder, Guard("a WAL"), max_bytes=1 << 20, files=LocalFiles(), clock=ManualClock(1.0),
-               recovered=RecoveredWal(), lasts={})
-
-
-def queue_run(wal: Wal, log_id: str, first: int, term: int, payloads: list[bytes], *, previous: int | None = None,
-              cut_after: int | None = None) -> None:
-    wal.queue(QueuedWrite(log_id, run_body(payloads), previous, cut_after, first, first + len(payloads) - 1, term))
-
-
-def queue_cut(wal: Wal, log_id: str, after: int) -> None:
-    wal.queue(QueuedWrite(log_id, empty_body(FrameKind.CUT), None, after, after + 1, after, 0))
+               recovered=RecoveredWal())
 
 
 def write_example(folder: Path) -> Path:
     wal = new_wal(folder)
-    queue_run(wal, "a", 1, 3, [b"x", b"yes"])
+    wal.queue(run_write("a", 1, 3, [b"x", b"yes"], None))
     wal.sync()
     wal.close()
-    return Path(wal.path)
+    return folder / wal_name(wal.number)
 
 
 def write_all_kinds(folder: Path) -> Path:
     wal = new_wal(folder)
-    queue_run(wal, "orders", 0, 1, [b"zero", b"", b"two" * 5])
-    indexes, terms = [7, 2**63], [1, 2**64 - 1]
-    wal.queue(QueuedWrite("köln", sparse_body(indexes, terms, [b"seven", b""]), None, None, 7, 2**63, terms[-1],
-                          indexes, terms))
+    wal.queue(run_write("orders", 0, 1, [b"zero", b"", b"two" * 5], None))
+    wal.queue(sparse_write("köln", [7, 2**63], [1, 2**64 - 1], [b"seven", b""], None))
     wal.sync()
-    queue_run(wal, "orders", 2, 4, [b"two again"], previous=1, cut_after=1)
-    queue_cut(wal, "köln", 7)
-    queue_cut(wal, "orders", -1)
-    queue_run(wal, "orders", 0, 5, [bytes(range(256))])
+    wal.queue(run_write("orders", 2, 4, [b"two again"], 1, cuts=True))
+    wal.queue(cut_write("köln", 7))
+    wal.queue(cut_write("orders", -1))
+    wal.queue(run_write("orders", 0, 5, [bytes(range(256))], None))
     wal.sync()
     wal.close()
-    return Path(wal.path)
+    return folder / wal_name(wal.number)
 
 
 WRITERS: dict[str, Callable[[Path], Path]] = {"example.wal": write_example, "kinds.wal": write_all_kinds}
@@ -91,7 +71,7 @@ def test_the_same_bytes_are_written_today(name: str, tmp_path: Path) -> None:
 
 def golden_rows(folder: Path) -> list[tuple[str, int | None, bool, list[tuple[int, int, bytes]]]]:
     rows = []
-    for logged in recover_wal(LocalFiles(), folder).frames:
+    for logged in read_wal(folder).frames:
         frame = logged.frame
         indexes = frame.indexes or range(frame.first, frame.first + len(frame.payloads))
         terms = frame.terms or [frame.term] * len(frame.payloads)
@@ -109,8 +89,8 @@ def test_every_kind_of_frame_is_read(tmp_path: Path) -> None:
         ("orders", None, True, []),
         ("orders", None, False, [(0, 5, bytes(range(256)))]),
     ]
-    found = recover_wal(LocalFiles(), tmp_path)
-    assert (found.unproven, found.torn_bytes, found.lasts) == (0, 0, {"orders": 0, "köln": 7})
+    found = read_wal(tmp_path)
+    assert (found.unproven, found.torn_bytes) == (0, 0)
 
 
 def test_the_example_of_the_page_is_what_is_written(tmp_path: Path) -> None:
@@ -123,11 +103,11 @@ def test_the_example_of_the_page_is_what_is_written(tmp_path: Path) -> None:
 def test_the_header_is_as_its_page_says() -> None:
     body = b"CLRAFWAL" + struct.pack("<HHIQQQ", 1, 0, 0, 7, 4096, 10**9) + bytes(20)
     data = body + struct.pack("<I", zlib.crc32(body))
-    assert encode_file_header(FileHeader(7, 4096, 10**9)) == data
-    assert decode_file_header(data, "x") == FileHeader(7, 4096, 10**9)
+    assert FileHeader(7, 4096, 10**9).encode() == data
+    assert FileHeader.decode(data, "x") == FileHeader(7, 4096, 10**9)
     for place in range(64):
         with pytest.raises(CorruptData):
-            decode_file_header(flipped(data, place, 0x20), "x")
+            FileHeader.decode(flipped(data, place, 0x20), "x")
 
 
 def test_a_later_version_is_unsupported(tmp_path: Path) -> None:
@@ -137,13 +117,13 @@ def test_a_later_version_is_unsupported(tmp_path: Path) -> None:
     data[60:64] = struct.pack("<I", zlib.crc32(data[:60]))
     path.write_bytes(data)
     with pytest.raises(Unsupported, match="WAL format version 2; this release reads 1: upgrade"):
-        recover_wal(LocalFiles(), tmp_path)
+        read_wal(tmp_path)
 
 
 def test_a_file_under_a_wrong_number_is_damage(tmp_path: Path) -> None:
     shutil.copy(GOLDEN / "example.wal", tmp_path / "0000000000000002.wal")
     with pytest.raises(CorruptData, match="expected number 2 as in the file name"):
-        recover_wal(LocalFiles(), tmp_path)
+        read_wal(tmp_path)
 
 
 @given(st.data())
@@ -188,8 +168,9 @@ class TooLong(bytes):
         return 1 << 32
 
 
-@pytest.mark.parametrize("make", [run_body, lambda payloads: sparse_body([1], [1], payloads)])
-def test_a_payload_whose_length_does_not_fit_is_refused(make: Callable[[list[bytes]], Body]) -> None:
+@pytest.mark.parametrize("make", [lambda payloads: run_write("a", 1, 1, payloads, None),
+                                  lambda payloads: sparse_write("a", [1], [1], payloads, None)])
+def test_a_payload_whose_length_does_not_fit_is_refused(make: Callable[[list[bytes]], Write]) -> None:
     with pytest.raises(InvalidInput, match="a payload has 4294967296 bytes, at most 4294967295 are taken"):
         make([TooLong(b"x")])
 
