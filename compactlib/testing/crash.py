@@ -53,11 +53,16 @@ _CRASHES = itertools.count()
 
 
 class RecordingFiles(FilesInFront):
-    """A `Files` that records each operation and carries it out. Threads may share it, processes cannot.
+    """A `Files` that records each operation and carries it out, in one order for all threads. Processes cannot share it.
 
     Args:
         folder: the only folder that it changes; its content is read into memory as the initial state.
         files: carries the operations out; the local disk if not given.
+
+    Attributes:
+        changes: the number of changes that were requested so far.
+        killed_before: the number, from 1, of the change before which the process is killed: it and every later request
+            raise `Killed`; never if `None`.
 
     Raises:
         InvalidInput: a path is outside `folder`, was made without this object, or is a lock file.
@@ -66,18 +71,36 @@ class RecordingFiles(FilesInFront):
     """
 
     def __init__(self, folder: StrPath, files: Files | None = None) -> None:
-        self._recorder = _Recorder(folder)
-        super().__init__(self._recorder.step, files)
-
-    def acknowledge(self, value: Any) -> None:
-        """Record that `value` is acknowledged now: checks get it for every later crash."""
-        with self._recorder.lock:
-            self._recorder.acknowledgements.append((self.done, value))
+        super().__init__(self._record, files)
+        self.changes: int = 0
+        self.killed_before: int | None = None
+        self._root = os.path.realpath(folder)
+        self._lock = threading.RLock()
+        self._operations: list[Operation] = []
+        self._acknowledgements: list[tuple[int, Any]] = []
+        self._initial = _read_image(self._root)
+        self._folders = {number: dict(names) for number, names in self._initial.folders.items()}
+        self._numbers = itertools.count(
+            1 + max([ROOT, *self._initial.folders, *self._initial.texts, *self._initial.contents]))
+        # By the id of an open file: the file itself, so that its id is not reused, the path to show, and the number.
+        self._outs: dict[int, tuple[OutFile, str, int]] = {}
 
     @property
     def done(self) -> int:
         """The number of operations recorded so far."""
-        return len(self._recorder.operations)
+        return len(self._operations)
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether the process was killed."""
+        return self.killed_before is not None and self.changes >= self.killed_before
+
+    def acknowledge(self, value: Any) -> None:
+        """Record that `value` is acknowledged now: checks get it for every later crash. A killed process records none.
+        """
+        with self._lock:
+            if not self.is_killed:
+                self._acknowledgements.append((self.done, value))
 
     def recording(self) -> Recording:
         """Return the recording so far. Reads the folder to find changes made without this object.
@@ -85,87 +108,34 @@ class RecordingFiles(FilesInFront):
         Raises:
             InvalidInput: the folder differs from the result of the recorded operations.
         """
-        return self._recorder.recording()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._recorder.root!r}, {self.done} operations)"
-
-
-class _Life(RecordingFiles):
-    """The disk of a process that may be killed. Two lives share one recorder.
-
-    Args:
-        recorder: records the operations and acknowledgements of both lives.
-        killed_at: the number, from 1, of the change before which the process is killed; never if `None`.
-    """
-
-    def __init__(self, recorder: _Recorder, killed_at: int | None = None) -> None:
-        self._recorder = recorder
-        self._killed_at = killed_at
-        self._killed = False
-        self.changes = 0
-        FilesInFront.__init__(self, self._live)
-
-    def acknowledge(self, value: Any) -> None:
-        if not self._killed:
-            super().acknowledge(value)
-
-    def _live(self, request: Request, act: Callable[[], Any]) -> Any:
-        with self._recorder.lock:
-            self.changes += request.changes
-            self._killed = self._killed or (request.changes and self.changes == self._killed_at)
-            if self._killed:
-                raise Killed(f"before change {self._killed_at}; the request: {request}")
-            return self._recorder.step(request, act)
-
-
-Life: TypeAlias = Callable[[Path, RecordingFiles], object]
-"""The work of a process in the folder, through its files, from opening to closing; calls `files.acknowledge`."""
-
-Check: TypeAlias = Callable[[Path, Sequence[Any]], object]
-"""Opens the folder, given the values acknowledged before the crash, and raises if something is wrong."""
-
-Recover: TypeAlias = Callable[[Path, Files], object]
-"""Recovers a folder after a crash, changing it through the files alone."""
-
-
-class _Recorder:
-    """A step of `FilesInFront` that records operations, in one order for all threads."""
-
-    def __init__(self, folder: StrPath) -> None:
-        self.root = os.path.realpath(folder)
-        self.lock = threading.RLock()
-        self.operations: list[Operation] = []
-        self.acknowledgements: list[tuple[int, Any]] = []
-        self._initial = _read_image(self.root)
-        self._folders = {number: dict(names) for number, names in self._initial.folders.items()}
-        self._numbers = itertools.count(
-            1 + max([ROOT, *self._initial.folders, *self._initial.texts, *self._initial.contents]))
-        # By the id of an open file: the file itself, so that its id is not reused, the path to show, and the number.
-        self._opened: dict[int, tuple[OutFile, str, int]] = {}
-
-    def recording(self) -> Recording:
-        with self.lock:
-            recording = Recording(self._initial, tuple(self.operations), tuple(self.acknowledgements))
-            found = _read_image(self.root)
-        model, nothing_lost = _picked(recording, Choices({0: len(self.operations)}))
-        noted = model.image(nothing_lost)
-        if noted.fingerprint() != found.fingerprint():
-            raise InvalidInput(f"{self.root} was changed without the Files given to the function: "
-                               f"{noted.first_difference(found)}; make every change through these files, or a crash "
-                               f"cannot be rebuilt")
+        with self._lock:
+            recording = Recording(self._initial, tuple(self._operations), tuple(self._acknowledgements))
+            found = _read_image(self._root).paths()
+        model, nothing_lost = _picked(recording, Choices({0: len(recording.operations)}))
+        noted = model.image(nothing_lost).paths()
+        wrong = min((path for path in noted.keys() | found.keys() if noted.get(path) != found.get(path)), default=None)
+        if wrong is not None:
+            how = "is new" if wrong not in noted else "is missing" if wrong not in found else "differs"
+            raise InvalidInput(f"{self._root} was changed without the Files given to the function: {wrong} {how}; make "
+                               f"every change through these files, or a crash cannot be rebuilt")
         return recording
 
-    def step(self, request: Request, act: Callable[[], Any]) -> Any:
-        with self.lock:
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._root!r}, {self.done} operations)"
+
+    def _record(self, request: Request, act: Callable[[], Any]) -> Any:
+        with self._lock:
+            self.changes += request.changes
+            if self.is_killed:
+                raise Killed(f"before change {self.killed_before}; the request: {request}")
             return self._change_bytes(request, request.out, act) if request.out else self._change_names(request, act)
 
     def _change_bytes(self, request: Request, out: OutFile, act: Callable[[], Any]) -> Any:
-        _, path, inode = self._opened[id(out)]
+        _, path, inode = self._outs[id(out)]
         if request.kind not in ("write", "copy"):
             act()
             kind = "sync" if request.kind == "sync" else "truncate"
-            self.operations.append(Operation(kind, path, ROOT, inode, offset=request.offset))
+            self._operations.append(Operation(kind, path, ROOT, inode, offset=request.offset))
             return None
         try:
             return act()
@@ -173,13 +143,13 @@ class _Recorder:
             # The bytes on the disk; a refused request may have written a part.
             data = os.pread(out.fileno(), request.size, request.offset)
             if data:
-                self.operations.append(Operation("write", path, ROOT, inode, offset=request.offset, data=data))
+                self._operations.append(Operation("write", path, ROOT, inode, offset=request.offset, data=data))
 
     def _change_names(self, request: Request, act: Callable[[], Any]) -> Any:
         kind, path, target = request.kind, request.path, Parts()
         if kind in ("open", "sync folder"):
             path = os.path.realpath(path)
-        if kind == "sync folder" and os.path.commonpath((path, self.root)) == path != self.root:
+        if kind == "sync folder" and os.path.commonpath((path, self._root)) == path != self._root:
             return act()  # a folder above the recorded one, which is the same in all states
         parts = self._inside(path, root_too=kind == "sync folder")
         if kind in ("rename", "link"):
@@ -190,7 +160,7 @@ class _Recorder:
         answer = act()
         shown = "/".join(parts) or "."
         if kind == "sync folder":
-            self.operations.append(Operation(kind, shown, ROOT, self._number(parts)))
+            self._operations.append(Operation(kind, shown, ROOT, self._number(parts)))
             return answer
         folder = self._number(parts[:-1])
         names = self._folders[folder]
@@ -201,7 +171,7 @@ class _Recorder:
         else:
             inode = self._number(parts)
         if kind in ("create", "open"):
-            self._opened[id(answer)] = (answer, shown, inode)
+            self._outs[id(answer)] = (answer, shown, inode)
         if kind == "open":
             return answer
         text, into = request.target, ROOT
@@ -213,17 +183,17 @@ class _Recorder:
             del names[parts[-1]]
         if kind in ("rename", "link"):
             self._folders[into][target[-1]] = inode
-        self.operations.append(Operation(kind, shown, folder, inode, text, into))
+        self._operations.append(Operation(kind, shown, folder, inode, text, into))
         return answer
 
     def _inside(self, path: str, *, root_too: bool = False) -> Parts:
         """Return the names from the folder to `path`; links in all but the last name are followed."""
         whole = os.path.abspath(path)
         whole = os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
-        relative = os.path.relpath(whole, self.root)
+        relative = os.path.relpath(whole, self._root)
         parts = tuple(relative.split(os.sep))
         if parts[0] == os.pardir or (relative == os.curdir and not root_too):
-            raise InvalidInput(f"{path} is not below {self.root}, the folder that is recorded")
+            raise InvalidInput(f"{path} is not below {self._root}, the folder that is recorded")
         if LOCK_NAME in parts:
             raise InvalidInput(f"{path} is a lock, which has no meaning after a crash; change it without these files")
         return () if relative == os.curdir else parts
@@ -233,9 +203,20 @@ class _Recorder:
         for name in parts:
             number = self._folders[number].get(name) if number in self._folders else None
         if number is None:
-            raise InvalidInput(f"{'/'.join(parts)} in {self.root} was made without the Files given to the function; "
+            raise InvalidInput(f"{'/'.join(parts)} in {self._root} was made without the Files given to the function; "
                                "make it through these files, or a crash cannot be rebuilt")
         return number
+
+
+
+Life: TypeAlias = Callable[[Path, RecordingFiles], object]
+"""The work of a process in the folder, through its files, from opening to closing; calls `files.acknowledge`."""
+
+Check: TypeAlias = Callable[[Path, Sequence[Any]], object]
+"""Opens the folder, given the values acknowledged before the crash, and raises if something is wrong."""
+
+Recover: TypeAlias = Callable[[Path, Files], object]
+"""Recovers a folder after a crash, changing it through the files alone."""
 
 
 def record(folder: StrPath, function: Callable[[Path, RecordingFiles], object], *,
@@ -361,11 +342,32 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     """
     rng, seen = random.Random(seed), set[object]()
     with _scratch_folder() as base:
-        if points is None:
-            points = range(1, _lives(base / "lives", prepare, None, first, successor)[0] + 2)
-        for number in points:
+
+        def lives(killed_before: int | None) -> tuple[RecordingFiles, int, int]:
+            """Run both lives; return their files, the changes of the first, and the operation that begins the second.
+            """
+            folder = base / f"lives-{next(_CRASHES)}"
+            folder.mkdir()
+            if prepare is not None:
+                prepare(folder)
+            files = RecordingFiles(folder)
+            files.killed_before = killed_before
             try:
-                _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
+                first(folder, files)
+            except Killed:
+                pass
+            else:
+                if files.is_killed:
+                    raise InvalidInput(f"the first life was killed before change {killed_before} and ran to its end; "
+                                       f"let no code in it catch `BaseException` without raising it again")
+            changes, begins, files.killed_before = files.changes, files.done, None
+            successor(folder, files)
+            return files, changes, begins
+
+        for number in range(1, lives(None)[1] + 2) if points is None else points:
+            try:
+                files, _, begins = lives(number)
+                recording = files.recording()
                 every: Sequence[int] = range(begins, len(recording.operations) + 1)
                 if power_failures is not None and len(every) > power_failures:
                     every = rng.sample(every, power_failures)
@@ -378,30 +380,6 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
                                f"explore_kills(..., points=[{number}]) runs this kill alone")
                 raise
     return len(seen)
-
-
-def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: int | None, first: Life,
-           successor: Life) -> tuple[int, Recording, int]:
-    """Run both lives; return the number of the first one's changes, the recording, and where the second one begins."""
-    folder.mkdir()
-    try:
-        if prepare is not None:
-            prepare(folder)
-        recorder = _Recorder(folder)
-        life = _Life(recorder, killed_at)
-        try:
-            first(folder, life)
-        except Killed:
-            pass
-        else:
-            if killed_at is not None and life.changes >= killed_at:
-                raise InvalidInput(f"the first life was killed before change {killed_at} and ran to its end; let no "
-                                   f"code in it catch `BaseException` without raising it again")
-        begins = len(recorder.operations)
-        successor(folder, _Life(recorder))
-        return life.changes, recorder.recording(), begins
-    finally:
-        shutil.rmtree(folder)
 
 
 def repeat_crash(recording: Recording, picks: Mapping[int, int], folder: StrPath) -> tuple[Any, ...]:
