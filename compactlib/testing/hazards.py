@@ -927,7 +927,7 @@ def _files_of(folder: Path) -> list[Path]:
 
 def _share(bench: Bench, divisor: int) -> int | None:
     """Return a part of the effort's histories, for slow hazards."""
-    return None if bench.effort.histories is None else max(bench.effort.histories // divisor, 1)
+    return None if bench.effort.histories is None else max(bench.effort.histories // divisor, 2)
 
 
 def _points(bench: Bench, recording: Recording, most: int | None) -> list[int]:

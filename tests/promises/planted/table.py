@@ -380,7 +380,7 @@ MISTAKES: Sequence[Mistake] = (
         "\n"
         "    def read_all",
         ("tests/promises/raftlog/test_raftlog_raft_log_machine.py::"
-         "test_a_crash_at_every_step_loses_nothing_confirmed[install]",),
+         "test_a_crash_at_every_step_loses_nothing_confirmed[little-install]",),
         "The entries of a received snapshot come back after a power failure, and cut what was appended since."),
     Mistake(
         "received-names-not-synced", "compactlib/raftlog/snapshots/folder.py",
