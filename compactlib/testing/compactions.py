@@ -764,10 +764,7 @@ def check_compaction(driver: Driver[Any], folder: Path, *, effort_percent: int =
     Raises:
         PromiseBroken: the first promise that the store breaks, with the usual remedy.
     """
-    suite = CompactionConformance()
-    suite.make_driver = lambda: driver  # type: ignore[method-assign]
-    suite.effort_percent = effort_percent
-    return run_kit(suite, folder)
+    return run_kit(CompactionConformance(), folder, make_driver=lambda: driver, effort_percent=effort_percent)
 
 
 # -------------------------------------------------------------------------------------------------- opening and closing

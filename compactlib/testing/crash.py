@@ -53,7 +53,7 @@ _CRASHES = itertools.count()
 
 
 class RecordingFiles(FilesInFront):
-    """A `Files` that records each operation and carries it out, in one order for all threads. Processes cannot share it.
+    """A `Files` that records each operation and carries it out. Threads may share it, processes cannot.
 
     Args:
         folder: the only folder that it changes; its content is read into memory as the initial state.

@@ -231,20 +231,12 @@ class ExecutorConformance(ConformanceKit):
 
 
 def check_executor(make_executor: Callable[[], Executor], folder: Path, *, isolates_tasks: bool = False) -> list[str]:
-    """Run the whole suite without pytest, and return the names of its tests.
-
-    Args:
-        make_executor: makes the executor to be tested.
-        folder: an empty folder that exists; each test gets a new folder inside.
-        isolates_tasks: see `ExecutorConformance.isolates_tasks`.
+    """Run `ExecutorConformance` without pytest in an empty folder; return the names of its tests.
 
     Raises:
         PromiseBroken: the executor fails a test.
     """
-    suite: Any = ExecutorConformance()
-    suite.isolates_tasks = isolates_tasks
-    suite.make_executor = make_executor
-    return run_kit(suite, folder)
+    return run_kit(ExecutorConformance(), folder, make_executor=make_executor, isolates_tasks=isolates_tasks)
 
 
 def by_name(tasks: Sequence[RewriteTask], outcomes: Iterable[RewriteOutcome]) -> dict[str, RewriteOutcome]:

@@ -513,22 +513,12 @@ class KVStoreConformance(ConformanceKit):
 
 def check_kv_store(make_store: Callable[..., KVStore], folder: Path, *, shared: bool = False,
                    effort_percent: int = 100) -> list[str]:
-    """Run the whole suite without pytest, and return the names of its tests.
-
-    Args:
-        make_store: called as `make_store(folder, page_size)`, see `KVStoreConformance.make_store`.
-        folder: an empty folder that exists; each test gets a new folder inside.
-        shared: see `KVStoreConformance`.
-        effort_percent: see `KVStoreConformance`.
+    """Run `KVStoreConformance` without pytest in an empty folder; return the names of its tests.
 
     Raises:
         PromiseBroken: the store fails a test.
     """
-    suite = KVStoreConformance()
-    suite.shared = shared
-    suite.effort_percent = effort_percent
-    suite.make_store = make_store  # type: ignore[method-assign]
-    return run_kit(suite, folder)
+    return run_kit(KVStoreConformance(), folder, make_store=make_store, shared=shared, effort_percent=effort_percent)
 
 
 def put_all(store: KVStore, keys: Iterable[bytes], partition: bytes = P) -> None:

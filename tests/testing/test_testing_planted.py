@@ -671,14 +671,10 @@ PLANTED: dict[type[Any], list[tuple[str, list[Any]]]] = {
         ("task_is_retried_if_its_process_died", [ClaimsToIsolate]),
     ],
     FenceConformance: [
-        ("tokens_ascend", [ForgetsTheHighest]),
-        ("late_worker_cannot_commit", [CommitsLate]),
-        ("admission_shows_what_was_committed", [ForgetsWhatWasDone]),
-        ("commit_may_be_repeated_but_not_changed", [TheLastCommitWins]),
-        ("commit_needs_an_admission", [CommitsWithoutAdmission]),
+        ("any_steps_do_what_a_plain_fence_does", [
+            ForgetsTheHighest, CommitsLate, ForgetsWhatWasDone, TheLastCommitWins, CommitsWithoutAdmission,
+            ForgetsTheFloor]),
         ("names_tokens_and_values_have_bounds", [TakesAnyName]),
-        ("floor_holds_for_every_resource", [ForgetsTheFloor]),
-        ("any_steps_do_what_a_plain_fence_does", [ForgetsTheFloor, TheLastCommitWins]),
         ("highest_token_of_threads_commits_last", [CommitsNothing]),
         ("newer_token_waits_for_a_guarded_step", [GuardsNothing]),
         ("guarded_step_cannot_admit_a_newer_token", [GuardsNothing]),
