@@ -3,7 +3,7 @@
 
 `record` runs a function on a folder and records each change that it makes to the disk. `explore_crashes` then rebuilds
 every folder that a crash at any point may leave (`disk_model` defines the possible losses), and calls a check on each.
-`explore_recovery` crashes the recovery from those crashes too. `explore_kills` kills a process at each of its changes,
+`explore_kills` kills a process at each of its changes,
 lets its successor work and acknowledge, and only then lets the power fail.
 
 An error of a check is raised with a note: the operations around the crash, the fate of each, and the picks by which
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from compactlib.errors import InvalidInput, Unsupported
-from compactlib.files import Files, LocalFiles, OutFile, StrPath, list_folder
+from compactlib.files import Files, OutFile, StrPath, list_folder
 from compactlib.testing.choices import Choices
 from compactlib.testing.disk_model import (
     ROOT,
@@ -215,9 +215,6 @@ Life: TypeAlias = Callable[[Path, RecordingFiles], object]
 Check: TypeAlias = Callable[[Path, Sequence[Any]], object]
 """Opens the folder, given the values acknowledged before the crash, and raises if something is wrong."""
 
-Recover: TypeAlias = Callable[[Path, Files], object]
-"""Recovers a folder after a crash, changing it through the files alone."""
-
 
 def record(folder: StrPath, function: Callable[[Path, RecordingFiles], object], *,
            files: Files | None = None) -> Recording:
@@ -265,48 +262,6 @@ def explore_crashes(recording: Recording, check: Check, *, limit_per_point: int 
         for model, fates in distinct_crashes(recording, random.Random(seed), limit_per_point, points, seen):
             _check_rebuilt(recording, model, fates, base, check, "after this crash the folder is wrong")
     return len(seen)
-
-
-def explore_recovery(recording: Recording, recover: Recover, check: Check, *, recoveries: int | None = 100,
-                     limit_per_point: int = 32, seed: int = 0, points: Iterable[int] | None = None) -> int:
-    """Crash, recover, crash the recovery at every point, recover again, and only then call the check.
-
-    Args:
-        recording: from `record`.
-        recover: recovers a folder through the given files; it is recorded once, and runs again for each crash of that
-            recording.
-        check: see `explore_crashes`.
-        recoveries: the number of points of first crashes, drawn; each point with nothing lost and with everything lost.
-            `None`: all points, with all losses.
-        limit_per_point: see `explore_crashes`; for the crash of the recovery, and with `recoveries=None` for the first.
-        seed: chooses samples, and the points of the first crashes.
-        points: see `explore_crashes`; for the first crash.
-
-    Returns:
-        The number of folders that were checked.
-
-    Raises:
-        BaseException: the error of the recovery or the check, with one note for the crash of the recovery and one for
-            the crash before it.
-        InvalidInput: see `explore_crashes`; or the recovery changed the folder without its files.
-    """
-    count, drawn = 0, list(range(len(recording.operations) + 1) if points is None else points)
-
-    def crash_again(folder: Path, acknowledged: Sequence[Any]) -> None:
-        nonlocal count
-
-        def recover_again(folder: Path, _: Sequence[Any]) -> None:
-            recover(folder, LocalFiles())
-            check(folder, acknowledged)
-
-        count += explore_crashes(record(folder, recover), recover_again, limit_per_point=limit_per_point, seed=seed)
-
-    first_limit = limit_per_point
-    if recoveries is not None:
-        drawn = random.Random(seed).sample(drawn, min(recoveries, len(drawn)))
-        first_limit = 2
-    explore_crashes(recording, crash_again, limit_per_point=first_limit, seed=seed, points=drawn)
-    return count
 
 
 def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callable[[Path], object] | None = None,

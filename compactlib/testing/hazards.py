@@ -236,12 +236,18 @@ Life: TypeAlias = Callable[[Choices, World, Journal], str | None]
 
 def refusals(bench: Bench) -> int:
     """The disk or another store refuses a request: nothing done, half done, no room, done without an answer."""
+    return _one_life(bench, Failing, CompactlibError)
+
+
+def _one_life(bench: Bench, step_of: Callable[[Choices], Step], *ends: type[BaseException]) -> int:
+    """Run histories of one life whose requests go through a step, and which an error of `ends` may end."""
 
     def life(choices: Choices, world: World, journal: Journal) -> None:
-        world.step = failing = Failing(choices)
-        with contextlib.suppress(CompactlibError):
+        world.step = step = step_of(choices)
+        with contextlib.suppress(*ends):
             bench.live(world, journal)
-        failing.settle()
+        if isinstance(step, Failing):
+            step.settle()
 
     return bench.explore(life)
 
@@ -277,7 +283,7 @@ def lost_answers(bench: Bench) -> int:
 def full_disk(bench: Bench) -> int:
     """From one request on the disk is full; it has room again once the store is closed."""
 
-    def life(choices: Choices, world: World, journal: Journal) -> None:
+    def filling(choices: Choices) -> Step:
         full = False
 
         def step(request: Request, act: Callable[[], Any]) -> Any:
@@ -286,11 +292,9 @@ def full_disk(bench: Bench) -> int:
                 full = full or choices.pick(str(request), "has room", "is the first without room") != "has room"
             return _without_room(request, act) if full else act()
 
-        world.step = step
-        with contextlib.suppress(CompactlibError):
-            bench.live(world, journal)
+        return step
 
-    return bench.explore(life)
+    return _one_life(bench, filling, CompactlibError)
 
 
 def _without_room(request: Request, act: Callable[[], Any]) -> Any:
@@ -319,19 +323,13 @@ def opened_on_a_full_disk(bench: Bench) -> int:
 
 def kills(bench: Bench) -> int:
     """The process ends before or after a request; the next process opens the store."""
-
-    def life(choices: Choices, world: World, journal: Journal) -> None:
-        world.step = Killing(choices)
-        with contextlib.suppress(Killed):
-            bench.live(world, journal)
-
-    return bench.explore(life)
+    return _one_life(bench, Killing, Killed)
 
 
 def interrupts(bench: Bench) -> int:
     """Ctrl-C interrupts the store before or after a request."""
 
-    def life(choices: Choices, world: World, journal: Journal) -> None:
+    def interrupting(choices: Choices) -> Step:
         def step(request: Request, act: Callable[[], Any]) -> Any:
             when = choices.pick(str(request), "runs on", "Ctrl-C before it", "Ctrl-C after it")
             answer = act() if when != "Ctrl-C before it" else None
@@ -339,11 +337,9 @@ def interrupts(bench: Bench) -> int:
                 raise KeyboardInterrupt
             return answer
 
-        world.step = step
-        with contextlib.suppress(KeyboardInterrupt, CompactlibError):
-            bench.live(world, journal)
+        return step
 
-    return bench.explore(life)
+    return _one_life(bench, interrupting, KeyboardInterrupt, CompactlibError)
 
 
 def interrupts_between(bench: Bench) -> int:

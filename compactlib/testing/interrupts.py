@@ -12,7 +12,7 @@ import dis
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from types import CodeType, FrameType
@@ -123,17 +123,3 @@ def _places(code: CodeType) -> tuple[frozenset[int], frozenset[int], frozenset[i
             elif before.opname == "RESUME":
                 always.add(after.offset)
     return frozenset(after_call), frozenset(always), frozenset(is_call)
-
-
-def interruptions(act: Callable[[], object], count: int, files: tuple[str, ...] = ()) -> Iterator[Interrupted]:
-    """Yield interrupts, evenly spread over the places of `act`, each for another call of it.
-
-    Args:
-        act: the work to be interrupted; called here once without an interrupt.
-        count: the number of interrupts; all places if there are fewer.
-        files: see `Interrupted`.
-    """
-    with Interrupted(files=files) as whole:
-        act()
-    for number in range(min(count, whole.places)):
-        yield Interrupted(1 + (2 * number + 1) * whole.places // (2 * min(count, whole.places)), files=files)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from compactlib.errors import Busy, Closed, StorageError
 from compactlib.files import Files
 from compactlib.raftlog import RaftLogStore
-from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery, record
+from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.harness.effort import Effort
 from tests.harness.failing_files import FailingFiles
 from tests.harness.raft_world import (
@@ -30,6 +30,7 @@ from tests.harness.raft_world import (
     random_operations,
     store_options,
 )
+from tests.harness.recoveries import explore_recovery
 
 OPERATION = st.tuples(st.sampled_from(KINDS), st.integers(0, 1), st.integers(0, 99), st.integers(0, 99))
 OPERATIONS = st.lists(OPERATION, min_size=1, max_size=30)

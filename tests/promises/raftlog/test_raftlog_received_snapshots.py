@@ -45,11 +45,11 @@ from compactlib.testing import (
     Request,
     explore,
     explore_crashes,
-    explore_recovery,
     record,
 )
 from tests.harness.effort import Effort
 from tests.harness.failing_files import FailingFiles
+from tests.harness.recoveries import explore_recovery
 from tests.harness.snapshot_line import (
     CHUNK_BYTES,
     PATIENCE_SECONDS,

@@ -38,10 +38,10 @@ from compactlib.testing import (
     Request,
     explore_crashes,
     explore_kills,
-    explore_recovery,
     record,
 )
 from tests.harness.effort import Effort
+from tests.harness.recoveries import explore_recovery
 from tests.harness.snapshot_line import transfer
 
 Terms = Mapping[int, int]
