@@ -210,14 +210,13 @@ class FenceConformance(ConformanceKit):
 
 
 def check_fence(make_fence: Callable[[Path], Fence], folder: Path, *,
-                make_impatient_fence: Callable[[Path], LockingFence] | None = None) -> list[str]:
+                make_impatient_fence: Callable[[Path], LockingFence | None] = lambda folder: None) -> list[str]:
     """Run `FenceConformance` without pytest in an empty folder; return the names of its tests.
 
     Raises:
         PromiseBroken: the fence fails a test.
     """
-    return run_kit(FenceConformance(), folder, make_fence=make_fence,
-                   make_impatient_fence=make_impatient_fence or (lambda folder: None))
+    return run_kit(FenceConformance(), folder, make_fence=make_fence, make_impatient_fence=make_impatient_fence)
 
 
 def _elsewhere(call: Callable[..., object], *args: object) -> object:

@@ -624,21 +624,19 @@ class RecognizesNothing(PlainFormat):
 
 PLANTED: dict[type[Any], list[tuple[str, list[Any]]]] = {
     KVStoreConformance: [
-        ("absent_key_is_not_found", [NotFoundOfItsOwn, DeletesOnlyWhatIsThere]),
-        ("value_is_read_as_it_was_written", [EmptyIsAbsent]),
+        ("any_steps_do_what_a_dictionary_does", [
+            NotFoundOfItsOwn, DeletesOnlyWhatIsThere, EmptyIsAbsent, UpsertsOnCompare, NoneIsEmpty, HalfATransaction,
+            ChecksConditionsBackwards, LosesTheLastOfTwo, AnswersInItsOwnOrder, JoinsPartitionAndKey]),
         ("arguments_are_refused_before_a_write", [HalfATransaction, TakesMoreThanItSays]),
         ("limits_can_be_reached", [ClaimsLongerKeys, TakesTenAtOnce]),
         ("throttled_store_says_slow_down", [NeverThrottles]),
-        ("conditional_write_needs_its_predicate", [UpsertsOnCompare, NoneIsEmpty]),
         ("predicate_of_another_store_fails", [OrdersPredicates]),
         ("threads_that_compare_and_set_lose_nothing", [ReadsThenWrites]),
         ("scan_agrees_with_a_list", [TextCollation, EndsEarly]),
         ("scan_skips_nothing_during_writes", [PagesByOffset]),
         ("scan_returns_predicates", [ForgetsPredicatesOfKeys]),
         ("partitions_and_keys_do_not_run_together", [JoinsPartitionAndKey]),
-        ("transact_is_all_or_nothing", [HalfATransaction, ChecksConditionsBackwards]),
         ("threads_that_transact_keep_the_sum", [LosesTheLastOfTwo]),
-        ("get_many_returns_in_order", [AnswersInItsOwnOrder]),
         ("writes_are_seen_at_once", [CachesInEachThread]),
         ("closed_store_says_so", [StaysOpen]),
         ("several_open_a_new_store_at_once", [IsAnotherStoreEachTime]),
@@ -660,9 +658,8 @@ PLANTED: dict[type[Any], list[tuple[str, list[Any]]]] = {
         ("each_task_has_one_outcome", [LosesTheLast]),
         ("attempts_have_unique_ids", [ReusesAttemptIds]),
         ("results_travel_unchanged", [RoundsResults]),
-        ("library_error_is_returned_whole", [FlattensLibraryErrors]),
-        ("foreign_error_becomes_task_failed", [LetsForeignErrorsThrough, ForgetsTheTraceback]),
-        ("error_that_cannot_be_pickled_does_no_harm", [ClaimsToIsolate]),
+        ("errors_are_returned", [
+            FlattensLibraryErrors, LetsForeignErrorsThrough, ForgetsTheTraceback, ClaimsToIsolate]),
         ("observer_that_raises_breaks_nothing", [LetsObserversBreakTasks]),
         ("duplicate_names_are_refused_at_once", [AcceptsDuplicates, RefusesDuplicatesLate]),
         ("bytes_are_charged_to_the_budget", [RunsTwice]),

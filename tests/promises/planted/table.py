@@ -436,7 +436,7 @@ MISTAKES: Sequence[Mistake] = (
         "blob-erasure-not-marked", "compactlib/blobstore/erasure.py",
         "        files.unlink(path)\n",
         "        pass\n",
-        ("blob_store-kills",),
+        ("blob_store-refusals",),
         "An interrupted hard delete leaves an index that says that the content is there; undeleting gives "
         "zeros."),
     Mistake(
