@@ -506,7 +506,7 @@ class CompactionConformance(ConformanceKit):
         for place in ("fence", *(("executor",) if self.uses_executor else ())):
             with (self.opened(tmp_path, acts=2, name=f"store-{place}") as opened, Gate() as gate,
                   contextlib.ExitStack() as readers):
-                open_reader = getattr(opened.driver, "reader", None)
+                open_reader: Any = getattr(opened.driver, "reader", None)
                 reader = open_reader and readers.enter_context(contextlib.closing(open_reader(opened.world)))
                 held = {"fence": FenceBy(gate.hold)} if place == "fence" else {"executor": _held(gate)}
                 compaction = Call(partial(opened.ended, **held), "compact()")

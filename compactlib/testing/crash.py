@@ -337,14 +337,15 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     return len(seen)
 
 
-def repeat_crash(recording: Recording, picks: Mapping[int, int], folder: StrPath) -> tuple[Any, ...]:
+def repeat_crash(recording: Recording, picks: Mapping[int, int] | Choices, folder: StrPath) -> tuple[Any, ...]:
     """Rebuild one crash in `folder`, and return the values acknowledged before it.
 
     The recording may be a new one, if the function makes the same operations in the same order each time.
 
     Args:
         recording: from `record`; for a crash of a recovery, the recording of the recovery.
-        picks: as in the note of a failure; `{0: 31}` is a crash after 31 operations that lost nothing.
+        picks: as in the note of a failure; `{0: 31}` is a crash after 31 operations that lost nothing. Or an object
+            that picks: the number of operations, the usual fate of unsynced changes, and the fate of each.
         folder: an empty folder; made if it is missing.
 
     Raises:
@@ -353,9 +354,10 @@ def repeat_crash(recording: Recording, picks: Mapping[int, int], folder: StrPath
     os.makedirs(folder, exist_ok=True)
     if list_folder(folder):
         raise InvalidInput(f"{os.fspath(folder)} is not empty; give a new folder to rebuild a crash in")
-    choices = Choices(picks)
+    choices = picks if isinstance(picks, Choices) else Choices(picks)
     model, fates = _picked(recording, choices)
-    if choices.departures != {number: place for number, place in picks.items() if place}:
+    if not isinstance(picks, Choices) and choices.departures != {
+            number: place for number, place in picks.items() if place}:
         raise InvalidInput(f"the picks {dict(picks)} do not fit the recording, which made {choices.departures} of them "
                            f"({choices.story()}); record the same work again")
     write_image(model.image(fates), folder)

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import attrs
 from hypothesis import strategies as st
@@ -38,7 +38,6 @@ from compactlib.scheduler import (
     Tick,
     Verdict,
 )
-from compactlib.scheduler.update import Operation, PlanUpdate, Requeued
 
 
 @attrs.frozen
@@ -197,7 +196,7 @@ class SchedulerHistory:
         self.config: SchedulerConfig = config
         self.service: SchedulerMachine = SchedulerMachine(config, policy=policy)
         self.done: set[str] = set()
-        self.log: list[tuple[Command, Operation]] = []
+        self.log: list[tuple[Command, Any]] = []
         self._now = 1000.0
         self._blocks = 0
         self._workers: list[_Held] = []
@@ -251,7 +250,7 @@ class SchedulerHistory:
 
     # -------------------------------------------------------------------------------------------------- operations
 
-    def _apply(self, operation: Operation) -> object:
+    def _apply(self, operation: Any) -> Any:
         command = Command(len(self.log) + 1, 1, self._now)
         self.log.append((command, operation))
         return self.service.carry_out(command, operation)
@@ -264,14 +263,14 @@ class SchedulerHistory:
             for name in names)))
 
     def _requeue(self, step: RequeueOne) -> None:
-        state = self.service.state
-        names = sorted([*state.quarantine, *(job.name for job in state.jobs if job.failures)])
+        quarantine = {each.plan.name for each in self.service.quarantine()}
+        names = sorted([*quarantine, *(job.name for _, job in self.service.jobs(self._now) if job.failures)])
         if names:
             name = names[step.which % len(names)]
-            if name in state.quarantine:
+            if name in quarantine:
                 self._tokens.pop(name, None)
             requeued, held = self._apply(Requeue((name,))), self._holder.get(name)
-            if isinstance(requeued, Requeued) and name in requeued.jobs:
+            if name in getattr(requeued, "jobs", ()):
                 _require(held is None or held[1] < self._now, f"{name} is queued again, its lease lasts until {held}")
                 self._holder.pop(name, None)
 
@@ -335,7 +334,7 @@ class SchedulerHistory:
                 _require(block_id not in self.done, f"block {block_id} took effect twice, with {said.name}")
                 self.done.add(block_id)
 
-    def _take(self, response: PollResponse, command: Command, update: PlanUpdate) -> None:
+    def _take(self, response: PollResponse, command: Command, update: Any) -> None:
         leases = {lease.name: lease for lease in response.assignments}
         for plan in response.compaction_jobs:
             lease = leases[plan.name]
@@ -357,9 +356,9 @@ class SchedulerHistory:
         unaccounted = self.service.state.unaccounted_blocks()
         _require(not unaccounted or bool(self.service.state.quarantine_dropped),
                  f"after {step} blocks {[block.id for block in unaccounted]} wait for nothing")
-        limit = self.config.max_queue_size
-        _require(not limit or len(self.service.state.jobs) <= limit, f"after {step} more than {limit} jobs are queued")
-        for phase, state in self.service.jobs(self._now):
+        limit, queued = self.config.max_queue_size, list(self.service.jobs(self._now))
+        _require(not limit or len(queued) <= limit, f"after {step} more than {limit} jobs are queued")
+        for phase, state in queued:
             held = self._holder.get(state.name)
             told = f"after {step} {state} is {phase}; by the model it is held by {held}"
             _require((held is None) == (state.status is JobStatus.UNSPECIFIED), told)
