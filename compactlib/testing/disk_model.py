@@ -374,9 +374,8 @@ def distinct_crashes(recording: Recording, rng: random.Random, limit_per_point: 
 def fates_of(model: CrashModel, rng: random.Random, limit: int) -> Iterable[Fates]:
     """Return the crashes at one point: all combinations of fates, or a sample of `limit`.
 
-    The sample has, in this order as far as `limit` allows: all lost; nothing lost; all lost but the last change, which
-    may be torn; all combinations of names with no byte lost, if they fill at most half of the rest; crashes in which
-    one change differs from the others (lost, kept or torn); and random crashes, at least a quarter of the rest.
+    The sample has, as far as `limit` allows: all lost; nothing lost; crashes in which one change differs from the
+    others (lost, kept or torn); and random crashes, at least a quarter of the rest.
     """
     if math.prod(map(len, model.pending.values())) <= limit:
         return _every(model.pending)
@@ -391,21 +390,10 @@ def _every(options: Mapping[Change, tuple[Fate, ...]]) -> list[Fates]:
 
 def _sampled(options: Mapping[Change, tuple[Fate, ...]], rng: random.Random, limit: int) -> Iterator[Fates]:
     kept, lost = dict.fromkeys(options, KEPT), dict.fromkeys(options, LOST)
-    last = next(reversed(lost))
-    first = [kept, lost, {**lost, last: rng.choice([KEPT, *_tears(last.operation)])}]
-    yield from first[:limit] if limit > 1 else [lost]
-    if limit <= 3:
-        return
-    room = limit - 3
-    names = {change: fates for change, fates in options.items() if change.folder is not None}
-    all_names = 2 ** len(names) - 1 <= room // 2
-    if all_names:
-        for fates in _every(names)[1:]:
-            room -= 1
-            yield {**kept, **fates}
+    yield from [kept, lost] if limit > 1 else [lost]
+    room = max(limit - 2, 0)
     alone = [(lost, change, KEPT) for change in options] + [
-        (kept, change, fate) for change, fates in options.items() for fate in fates
-        if fate is not KEPT and not (all_names and change in names)]
+        (kept, change, fate) for change, fates in options.items() for fate in fates if fate is not KEPT]
     if len(alone) > room * 3 // 4:
         alone = rng.sample(alone, room * 3 // 4)
     for others, change, fate in alone:

@@ -554,8 +554,8 @@ class RecognizesNothing(PlainFormat):
 PLANTED: dict[type[Any], list[tuple[str, list[Any]]]] = {
     KVStoreConformance: [
         ("any_steps_do_what_a_dictionary_does", [
-            NotFoundOfItsOwn, EmptyIsAbsent, UpsertsOnCompare, NoneIsEmpty, HalfATransaction,
-            ChecksConditionsBackwards, LosesTheLastOfTwo, AnswersInItsOwnOrder, JoinsPartitionAndKey]),
+            NotFoundOfItsOwn, EmptyIsAbsent, UpsertsOnCompare, NoneIsEmpty, HalfATransaction, ChecksConditionsBackwards,
+            CachesInEachThread, LosesTheLastOfTwo, AnswersInItsOwnOrder, JoinsPartitionAndKey]),
         ("arguments_are_refused_before_a_write", [HalfATransaction]),
         ("limits_can_be_reached", [ClaimsLongerKeys]),
         ("throttled_store_says_slow_down", [NeverThrottles]),
@@ -566,7 +566,6 @@ PLANTED: dict[type[Any], list[tuple[str, list[Any]]]] = {
         ("scan_returns_predicates", [ForgetsPredicatesOfKeys]),
         ("partitions_and_keys_do_not_run_together", [JoinsPartitionAndKey]),
         ("threads_that_transact_keep_the_sum", [LosesTheLastOfTwo]),
-        ("writes_are_seen_at_once", [CachesInEachThread]),
         ("closed_store_says_so", [StaysOpen]),
         ("several_open_a_new_store_at_once", [IsAnotherStoreEachTime]),
         ("two_handles_are_one_store", [IsAnotherStoreEachTime]),

@@ -335,18 +335,6 @@ def test_a_sampled_point_has_the_plain_crashes(tmp_path: Path) -> None:
         assert one_less in found
 
 
-def test_all_names_are_combined_where_bytes_alone_are_too_many(tmp_path: Path) -> None:
-    def work(folder: Path, files: Files) -> None:
-        outs = [files.create(folder / name) for name in "abcd"]
-        for out in outs:
-            out.write_at(0, [b"x" * 5000])
-            out.close()
-
-    found: list[Picture] = []
-    explore_crashes(record(tmp_path, work), lambda folder, _: found.append(picture(folder)), points=[8])
-    assert len({frozenset(each) for each in found if all(value == b"x" * 5000 for value in each.values())}) == 16
-
-
 def test_points_beyond_the_recording_are_refused(tmp_path: Path) -> None:
     recording = record(tmp_path, busy)
     with pytest.raises(InvalidInput, match="cannot be cut after 99"):
