@@ -54,19 +54,12 @@ class Effort:
         histories: the largest number of histories of a hazard; all if `None`.
         most: the largest number of failures in a history.
         seed: draws acts and samples.
-        lives: the number of seeds, from `seed` on, over which the histories are spread; each seed draws other acts.
     """
 
     acts: int = 6
     histories: int | None = 60
     most: int = 1
     seed: int = 0
-    lives: int = 1
-
-    def of_life(self, number: int) -> Effort:
-        """Return the effort of one life."""
-        share = None if self.histories is None else max(self.histories // self.lives, 1)
-        return attrs.evolve(self, histories=share, seed=self.seed + number)
 
 
 class Bench:
@@ -890,21 +883,19 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
             should find.
 
     Returns:
-        The number of histories of each hazard. One history for each life means that the hazard had no place to happen.
+        The number of histories of each hazard. One history means that the hazard had no place to happen.
 
     Raises:
         BaseException: the error of the first failed history, with its picks as a note.
     """
-    whole = effort or Effort()
-    histories = dict.fromkeys(hazards, 0)
-    for name in histories:
-        for number in range(whole.lives):
-            share = whole.of_life(number)
-            try:
-                histories[name] += HAZARDS[name](Bench(driver, folder, share, mistake))
-            except BaseException as error:
-                error.add_note(f"hazard: {name} ({(HAZARDS[name].__doc__ or '').strip()}), seed {share.seed}")
-                raise
+    bench = Bench(driver, folder, effort or Effort(), mistake)
+    histories: dict[str, int] = {}
+    for name in hazards:
+        try:
+            histories[name] = HAZARDS[name](bench)
+        except BaseException as error:
+            error.add_note(f"hazard: {name} ({(HAZARDS[name].__doc__ or '').strip()}), seed {bench.effort.seed}")
+            raise
     return histories
 
 
