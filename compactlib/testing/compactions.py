@@ -24,6 +24,7 @@ A driver may have, in addition to its five methods:
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import threading
@@ -77,7 +78,6 @@ from compactlib.testing.stand_ins import (
     spent_at,
 )
 
-_PLAIN = (bool, int, float, str, bytes, type(None))
 _MOST_COMPACTIONS, _MOST_ACTS, _MOST_SPENT, _MOST_PAUSED = 8, 200, 40, 3
 _EARLY_SECONDS = 0.05
 
@@ -898,20 +898,14 @@ def _is_a_value(what: str, value: Any) -> None:
     again = pickle.loads(pickle.dumps(value))
     if again != value:
         raise Mismatch(f"{what} differs after pickling: {shown(again)}", shown(value))
-    rows = value.to_dicts()
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and _is_plain(row) for row in rows):
-        raise Mismatch(f"{what}.to_dicts() is {shown(rows)}", "a list of dictionaries of plain values")
+    try:
+        json.dumps(value.to_dicts(), default=bytes.hex)
+    except TypeError as error:
+        raise Mismatch(f"{what}.to_dicts() is {shown(value.to_dicts())}", "a list of dictionaries of plain values"
+                       ) from error
     name = next((name for name in ("why", "is_busy") if hasattr(value, name)), "to_dicts")
     try:
         setattr(value, name, getattr(value, name))
     except AttributeError:
         return
     raise Mismatch(f"{what}.{name} can be set", "a frozen value")
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return isinstance(value, _PLAIN)
