@@ -425,32 +425,23 @@ def _scratch_folder() -> Iterator[Path]:
 def _read_image(folder: str) -> Image:
     """Read a folder with all its content. Numbers follow a walk by name; names of one file share its number."""
     folders, texts, contents = dict[int, dict[str, int]](), dict[int, str](), dict[int, bytes]()
-    known = dict[tuple[int, int], int]()
-    numbers = itertools.count(ROOT + 1)
-    waiting = [(ROOT, folder)]
-    while waiting:
-        number, path = waiting.pop()
-        names = folders[number] = {}
-        with os.scandir(path) as found:
-            entries = sorted((entry for entry in found if entry.name != LOCK_NAME), key=lambda entry: entry.name)
-        for entry in entries:
-            status = entry.stat(follow_symlinks=False)
-            same = known.get((status.st_dev, status.st_ino))
-            if same is not None:
-                names[entry.name] = same
+    numbers = itertools.count(ROOT)
+    known = {os.stat(folder).st_ino: next(numbers)}
+    for base, below, names in os.walk(folder):
+        inside = folders[known[os.stat(base).st_ino]] = {}
+        for name in sorted({*below, *names} - {LOCK_NAME}):
+            path = os.path.join(base, name)
+            status = os.lstat(path)
+            is_known = status.st_ino in known
+            member = inside[name] = known[status.st_ino] if is_known else known.setdefault(status.st_ino, next(numbers))
+            if is_known or stat.S_ISDIR(status.st_mode):
                 continue
-            member = names[entry.name] = next(numbers)
-            if stat.S_ISDIR(status.st_mode):
-                waiting.append((member, entry.path))
-                continue
-            known[status.st_dev, status.st_ino] = member
             if stat.S_ISLNK(status.st_mode):
-                texts[member] = os.readlink(entry.path)
+                texts[member] = os.readlink(path)
             elif stat.S_ISREG(status.st_mode):
-                with open(entry.path, "rb") as file:
-                    contents[member] = file.read()
+                contents[member] = Path(path).read_bytes()
             else:
-                raise InvalidInput(f"{entry.path} is neither a file, a folder nor a symbolic link; "
+                raise InvalidInput(f"{path} is neither a file, a folder nor a symbolic link; "
                                    "the crash harness cannot rebuild it, keep it out of the folder")
     return Image(folders, texts, contents)
 

@@ -753,24 +753,21 @@ def readers(bench: Bench) -> int:
     """
     driver: Any = bench.driver
 
-    def opened_at_a_request(choices: Choices) -> None:
-        with bench.world() as world, contextlib.ExitStack() as stack:
-            journal, opened, wrong = Journal(), list[Any](), list[BaseException]()
+    def opened_at_a_request(choices: Choices, world: World, journal: Journal) -> None:
+        opened, wrong = list[Any](), list[BaseException]()
 
-            def read() -> None:
-                opened.append(stack.enter_context(contextlib.closing(driver.reader(world))))
-                driver.check_reader(opened[0], journal)
+        def step(request: Request, act: Callable[[], Any]) -> Any:
+            if journal.changes and not opened and not wrong \
+                    and choices.pick(str(request), "runs on", "a reader opens") != "runs on":
+                try:
+                    opened.append(stack.enter_context(contextlib.closing(driver.reader(world))))
+                    driver.check_reader(opened[0], journal)
+                except BaseException as error:  # must not end the owner's call
+                    wrong.append(error)
+            return act()
 
-            def step(request: Request, act: Callable[[], Any]) -> Any:
-                if journal.changes and not opened and not wrong \
-                        and choices.pick(str(request), "runs on", "a reader opens") != "runs on":
-                    try:
-                        read()
-                    except BaseException as error:  # must not end the owner's call
-                        wrong.append(error)
-                return act()
-
-            world.step = step
+        world.step = step
+        with contextlib.ExitStack() as stack:
             bench.live(world, journal)
             world.step = act_at_once
             if wrong:
@@ -779,12 +776,10 @@ def readers(bench: Bench) -> int:
                 reader.refresh()
                 driver.check_reader(reader, journal)
 
-    def paused(choices: Choices) -> None:
-        with bench.world() as world, contextlib.ExitStack() as stack:
-            journal = Journal()
-            bench.live(world, journal)
-            store = stack.enter_context(bench.opened(world))
-            whole = Interrupted()
+    def paused(choices: Choices, world: World, journal: Journal) -> None:
+        bench.live(world, journal)
+        with contextlib.ExitStack() as stack:
+            store, whole = stack.enter_context(bench.opened(world)), Interrupted()
             with whole:
                 stack.enter_context(contextlib.closing(driver.reader(world)))
             place = choices.pick("the reader", 0, *spread(range(1, whole.places + 1), bench.effort.histories or 500))
@@ -802,8 +797,7 @@ def readers(bench: Bench) -> int:
             reader.refresh()
             driver.check_reader(reader, journal)
 
-    return (explore(opened_at_a_request, limit=bench.share(2), seed=bench.effort.seed)
-            + explore(paused, limit=bench.share(2), seed=bench.effort.seed))
+    return bench.explore(opened_at_a_request, divisor=2, most=1) + bench.explore(paused, divisor=2, most=1)
 
 
 def _require_refused(bench: Bench, store: Any, world: World) -> None:
