@@ -298,31 +298,33 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     rng, seen = random.Random(seed), set[object]()
     with _scratch_folder() as base:
 
-        def lives(killed_before: int | None) -> tuple[RecordingFiles, int, int]:
-            """Run both lives; return their files, the changes of the first, and the operation that begins the second.
+        def lives(killed_before: int | None) -> tuple[Recording, int, int]:
+            """Run both lives; return the recording, the changes of the first, and the operation that begins the second.
             """
-            folder = base / f"lives-{next(_CRASHES)}"
+            folder = base / "lives"
             folder.mkdir()
-            if prepare is not None:
-                prepare(folder)
-            files = RecordingFiles(folder)
-            files.killed_before = killed_before
             try:
-                first(folder, files)
-            except Killed:
-                pass
-            else:
-                if files.is_killed:
-                    raise InvalidInput(f"the first life was killed before change {killed_before} and ran to its end; "
-                                       f"let no code in it catch `BaseException` without raising it again")
-            changes, begins, files.killed_before = files.changes, files.done, None
-            successor(folder, files)
-            return files, changes, begins
+                if prepare is not None:
+                    prepare(folder)
+                files = RecordingFiles(folder)
+                files.killed_before = killed_before
+                try:
+                    first(folder, files)
+                except Killed:
+                    pass
+                else:
+                    if files.is_killed:
+                        raise InvalidInput(f"the first life was killed before change {killed_before} and ran to its "
+                                           f"end; let no code in it catch `BaseException` without raising it again")
+                changes, begins, files.killed_before = files.changes, files.done, None
+                successor(folder, files)
+                return files.recording(), changes, begins
+            finally:
+                shutil.rmtree(folder)
 
         for number in range(1, lives(None)[1] + 2) if points is None else points:
             try:
-                files, _, begins = lives(number)
-                recording = files.recording()
+                recording, _, begins = lives(number)
                 every: Sequence[int] = range(begins, len(recording.operations) + 1)
                 if power_failures is not None and len(every) > power_failures:
                     every = rng.sample(every, power_failures)
