@@ -374,8 +374,9 @@ def distinct_crashes(recording: Recording, rng: random.Random, limit_per_point: 
 def fates_of(model: CrashModel, rng: random.Random, limit: int) -> Iterable[Fates]:
     """Return the crashes at one point: all combinations of fates, or a sample of `limit`.
 
-    The sample has, as far as `limit` allows: all lost; nothing lost; crashes in which one change differs from the
-    others (lost, kept or torn); and random crashes, at least a quarter of the rest.
+    The sample has, in this order as far as `limit` allows: all lost; nothing lost; all lost but the last change, which
+    may be torn; crashes in which one change differs from the others (lost, kept or torn); and random crashes, at least
+    a quarter of the rest.
     """
     if math.prod(map(len, model.pending.values())) <= limit:
         return _every(model.pending)
@@ -390,8 +391,10 @@ def _every(options: Mapping[Change, tuple[Fate, ...]]) -> list[Fates]:
 
 def _sampled(options: Mapping[Change, tuple[Fate, ...]], rng: random.Random, limit: int) -> Iterator[Fates]:
     kept, lost = dict.fromkeys(options, KEPT), dict.fromkeys(options, LOST)
-    yield from [kept, lost] if limit > 1 else [lost]
-    room = max(limit - 2, 0)
+    last = next(reversed(lost))
+    first = [kept, lost, {**lost, last: rng.choice([KEPT, *_tears(last.operation)])}]
+    yield from first[:limit] if limit > 1 else [lost]
+    room = max(limit - len(first), 0)
     alone = [(lost, change, KEPT) for change in options] + [
         (kept, change, fate) for change, fates in options.items() for fate in fates if fate is not KEPT]
     if len(alone) > room * 3 // 4:
