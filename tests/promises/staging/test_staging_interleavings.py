@@ -15,7 +15,7 @@ from tests.harness.interleave import InterleavingFailed, explore_schedules, samp
 
 PAIRED = ("put", "delete", "put_if", "get", "list", "commit", "compact", "reset", "reset_key", "reset_prefix",
           "merge", "hard_reset", "cleanup")
-FEW, MANY = 10, 240
+FEW, MANY = 8, 240
 """Schedules of two programs that have hundreds, every day and in the soak."""
 
 
@@ -89,7 +89,7 @@ def run_random(seed: int, programs: int, schedules: int) -> None:
 
 
 def test_three_and_four_actors_under_random_schedules() -> None:
-    run_random(1, 30, 8)
+    run_random(1, 25, 8)
 
 
 @pytest.mark.soak
