@@ -146,10 +146,15 @@ AMONG: dict[str, tuple[bytes, Sequence[tuple[object, ...]], set[bytes]]] = {
 def test_crash_leaves_among_others(name: str, tmp_path: Path) -> None:
     before, changes, some = AMONG[name]
     (tmp_path / "a").write_bytes(before)
-    found = contents(after_last(tmp_path, lambda folder, files: [
-        carry_out(folder, files, change) for change in changes]), "a")
+
+    def work(folder: Path, files: Files) -> None:
+        for change in changes:
+            carry_out(folder, files, change)
+
+    found = contents(after_last(tmp_path, work), "a")
     assert some <= found
-    assert all(isinstance(each, bytes) and each.startswith(before[:100] if before == HEAD else b"") for each in found)
+    if before == HEAD:
+        assert all(isinstance(each, bytes) and each.startswith(HEAD) for each in found)
 
 
 def test_a_copy_is_a_write_of_its_bytes(tmp_path: Path) -> None:
