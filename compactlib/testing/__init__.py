@@ -39,7 +39,6 @@ if TYPE_CHECKING:
         RecordingFiles as RecordingFiles,
         explore_crashes as explore_crashes,
         explore_kills as explore_kills,
-        explore_recovery as explore_recovery,
         record as record,
         repeat_crash as repeat_crash,
     )
@@ -88,7 +87,7 @@ else:
     offer(__name__, {
         "compactlib.testing.choices": "Choices drawn_choices explore repeat sample",
         "compactlib.testing.compactions": "CompactionConformance check_compaction",
-        "compactlib.testing.crash": "RecordingFiles explore_crashes explore_kills explore_recovery record repeat_crash",
+        "compactlib.testing.crash": "RecordingFiles explore_crashes explore_kills record repeat_crash",
         "compactlib.testing.disk_model": "Recording",
         "compactlib.testing.driver": "Change Driver HostLock Journal World WorldClock",
         "compactlib.testing.executors": "ExecutorConformance check_executor",

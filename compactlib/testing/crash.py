@@ -3,7 +3,7 @@
 
 `record` runs a function on a folder and records each change that it makes to the disk. `explore_crashes` then rebuilds
 every folder that a crash at any point may leave (`disk_model` defines the possible losses), and calls a check on each.
-`explore_recovery` crashes the recovery from those crashes too. `explore_kills` kills a process at each of its changes,
+`explore_kills` kills a process at each of its changes,
 lets its successor work and acknowledge, and only then lets the power fail.
 
 An error of a check is raised with a note: the operations around the crash, the fate of each, and the picks by which
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from compactlib.errors import InvalidInput, Unsupported
-from compactlib.files import Files, LocalFiles, OutFile, StrPath, list_folder
+from compactlib.files import Files, OutFile, StrPath, list_folder
 from compactlib.testing.choices import Choices
 from compactlib.testing.disk_model import (
     ROOT,
@@ -59,6 +59,11 @@ class RecordingFiles(FilesInFront):
         folder: the only folder that it changes; its content is read into memory as the initial state.
         files: carries the operations out; the local disk if not given.
 
+    Attributes:
+        changes: the number of changes that were requested so far.
+        killed_before: the number, from 1, of the change before which the process is killed: it and every later request
+            raise `Killed`; never if `None`.
+
     Raises:
         InvalidInput: a path is outside `folder`, was made without this object, or is a lock file.
         Unsupported: a folder is moved into another folder, which the crash model leaves out.
@@ -66,18 +71,36 @@ class RecordingFiles(FilesInFront):
     """
 
     def __init__(self, folder: StrPath, files: Files | None = None) -> None:
-        self._recorder = _Recorder(folder)
-        super().__init__(self._recorder.step, files)
-
-    def acknowledge(self, value: Any) -> None:
-        """Record that `value` is acknowledged now: checks get it for every later crash."""
-        with self._recorder.lock:
-            self._recorder.acknowledgements.append((self.done, value))
+        super().__init__(self._record, files)
+        self.changes: int = 0
+        self.killed_before: int | None = None
+        self._root = os.path.realpath(folder)
+        self._lock = threading.RLock()
+        self._operations: list[Operation] = []
+        self._acknowledgements: list[tuple[int, Any]] = []
+        self._initial = _read_image(self._root)
+        self._folders = {number: dict(names) for number, names in self._initial.folders.items()}
+        self._numbers = itertools.count(
+            1 + max([ROOT, *self._initial.folders, *self._initial.texts, *self._initial.contents]))
+        # By the id of an open file: the file itself, so that its id is not reused, the path to show, and the number.
+        self._outs: dict[int, tuple[OutFile, str, int]] = {}
 
     @property
     def done(self) -> int:
         """The number of operations recorded so far."""
-        return len(self._recorder.operations)
+        return len(self._operations)
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether the process was killed."""
+        return self.killed_before is not None and self.changes >= self.killed_before
+
+    def acknowledge(self, value: Any) -> None:
+        """Record that `value` is acknowledged now: checks get it for every later crash. A killed process records none.
+        """
+        with self._lock:
+            if not self.is_killed:
+                self._acknowledgements.append((self.done, value))
 
     def recording(self) -> Recording:
         """Return the recording so far. Reads the folder to find changes made without this object.
@@ -85,87 +108,34 @@ class RecordingFiles(FilesInFront):
         Raises:
             InvalidInput: the folder differs from the result of the recorded operations.
         """
-        return self._recorder.recording()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._recorder.root!r}, {self.done} operations)"
-
-
-class _Life(RecordingFiles):
-    """The disk of a process that may be killed. Two lives share one recorder.
-
-    Args:
-        recorder: records the operations and acknowledgements of both lives.
-        killed_at: the number, from 1, of the change before which the process is killed; never if `None`.
-    """
-
-    def __init__(self, recorder: _Recorder, killed_at: int | None = None) -> None:
-        self._recorder = recorder
-        self._killed_at = killed_at
-        self._killed = False
-        self.changes = 0
-        FilesInFront.__init__(self, self._live)
-
-    def acknowledge(self, value: Any) -> None:
-        if not self._killed:
-            super().acknowledge(value)
-
-    def _live(self, request: Request, act: Callable[[], Any]) -> Any:
-        with self._recorder.lock:
-            self.changes += request.changes
-            self._killed = self._killed or (request.changes and self.changes == self._killed_at)
-            if self._killed:
-                raise Killed(f"before change {self._killed_at}; the request: {request}")
-            return self._recorder.step(request, act)
-
-
-Life: TypeAlias = Callable[[Path, RecordingFiles], object]
-"""The work of a process in the folder, through its files, from opening to closing; calls `files.acknowledge`."""
-
-Check: TypeAlias = Callable[[Path, Sequence[Any]], object]
-"""Opens the folder, given the values acknowledged before the crash, and raises if something is wrong."""
-
-Recover: TypeAlias = Callable[[Path, Files], object]
-"""Recovers a folder after a crash, changing it through the files alone."""
-
-
-class _Recorder:
-    """A step of `FilesInFront` that records operations, in one order for all threads."""
-
-    def __init__(self, folder: StrPath) -> None:
-        self.root = os.path.realpath(folder)
-        self.lock = threading.RLock()
-        self.operations: list[Operation] = []
-        self.acknowledgements: list[tuple[int, Any]] = []
-        self._initial = _read_image(self.root)
-        self._folders = {number: dict(names) for number, names in self._initial.folders.items()}
-        self._numbers = itertools.count(
-            1 + max([ROOT, *self._initial.folders, *self._initial.texts, *self._initial.contents]))
-        # By the id of an open file: the file itself, so that its id is not reused, the path to show, and the number.
-        self._opened: dict[int, tuple[OutFile, str, int]] = {}
-
-    def recording(self) -> Recording:
-        with self.lock:
-            recording = Recording(self._initial, tuple(self.operations), tuple(self.acknowledgements))
-            found = _read_image(self.root)
-        model, nothing_lost = _picked(recording, Choices({0: len(self.operations)}))
-        noted = model.image(nothing_lost)
-        if noted.fingerprint() != found.fingerprint():
-            raise InvalidInput(f"{self.root} was changed without the Files given to the function: "
-                               f"{noted.first_difference(found)}; make every change through these files, or a crash "
-                               f"cannot be rebuilt")
+        with self._lock:
+            recording = Recording(self._initial, tuple(self._operations), tuple(self._acknowledgements))
+            found = _read_image(self._root).paths()
+        model, nothing_lost = _picked(recording, Choices({0: len(recording.operations)}))
+        noted = model.image(nothing_lost).paths()
+        wrong = min((path for path in noted.keys() | found.keys() if noted.get(path) != found.get(path)), default=None)
+        if wrong is not None:
+            how = "is new" if wrong not in noted else "is missing" if wrong not in found else "differs"
+            raise InvalidInput(f"{self._root} was changed without the Files given to the function: {wrong} {how}; make "
+                               f"every change through these files, or a crash cannot be rebuilt")
         return recording
 
-    def step(self, request: Request, act: Callable[[], Any]) -> Any:
-        with self.lock:
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._root!r}, {self.done} operations)"
+
+    def _record(self, request: Request, act: Callable[[], Any]) -> Any:
+        with self._lock:
+            self.changes += request.changes
+            if self.is_killed:
+                raise Killed(f"before change {self.killed_before}; the request: {request}")
             return self._change_bytes(request, request.out, act) if request.out else self._change_names(request, act)
 
     def _change_bytes(self, request: Request, out: OutFile, act: Callable[[], Any]) -> Any:
-        _, path, inode = self._opened[id(out)]
+        _, path, inode = self._outs[id(out)]
         if request.kind not in ("write", "copy"):
             act()
             kind = "sync" if request.kind == "sync" else "truncate"
-            self.operations.append(Operation(kind, path, ROOT, inode, offset=request.offset))
+            self._operations.append(Operation(kind, path, ROOT, inode, offset=request.offset))
             return None
         try:
             return act()
@@ -173,13 +143,13 @@ class _Recorder:
             # The bytes on the disk; a refused request may have written a part.
             data = os.pread(out.fileno(), request.size, request.offset)
             if data:
-                self.operations.append(Operation("write", path, ROOT, inode, offset=request.offset, data=data))
+                self._operations.append(Operation("write", path, ROOT, inode, offset=request.offset, data=data))
 
     def _change_names(self, request: Request, act: Callable[[], Any]) -> Any:
         kind, path, target = request.kind, request.path, Parts()
         if kind in ("open", "sync folder"):
             path = os.path.realpath(path)
-        if kind == "sync folder" and os.path.commonpath((path, self.root)) == path != self.root:
+        if kind == "sync folder" and os.path.commonpath((path, self._root)) == path != self._root:
             return act()  # a folder above the recorded one, which is the same in all states
         parts = self._inside(path, root_too=kind == "sync folder")
         if kind in ("rename", "link"):
@@ -190,7 +160,7 @@ class _Recorder:
         answer = act()
         shown = "/".join(parts) or "."
         if kind == "sync folder":
-            self.operations.append(Operation(kind, shown, ROOT, self._number(parts)))
+            self._operations.append(Operation(kind, shown, ROOT, self._number(parts)))
             return answer
         folder = self._number(parts[:-1])
         names = self._folders[folder]
@@ -201,7 +171,7 @@ class _Recorder:
         else:
             inode = self._number(parts)
         if kind in ("create", "open"):
-            self._opened[id(answer)] = (answer, shown, inode)
+            self._outs[id(answer)] = (answer, shown, inode)
         if kind == "open":
             return answer
         text, into = request.target, ROOT
@@ -213,17 +183,17 @@ class _Recorder:
             del names[parts[-1]]
         if kind in ("rename", "link"):
             self._folders[into][target[-1]] = inode
-        self.operations.append(Operation(kind, shown, folder, inode, text, into))
+        self._operations.append(Operation(kind, shown, folder, inode, text, into))
         return answer
 
     def _inside(self, path: str, *, root_too: bool = False) -> Parts:
         """Return the names from the folder to `path`; links in all but the last name are followed."""
         whole = os.path.abspath(path)
         whole = os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))
-        relative = os.path.relpath(whole, self.root)
+        relative = os.path.relpath(whole, self._root)
         parts = tuple(relative.split(os.sep))
         if parts[0] == os.pardir or (relative == os.curdir and not root_too):
-            raise InvalidInput(f"{path} is not below {self.root}, the folder that is recorded")
+            raise InvalidInput(f"{path} is not below {self._root}, the folder that is recorded")
         if LOCK_NAME in parts:
             raise InvalidInput(f"{path} is a lock, which has no meaning after a crash; change it without these files")
         return () if relative == os.curdir else parts
@@ -233,9 +203,17 @@ class _Recorder:
         for name in parts:
             number = self._folders[number].get(name) if number in self._folders else None
         if number is None:
-            raise InvalidInput(f"{'/'.join(parts)} in {self.root} was made without the Files given to the function; "
+            raise InvalidInput(f"{'/'.join(parts)} in {self._root} was made without the Files given to the function; "
                                "make it through these files, or a crash cannot be rebuilt")
         return number
+
+
+
+Life: TypeAlias = Callable[[Path, RecordingFiles], object]
+"""The work of a process in the folder, through its files, from opening to closing; calls `files.acknowledge`."""
+
+Check: TypeAlias = Callable[[Path, Sequence[Any]], object]
+"""Opens the folder, given the values acknowledged before the crash, and raises if something is wrong."""
 
 
 def record(folder: StrPath, function: Callable[[Path, RecordingFiles], object], *,
@@ -286,48 +264,6 @@ def explore_crashes(recording: Recording, check: Check, *, limit_per_point: int 
     return len(seen)
 
 
-def explore_recovery(recording: Recording, recover: Recover, check: Check, *, recoveries: int | None = 100,
-                     limit_per_point: int = 32, seed: int = 0, points: Iterable[int] | None = None) -> int:
-    """Crash, recover, crash the recovery at every point, recover again, and only then call the check.
-
-    Args:
-        recording: from `record`.
-        recover: recovers a folder through the given files; it is recorded once, and runs again for each crash of that
-            recording.
-        check: see `explore_crashes`.
-        recoveries: the number of points of first crashes, drawn; each point with nothing lost and with everything lost.
-            `None`: all points, with all losses.
-        limit_per_point: see `explore_crashes`; for the crash of the recovery, and with `recoveries=None` for the first.
-        seed: chooses samples, and the points of the first crashes.
-        points: see `explore_crashes`; for the first crash.
-
-    Returns:
-        The number of folders that were checked.
-
-    Raises:
-        BaseException: the error of the recovery or the check, with one note for the crash of the recovery and one for
-            the crash before it.
-        InvalidInput: see `explore_crashes`; or the recovery changed the folder without its files.
-    """
-    count, drawn = 0, list(range(len(recording.operations) + 1) if points is None else points)
-
-    def crash_again(folder: Path, acknowledged: Sequence[Any]) -> None:
-        nonlocal count
-
-        def recover_again(folder: Path, _: Sequence[Any]) -> None:
-            recover(folder, LocalFiles())
-            check(folder, acknowledged)
-
-        count += explore_crashes(record(folder, recover), recover_again, limit_per_point=limit_per_point, seed=seed)
-
-    first_limit = limit_per_point
-    if recoveries is not None:
-        drawn = random.Random(seed).sample(drawn, min(recoveries, len(drawn)))
-        first_limit = 2
-    explore_crashes(recording, crash_again, limit_per_point=first_limit, seed=seed, points=drawn)
-    return count
-
-
 def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callable[[Path], object] | None = None,
                   points: Iterable[int] | None = None, power_failures: int | None = None, limit_per_point: int = 16,
                   seed: int = 0) -> int:
@@ -361,11 +297,34 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     """
     rng, seen = random.Random(seed), set[object]()
     with _scratch_folder() as base:
-        if points is None:
-            points = range(1, _lives(base / "lives", prepare, None, first, successor)[0] + 2)
-        for number in points:
+
+        def lives(killed_before: int | None) -> tuple[Recording, int, int]:
+            """Run both lives; return the recording, the changes of the first, and the operation that begins the second.
+            """
+            folder = base / "lives"
+            folder.mkdir()
             try:
-                _, recording, begins = _lives(base / "lives", prepare, number, first, successor)
+                if prepare is not None:
+                    prepare(folder)
+                files = RecordingFiles(folder)
+                files.killed_before = killed_before
+                try:
+                    first(folder, files)
+                except Killed:
+                    pass
+                else:
+                    if files.is_killed:
+                        raise InvalidInput(f"the first life was killed before change {killed_before} and ran to its "
+                                           f"end; let no code in it catch `BaseException` without raising it again")
+                changes, begins, files.killed_before = files.changes, files.done, None
+                successor(folder, files)
+                return files.recording(), changes, begins
+            finally:
+                shutil.rmtree(folder)
+
+        for number in range(1, lives(None)[1] + 2) if points is None else points:
+            try:
+                recording, _, begins = lives(number)
                 every: Sequence[int] = range(begins, len(recording.operations) + 1)
                 if power_failures is not None and len(every) > power_failures:
                     every = rng.sample(every, power_failures)
@@ -380,38 +339,15 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
     return len(seen)
 
 
-def _lives(folder: Path, prepare: Callable[[Path], object] | None, killed_at: int | None, first: Life,
-           successor: Life) -> tuple[int, Recording, int]:
-    """Run both lives; return the number of the first one's changes, the recording, and where the second one begins."""
-    folder.mkdir()
-    try:
-        if prepare is not None:
-            prepare(folder)
-        recorder = _Recorder(folder)
-        life = _Life(recorder, killed_at)
-        try:
-            first(folder, life)
-        except Killed:
-            pass
-        else:
-            if killed_at is not None and life.changes >= killed_at:
-                raise InvalidInput(f"the first life was killed before change {killed_at} and ran to its end; let no "
-                                   f"code in it catch `BaseException` without raising it again")
-        begins = len(recorder.operations)
-        successor(folder, _Life(recorder))
-        return life.changes, recorder.recording(), begins
-    finally:
-        shutil.rmtree(folder)
-
-
-def repeat_crash(recording: Recording, picks: Mapping[int, int], folder: StrPath) -> tuple[Any, ...]:
+def repeat_crash(recording: Recording, picks: Mapping[int, int] | Choices, folder: StrPath) -> tuple[Any, ...]:
     """Rebuild one crash in `folder`, and return the values acknowledged before it.
 
     The recording may be a new one, if the function makes the same operations in the same order each time.
 
     Args:
         recording: from `record`; for a crash of a recovery, the recording of the recovery.
-        picks: as in the note of a failure; `{0: 31}` is a crash after 31 operations that lost nothing.
+        picks: as in the note of a failure; `{0: 31}` is a crash after 31 operations that lost nothing. Or an object
+            that picks: the number of operations, the usual fate of unsynced changes, and the fate of each.
         folder: an empty folder; made if it is missing.
 
     Raises:
@@ -420,9 +356,10 @@ def repeat_crash(recording: Recording, picks: Mapping[int, int], folder: StrPath
     os.makedirs(folder, exist_ok=True)
     if list_folder(folder):
         raise InvalidInput(f"{os.fspath(folder)} is not empty; give a new folder to rebuild a crash in")
-    choices = Choices(picks)
+    choices = picks if isinstance(picks, Choices) else Choices(picks)
     model, fates = _picked(recording, choices)
-    if choices.departures != {number: place for number, place in picks.items() if place}:
+    if not isinstance(picks, Choices) and choices.departures != {
+            number: place for number, place in picks.items() if place}:
         raise InvalidInput(f"the picks {dict(picks)} do not fit the recording, which made {choices.departures} of them "
                            f"({choices.story()}); record the same work again")
     write_image(model.image(fates), folder)
@@ -490,32 +427,23 @@ def _scratch_folder() -> Iterator[Path]:
 def _read_image(folder: str) -> Image:
     """Read a folder with all its content. Numbers follow a walk by name; names of one file share its number."""
     folders, texts, contents = dict[int, dict[str, int]](), dict[int, str](), dict[int, bytes]()
-    known = dict[tuple[int, int], int]()
-    numbers = itertools.count(ROOT + 1)
-    waiting = [(ROOT, folder)]
-    while waiting:
-        number, path = waiting.pop()
-        names = folders[number] = {}
-        with os.scandir(path) as found:
-            entries = sorted((entry for entry in found if entry.name != LOCK_NAME), key=lambda entry: entry.name)
-        for entry in entries:
-            status = entry.stat(follow_symlinks=False)
-            same = known.get((status.st_dev, status.st_ino))
-            if same is not None:
-                names[entry.name] = same
+    numbers = itertools.count(ROOT)
+    known = {os.stat(folder).st_ino: next(numbers)}
+    for base, below, names in os.walk(folder):
+        inside = folders[known[os.stat(base).st_ino]] = {}
+        for name in sorted({*below, *names} - {LOCK_NAME}):
+            path = os.path.join(base, name)
+            status = os.lstat(path)
+            is_known = status.st_ino in known
+            member = inside[name] = known[status.st_ino] if is_known else known.setdefault(status.st_ino, next(numbers))
+            if is_known or stat.S_ISDIR(status.st_mode):
                 continue
-            member = names[entry.name] = next(numbers)
-            if stat.S_ISDIR(status.st_mode):
-                waiting.append((member, entry.path))
-                continue
-            known[status.st_dev, status.st_ino] = member
             if stat.S_ISLNK(status.st_mode):
-                texts[member] = os.readlink(entry.path)
+                texts[member] = os.readlink(path)
             elif stat.S_ISREG(status.st_mode):
-                with open(entry.path, "rb") as file:
-                    contents[member] = file.read()
+                contents[member] = Path(path).read_bytes()
             else:
-                raise InvalidInput(f"{entry.path} is neither a file, a folder nor a symbolic link; "
+                raise InvalidInput(f"{path} is neither a file, a folder nor a symbolic link; "
                                    "the crash harness cannot rebuild it, keep it out of the folder")
     return Image(folders, texts, contents)
 

@@ -162,30 +162,9 @@ class Image:
     texts: Mapping[int, str]
     contents: Mapping[int, bytes]
 
-    def fingerprint(self) -> bytes:
-        """Return 16 bytes that are equal for folders with equal names, contents, links and hard-link structure."""
-        return _fingerprint(self.folders, self.texts, lambda number: _digest(self.contents[number]))
-
-    def first_difference(self, other: Image) -> str:
-        """Describe the first path, by name, at which `other` differs."""
-        mine, theirs = dict(self._walk()), dict(other._walk())
-        for path in sorted(mine.keys() | theirs.keys()):
-            if path not in theirs:
-                return f"{path} is missing"
-            if path not in mine:
-                return f"{path} is new"
-            if mine[path] != theirs[path]:
-                return f"{path} differs"
-        return "names of one file have become names of two, or the reverse"
-
-    def _walk(self) -> Iterator[tuple[str, bytes | str | None]]:
-        waiting = [(ROOT, "")]
-        while waiting:
-            number, prefix = waiting.pop()
-            for name, member in self.folders[number].items():
-                yield prefix + name, self.contents.get(member, self.texts.get(member))
-                if member in self.folders:
-                    waiting.append((member, f"{prefix}{name}/"))
+    def paths(self) -> Mapping[str, tuple[str, object]]:
+        """Return, by path, the first path of the same file, and its bytes; of a link its text, of a folder `None`."""
+        return _paths(self.folders, lambda number: self.contents.get(number, self.texts.get(number)))
 
 
 @attrs.frozen(repr=False)
@@ -271,7 +250,9 @@ class CrashModel:
 
     def fingerprint(self, fates: Fates) -> bytes:
         """Return 16 bytes that are equal for equal folders after a crash here with these fates."""
-        return _fingerprint(self._named(fates), self._texts, lambda inode: self._content_digest(inode, fates))
+        paths = _paths(self._named(fates), lambda number: (
+            self._content_digest(number, fates) if number in self._contents else self._texts.get(number)))
+        return _digest(repr(paths).encode())
 
     def reaches(self, change: Change) -> bool:
         """Return whether a crash here could leave a name of the file or folder of the change."""
@@ -394,8 +375,8 @@ def fates_of(model: CrashModel, rng: random.Random, limit: int) -> Iterable[Fate
     """Return the crashes at one point: all combinations of fates, or a sample of `limit`.
 
     The sample has, in this order as far as `limit` allows: all lost; nothing lost; all lost but the last change, which
-    may be torn; all combinations of names with no byte lost, if they fill at most half of the rest; crashes in which
-    one change differs from the others (lost, kept or torn); and random crashes, at least a quarter of the rest.
+    may be torn; crashes in which one change differs from the others (lost, kept or torn); and random crashes, at least
+    a quarter of the rest.
     """
     if math.prod(map(len, model.pending.values())) <= limit:
         return _every(model.pending)
@@ -413,18 +394,9 @@ def _sampled(options: Mapping[Change, tuple[Fate, ...]], rng: random.Random, lim
     last = next(reversed(lost))
     first = [kept, lost, {**lost, last: rng.choice([KEPT, *_tears(last.operation)])}]
     yield from first[:limit] if limit > 1 else [lost]
-    if limit <= 3:
-        return
-    room = limit - 3
-    names = {change: fates for change, fates in options.items() if change.folder is not None}
-    all_names = 2 ** len(names) - 1 <= room // 2
-    if all_names:
-        for fates in _every(names)[1:]:
-            room -= 1
-            yield {**kept, **fates}
+    room = max(limit - len(first), 0)
     alone = [(lost, change, KEPT) for change in options] + [
-        (kept, change, fate) for change, fates in options.items() for fate in fates
-        if fate is not KEPT and not (all_names and change in names)]
+        (kept, change, fate) for change, fates in options.items() for fate in fates if fate is not KEPT]
     if len(alone) > room * 3 // 4:
         alone = rng.sample(alone, room * 3 // 4)
     for others, change, fate in alone:
@@ -517,16 +489,16 @@ def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _fingerprint(folders: Mapping[int, Mapping[str, int]], texts: Mapping[int, str],
-                 digest_of: Callable[[int], bytes]) -> bytes:
-    order: dict[int, int] = {}
-
-    def shown(number: int) -> tuple[object, ...]:
-        names = folders.get(number)
-        if names is not None:
-            return tuple((name, shown(names[name])) for name in sorted(names))
-        first_seen = order.setdefault(number, len(order))
-        text = texts.get(number)
-        return (first_seen, digest_of(number) if text is None else text)
-
-    return hashlib.blake2b(repr(shown(ROOT)).encode(), digest_size=16).digest()
+def _paths(folders: Mapping[int, Mapping[str, int]], value_of: Callable[[int], object],
+           ) -> dict[str, tuple[str, object]]:
+    found: dict[str, tuple[str, object]] = {}
+    first: dict[int, str] = {}
+    waiting = [("", ROOT)]
+    while waiting:
+        prefix, number = waiting.pop()
+        for name, member in sorted(folders[number].items()):
+            path = prefix + name
+            found[path] = first.setdefault(member, path), value_of(member)
+            if member in folders:
+                waiting.append((f"{path}/", member))
+    return found

@@ -101,45 +101,28 @@ class ExecutorConformance(ConformanceKit):
             result = result_of(outcomes[task.name])
             same(result, task.run(Attempt(result.attempt, Budget(), Observers())), case=task.name)
 
-    def test_library_error_is_returned_whole(self, tmp_path: Path) -> None:
-        """The failure has the error's class, message and fields; the other tasks succeed.
-
-        To do: pickle a CompactlibError as it is: it keeps its fields. Do not wrap it or rebuild it from its text.
-        """
-        outcomes = self.run([RaiseTask("broken", "corrupt"), WriteTask("sound", str(tmp_path))])
-        error, wanted = error_of(outcomes["broken"]), known_errors()["corrupt"]
-        same((type(error), str(error), vars(error)), (type(wanted), str(wanted), vars(wanted)))
-        result_of(outcomes["sound"])
-
-    def test_foreign_error_becomes_task_failed(self, tmp_path: Path) -> None:
-        """The failure has the task's name and the error's text in its message, and the traceback as `detail`.
+    def test_errors_are_returned(self, tmp_path: Path) -> None:
+        """A library's error is returned whole; another error as `TaskFailed` with the task's name, the error's text and
+        the traceback, which can be pickled, also if the error cannot. The other tasks succeed.
 
         To do: run tasks with attempt_task(task, attempt): it turns foreign errors into TaskFailed, with the traceback.
+        Pass each outcome through compactlib.executors.tasks.portable() where the task ran: it leaves a CompactlibError
+        as it is, if it can be pickled. Do not wrap it or rebuild it from its text.
         """
-        outcomes = self.run([RaiseTask("out of phase", "foreign"), WriteTask("sound", str(tmp_path))])
-        error = error_of(outcomes["out of phase"])
-        assert isinstance(error, TaskFailed), f"not TaskFailed, but {error!r}"
-        same((error.task, error.kind), ("out of phase", "ValueError"))
-        for text, part in ((str(error), "out of phase"), (str(error), "the flux is missing"),
-                           (error.detail, "Traceback"), (error.detail, "known_errors")):
-            assert part in text, f"{part!r} is missing in {text!r}"
+        outcomes = self.run([*(RaiseTask(f"task {kind}", kind) for kind in known_errors()),
+                             WriteTask("sound", str(tmp_path))])
         result_of(outcomes["sound"])
-
-    def test_error_that_cannot_be_pickled_does_no_harm(self, tmp_path: Path) -> None:
-        """The failure can be pickled and has the error's text; the other tasks succeed.
-
-        To do: pass each outcome through compactlib.executors.tasks.portable() where the task ran.
-        """
-        kinds = ["unpicklable", "unrevivable", "unpicklable-library", "unrevivable-library"]
-        outcomes = self.run([*(RaiseTask(kind, kind) for kind in kinds), WriteTask("sound", str(tmp_path))])
-        for kind in kinds:
-            error = error_of(outcomes[kind])
-            assert str(known_errors()[kind]) in str(error), f"the text of the error of {kind} is missing: {error}"
-            if self.isolates_tasks or not kind.endswith("-library"):
+        for kind, wanted in known_errors().items():
+            error = error_of(outcomes[f"task {kind}"])
+            assert str(wanted) in str(error), f"the text of the error of {kind} is missing: {error}"
+            if kind == "corrupt":
+                same((type(error), str(error), vars(error)), (type(wanted), str(wanted), vars(wanted)))
+            elif self.isolates_tasks or not isinstance(wanted, CompactlibError):
                 assert isinstance(error, TaskFailed), f"not TaskFailed, but {error!r}"
-                same(error.kind, type(known_errors()[kind]).__name__)
+                same((error.task, error.kind), (f"task {kind}", type(wanted).__name__))
                 same(str(pickle.loads(pickle.dumps(error))), str(error))
-        result_of(outcomes["sound"])
+                for part in ("Traceback", "known_errors"):
+                    assert part in error.detail, f"{part!r} is missing in the detail {error.detail!r}"
 
     def test_observer_that_raises_breaks_nothing(self, tmp_path: Path) -> None:
         """Every task succeeds although each call of the observer raises.
@@ -231,20 +214,12 @@ class ExecutorConformance(ConformanceKit):
 
 
 def check_executor(make_executor: Callable[[], Executor], folder: Path, *, isolates_tasks: bool = False) -> list[str]:
-    """Run the whole suite without pytest, and return the names of its tests.
-
-    Args:
-        make_executor: makes the executor to be tested.
-        folder: an empty folder that exists; each test gets a new folder inside.
-        isolates_tasks: see `ExecutorConformance.isolates_tasks`.
+    """Run `ExecutorConformance` without pytest in an empty folder; return the names of its tests.
 
     Raises:
         PromiseBroken: the executor fails a test.
     """
-    suite: Any = ExecutorConformance()
-    suite.isolates_tasks = isolates_tasks
-    suite.make_executor = make_executor
-    return run_kit(suite, folder)
+    return run_kit(ExecutorConformance(), folder, make_executor=make_executor, isolates_tasks=isolates_tasks)
 
 
 def by_name(tasks: Sequence[RewriteTask], outcomes: Iterable[RewriteOutcome]) -> dict[str, RewriteOutcome]:
@@ -306,14 +281,7 @@ class WriteTask:
 
 @attrs.frozen
 class FixedTask:
-    """Write nothing and return a result with the given fields.
-
-    Attributes:
-        name: the task's name.
-        files: the files of the result.
-        number: its bytes read and written.
-        seconds: its seconds.
-    """
+    """Write nothing and return a result with these files, bytes read and written, and seconds."""
 
     name: str
     files: tuple[RewrittenFile, ...]
@@ -327,12 +295,7 @@ class FixedTask:
 
 @attrs.frozen
 class RaiseTask:
-    """Raise one of the errors of `known_errors`.
-
-    Attributes:
-        name: the task's name.
-        error: which error.
-    """
+    """Raise the error of this name in `known_errors`."""
 
     name: str
     error: str

@@ -64,6 +64,11 @@ class PlainFence:
         self.records[resource] = Admission(resource, token, done)
         return self.records[resource]
 
+    def committed(self, resource: str) -> Commitment | None:
+        """Return the last commitment."""
+        record = self.records.get(resource)
+        return None if record is None else record.committed
+
 
 class FenceConformance(ConformanceKit):
     """Inherit in a test class and override `make_fence`; pytest finds the tests."""
@@ -82,66 +87,31 @@ class FenceConformance(ConformanceKit):
         """
         return None
 
-    def test_tokens_ascend(self, tmp_path: Path) -> None:
-        """A token is admitted unless a higher token was; each resource has its own tokens.
+    def test_any_steps_do_what_a_plain_fence_does(self, tmp_path: Path) -> None:
+        """Three hundred random steps against a model. A token is admitted unless a higher token was, and commits one
+        value; an admission returns the last commitment; a token below the floor is not admitted.
 
-        To do: compare and raise the token in one step; equal tokens are admitted again, lower ones get FencedOff with
-        the highest.
+        To do: compare your steps with `PlainFence.step` of this module. Compare and raise the token in the step that
+        writes, and check it again in the commit; an earlier check is too early. Store the committed value with its
+        token, and keep it when a higher token is admitted. Keep one floor for all resources.
         """
-        fence = self.make_fence(tmp_path)
-        for token in (5, 5, 9):
-            same(fence.admit("job", token), Admission("job", token, None))
-        refused = error_from(FencedOff, fence.admit, "job", 8)
-        same((refused.resource, refused.token, refused.highest), ("job", 8, 9))
-        same(fence.admit("another job", 1).token, 1)
-
-    def test_late_worker_cannot_commit(self, tmp_path: Path) -> None:
-        """Once a higher token is admitted, a lower one changes nothing.
-
-        To do: check the token again within the commit, in the same step that writes; an earlier check is too early.
-        """
-        fence = self.make_fence(tmp_path)
-        fence.admit("job", 5)
-        fence.admit("job", 9)
-        with expect(FencedOff):
-            fence.commit("job", 5, b"late")
-        same(fence.committed("job"), None)
-        fence.commit("job", 9, b"in time")
-        same(fence.committed("job"), Commitment(9, b"in time"))
-
-    def test_admission_shows_what_was_committed(self, tmp_path: Path) -> None:
-        """An admission returns the last commitment of its resource.
-
-        To do: keep the last commitment when a higher token is admitted, and return it with the admission.
-        """
-        fence = self.make_fence(tmp_path)
-        fence.admit("job", 5)
-        fence.commit("job", 5, b"files")
-        same(fence.admit("job", 9), Admission("job", 9, Commitment(5, b"files")))
-
-    def test_commit_may_be_repeated_but_not_changed(self, tmp_path: Path) -> None:
-        """A token commits one value.
-
-        To do: store the committed value with its token, and compare: an equal value is done already, another is
-        CommittedOtherwise.
-        """
-        fence = self.make_fence(tmp_path)
-        fence.admit("job", 5)
-        first = fence.commit("job", 5, b"files")
-        same(fence.commit("job", 5, b"files"), first)
-        with expect(CommittedOtherwise):
-            fence.commit("job", 5, b"other files")
-        same(fence.committed("job"), Commitment(5, b"files"))
-
-    def test_commit_needs_an_admission(self, tmp_path: Path) -> None:
-        """A token that was never admitted cannot commit.
-
-        To do: raise InvalidInput: the worker has not seen the last commitment, which an admission returns.
-        """
-        fence = self.make_fence(tmp_path)
-        error_from(InvalidInput, fence.commit, "job", 5, b"files", case="nothing was admitted")
-        fence.admit("job", 4)
-        error_from(InvalidInput, fence.commit, "job", 5, b"files", case="a lower token was admitted")
+        fence, plain, rng = self.make_fence(tmp_path), PlainFence(), random.Random(7)
+        for _ in range(_STEPS):
+            what = rng.choice(["admit", "admit", "commit", "commit", "commit", "floor"])
+            resource, value = rng.choice("ab"), rng.choice([b"x", b"y"])
+            token = max(plain.floor + rng.randrange(-2, 4), 0)
+            case = (what, resource, token, value)
+            try:
+                found: object = (fence.admit(resource, token) if what == "admit" else
+                                 fence.commit(resource, token, value) if what == "commit" else
+                                 fence.raise_floor(token))
+            except CompactlibError as error:
+                found = type(error)
+                if isinstance(error, FencedOff):
+                    same((error.resource, error.token, error.highest > token), (resource, token, True), case=case)
+            same(found, plain.step(what, resource, token, value), case=case)
+            same({name: fence.committed(name) for name in "ab"}, {name: plain.committed(name) for name in "ab"},
+                 case=f"committed, after {case}")
 
     def test_names_tokens_and_values_have_bounds(self, tmp_path: Path) -> None:
         """Names of 1000 bytes, tokens of 64 bits, values of 256 KiB; not one byte more.
@@ -160,40 +130,6 @@ class FenceConformance(ConformanceKit):
             error_from(InvalidInput, fence.raise_floor, token, case=token)
         error_from(InvalidInput, fence.commit, resource, MAX_TOKEN, value + b"v", case="one byte too many")
         same(fence.committed(resource), Commitment(MAX_TOKEN, value))
-
-    def test_floor_holds_for_every_resource(self, tmp_path: Path) -> None:
-        """A token below the floor is not admitted, also for new resources, and its record is dropped.
-
-        To do: keep one floor for all resources, and drop the records below it when it rises.
-        """
-        fence = self.make_fence(tmp_path)
-        for number in range(10):
-            fence.admit(f"job {number}", number)
-        fence.commit("job 9", 9, b"files")
-        same((fence.raise_floor(7), fence.raise_floor(3)), (7, 0))
-        for resource in ("job 1", "job 9", "a new one"):
-            error_from(FencedOff, fence.admit, resource, 6, case=resource)
-        error_from(FencedOff, fence.commit, "job 1", 1, b"", case="a commit")
-        same(fence.admit("job 1", 7), Admission("job 1", 7, None))
-        same(fence.committed("job 9"), Commitment(9, b"files"))
-
-    def test_any_steps_do_what_a_plain_fence_does(self, tmp_path: Path) -> None:
-        """Three hundred random steps against a model.
-
-        To do: compare your steps with PlainFence of this module, which does the same in twenty lines.
-        """
-        fence, plain, rng = self.make_fence(tmp_path), PlainFence(), random.Random(7)
-        for _ in range(_STEPS):
-            what = rng.choice(["admit", "admit", "commit", "commit", "commit", "floor"])
-            resource, value = rng.choice("ab"), rng.choice([b"x", b"y"])
-            token = max(plain.floor + rng.randrange(-2, 4), 0)
-            try:
-                found: object = (fence.admit(resource, token) if what == "admit" else
-                                 fence.commit(resource, token, value) if what == "commit" else
-                                 fence.raise_floor(token))
-            except CompactlibError as error:
-                found = type(error)
-            same(found, plain.step(what, resource, token, value), case=(what, resource, token, value))
 
     def test_highest_token_of_threads_commits_last(self, tmp_path: Path) -> None:
         """Tokens that threads commit concurrently ascend, and the highest is never refused.
@@ -274,22 +210,13 @@ class FenceConformance(ConformanceKit):
 
 
 def check_fence(make_fence: Callable[[Path], Fence], folder: Path, *,
-                make_impatient_fence: Callable[[Path], LockingFence] | None = None) -> list[str]:
-    """Run the suite of a fence without pytest, and return the names of its tests.
-
-    Args:
-        make_fence: see `FenceConformance.make_fence`.
-        folder: an empty folder that exists; each test gets a new folder inside.
-        make_impatient_fence: see `FenceConformance.make_impatient_fence`.
+                make_impatient_fence: Callable[[Path], LockingFence | None] = lambda folder: None) -> list[str]:
+    """Run `FenceConformance` without pytest in an empty folder; return the names of its tests.
 
     Raises:
         PromiseBroken: the fence fails a test.
     """
-    suite: Any = FenceConformance()
-    suite.make_fence = make_fence
-    if make_impatient_fence is not None:
-        suite.make_impatient_fence = make_impatient_fence
-    return run_kit(suite, folder)
+    return run_kit(FenceConformance(), folder, make_fence=make_fence, make_impatient_fence=make_impatient_fence)
 
 
 def _elsewhere(call: Callable[..., object], *args: object) -> object:

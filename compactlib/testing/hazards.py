@@ -54,19 +54,12 @@ class Effort:
         histories: the largest number of histories of a hazard; all if `None`.
         most: the largest number of failures in a history.
         seed: draws acts and samples.
-        lives: the number of seeds, from `seed` on, over which the histories are spread; each seed draws other acts.
     """
 
     acts: int = 6
     histories: int | None = 60
     most: int = 1
     seed: int = 0
-    lives: int = 1
-
-    def of_life(self, number: int) -> Effort:
-        """Return the effort of one life."""
-        share = None if self.histories is None else max(self.histories // self.lives, 1)
-        return attrs.evolve(self, histories=share, seed=self.seed + number)
 
 
 class Bench:
@@ -170,9 +163,30 @@ class Bench:
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
 
-    def explore(self, history: Callable[[Choices], object]) -> int:
-        """Run histories, limited by the effort."""
-        return explore(history, most=self.effort.most, limit=self.effort.histories, seed=self.effort.seed)
+    def history(self, life: Life) -> Callable[[Choices], None]:
+        """Return a history: a life in a new world; then each request succeeds, and the store is inspected."""
+
+        def run(choices: Choices) -> None:
+            with self.world() as world:
+                journal = Journal()
+                note = life(choices, world, journal)
+                world.step, world.clock.off = act_at_once, float
+                try:
+                    self.inspect(world, journal)
+                except BaseException as error:
+                    error.add_note(note or "after this life the store is wrong")
+                    raise
+
+        return run
+
+    def explore(self, life: Life, *, divisor: int = 1, most: int | None = None) -> int:
+        """Run the histories of a life, limited by a part of the effort; return their number."""
+        return explore(self.history(life), most=self.effort.most if most is None else most, limit=self.share(divisor),
+                       seed=self.effort.seed)
+
+    def share(self, divisor: int) -> int | None:
+        """Return a part of the effort's histories, for slow hazards."""
+        return None if self.effort.histories is None else max(self.effort.histories // divisor, 2)
 
 
 @attrs.frozen(eq=False)
@@ -206,6 +220,9 @@ def _copied(kept: Mapping[str, Any], clock: ManualClock | None = None) -> dict[s
 Hazard: TypeAlias = Callable[[Bench], int]
 """Runs its histories and returns their number; raises the first failure."""
 
+Life: TypeAlias = Callable[[Choices, World, Journal], str | None]
+"""Opens, uses and closes a store once or more often; may return a note for an error of the inspection after it."""
+
 
 # ---------------------------------------------------------------------------------------------------- one bad request
 
@@ -216,19 +233,16 @@ def refusals(bench: Bench) -> int:
 
 
 def _one_life(bench: Bench, step_of: Callable[[Choices], Step], *ends: type[BaseException]) -> int:
-    """Run histories of one life whose requests go through a step; then inspect the store."""
+    """Run histories of one life whose requests go through a step, and which an error of `ends` may end."""
 
-    def history(choices: Choices) -> None:
-        with bench.world() as world:
-            journal, world.step = Journal(), step_of(choices)
-            with contextlib.suppress(*ends):
-                bench.live(world, journal)
-            if isinstance(world.step, Failing):
-                world.step.settle()
-            world.step = act_at_once
-            bench.inspect(world, journal)
+    def life(choices: Choices, world: World, journal: Journal) -> None:
+        world.step = step = step_of(choices)
+        with contextlib.suppress(*ends):
+            bench.live(world, journal)
+        if isinstance(step, Failing):
+            step.settle()
 
-    return bench.explore(history)
+    return bench.explore(life)
 
 
 def lost_answers(bench: Bench) -> int:
@@ -236,11 +250,10 @@ def lost_answers(bench: Bench) -> int:
     once the other store does.
     """
 
-    def history(choices: Choices) -> None:
-        with bench.world() as world, contextlib.ExitStack() as stack:
-            journal, failing = Journal(), Failing(choices)
-            world.step = lambda request, act: act() if request.edge == "disk" else failing(request, act)
-            store: Any = None
+    def life(choices: Choices, world: World, journal: Journal) -> None:
+        failing, store = Failing(choices), None
+        world.step = lambda request, act: act() if request.edge == "disk" else failing(request, act)
+        with contextlib.ExitStack() as stack:
             for number in range(bench.effort.acts):
                 try:
                     store = store or stack.enter_context(bench.opened(world))
@@ -256,10 +269,8 @@ def lost_answers(bench: Bench) -> int:
             if store:
                 with contextlib.suppress(Closed, Stale):
                     bench.act(store, journal, ["after the failure"])
-            stack.close()
-            bench.inspect(world, journal)
 
-    return bench.explore(history)
+    return bench.explore(life)
 
 
 def full_disk(bench: Bench) -> int:
@@ -288,23 +299,19 @@ def _without_room(request: Request, act: Callable[[], Any]) -> Any:
 def opened_on_a_full_disk(bench: Bench) -> int:
     """The owner ends at a request, and the next owner opens, reads and reclaims on a full disk."""
 
-    def history(choices: Choices) -> None:
-        with bench.world() as world:
-            journal = Journal()
-            bench.live(world, journal)
-            world.step = Killing(choices)
-            with contextlib.suppress(Killed):
-                bench.live(world, journal, first=bench.effort.acts)
-            world.step = _without_room
-            with bench.opened(world) as store:
-                bench.driver.check(store, journal, damage="")
-                if hasattr(store, "reclaim"):
-                    store.reclaim()
-                bench.driver.check(store, journal, damage="")
-            world.step = act_at_once
-            bench.inspect(world, journal)
+    def life(choices: Choices, world: World, journal: Journal) -> None:
+        bench.live(world, journal)
+        world.step = Killing(choices)
+        with contextlib.suppress(Killed):
+            bench.live(world, journal, first=bench.effort.acts)
+        world.step = _without_room
+        with bench.opened(world) as store:
+            bench.driver.check(store, journal, damage="")
+            if hasattr(store, "reclaim"):
+                store.reclaim()
+            bench.driver.check(store, journal, damage="")
 
-    return bench.explore(history)
+    return bench.explore(life)
 
 
 def kills(bench: Bench) -> int:
@@ -336,7 +343,7 @@ def interrupts_between(bench: Bench) -> int:
             bench.live(world, journal, before_closing=interrupted.stop)
 
     # Each takes twenty times as long as the history of another hazard.
-    return _interrupts(bench, live, _share(bench, 3))
+    return _interrupts(bench, live, divisor=3)
 
 
 def interrupts_of_closing(bench: Bench) -> int:
@@ -346,37 +353,30 @@ def interrupts_of_closing(bench: Bench) -> int:
         with contextlib.ExitStack() as stack:
             bench.live(world, journal, before_closing=lambda: stack.enter_context(interrupted))
 
-    return _interrupts(bench, live, _share(bench, 1))
+    return _interrupts(bench, live, divisor=1)
 
 
-def _interrupts(bench: Bench, live: Callable[[World, Journal, Interrupted], object], most: int | None) -> int:
-    whole, journal = Interrupted(), Journal()
+def _interrupts(bench: Bench, live: Callable[[World, Journal, Interrupted], object], *, divisor: int) -> int:
+    whole = Interrupted()
     with bench.world() as world:
-        live(world, journal, whole)
-        bench.inspect(world, journal)
+        live(world, Journal(), whole)
+    places = spread(range(1, whole.places + 1), bench.share(divisor) or whole.places)
 
-    def history(choices: Choices) -> None:
-        place = choices.pick("Ctrl-C", 0, *spread(range(1, whole.places + 1), most or whole.places))
-        if not place:
-            return  # run above
-        with bench.world() as world:
-            journal, interrupted = Journal(), Interrupted(place)
-            try:
-                with contextlib.suppress(KeyboardInterrupt, CompactlibError):
-                    live(world, journal, interrupted)
-                bench.inspect(world, journal)
-            except BaseException as error:
-                error.add_note(f"Ctrl-C at {interrupted.where}")
-                raise
+    def life(choices: Choices, world: World, journal: Journal) -> str:
+        interrupted = Interrupted(choices.pick("Ctrl-C", 0, *places))
+        if interrupted.place:
+            with contextlib.suppress(KeyboardInterrupt, CompactlibError):
+                live(world, journal, interrupted)
+        return f"Ctrl-C at {interrupted.where}"
 
-    return explore(history)
+    return explore(bench.history(life))
 
 
 def clock_jumps(bench: Bench) -> int:
     """The wall clock is wrong for one reading, or from one reading until the life ends."""
     day = 86_400.0
 
-    def history(choices: Choices) -> None:
+    def life(choices: Choices, world: World, journal: Journal) -> None:
         for_good = 0.0
 
         def off() -> float:
@@ -386,53 +386,44 @@ def clock_jumps(bench: Bench) -> int:
             for_good += jump if lasts else 0.0
             return for_good if lasts else for_good + jump
 
-        with bench.world() as world:
-            journal = Journal()
-            world.clock.off = off
-            with contextlib.suppress(CompactlibError):
-                bench.live(world, journal)
-            world.clock.off = float
-            bench.inspect(world, journal)
+        world.clock.off = off
+        with contextlib.suppress(CompactlibError):
+            bench.live(world, journal)
 
-    return bench.explore(history)
+    return bench.explore(life)
+
+
+_LIVES = 3
 
 
 def other_settings(bench: Bench) -> int:
     """Each life has other settings than the life before."""
-    lives = 3
 
-    def history(choices: Choices) -> None:
-        with bench.world() as world:
-            journal = Journal()
-            for life in range(lives):
-                settings = choices.pick(f"settings of life {life + 1}", *bench.driver.settings())
-                bench.live(world, journal, settings=settings, first=life * bench.effort.acts, check=True)
-            bench.inspect(world, journal, settings=choices.pick("settings at last", *bench.driver.settings()))
+    def life(choices: Choices, world: World, journal: Journal) -> None:
+        for number in range(_LIVES):
+            settings = choices.pick(f"settings of life {number + 1}", *bench.driver.settings())
+            bench.live(world, journal, settings=settings, first=number * bench.effort.acts, check=True)
 
-    return explore(history, most=bench.effort.most + 1, limit=_share(bench, 3), seed=bench.effort.seed)
+    return bench.explore(life, divisor=3, most=bench.effort.most + 1)
 
 
 def mixtures(bench: Bench) -> int:
     """Lives with other settings, a clock that jumps, refused requests and a kill: up to three of these at once."""
-    lives = 3
 
-    def history(choices: Choices) -> None:
-        with bench.world() as world:
-            journal = Journal()
-            for life in range(lives):
-                settings = choices.pick(f"settings of life {life + 1}", *bench.driver.settings())
-                failing, killing = Failing(choices), Killing(choices)
-                world.step = _one_in_the_other(killing, failing)
-                world.clock.off = partial(choices.pick, "the clock", 0.0, 86_400.0, -86_400.0)
-                with contextlib.suppress(CompactlibError, Killed):
-                    bench.live(world, journal, settings=settings, first=life * bench.effort.acts)
-                world.step, world.clock.off = act_at_once, float
-                failing.settle()
-                with bench.opened(world, settings) as store:
-                    bench.driver.check(store, journal, damage="")
-            bench.inspect(world, journal)
+    def life(choices: Choices, world: World, journal: Journal) -> None:
+        for number in range(_LIVES):
+            settings = choices.pick(f"settings of life {number + 1}", *bench.driver.settings())
+            failing, killing = Failing(choices), Killing(choices)
+            world.step = _one_in_the_other(killing, failing)
+            world.clock.off = partial(choices.pick, "the clock", 0.0, 86_400.0, -86_400.0)
+            with contextlib.suppress(CompactlibError, Killed):
+                bench.live(world, journal, settings=settings, first=number * bench.effort.acts)
+            world.step, world.clock.off = act_at_once, float
+            failing.settle()
+            with bench.opened(world, settings) as store:
+                bench.driver.check(store, journal, damage="")
 
-    return sample(history, _share(bench, 2) or 3_000, seed=bench.effort.seed)
+    return sample(bench.history(life), bench.share(2) or 3_000, seed=bench.effort.seed)
 
 
 def _one_in_the_other(outer: Step, inner: Step) -> Step:
@@ -455,7 +446,7 @@ def crashes(bench: Bench) -> int:
 def crashes_of_recovery(bench: Bench) -> int:
     """The power fails, and again while the store is opened."""
     recording = _recording(bench)
-    points, histories = _points(bench, recording, _share(bench, 5)), 0
+    points, histories = _points(bench, recording, bench.share(5)), 0
 
     def crash_again(folder: Path, notes: Sequence[Any]) -> None:
         nonlocal histories
@@ -613,69 +604,61 @@ def threads(bench: Bench) -> int:
     """
     patience_seconds = 30.0
 
-    def history(choices: Choices) -> None:
-        with bench.world() as world:
-            journal, failing = Journal(), Failing(choices)
-            killing = Killing(choices)
-            wrong, died_at = list[BaseException](), list[int]()
+    def life(choices: Choices, world: World, journal: Journal) -> None:
+        failing, killing = Failing(choices), Killing(choices)
+        wrong, died_at = list[BaseException](), list[int]()
 
-            def step(request: Request, act: Callable[[], Any]) -> Any:
-                time.sleep(0)  # another thread's turn
-                try:
-                    return killing(request, lambda: failing(request, act))
-                except Killed:
-                    died_at.append(len(journal.changes))
-                    raise
+        def step(request: Request, act: Callable[[], Any]) -> Any:
+            time.sleep(0)  # another thread's turn
+            try:
+                return killing(request, lambda: failing(request, act))
+            except Killed:
+                died_at.append(len(journal.changes))
+                raise
 
-            world.step = step
+        def use(store: Any, thread: int) -> None:
+            try:
+                bench.act(store, journal, (f"{thread} {number}" for number in range(bench.effort.acts)))
+            except (CompactlibError, Killed):
+                pass
+            except BaseException as error:  # raised below, by the waiting thread
+                wrong.append(error)
 
-            def use(store: Any, thread: int) -> None:
-                try:
-                    bench.act(store, journal, (f"{thread} {number}" for number in range(bench.effort.acts)))
-                except (CompactlibError, Killed):
-                    pass
-                except BaseException as error:  # raised below, by the waiting thread
-                    wrong.append(error)
+        world.step = step
+        with contextlib.suppress(CompactlibError, Killed), bench.opened(world) as store:
+            working = [threading.Thread(target=use, args=(store, thread), daemon=True) for thread in range(4)]
+            for thread in working:
+                thread.start()
+            for thread in working:
+                thread.join(patience_seconds)
+            assert not any(thread.is_alive() for thread in working), "a thread's call neither returned nor raised"
+        if wrong:
+            raise wrong[0]
+        if died_at:
+            del journal.changes[died_at[0]:]  # changes that other threads began after the process had ended
+        failing.settle()
 
-            with contextlib.suppress(CompactlibError, Killed), bench.opened(world) as store:
-                working = [threading.Thread(target=use, args=(store, thread), daemon=True) for thread in range(4)]
-                for thread in working:
-                    thread.start()
-                for thread in working:
-                    thread.join(patience_seconds)
-                assert not any(thread.is_alive() for thread in working), "a thread's call neither returned nor raised"
-            if wrong:
-                raise wrong[0]
-            if died_at:
-                del journal.changes[died_at[0]:]  # changes that other threads began after the process had ended
-            world.step = act_at_once
-            failing.settle()
-            bench.inspect(world, journal)
-
-    return explore(history, limit=_share(bench, 4), seed=bench.effort.seed)
+    return bench.explore(life, divisor=4, most=1)
 
 
 def forks(bench: Bench) -> int:
     """The process forks at a request: the child gets a named error and changes nothing, and the parent works on."""
 
-    def history(choices: Choices) -> None:
-        with bench.world() as world:
-            journal, opened = Journal(), list[Any]()
+    def life(choices: Choices, world: World, journal: Journal) -> None:
+        opened = list[Any]()
 
-            def step(request: Request, act: Callable[[], Any]) -> Any:
-                if opened and choices.pick(str(request), "runs on", "forks before it") != "runs on":
-                    _require_refused(bench, opened[0], world)
-                return act()
+        def step(request: Request, act: Callable[[], Any]) -> Any:
+            if opened and choices.pick(str(request), "runs on", "forks before it") != "runs on":
+                _require_refused(bench, opened[0], world)
+            return act()
 
-            world.step = step
-            with bench.opened(world) as store:
-                opened.append(store)
-                bench.act(store, journal, range(bench.effort.acts))
-            opened.clear()
-            world.step = act_at_once
-            bench.inspect(world, journal)
+        world.step = step
+        with bench.opened(world) as store:
+            opened.append(store)
+            bench.act(store, journal, range(bench.effort.acts))
+        opened.clear()
 
-    return explore(history, limit=_share(bench, 3), seed=bench.effort.seed)
+    return bench.explore(life, divisor=3, most=1)
 
 
 def paused_owners(bench: Bench) -> int:
@@ -687,41 +670,39 @@ def paused_owners(bench: Bench) -> int:
     """
     has_peers = getattr(bench.driver, "has_peers", False)
 
-    def history(choices: Choices) -> None:
-        with bench.world() as world:
-            journal, later = Journal(), Journal()
-            paused_at: int | None = None
+    def life(choices: Choices, world: World, journal: Journal) -> None:
+        later = Journal()
+        paused_at: int | None = None
 
-            def step(request: Request, act: Callable[[], Any]) -> Any:
-                nonlocal paused_at
-                if paused_at is not None:
-                    return act()
-                loses = ("done, without an answer", "lost, without an answer") * (request.edge == "kv")
-                answer, others = choices.pick(str(request), ("done", 0), *(
-                    (answer, acts) for acts in (bench.effort.acts, 1)
-                    for answer in ("done after the pause", *(loses if request.changes else ()))))
-                if not others:
-                    return act()
-                paused_at = len(journal.changes)
-                if answer == "done, without an answer":
-                    act()
-                with _unlocked():
-                    bench.live(World(world.folder, clock=world.clock, kept=world.kept), later,
-                               first=bench.effort.acts + (paused_at if others == 1 else 0), acts=others)
-                if answer in loses:
-                    raise OutcomeUnknown(operation=request.kind, path="a store under test", detail=answer)
+        def step(request: Request, act: Callable[[], Any]) -> Any:
+            nonlocal paused_at
+            if paused_at is not None:
                 return act()
+            loses = ("done, without an answer", "lost, without an answer") * (request.edge == "kv")
+            answer, others = choices.pick(str(request), ("done", 0), *(
+                (answer, acts) for acts in (bench.effort.acts, 1)
+                for answer in ("done after the pause", *(loses if request.changes else ()))))
+            if not others:
+                return act()
+            paused_at = len(journal.changes)
+            if answer == "done, without an answer":
+                act()
+            with _unlocked():
+                bench.live(World(world.folder, clock=world.clock, kept=world.kept), later,
+                           first=bench.effort.acts + (paused_at if others == 1 else 0), acts=others)
+            if answer in loses:
+                raise OutcomeUnknown(operation=request.kind, path="a store under test", detail=answer)
+            return act()
 
-            world.step = step
-            _live_on(bench, world, journal)
-            world.step = act_at_once
-            if paused_at is not None and has_peers:
-                journal.changes[:] = _in_some_order(bench, world, journal.changes, paused_at, later.changes)
-            elif paused_at is not None:
-                journal.changes[paused_at:paused_at] = later.changes
-            bench.inspect(world, journal)
+        world.step = step
+        _live_on(bench, world, journal)
+        world.step = act_at_once
+        if paused_at is not None and has_peers:
+            journal.changes[:] = _in_some_order(bench, world, journal.changes, paused_at, later.changes)
+        elif paused_at is not None:
+            journal.changes[paused_at:paused_at] = later.changes
 
-    return bench.explore(history)
+    return bench.explore(life)
 
 
 def _live_on(bench: Bench, world: World, journal: Journal) -> None:
@@ -772,24 +753,21 @@ def readers(bench: Bench) -> int:
     """
     driver: Any = bench.driver
 
-    def opened_at_a_request(choices: Choices) -> None:
-        with bench.world() as world, contextlib.ExitStack() as stack:
-            journal, opened, wrong = Journal(), list[Any](), list[BaseException]()
+    def opened_at_a_request(choices: Choices, world: World, journal: Journal) -> None:
+        opened, wrong = list[Any](), list[BaseException]()
 
-            def read() -> None:
-                opened.append(stack.enter_context(contextlib.closing(driver.reader(world))))
-                driver.check_reader(opened[0], journal)
+        def step(request: Request, act: Callable[[], Any]) -> Any:
+            if journal.changes and not opened and not wrong \
+                    and choices.pick(str(request), "runs on", "a reader opens") != "runs on":
+                try:
+                    opened.append(stack.enter_context(contextlib.closing(driver.reader(world))))
+                    driver.check_reader(opened[0], journal)
+                except BaseException as error:  # must not end the owner's call
+                    wrong.append(error)
+            return act()
 
-            def step(request: Request, act: Callable[[], Any]) -> Any:
-                if journal.changes and not opened and not wrong \
-                        and choices.pick(str(request), "runs on", "a reader opens") != "runs on":
-                    try:
-                        read()
-                    except BaseException as error:  # must not end the owner's call
-                        wrong.append(error)
-                return act()
-
-            world.step = step
+        world.step = step
+        with contextlib.ExitStack() as stack:
             bench.live(world, journal)
             world.step = act_at_once
             if wrong:
@@ -798,12 +776,10 @@ def readers(bench: Bench) -> int:
                 reader.refresh()
                 driver.check_reader(reader, journal)
 
-    def paused(choices: Choices) -> None:
-        with bench.world() as world, contextlib.ExitStack() as stack:
-            journal = Journal()
-            bench.live(world, journal)
-            store = stack.enter_context(bench.opened(world))
-            whole = Interrupted()
+    def paused(choices: Choices, world: World, journal: Journal) -> None:
+        bench.live(world, journal)
+        with contextlib.ExitStack() as stack:
+            store, whole = stack.enter_context(bench.opened(world)), Interrupted()
             with whole:
                 stack.enter_context(contextlib.closing(driver.reader(world)))
             place = choices.pick("the reader", 0, *spread(range(1, whole.places + 1), bench.effort.histories or 500))
@@ -821,8 +797,7 @@ def readers(bench: Bench) -> int:
             reader.refresh()
             driver.check_reader(reader, journal)
 
-    return (explore(opened_at_a_request, limit=_share(bench, 2), seed=bench.effort.seed)
-            + explore(paused, limit=_share(bench, 2), seed=bench.effort.seed))
+    return bench.explore(opened_at_a_request, divisor=2, most=1) + bench.explore(paused, divisor=2, most=1)
 
 
 def _require_refused(bench: Bench, store: Any, world: World) -> None:
@@ -902,32 +877,25 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
             should find.
 
     Returns:
-        The number of histories of each hazard. One history for each life means that the hazard had no place to happen.
+        The number of histories of each hazard. One history means that the hazard had no place to happen.
 
     Raises:
         BaseException: the error of the first failed history, with its picks as a note.
     """
-    whole = effort or Effort()
-    histories = dict.fromkeys(hazards, 0)
-    for name in histories:
-        for number in range(whole.lives):
-            share = whole.of_life(number)
-            try:
-                histories[name] += HAZARDS[name](Bench(driver, folder, share, mistake))
-            except BaseException as error:
-                error.add_note(f"hazard: {name} ({(HAZARDS[name].__doc__ or '').strip()}), seed {share.seed}")
-                raise
+    bench = Bench(driver, folder, effort or Effort(), mistake)
+    histories: dict[str, int] = {}
+    for name in hazards:
+        try:
+            histories[name] = HAZARDS[name](bench)
+        except BaseException as error:
+            error.add_note(f"hazard: {name} ({(HAZARDS[name].__doc__ or '').strip()}), seed {bench.effort.seed}")
+            raise
     return histories
 
 
 def _files_of(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*"))
             if path.is_file() and not path.is_symlink() and path.name != LOCK_NAME]
-
-
-def _share(bench: Bench, divisor: int) -> int | None:
-    """Return a part of the effort's histories, for slow hazards."""
-    return None if bench.effort.histories is None else max(bench.effort.histories // divisor, 1)
 
 
 def _points(bench: Bench, recording: Recording, most: int | None) -> list[int]:

@@ -18,11 +18,11 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from compactlib.errors import Closed, InvalidInput
 from compactlib.kv import (
@@ -41,6 +41,9 @@ from compactlib.kv.errors import TooLarge
 from compactlib.testing.promises import ConformanceKit, error_from, expect, run_kit, same
 from compactlib.testing.stand_ins import in_threads
 
+if TYPE_CHECKING:
+    from compactlib.kv import Address
+
 P = b"test"
 OTHER = b"other"
 ODD_NAMES = [b"\x00", b"\xff", b"a", b"a/a", b"\x00\x00", b"\xff\xff", b"a\x00", b"A", b"a/", b"/", b"ab", b"b",
@@ -51,15 +54,7 @@ ODD_NAMES = [b"\x00", b"\xff", b"a", b"a/a", b"\x00\x00", b"\xff\xff", b"a\x00",
 _FEWEST_NAMES = 8
 _LARGEST_BATCH = 10_000
 """A higher limit is not tested: its batch takes longer than the rest of the suite."""
-_CONDITIONS: list[tuple[list[bytes | None], Any, bool | None]] = [
-    ([], None, True), ([], EXISTS, False),
-    ([b"v"], None, False), ([b"v"], EXISTS, True), ([b"v"], 0, True),
-    ([b""], None, False), ([b""], EXISTS, True), ([b""], 0, True),
-    ([b"v1", b"v2"], 0, False), ([b"v1", b"v2"], 1, True), ([b"v1", b"v2", b"v1"], 0, None),
-    ([b"v", None], None, True), ([b"v", None], EXISTS, False), ([b"v", None], 0, False),
-]
-"""The earlier writes of a key, `None` for a delete; a predicate, or the number of the write after which it was read;
-and whether it holds. `None`: either is right, since the same bytes were written again (ABA)."""
+_CELLS = [(P, b"a"), (P, b"b"), (OTHER, b"a"), (b"third", b"b")]
 
 _Call: TypeAlias = Callable[[bytes, bytes], object]
 
@@ -94,31 +89,57 @@ class KVStoreConformance(ConformanceKit):
         """Return `effort_percent` of `count`, and at least `at_least`."""
         return max(min(at_least, count), count * self.effort_percent // 100)
 
-    # ---- single keys
+    # ---- reads and writes
 
-    def test_absent_key_is_not_found(self, tmp_path: Path) -> None:
-        """An absent key, a deleted key and an absent partition raise `KeyNotFound`; deleting them is no error.
+    def test_any_steps_do_what_a_dictionary_does(self, tmp_path: Path) -> None:
+        """Random writes of one or several cells, with and without conditions, against a dictionary. A transaction is
+        atomic, its error has the first condition that fails, and a read returns the last written value, also an empty
+        one. The predicate `None` holds for an absent cell, EXISTS for any value, another until its cell is written or
+        deleted. A delete of an absent cell does nothing; its read raises `KeyNotFound`. Another thread reads a value as
+        soon as its write has returned.
 
-        To do: raise KeyNotFound for an absent key and an absent partition; a partition needs no creation. A delete of
-        an absent key does nothing.
+        To do: compare and write in one request or transaction of the backend, and change the predicate (a version, an
+        etag) with each write. `None` is an insert that fails if the key exists, anything else an update that must find
+        the key: an upsert would create it. Distinguish absent from empty by a flag or column; `if not value` confuses
+        them. A partition needs no creation. Put the answer of get_many into the order of the given cells. Read the
+        newest value: no cache, no lagging replica (use consistent reads).
         """
-        with closing(self.make_store(tmp_path)) as store:
-            store.set(P, b"deleted", b"v")
-            for partition, key in ((P, b"deleted"), (P, b"absent"), (b"no such partition", b"k")):
-                for _ in range(2):
-                    store.delete(partition, key)
-                error_from(KeyNotFound, store.get, partition, key, case=(partition, key))
-
-    def test_value_is_read_as_it_was_written(self, tmp_path: Path) -> None:
-        """A read returns the last written value, also an empty one.
-
-        To do: distinguish absent from empty with a separate flag or column; `if not value` confuses them.
-        """
-        with closing(self.make_store(tmp_path)) as store:
-            for value in (b"v1", b"v2", b""):
-                store.set(P, b"k", value)
-                same(store.get(P, b"k").value, value)
-                same([(entry.key, entry.value) for entry in store.scan(P)], [(b"k", value)])
+        rng = random.Random(21)
+        plain: dict[Address, bytes] = {}
+        # Values that a cell has had, each with its predicate.
+        known: dict[Address, list[tuple[Any, Any]]] = {cell: [(None, None), (EXISTS, EXISTS)] for cell in _CELLS}
+        with closing(self.make_store(tmp_path)) as store, ThreadPoolExecutor(1) as other:
+            store.transact()
+            for number in range(self.times(300, 60)):
+                changes = {cell: rng.choice([None, b"", b"%d" % number, b"%d" % number])
+                           for cell in rng.sample(_CELLS, rng.choice([1, 1, 1, 2]))}
+                conditional = rng.choice([[], [*changes][:1], [*changes][:1], rng.sample(_CELLS, 2)])
+                conditions = {cell: rng.choice([*known[cell][:2], *known[cell][-2:]]) for cell in conditional}
+                failing = next((cell for cell, (wanted, _) in conditions.items() if (
+                    cell not in plain if wanted is EXISTS else plain.get(cell) != wanted)), None)
+                case = f"{changes} if {conditions}, where {plain} was written"
+                try:
+                    _write(store, {cell: predicate for cell, (_, predicate) in conditions.items()}, changes,
+                           in_one_call=rng.random() < 0.7)
+                except PredicateFailed as error:
+                    same((error.partition, error.key), failing, case=case)
+                else:
+                    same(failing, None, case=case)
+                    for cell, value in changes.items():
+                        plain.pop(cell, None)
+                        if value is not None:
+                            plain[cell] = value
+                            # The predicate of an earlier write of the same bytes may hold again.
+                            known[cell] = [each for each in known[cell] if each[0] != value]
+                read = [*rng.sample(_CELLS, len(_CELLS)), (b"no such partition", b"k")]
+                for cell, found in zip(read, store.get_many(read), strict=True):
+                    same(found and found.value, plain.get(cell), case=f"get_many of {cell} after {case}")
+                    if found is not None:
+                        known[cell].append((found.value, found.predicate))
+                for cell in read[-2:]:
+                    got = other.submit(value_of, store, cell[1], cell[0]).result()
+                    same(got, plain.get(cell), case=f"get of {cell} after {case}")
+            same(list(store.get_many([])), [])
 
     def test_arguments_are_refused_before_a_write(self, tmp_path: Path) -> None:
         """An argument that is empty, too long, too many or repeated raises a named error, and nothing is written.
@@ -193,37 +214,6 @@ class KVStoreConformance(ConformanceKit):
                 store.get(P, b"new")
 
     # ---- conditions
-
-    def test_conditional_write_needs_its_predicate(self, tmp_path: Path) -> None:
-        """`None` holds for an absent key, EXISTS for any value, a predicate until the key is written or deleted.
-
-        To do: compare and write in one request of the backend, and change the predicate (a version, an etag) with each
-        write. `None` is an insert that fails if the key exists, anything else an update that must find the key: an
-        upsert would create it. The predicate None does not hold for an empty value.
-        """
-        with closing(self.make_store(tmp_path)) as store:
-            ways: dict[str, Callable[[bytes, Predicate | None], object]] = {
-                "set_if": lambda key, predicate: store.set_if(P, key, b"new", predicate),
-                "delete_if": lambda key, predicate: store.delete_if(P, key, predicate),
-                "transact": lambda key, predicate: store.transact([Condition(P, key, predicate)],
-                                                                  [Put(P, key, b"new")]),
-            }
-            for way, write in ways.items():
-                for values, wanted, holds in _CONDITIONS:
-                    if wanted is None and way == "delete_if":
-                        continue
-                    case = f"{way} with predicate {wanted} after {values}"
-                    key = case.encode()
-                    predicates = [_predicate_after(store, key, value) for value in values]
-                    before = value_of(store, key)
-                    try:
-                        write(key, predicates[wanted] if isinstance(wanted, int) else wanted)
-                        done = True
-                    except PredicateFailed:
-                        done = False
-                    same(done, done if holds is None else holds, case=case)
-                    after = (None if way == "delete_if" else b"new") if done else before
-                    same(value_of(store, key), after, case=case)
 
     def test_predicate_of_another_store_fails(self, tmp_path: Path) -> None:
         """A foreign predicate of any type fails, for present and absent keys.
@@ -361,26 +351,6 @@ class KVStoreConformance(ConformanceKit):
 
     # ---- several keys
 
-    def test_transact_is_all_or_nothing(self, tmp_path: Path) -> None:
-        """A transaction over several partitions is atomic; the error has the first condition that fails.
-
-        To do: put conditions and changes into one transaction of the backend.
-        """
-        with closing(self.make_store(tmp_path)) as store:
-            store.transact()
-            predicate = _predicate_after(store, b"a", b"1")
-            conditions = [Condition(P, b"a", predicate), Condition(OTHER, b"b", None)]
-            store.transact(conditions, [Put(P, b"a", b"2"), Put(OTHER, b"b", b"3")], [Delete(P, b"absent")])
-            same((value_of(store, b"a"), value_of(store, b"b", OTHER)), (b"2", b"3"))
-            for held, failing in ((conditions, (P, b"a")), (conditions[1:], (OTHER, b"b")),
-                                  ([Condition(P, b"a", EXISTS), Condition(P, b"c", EXISTS)], (P, b"c"))):
-                failed = error_from(PredicateFailed, store.transact, held, [Put(P, b"c", b"4")],
-                                    [Delete(OTHER, b"b")], case=held)
-                same((failed.partition, failed.key), failing)
-                same((keys_of(store), keys_of(store, OTHER)), ([b"a"], [b"b"]), case="after a refusal")
-            store.transact([Condition(P, b"a", EXISTS)], [Put(P, b"c", b"4")], [Delete(P, b"a"), Delete(OTHER, b"b")])
-            same((keys_of(store), keys_of(store, OTHER)), ([b"c"], []))
-
     def test_threads_that_transact_keep_the_sum(self, tmp_path: Path) -> None:
         """Concurrent transfers between accounts keep the sum.
 
@@ -394,37 +364,7 @@ class KVStoreConformance(ConformanceKit):
             in_threads(4, lambda number: _transfer(store, accounts, random.Random(number), self.times(25, 4)))
             same(sum(int(store.get(*account).value) for account in accounts), 400)
 
-    def test_get_many_returns_in_order(self, tmp_path: Path) -> None:
-        """`get_many` returns the values of `get`, for cells of any partitions; `None` for an absent key.
-
-        To do: put the backend's answer into the order of the given cells, with absent ones.
-        """
-        with closing(self.make_store(tmp_path)) as store:
-            put_all(store, [b"a", b"c", b"b"])
-            store.set(OTHER, b"a", b"")
-            cells = [(P, b"c"), (OTHER, b"b"), (P, b"a"), (OTHER, b"a"), (b"no such partition", b"k"), (P, b"b")]
-            found = store.get_many(cells)
-            same([None if one is None else one.value for one in found],
-                 [_value(P, b"c"), None, _value(P, b"a"), b"", None, _value(P, b"b")])
-            same([one for one in found if one is not None],
-                 [store.get(*cell) for cell, one in zip(cells, found, strict=True) if one is not None])
-            first = found[0]
-            store.set_if(*cells[0], b"new", first and first.predicate)
-            same([found and found.value for found in store.get_many(cells[:1])], [b"new"])
-            same(list(store.get_many([])), [])
-
     # ---- handles
-
-    def test_writes_are_seen_at_once(self, tmp_path: Path) -> None:
-        """Another thread reads, and scans, a value as soon as its write has returned.
-
-        To do: read the newest value: no cache, no lagging replica (use consistent reads).
-        """
-        with closing(self.make_store(tmp_path)) as store, ThreadPoolExecutor(1) as other:
-            for turn in range(self.times(30, 5)):
-                store.set(P, b"k", b"%d" % turn)
-                found = other.submit(lambda: (store.get(P, b"k").value, next(store.scan(P)).value)).result()
-                same(found, (b"%d" % turn, b"%d" % turn))
 
     def test_closed_store_says_so(self, tmp_path: Path) -> None:
         """Every call raises `Closed`, also of open scans, and of a closed scan; closing again does nothing.
@@ -513,22 +453,12 @@ class KVStoreConformance(ConformanceKit):
 
 def check_kv_store(make_store: Callable[..., KVStore], folder: Path, *, shared: bool = False,
                    effort_percent: int = 100) -> list[str]:
-    """Run the whole suite without pytest, and return the names of its tests.
-
-    Args:
-        make_store: called as `make_store(folder, page_size)`, see `KVStoreConformance.make_store`.
-        folder: an empty folder that exists; each test gets a new folder inside.
-        shared: see `KVStoreConformance`.
-        effort_percent: see `KVStoreConformance`.
+    """Run `KVStoreConformance` without pytest in an empty folder; return the names of its tests.
 
     Raises:
         PromiseBroken: the store fails a test.
     """
-    suite = KVStoreConformance()
-    suite.shared = shared
-    suite.effort_percent = effort_percent
-    suite.make_store = make_store  # type: ignore[method-assign]
-    return run_kit(suite, folder)
+    return run_kit(KVStoreConformance(), folder, make_store=make_store, shared=shared, effort_percent=effort_percent)
 
 
 def put_all(store: KVStore, keys: Iterable[bytes], partition: bytes = P) -> None:
@@ -554,13 +484,18 @@ def _value(partition: bytes, key: bytes) -> bytes:
     return partition + b"|" + key
 
 
-def _predicate_after(store: KVStore, key: bytes, value: bytes | None) -> Predicate | None:
-    """Write a value, or delete the key, and return the new predicate."""
-    if value is None:
-        store.delete(P, key)
-        return None
-    store.set(P, key, value)
-    return store.get(P, key).predicate
+def _write(store: KVStore, conditions: Mapping[Address, Predicate | None], changes: Mapping[Address, bytes | None], *,
+           in_one_call: bool) -> None:
+    """Write by `set`, `set_if`, `delete` or `delete_if` if `in_one_call` and one of these can, else by `transact`."""
+    (cell, value), *more = changes.items()
+    if not in_one_call or more or set(conditions) - {cell} or (value is None and conditions.get(cell, EXISTS) is None):
+        store.transact([Condition(*each, predicate) for each, predicate in conditions.items()],
+                       [Put(*each, given) for each, given in changes.items() if given is not None],
+                       [Delete(*each) for each, given in changes.items() if given is None])
+    elif value is None:
+        store.delete_if(*cell, conditions[cell]) if conditions else store.delete(*cell)
+    else:
+        store.set_if(*cell, value, conditions[cell]) if conditions else store.set(*cell, value)
 
 
 def _calls_of(store: KVStore) -> dict[str, _Call]:

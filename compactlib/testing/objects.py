@@ -15,7 +15,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from compactlib.errors import Closed, InvalidInput
 from compactlib.objects import (
@@ -227,17 +226,9 @@ def _changes(store: ObjectStore) -> dict[str, Callable[[str], object]]:
 
 
 def check_object_store(make_store: Callable[[Path], ObjectStore], folder: Path, *, creators: int = 8) -> list[str]:
-    """Run the whole suite without pytest, and return the names of its tests.
-
-    Args:
-        make_store: makes an empty store in a given new folder.
-        folder: an empty folder that exists; each test gets a new folder inside.
-        creators: see `ObjectStoreConformance.creators`.
+    """Run `ObjectStoreConformance` without pytest in an empty folder; return the names of its tests.
 
     Raises:
         PromiseBroken: the store fails a test.
     """
-    suite: Any = ObjectStoreConformance()
-    suite.make_store = make_store
-    suite.creators = creators
-    return run_kit(suite, folder)
+    return run_kit(ObjectStoreConformance(), folder, make_store=make_store, creators=creators)

@@ -143,16 +143,19 @@ class ConformanceKit:
                 setattr(cls, name, _teaching(method))
 
 
-def run_kit(kit: ConformanceKit, folder: Path | None = None) -> list[str]:
+def run_kit(kit: ConformanceKit, folder: Path | None = None, **given: Any) -> list[str]:
     """Run a suite's tests in the order in which they are written, and return their names, sorted.
 
     Args:
         kit: the suite.
         folder: an empty folder that exists; each test gets a new folder inside. `None`: the tests take no folder.
+        given: attributes and methods of the suite.
 
     Raises:
         PromiseBroken: the first broken promise.
     """
+    for name, value in given.items():
+        setattr(kit, name, value)
     names = list(dict.fromkeys(name for part in reversed(type(kit).__mro__) for name in vars(part)
                                if name.startswith("test_")))
     for name in names:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_left
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from compactlib.errors import CorruptData
 from compactlib.files import crc32
@@ -138,9 +138,7 @@ def check_range_format(range_format: RangeFormat) -> list[str]:
     Raises:
         PromiseBroken: the format fails a test.
     """
-    suite: Any = RangeFormatConformance()
-    suite.make_format = lambda: range_format
-    return run_kit(suite)
+    return run_kit(RangeFormatConformance(), make_format=lambda: range_format)
 
 
 def _samples() -> list[_Pairs]:

@@ -17,9 +17,10 @@ from compactlib import _forks
 from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput
 from compactlib.guard import Guard, Run
-from compactlib.testing.interrupts import Interrupted, interruptions
+from compactlib.testing import Interrupted
 from tests.core import toy_store
 from tests.core.toy_store import ToyStore
+from tests.harness.interruptions import interruptions
 
 FILES = (str(toy_store.__file__),)
 EVERY = 10_000

@@ -10,7 +10,7 @@ from compactlib.budget import Budget
 from compactlib.clock import ManualClock
 from compactlib.manager import CompactionManager, OnRequest, Periodic
 from compactlib.service import PeriodicService
-from compactlib.testing.interrupts import interruptions
+from tests.harness.interruptions import interruptions
 
 
 class Work:

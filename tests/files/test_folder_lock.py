@@ -14,7 +14,7 @@ import pytest
 
 from compactlib.errors import Busy, InvalidInput, ReadOnly, StorageError
 from compactlib.files.folder_lock import FolderLock
-from compactlib.testing.interrupts import interruptions
+from tests.harness.interruptions import interruptions
 from tests.harness.readonly import read_only_copy
 
 HOLD = """

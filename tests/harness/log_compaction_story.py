@@ -49,8 +49,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.testing import FilesInFront, RecordingFiles, Request, record, repeat_crash
-from compactlib.testing.disk_model import KEPT, LOST, CrashModel
+from compactlib.testing import Choices, FilesInFront, RecordingFiles, Request, record, repeat_crash
 from tests.harness.plain_log import PlainLog
 
 POLICIES: dict[str, Callable[[], Any]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy, "cost": CostPolicy}
@@ -77,6 +76,24 @@ def number_of(name: str) -> int | None:
 def payload_of(index: int, term: int = 1) -> bytes:
     """Return a payload whose length and bytes identify its entry; each fifth is empty."""
     return b"" if index % 5 == 0 else b"%d in %d, " % (index, term) * (1 + index % 3)
+
+
+class Crash(Choices):
+    """Picks a crash after some operations, which loses the unsynced changes that match a pattern."""
+
+    def __init__(self, point: int, losing: str) -> None:
+        super().__init__()
+        self.lost = 0
+        self._point, self._losing = point, losing
+
+    def pick(self, name: str, ordinary: Any, *others: Any) -> Any:
+        number, _, change = name.partition(" ")
+        if number == "operations":
+            return (ordinary, *others)[self._point]
+        if not number.isdigit() or not fnmatch.fnmatch(change, self._losing):
+            return ordinary
+        self.lost += 1
+        return next(other for other in others if str(other) == "LOST")
 
 
 class Story:
@@ -215,16 +232,12 @@ class Story:
                        if place >= opened and fnmatch.fnmatch(operation, rest[1] if rest[0] == "last" else rest[0])]
             assert matches, f"no operation matches {rest}"
             point = matches[-1 if rest[0] == "last" else 0]
-        losing = rest[rest.index("losing") + 1] if "losing" in rest else None
-        model = CrashModel(recording)
-        model.advance_to(point)
-        gone = {change for change in model.pending
-                if losing == "everything" or (losing and fnmatch.fnmatch(str(change.operation), losing))}
-        assert gone or not losing, f"nothing that can be lost matches {losing!r}"
-        picks = model.picks({change: LOST if change in gone else KEPT for change in model.pending})
+        losing = rest[rest.index("losing") + 1] if "losing" in rest else ""
+        crash = Crash(point, "*" if losing == "everything" else losing)
         self.crashes += 1
         self.folder = self.base / f"after-crash-{self.crashes}"
-        repeat_crash(recording, picks, self.folder)
+        repeat_crash(recording, crash, self.folder)
+        assert crash.lost or not losing, f"nothing that can be lost matches {losing!r}"
         self.unsynced.clear()
 
     def do_unsynced(self, index: str, _: str, term: str) -> None:

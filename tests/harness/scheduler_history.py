@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import attrs
 from hypothesis import strategies as st
@@ -37,7 +37,6 @@ from compactlib.scheduler import (
     StatusUpdate,
     Verdict,
 )
-from compactlib.scheduler.update import Operation, PlanUpdate, Requeued
 from tests.harness.scheduler_audit import audit
 
 
@@ -192,7 +191,7 @@ class SchedulerHistory:
         self.config: SchedulerConfig = config
         self.service: SchedulerMachine = SchedulerMachine(config, policy=policy)
         self.done: set[str] = set()
-        self.log: list[tuple[Command, Operation]] = []
+        self.log: list[tuple[Command, Any]] = []
         self._now = 1000.0
         self._blocks = 0
         self._workers: list[_Held] = []
@@ -244,7 +243,7 @@ class SchedulerHistory:
 
     # -------------------------------------------------------------------------------------------------- operations
 
-    def _apply(self, operation: Operation) -> object:
+    def _apply(self, operation: Any) -> Any:
         command = Command(len(self.log) + 1, 1, self._now)
         self.log.append((command, operation))
         return self.service.carry_out(command, operation)
@@ -257,14 +256,14 @@ class SchedulerHistory:
             for name in names)))
 
     def _requeue(self, step: RequeueOne) -> None:
-        state = self.service
-        names = sorted([*state.quarantine, *(job.name for job in state.jobs if job.failures)])
+        quarantine = self.service.quarantine
+        names = sorted([*quarantine, *(job.name for job in self.service.jobs if job.failures)])
         if names:
             name = names[step.which % len(names)]
-            if name in state.quarantine:
+            if name in quarantine:
                 self._tokens.pop(name, None)
             requeued, held = self._apply(Requeue((name,))), self._holder.get(name)
-            if isinstance(requeued, Requeued) and name in requeued.jobs:
+            if name in getattr(requeued, "jobs", ()):
                 _require(held is None or held[1] < self._now, f"{name} is queued again, its lease lasts until {held}")
                 self._holder.pop(name, None)
 
@@ -328,7 +327,7 @@ class SchedulerHistory:
                 _require(block_id not in self.done, f"block {block_id} took effect twice, with {said.name}")
                 self.done.add(block_id)
 
-    def _take(self, response: PollResponse, command: Command, update: PlanUpdate) -> None:
+    def _take(self, response: PollResponse, command: Command, update: Any) -> None:
         leases = {lease.name: lease for lease in response.assignments}
         for plan in response.compaction_jobs:
             lease = leases[plan.name]

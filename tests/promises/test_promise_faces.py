@@ -14,8 +14,6 @@ from scripts.faces import OUTSIDE, ROOT, internals
 TESTS = ("tests/promises", "tests/harness")
 PLACES = (*TESTS, *OUTSIDE)
 STILL_INSIDE = {
-    "tests/harness/scheduler_history.py": "operations and answers of the scheduler's state machine",
-    "tests/harness/log_compaction_story.py": "what a crash loses is chosen by the kit's model of a disk",
     "benchmarks/catalog.py": "steps of a decision and of a recovery, each by itself",
     "benchmarks/growth.py": "steps of a poll, a recovery and a table's plan, each by itself",
     "benchmarks/raftlog_compaction.py": "the rewrite with and without NumPy",

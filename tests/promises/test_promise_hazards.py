@@ -107,18 +107,28 @@ KNOWN: Mapping[tuple[str, str], str] = {
 """What ought to hold and does not, by store and hazard."""
 
 
-def _cases() -> list[Any]:
-    return [pytest.param(store, hazard, id=f"{store}-{hazard}", marks=(
-                [pytest.mark.xfail(strict=True, reason=KNOWN[store, hazard])] if (store, hazard) in KNOWN else []))
-            for store in DRIVERS for hazard in HAZARDS
-            if hazard not in NOWHERE.get(store, ()) and (hazard != "readers" or store in HAVE_READERS)]
+CASES = [pytest.param(store, hazard, id=f"{store}-{hazard}") for store in DRIVERS for hazard in HAZARDS
+         if hazard not in NOWHERE.get(store, ()) and (hazard != "readers" or store in HAVE_READERS)]
+
+HISTORIES, LIVES = 14, 2
+"""The everyday sample of a hazard; 30 histories in 3 lives for what is known not to hold, which ends at the first."""
 
 
-@pytest.mark.parametrize(("store", "hazard"), _cases())
+@pytest.mark.parametrize(("store", "hazard"), CASES)
 def test_store_keeps_what_it_acknowledged(store: str, hazard: str, tmp_path: Path, effort: efforts.Effort) -> None:
     """See the hazard's own docstring."""
-    # What is known not to hold must be found each time, and ends with that.
-    few, lives = (10, 1) if store in SAME_REPOSITORY else (30, 3) if (store, hazard) in KNOWN else (20, 2)
-    tried = Effort(acts=effort(6, 12), histories=effort(few, 60), most=effort(1, 2), lives=effort(lives, 3))
-    histories = check_hazards(DRIVERS[store], tmp_path, hazards=[hazard], effort=tried)
-    assert histories[hazard] > tried.lives, "the hazard has found no place where it can happen"
+    known = KNOWN.get((store, hazard))
+    few, lives = (30, 3) if known else (HISTORIES // 2, 1) if store in SAME_REPOSITORY else (HISTORIES, LIVES)
+    lives = effort(lives, 3)
+    try:
+        found = [check_hazards(DRIVERS[store], tmp_path, hazards=[hazard], effort=Effort(
+            acts=effort(6, 12), histories=effort(few, 60) // lives, most=effort(1, 2), seed=seed))[hazard]
+            for seed in range(lives)]
+    except Exception:
+        if known is None:
+            raise
+    else:
+        assert known is None, f"this holds now, take its row out of KNOWN: {known}"
+        assert sum(found) > lives, "the hazard has found no place where it can happen"
+        return
+    pytest.xfail(known)

@@ -29,6 +29,7 @@ from compactlib.testing import (
     explore_kills,
     record,
 )
+from tests.harness import effort as efforts
 from tests.promises.drivers.blob_store import POLICIES, RETENTION, BlobStoreDriver
 from tests.promises.drivers.drawn import LAST, Drawn
 from tests.promises.drivers.local_log import LocalLogDriver
@@ -73,7 +74,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path) -> None:
+def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path, effort: efforts.Effort) -> None:
     """What both lives have acknowledged is there, whatever of the first one's changes the power failure takes."""
     story = STORIES[name]
     driver, bench = story.driver, Bench(story.driver, tmp_path / "after", Effort())
@@ -109,9 +110,13 @@ def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path) -> None:
         return act()
 
     live(shutil.copytree(prepared, tmp_path / "whole"), FilesInFront(note), Journal(), [story.killed], 10)
-    syncs = syncs[::max(len(syncs) // 12, 1)]
-    states = explore_kills(first, successor, check, points=syncs, limit_per_point=story.losses, prepare=lambda folder: (
-        shutil.copytree(prepared, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("LOCK"))))
+
+    def fill(folder: Path) -> None:
+        shutil.copytree(prepared, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("LOCK"))
+
+    syncs = syncs[::1 if effort.full else max(len(syncs) // 8, 1)]
+    states = explore_kills(first, successor, check, points=syncs, limit_per_point=story.losses, prepare=fill,
+                           power_failures=effort(5, 1000))
     assert states > len(syncs), "the successor has changed nothing"
 
 

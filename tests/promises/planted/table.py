@@ -31,7 +31,7 @@ MISTAKES: Sequence[Mistake] = (
         "raftlog-names-found-not-synced", "compactlib/raftlog/store.py",
         "        self._sync_found()\n",
         "",
-        (KILLED + "[raft_log_store-opening]",),
+        (KILLED + "[little-raft_log_store-opening]",),
         "Entries acknowledged after a kill are lost in a power failure, since the names below them never "
         "became durable."),
     Mistake(
@@ -45,14 +45,14 @@ MISTAKES: Sequence[Mistake] = (
         "blob-list-found-not-written-anew", "compactlib/blobstore/opening.py",
         "        lists.write(listed)\n",
         "        pass\n",
-        (KILLED + "[blob_store-compaction]",),
+        (KILLED + "[little-blob_store-compaction]",),
         "An opening removes the sources of a compaction whose commit was never durable, and a power failure "
         "takes that."),
     Mistake(
         "blob-names-found-not-synced", "compactlib/blobstore/opening.py",
         "    sync_names(files, folder)\n",
         "",
-        (KILLED + "[blob_store-writes]",),
+        (KILLED + "[little-blob_store-writes]",),
         "Blobs put after a kill are lost in a power failure with the segment file whose name never became "
         "durable."),
     Mistake(
@@ -379,7 +379,7 @@ MISTAKES: Sequence[Mistake] = (
         "\n"
         "    def read_all",
         ("tests/promises/raftlog/test_raftlog_raft_log_machine.py::"
-         "test_a_crash_at_every_step_loses_nothing_confirmed[install]",),
+         "test_a_crash_at_every_step_loses_nothing_confirmed[little-install]",),
         "The entries of a received snapshot come back after a power failure, and cut what was appended since."),
     Mistake(
         "received-names-not-synced", "compactlib/raftlog/snapshots/incoming.py",
@@ -424,13 +424,13 @@ MISTAKES: Sequence[Mistake] = (
         "            out.truncate(active.end)\n"
         "        out.sync()\n",
         "            out.truncate(active.end)\n",
-        (KILLED + "[blob_store-writes]",),
+        (KILLED + "[little-blob_store-writes]",),
         "Blobs that a restarted store has shown are gone after a power failure."),
     Mistake(
         "blob-erasure-not-marked", "compactlib/blobstore/erasure.py",
         "        files.unlink(path)\n",
         "        pass\n",
-        ("blob_store-kills",),
+        ("blob_store-refusals",),
         "An interrupted hard delete leaves an index that says that the content is there; undeleting gives "
         "zeros."),
     Mistake(
@@ -609,7 +609,7 @@ MISTAKES: Sequence[Mistake] = (
         "        self._sync(os.path.dirname(path))\n"
         "        return ObjectExists(key=key)\n",
         "        return ObjectExists(key=key)\n",
-        (KILLED + "[local_objects-offers]",),
+        (KILLED + "[little-local_objects-offers]",),
         "Who was told that an object exists relies on it, and a power failure takes it."),
     Mistake(
         "object-folder-not-synced", "compactlib/objects/local.py",
@@ -625,7 +625,7 @@ MISTAKES: Sequence[Mistake] = (
         "            _remember(self._settled",
         "                pass\n"
         "            _remember(self._settled",
-        (KILLED + "[local_objects-offers]",),
+        (KILLED + "[little-local_objects-offers]",),
         "An object that was read is gone after a power failure."),
     Mistake(
         "local-log-not-synced", "compactlib/raftlog/local_log.py",

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from compactlib.errors import Busy, Closed, StorageError
 from compactlib.files import Files
 from compactlib.raftlog import RaftLogStore
-from compactlib.testing import RecordingFiles, explore_crashes, explore_recovery, record
+from compactlib.testing import RecordingFiles, explore_crashes, record
+from tests.harness.effort import Effort
 from tests.harness.failing_files import FailingFiles
 from tests.harness.raft_world import (
     KINDS,
@@ -29,6 +30,7 @@ from tests.harness.raft_world import (
     random_operations,
     store_options,
 )
+from tests.harness.recoveries import explore_recovery
 
 OPERATION = st.tuples(st.sampled_from(KINDS), st.integers(0, 1), st.integers(0, 99), st.integers(0, 99))
 OPERATIONS = st.lists(OPERATION, min_size=1, max_size=30)
@@ -59,8 +61,8 @@ def recorded(folder: Path, operations: list[Operation], keep_trailing: int) -> t
 
 
 def crash_everywhere(folder: Path, operations: list[Operation], *, states: int, recoveries: int = 0,
-                     seed: int = 0) -> None:
-    """Crash at every step of the operations; then crash the recoveries too."""
+                     seed: int = 0, every: int = 1) -> None:
+    """Crash at every step of the operations, or at some; then crash the recoveries too."""
     recording, models = recorded(folder, operations, seed % 2 * 3)
     check = check_after_crash(models)
 
@@ -72,7 +74,8 @@ def crash_everywhere(folder: Path, operations: list[Operation], *, states: int, 
         if (found / "store").exists():
             RaftLogStore(found / "store", store_options(files)).close()
 
-    explore_crashes(recording, inside, seed=seed, limit_per_point=states)  # type: ignore[arg-type]
+    points = range(seed % every, len(recording.operations) + 1, every)  # type: ignore[attr-defined]
+    explore_crashes(recording, inside, seed=seed, limit_per_point=states, points=points)  # type: ignore[arg-type]
     if recoveries:
         explore_recovery(recording, recover, inside, seed=seed, recoveries=recoveries,  # type: ignore[arg-type]
                          limit_per_point=3)
@@ -93,8 +96,8 @@ STORIES: dict[str, list[Operation]] = {
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_crash_at_every_step_loses_nothing_confirmed(name: str, tmp_path: Path) -> None:
-    crash_everywhere(tmp_path, STORIES[name], states=2, seed=len(name))
+def test_a_crash_at_every_step_loses_nothing_confirmed(name: str, tmp_path: Path, effort: Effort) -> None:
+    crash_everywhere(tmp_path, STORIES[name], states=effort(2, 12), seed=len(name), every=effort(2, 1))
 
 
 @settings(max_examples=2, deadline=None, suppress_health_check=RELAXED)

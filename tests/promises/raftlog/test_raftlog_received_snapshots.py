@@ -45,11 +45,11 @@ from compactlib.testing import (
     Request,
     explore,
     explore_crashes,
-    explore_recovery,
     record,
 )
 from tests.harness.effort import Effort
 from tests.harness.failing_files import FailingFiles
+from tests.harness.recoveries import explore_recovery
 from tests.harness.snapshot_line import (
     CHUNK_BYTES,
     PATIENCE_SECONDS,
@@ -191,7 +191,7 @@ def test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot(had: str, tmp_pa
             pass
         recording = record(folder, follow)
         everywhere = range(len(recording.operations) + 1)
-        points = everywhere if effort.full else sorted(Random(1).sample(everywhere, 16))
+        points = everywhere if effort.full else sorted(Random(1).sample(everywhere, 10))
         assert explore_crashes(recording, check, points=points, limit_per_point=effort(2, 16)) > 10
         assert explore_recovery(recording, follow, check, points=points, recoveries=effort(2, 30), seed=effort(0, 1),
                                 limit_per_point=effort(1, 2)) > 10
@@ -715,7 +715,7 @@ def test_follower_has_what_its_leader_has_and_keeps_what_it_acknowledged(tmp_pat
         Life(tmp_path / "leader", folder, choices).live()
         shutil.rmtree(folder)
 
-    assert explore(run, most=effort(2, 3), limit=effort(25, 250)) > 25
+    assert explore(run, most=effort(2, 3), limit=effort(18, 250)) > 18
 
 
 class Life:

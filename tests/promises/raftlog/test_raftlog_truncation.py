@@ -38,10 +38,10 @@ from compactlib.testing import (
     Request,
     explore_crashes,
     explore_kills,
-    explore_recovery,
     record,
 )
 from tests.harness.effort import Effort
+from tests.harness.recoveries import explore_recovery
 from tests.harness.snapshot_line import transfer
 
 Terms = Mapping[int, int]
@@ -250,7 +250,7 @@ def test_truncation_survives_a_power_failure(story: Callable[[Life], None], tmp_
             SegmentLog(folder / "log", options(files)).close()
 
     recording = record(tmp_path, live)
-    points = range(0, len(recording.operations) + 1, effort(2, 1))
+    points = range(0, len(recording.operations) + 1, effort(3, 1))
     assert explore_crashes(recording, check, limit_per_point=effort(4, 64), points=points) > 20
     explore_recovery(recording, recover, check, recoveries=effort(3, 100), limit_per_point=effort(2, 16))
 
@@ -276,7 +276,8 @@ def test_truncation_of_a_killed_owner_survives_its_successor_and_a_power_failure
                 assert log.verify().is_sound
                 assert all(terms_of(log.entries())[index] == 9 for index in acknowledged)
 
-    assert explore_kills(first, successor, check, limit_per_point=effort(2, 16)) > 20
+    assert explore_kills(first, successor, check, limit_per_point=effort(2, 16),
+                         power_failures=effort(4, 1000)) > 20
 
 
 # -- a log of a store
@@ -446,7 +447,7 @@ def test_cut_of_a_store_survives_a_power_failure(story: Callable[[StoreLife], No
             RaftLogStore(folder / "store", store_options(files)).close()
 
     recording = record(tmp_path, live)
-    points = range(0, len(recording.operations) + 1, effort(2, 1))
+    points = range(0, len(recording.operations) + 1, effort(3, 1))
     assert explore_crashes(recording, check, limit_per_point=effort(2, 64), points=points) > 20
     explore_recovery(recording, recover, check, recoveries=effort(2, 100), limit_per_point=effort(1, 16))
 

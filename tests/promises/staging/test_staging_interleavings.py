@@ -10,15 +10,16 @@ from random import Random
 import pytest
 
 from tests.harness.branch_world import OPERATIONS, SETUPS, actors_of, check, world_of
+from tests.harness.effort import Effort
 from tests.harness.interleave import InterleavingFailed, explore_schedules, sample_schedules
 
 PAIRED = ("put", "delete", "put_if", "get", "list", "commit", "compact", "reset", "reset_key", "reset_prefix",
           "merge", "hard_reset", "cleanup")
-FEW = 24
-"""Schedules of a pair that has hundreds; all with two changes of turn in the soak."""
+FEW, MANY = 8, 240
+"""Schedules of two programs that have hundreds, every day and in the soak."""
 
 
-def explore(setup: str, *programs: Sequence[str], most: int | None = FEW) -> None:
+def explore(setup: str, *programs: Sequence[str], most: int | None) -> None:
     actors = actors_of(*programs)
     try:
         explore_schedules(actors, world_of(setup, actors), check, max_schedules=most)
@@ -32,7 +33,7 @@ def explore(setup: str, *programs: Sequence[str], most: int | None = FEW) -> Non
 @pytest.mark.parametrize("setup", ["clean", "staged", "compacted", "hidden"])
 def test_every_pair_of_operations(setup: str) -> None:
     for left, right in itertools.combinations_with_replacement(PAIRED, 2):
-        explore(setup, [left], ["put2" if left == right == "put" else right], most=8)
+        explore(setup, [left], ["put2" if left == right == "put" else right], most=FEW // 2)
 
 
 @pytest.mark.soak
@@ -43,25 +44,25 @@ def test_every_pair_of_operations_under_every_schedule(setup: str) -> None:
 
 
 @pytest.mark.parametrize("other", ["put", "delete", "commit", "compact", "reset", "reset_key", "hard_reset", "merge"])
-def test_diffs_and_conditional_puts(other: str) -> None:
+def test_diffs_and_conditional_puts(other: str, effort: Effort) -> None:
     for setup in ("staged", "compacted+values"):
         for name in ("diff", "put_if_exists"):
-            explore(setup, [name], [other])
+            explore(setup, [name], [other], most=effort(FEW, MANY))
 
 
 @pytest.mark.parametrize("operation", ["commit", "compact"])
 @pytest.mark.parametrize("name", [*PAIRED, "diff", "put_if_exists"])
-def test_an_operation_against_a_rewrite_and_the_cleanup_after_it(operation: str, name: str) -> None:
+def test_an_operation_against_a_rewrite_and_the_cleanup_after_it(operation: str, name: str, effort: Effort) -> None:
     """The cleanup empties tokens that the operation has yet to read: nothing may be taken for "nothing there"."""
     for setup in ("staged", "hidden+values"):
-        explore(setup, [name], [operation, "cleanup"])
+        explore(setup, [name], [operation, "cleanup"], most=effort(FEW, MANY))
 
 
 @pytest.mark.parametrize("name", [*PAIRED, "diff"])
-def test_an_operation_against_a_garbage_collection(name: str) -> None:
+def test_an_operation_against_a_garbage_collection(name: str, effort: Effort) -> None:
     """What is collected may be just what the operation makes again, under the same name."""
     for setup in ("garbage", "compacted"):
-        explore(setup, [name], ["collect"])
+        explore(setup, [name], ["collect"], most=effort(FEW, MANY))
 
 
 def random_programs(random: Random) -> list[list[str]]:
@@ -88,7 +89,7 @@ def run_random(seed: int, programs: int, schedules: int) -> None:
 
 
 def test_three_and_four_actors_under_random_schedules() -> None:
-    run_random(1, 40, 10)
+    run_random(1, 25, 8)
 
 
 @pytest.mark.soak

@@ -44,7 +44,7 @@ def check_end(repo: Repository, page: Page) -> None:
 
 
 def test_eight_processes_on_one_sqlite_file(tmp_path: Path) -> None:
-    run_eight(tmp_path, "sqlite", 10)
+    run_eight(tmp_path, "sqlite", 5)
 
 
 @pytest.mark.cluster

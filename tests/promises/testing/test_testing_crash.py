@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import zlib
@@ -15,14 +14,13 @@ from typing import Any, TypeAlias
 import pytest
 
 from compactlib.errors import InvalidInput
-from compactlib.files import Files, LocalFiles, sync_names, write_durably
+from compactlib.files import Files, sync_names, write_durably
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 from compactlib.testing import (
     Recording,
     RecordingFiles,
     explore_crashes,
     explore_kills,
-    explore_recovery,
     record,
     repeat_crash,
 )
@@ -245,78 +243,6 @@ def test_check_may_change_its_folder_which_is_removed(tmp_path: Path) -> None:
     explore_crashes(record(tmp_path, switched), check)
     assert len(folders) > 1
     assert not any(each.exists() or each.parent.exists() for each in folders)
-
-
-# ---------------------------------------------------------------------------------- recovery that crashes as well
-
-
-def journaled(folder: Path, files: RecordingFiles) -> None:
-    """Announce a change in a journal, make it in place, drop the journal."""
-    write_durably(files, folder / "journal", [b"B" * 600])
-    files.acknowledge(b"B")
-    recover(folder, files)
-
-
-def recover(folder: Path, files: Files, *, sync: bool = True) -> None:
-    if (folder / "journal").exists():
-        out = files.open(folder / "data")
-        out.write_at(0, [(folder / "journal").read_bytes()])
-        if sync:
-            out.sync()
-        out.close()
-        files.unlink(folder / "journal")
-        files.sync_folder(folder)
-
-
-hasty = partial(recover, sync=False)
-"""Right as long as it is not interrupted: the journal goes before the bytes are durable."""
-
-
-def data_is_whole(folder: Path, acknowledged: Sequence[Any]) -> None:
-    found = set((folder / "data").read_bytes())
-    assert found == set(b"B") if acknowledged else found in (set(b"A"), set(b"B"))
-
-
-def journal_recording(tmp_path: Path) -> Recording:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work/data").write_bytes(b"A" * 600)
-    return record(tmp_path / "work", journaled)
-
-
-def test_recovery_that_may_be_interrupted_passes(tmp_path: Path) -> None:
-    recording = journal_recording(tmp_path)
-    assert explore_recovery(recording, recover, data_is_whole, recoveries=None) > 10
-    few = [explore_recovery(recording, recover, data_is_whole, recoveries=3, seed=seed) for seed in (1, 1)]
-    assert few[0] == few[1] > 3
-
-
-def test_recovery_that_may_not_be_interrupted_is_found(tmp_path: Path) -> None:
-    recording = journal_recording(tmp_path)
-
-    def recovered(folder: Path, acknowledged: Sequence[Any]) -> None:
-        hasty(folder, LocalFiles())
-        data_is_whole(folder, acknowledged)
-
-    explore_crashes(recording, recovered)  # only its own crash shows it
-    with pytest.raises(AssertionError) as caught:
-        explore_recovery(recording, hasty, data_is_whole, recoveries=None)
-    second, first = (ast.literal_eval(note.rpartition("(recording, ")[2].partition("}")[0] + "}")
-                     for note in caught.value.__notes__)
-    told = repeat_crash(recording, first, tmp_path / "first")
-    repeat_crash(record(tmp_path / "first", hasty), second, tmp_path / "second")
-    hasty(tmp_path / "second", LocalFiles())
-    with pytest.raises(AssertionError):
-        data_is_whole(tmp_path / "second", told)
-
-
-def test_recovery_that_fails_at_once_tells_the_first_crash(tmp_path: Path) -> None:
-    def refuse(folder: Path, files: Files) -> None:
-        if (folder / "journal").exists():
-            raise RuntimeError("not today")
-
-    with pytest.raises(RuntimeError, match="not today") as caught:
-        explore_recovery(journal_recording(tmp_path), refuse, data_is_whole)
-    assert "after this crash the folder is wrong" in note_of(caught.value)
 
 
 # ------------------------------------------------------------------------ killed, then a successor, then no power

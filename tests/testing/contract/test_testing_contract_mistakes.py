@@ -192,7 +192,7 @@ def clean_up_with_the_sources(self: LineStore) -> int:
     return LineStore.clean_up(self)
 
 
-EMPTY, BUSY = "empty_store_says_why_nothing_is_done", "busy_store_says_so_at_once"
+EMPTY, BUSY = "nothing_to_do_says_why", "busy_store_says_so_at_once"
 WITHIN, CLOSING = "calls_from_within_a_run_are_busy", "close_cancels_the_run_and_waits"
 OBSERVERS, EXECUTORS = "observers_may_raise_and_may_call", "faulty_executor_is_a_failure"
 FOREIGN, FENCE = "foreign_errors_and_interrupts_are_raised", "fence_guards_each_commit"
@@ -211,7 +211,7 @@ STORES = [
             plan=changed_plan(lambda toy, plan: attrs.evolve(plan, why=f"at {time.perf_counter_ns()}"))),
     mistake("forecast without headers", "plan_forecasts_bytes", "bytes copied", task=lambda self, file:
             WritesAHeader(f"clean {file.number}", str(self._path(file.number)), self._files)),
-    mistake("always finds work", "second_run_finds_nothing_to_do", "an empty compaction",
+    mistake("always finds work", EMPTY, "an empty compaction",
             choice=lambda self, policy, view: LineChoice(view.files, f"{len(view.files)} files")),
     mistake("takes any plan", "contradicting_arguments_are_refused", "InvalidInput", require_mine=nothing),
     mistake("takes plan and policy", "contradicting_arguments_are_refused", "InvalidInput", require_one_of=nothing),
@@ -227,7 +227,7 @@ STORES = [
             __del__=lambda self: os.close(self.left) if hasattr(self, "left") else None),
     mistake("leaves a thread", "closing_releases_files_and_threads", "every thread to have ended", hangs=True,
             carry_out=with_a_thread(LineStore.carry_out)),
-    mistake("lets a second owner in", "second_owner_is_refused", "Busy", lock_folder=nothing),
+    mistake("lets a second owner in", "closed_store_says_so", "Busy", lock_folder=nothing),
     mistake("two at once", BUSY, "Busy to be raised", is_busy=answering(True), begun=begun_apart),
     mistake("waits for the other", BUSY, "a second compact() during a commit has not", hangs=True,
             begun=begun_when_free),
@@ -236,7 +236,7 @@ STORES = [
             has_changed=answering(False)),
     mistake("closes from within", WITHIN, "Busy to be raised", is_within=answering(False)),
     mistake("runs within itself", WITHIN, "Busy to be raised", begun=begun_apart),
-    mistake("holds writers", "writers_continue_during_a_compaction", "act() while tasks run has not returned",
+    mistake("holds writers", "readers_and_writers_continue_during_a_compaction", "has not returned",
             hangs=True, write=locked("write"), carry_out=locked("carry_out")),
     mistake("closes early", CLOSING, "close() returned while the compaction still ran", close=close_early),
     mistake("closes without cancelling", CLOSING, "is not cancelled", carry_out=carry_out_with_another_budget),

@@ -89,7 +89,7 @@ WRONG_WAYS: dict[str, Callable[[Path], object]] = {
     "old is missing": lambda folder: (folder / "old").unlink(),
     "old differs": lambda folder: (folder / "old").write_bytes(b"changed"),
     "sub/deep is new": lambda folder: (folder / "sub/deep").symlink_to("x"),
-    "names of one file have become": split,
+    "twin differs": split,
 }
 
 

@@ -127,48 +127,34 @@ def test_a_sync_covers_all_that_was_written_before_it_under_any_name(tmp_path: P
     assert contents(after_last(tmp_path, work), "a") == {b"xy3z"}
 
 
-def test_writes_are_lost_independently_and_holes_read_as_zeros(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"")
+DATA, HEAD = bytes(1 + place % 255 for place in range(10_000)), b"\xff" * 100
+AMONG: dict[str, tuple[bytes, Sequence[tuple[object, ...]], set[bytes]]] = {
+    "writes are lost independently, and holes read as zeros": (
+        b"", [("write", "a", 0, b"x"), ("write", "a", 1, b"y"), ("write", "a", 2, b"z")],
+        {b"", b"x", b"\0y", b"\0\0z", b"xy", b"x\0z", b"\0yz", b"xyz"}),
+    # At multiples of 512 in the file; without block 0, 1, or the last block: grown, never written.
+    "a torn write is cut at sectors or lacks a block": (HEAD, [("write", "a", 100, DATA)], {
+        HEAD, HEAD + DATA, HEAD + DATA[:1], HEAD + DATA[:-1], HEAD + DATA[:5000], HEAD + DATA[:412],
+        HEAD + DATA[:10_100 // 512 * 512 - 100], HEAD + bytes(3996) + DATA[3996:],
+        HEAD + DATA[:3996] + bytes(4096) + DATA[8092:], HEAD + DATA[:8092] + bytes(10_100 - 8192)}),
+    "a lost block of an overwrite holds the old bytes": (
+        b"o" * 8192, [("write", "a", 0, b"n" * 8192)], {b"o" * 4096 + b"n" * 4096, b"n" * 4096 + b"o" * 4096}),
+}
+
+
+@pytest.mark.parametrize("name", AMONG)
+def test_crash_leaves_among_others(name: str, tmp_path: Path) -> None:
+    before, changes, some = AMONG[name]
+    (tmp_path / "a").write_bytes(before)
 
     def work(folder: Path, files: Files) -> None:
-        out = files.open(folder / "a")
-        for place, byte in enumerate((b"x", b"y", b"z")):
-            out.write_at(place, [byte])
-        out.close()
+        for change in changes:
+            carry_out(folder, files, change)
 
     found = contents(after_last(tmp_path, work), "a")
-    assert {b"", b"x", b"\0y", b"\0\0z", b"xy", b"x\0z", b"\0yz", b"xyz"} <= found
-
-
-def test_a_torn_write_is_cut_at_sectors_of_the_file_or_lacks_a_block(tmp_path: Path) -> None:
-    data = bytes(1 + place % 255 for place in range(10_000))
-    (tmp_path / "a").write_bytes(b"\xff" * 100)
-
-    def work(folder: Path, files: Files) -> None:
-        out = files.open(folder / "a")
-        out.write_at(100, [data])
-        out.close()
-
-    found = contents(after_last(tmp_path, work), "a")
-    head = b"\xff" * 100
-    assert {head, head + data, head + data[:1], head + data[:-1], head + data[:5000]} <= found
-    assert head + data[:412] in found  # up to the first multiple of 512 in the file
-    assert head + data[:10_100 // 512 * 512 - 100] in found
-    assert head + bytes(4096 - 100) + data[4096 - 100:] in found  # block 0
-    assert head + data[:4096 - 100] + bytes(4096) + data[2 * 4096 - 100:] in found
-    assert head + data[:2 * 4096 - 100] + bytes(10_100 - 2 * 4096) in found  # the last block: grown, never written
-    assert all(isinstance(each, bytes) and each.startswith(head) for each in found)
-
-
-def test_a_lost_block_of_an_overwrite_holds_the_old_bytes(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"o" * 8192)
-
-    def work(folder: Path, files: Files) -> None:
-        out = files.open(folder / "a")
-        out.write_at(0, [b"n" * 8192])
-        out.close()
-
-    assert {b"o" * 4096 + b"n" * 4096, b"n" * 4096 + b"o" * 4096} <= contents(after_last(tmp_path, work), "a")
+    assert some <= found
+    if before == HEAD:
+        assert all(isinstance(each, bytes) and each.startswith(HEAD) for each in found)
 
 
 def test_a_copy_is_a_write_of_its_bytes(tmp_path: Path) -> None:
@@ -352,18 +338,6 @@ def test_a_sampled_point_has_the_plain_crashes(tmp_path: Path) -> None:
         one_less = {name: value for name, value in everything.items() if name != f"linked-{number}"}
         del one_less[f"nlink:linked-{number}"]
         assert one_less in found
-
-
-def test_all_names_are_combined_where_bytes_alone_are_too_many(tmp_path: Path) -> None:
-    def work(folder: Path, files: Files) -> None:
-        outs = [files.create(folder / name) for name in "abcd"]
-        for out in outs:
-            out.write_at(0, [b"x" * 5000])
-            out.close()
-
-    found: list[Picture] = []
-    explore_crashes(record(tmp_path, work), lambda folder, _: found.append(picture(folder)), points=[8])
-    assert len({frozenset(each) for each in found if all(value == b"x" * 5000 for value in each.values())}) == 16
 
 
 def test_points_beyond_the_recording_are_refused(tmp_path: Path) -> None:
