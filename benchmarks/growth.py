@@ -352,7 +352,7 @@ def store_of_logs(n: int, folder: Path, watch: Stopwatch) -> None:
 
 def _catalog_of(n: int) -> UpdateLog:
     log = UpdateLog(MemoryStore())
-    service = CatalogService(log, HybridClock(SystemClock()), delay_seconds=0.0)
+    service = CatalogService(log, HybridClock(SystemClock(), max_skew_seconds=0.0), delay_seconds=0.0)
     for number in range(n):
         service.execute([PutObject(Schema(f"S{number}"))], wait=False)
     return log

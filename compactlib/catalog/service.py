@@ -112,7 +112,9 @@ class CatalogService(Closing):
     Args:
         log: the log of the versions.
         clock: draws commit times; its skew is the cluster's limit.
-        delay_seconds: delay from a version's commit to its activation, in which every node must read the version.
+        delay_seconds: delay from a version's commit to its activation, at least the clock's `max_skew_seconds`: else a
+            node whose clock is ahead could have begun transactions at times at which a version committed later is in
+            force. A single node may have a clock without skew, and no delay.
         policy: how much of the unneeded history is cut; default `CutToBound`.
         observer: notified of versions (`catalog_version`) and cuts (`catalog_compacted`).
 
@@ -120,7 +122,7 @@ class CatalogService(Closing):
         pins: the catalog's pins; every view includes the lowest.
 
     Raises:
-        InvalidInput: the delay is negative.
+        InvalidInput: the delay is below the greatest skew.
         RecordMissing, CorruptData, Unsupported: the log cannot be recovered.
     """
 
@@ -130,6 +132,10 @@ class CatalogService(Closing):
         self.clock: HybridClock = clock
         self.pins: Pins = Pins(log, clock)
         self._delay_ms = milliseconds(delay_seconds, name="delay_seconds")
+        if self._delay_ms < clock.max_skew_ms:
+            raise InvalidInput(f"delay_seconds is {delay_seconds}, and clocks may differ by max_skew_seconds, "
+                               f"{clock.max_skew_ms / 1000:g}; give a delay of at least that, so that no node has "
+                               f"begun a transaction at a time at which a later version is in force")
         self._policy: CatalogPolicy = CutToBound() if policy is None else policy
         self._observer = Observers(observer)
         self._guard = Guard(f"the catalog in partition {log.partition!r}")

@@ -196,7 +196,7 @@ class World:
     def open(self, name: str) -> CatalogNode:
         log = UpdateLog(StoreInFront(self.store, partial(self.at_request, name)), rng=self.rng)
         clock = HybridClock(NodeClock(self.wall, self.offs[name]), max_skew_seconds=SKEW)
-        return CatalogNode(name, log, clock, Database(self, name), lease_seconds=None, delay_seconds=0.0,
+        return CatalogNode(name, log, clock, Database(self, name), lease_seconds=None, delay_seconds=SKEW,
                            data_availability_seconds=self.rng.choice([0.5, 3.0]))
 
     def start(self, name: str) -> None:

@@ -42,7 +42,8 @@ NAMES = ("A", "B", "C")
 
 def service() -> tuple[CatalogService, ManualClock]:
     clock = ManualClock(1000.0)
-    made = CatalogService(UpdateLog(MemoryStore(), rng=Random(1), clock=clock), HybridClock(clock), delay_seconds=0.0)
+    made = CatalogService(UpdateLog(MemoryStore(), rng=Random(1), clock=clock),
+                          HybridClock(clock, max_skew_seconds=0.0), delay_seconds=0.0)
     made.execute([PutObject(Schema("S")), PutObject(Zone("Z", 2))], wait=False)
     return made, clock
 

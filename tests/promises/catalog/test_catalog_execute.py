@@ -137,6 +137,13 @@ def test_execute_returns_when_the_version_is_in_force_everywhere() -> None:
     assert service.active().version == 2
 
 
+def test_delay_below_the_skew_of_the_clocks_is_refused() -> None:
+    for delay in (0.0, 0.4):
+        with pytest.raises(InvalidInput, match=r"max_skew_seconds, 0\.5; give a delay of at least that"):
+            service_on(delay_seconds=delay)
+    service_on(delay_seconds=0.5)
+
+
 def test_versions_are_read_by_number_and_by_time() -> None:
     service = service_on()
     for name in "ABC":

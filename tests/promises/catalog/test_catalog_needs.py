@@ -46,7 +46,7 @@ ZONE = 1
 
 def service_at(clock: ManualClock, *, delay: float = 0.0, store: MemoryStore | None = None) -> CatalogService:
     log = UpdateLog(MemoryStore() if store is None else store, rng=Random(1), clock=clock)
-    return CatalogService(log, HybridClock(clock), delay_seconds=delay)
+    return CatalogService(log, HybridClock(clock, max_skew_seconds=min(delay, 0.5)), delay_seconds=delay)
 
 
 def put_zone(disk: str, *, if_exists: str = "replace", note: str = "") -> PutObject:
@@ -303,7 +303,7 @@ def test_watermark_rises_again_after_an_interrupt_at_any_place() -> None:
 
 def test_pin_holds_until_it_is_released_or_expires_on_every_clock() -> None:
     clock = ManualClock(1000.0)
-    service = service_at(clock)
+    service = service_at(clock, delay=0.5)
     for number in range(4):
         service.execute([PutObject(Schema(f"S{number}"))], wait=False)
     pins, history = service.pins, service.history

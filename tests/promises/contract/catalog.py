@@ -61,7 +61,7 @@ class Catalogs:
             self._begun += 1
             world.clock.sleep(7 * self._begun)
         service = TimedCatalog(UpdateLog(world.keyed("catalog", MemoryStore), chunk_bytes=self.chunk_bytes),
-                               HybridClock(world.clock), delay_seconds=0)
+                               HybridClock(world.clock, max_skew_seconds=0.0), delay_seconds=0)
         service.world_clock = world.clock
         return service
 
@@ -104,7 +104,8 @@ COMPACTIONS = [Catalogs(), SplitCatalogs()]
 def view_of(earliest: int, needs: int, names: str) -> CatalogView:
     """Of eight versions, a second apart, and three nodes, of which some have reported."""
     clock = ManualClock(1000.0)
-    service = CatalogService(UpdateLog(MemoryStore(), rng=Random(1)), HybridClock(clock), delay_seconds=0)
+    service = CatalogService(UpdateLog(MemoryStore(), rng=Random(1)), HybridClock(clock, max_skew_seconds=0.0),
+                             delay_seconds=0)
     for number in range(1, 9):
         clock.advance(1.0)
         service.execute([PutObject(Schema(f"S{number}"))], wait=False)

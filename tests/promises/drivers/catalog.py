@@ -155,7 +155,7 @@ class CatalogDriver:
     has_peers = True
 
     def settings(self) -> Sequence[Settings]:
-        return [Settings(), Settings(0.0, 0.0, 0.0, 4096), Settings(5.0, 30.0, 3600.0, 1 << 20)]
+        return [Settings(), Settings(0.0, 0.0, 0.0, 4096), Settings(30.0, 30.0, 3600.0, 1 << 20)]
 
     def open(self, world: World, settings: Settings) -> Opened:
         return Opened(world, settings)
