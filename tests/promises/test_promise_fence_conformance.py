@@ -48,13 +48,3 @@ class TestKVFenceInSqlite(FenceConformance):
 class TestObjectFence(FenceConformance):
     def make_fence(self, folder: Path) -> ObjectFence:
         return ObjectFence(MemoryObjects())
-
-
-def test_the_file_of_a_resource_is_what_the_page_says(tmp_path: Path) -> None:
-    fence = FileFence(tmp_path)
-    fence.admit("log", 40)
-    fence.commit("log", 40, b"files")
-    fence.admit("log", 41)
-    [file] = tmp_path.glob("*.fence")
-    assert file.read_bytes()[:-4] == (
-        b'CLFENCE\0\2\0{"resource":"log","token":41,"committed":{"token":40,"value":"ZmlsZXM="}}')
