@@ -86,7 +86,7 @@ def test_the_golden_files_are_read_and_written_as_ever(name: str) -> None:
     assert encode(value) == data
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ["staging-branch-v1.bin", "staging-value-v1.bin"])
 def test_the_format_s_page_shows_the_golden_files(name: str) -> None:
     data = (GOLDEN / name).read_bytes()
     shown = re.search(rf"`{re.escape(name)}`:\n\n```hex\n(.*?)```", PAGE.read_text(), re.DOTALL)
