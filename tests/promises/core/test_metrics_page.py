@@ -29,7 +29,7 @@ class Row:
 _A_FAILURE = ("work", "lane", "error", "message", "failures", "retry_in_seconds")
 
 def listed() -> dict[str, Row]:
-    """The rows of the four tables: counters, measurements, events, progress."""
+    """The rows of the four tables: counters, measurements, events, progress; and the levels of the series of all stores."""
     page = (_ROOT / "docs" / "metrics.md").read_text()
     found: list[tuple[str, Row]] = []
     for kind, heads, lines in re.findall(
@@ -42,7 +42,8 @@ def listed() -> dict[str, Row]:
             labels = _A_FAILURE if told == "a failure" else tuple(re.findall(r"`(\w+)`", told))
             found.append((name.strip("`"), Row(kind, row.get("unit", ""), labels)))
     assert len(dict(found)) == len(found), "a name is listed twice"
-    return dict(found)
+    series = re.findall(r"^\| `(store_\w+)` \|", page, re.MULTILINE)
+    return {name: Row("event", "", ("kind", "store", "value")) for name in series} | dict(found)
 
 def _text(node: ast.expr) -> str | None:
     """A literal text, with `*` where something is put in."""
