@@ -29,7 +29,7 @@ class Row:
 _A_FAILURE = ("work", "lane", "error", "message", "failures", "retry_in_seconds")
 
 def listed() -> dict[str, Row]:
-    """The rows of the four tables: counters, measurements, events, progress; and the levels of the series of all stores."""
+    """The rows of the tables of counters, measurements, events and progress, and the levels of all stores."""
     page = (_ROOT / "docs" / "metrics.md").read_text()
     found: list[tuple[str, Row]] = []
     for kind, heads, lines in re.findall(
