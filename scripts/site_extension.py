@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A griffe extension for `make site`: which names a package's page shows, and doctests as fenced blocks.
 
-A page shows what the package's `__init__.py` imports for type checkers, first the ten names of the table at the head of
-`docs/api/<package>.md`. Markdown would take `>>>` for a quotation in a quotation, and answers for plain text.
+A page shows what the package's `__init__.py` imports for type checkers, first the names that `docs/api/<package>.md`
+begins with. Markdown would take `>>>` for a quotation in a quotation, and answers for plain text.
 """
 
 import re
@@ -13,7 +13,6 @@ import griffe
 
 # A doctest from its first prompt to the blank line that ends it, at any indentation.
 _DOCTEST = re.compile(r"^(?P<indent> *)>>> .*(?:\n(?P=indent)(?=\S| ).*)*", re.MULTILINE)
-
 
 class SiteExtension(griffe.Extension):
     """Chooses the exports of packages, and fences the doctests of every object that griffe collects."""
@@ -26,7 +25,7 @@ class SiteExtension(griffe.Extension):
         if pkg.is_init_module and isinstance(pkg.filepath, Path):
             named = re.findall(r"\b(\w+) as \1\b", pkg.filepath.read_text())
             page = Path("docs", "api", f"{pkg.name}.md")
-            first = re.findall(r"^\| \[`(\w+)`\]", page.read_text(), re.MULTILINE) if page.exists() else []
+            first = re.findall(r"\[`(\w+)`\]\(#", page.read_text()) if page.exists() else []
             pkg.exports = [*first, *(name for name in named if name not in first)]
 
     def on_instance(self, *, obj: griffe.Object, **_kwargs: Any) -> None:

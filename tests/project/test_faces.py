@@ -33,7 +33,6 @@ IN_ALL = 458
 DOCUMENTED = ["raftlog", "blobstore", "staging", "catalog", "scheduler", "kv", "objects", "spark", "lab",
               "testing"]
 
-
 def imports_of(init: Path) -> list[tuple[str, str]]:
     """Each name that a package imports for type checkers, and its module."""
     tree = ast.parse(init.read_text())
@@ -41,29 +40,24 @@ def imports_of(init: Path) -> list[tuple[str, str]]:
             for node in block.body if isinstance(node, ast.ImportFrom) and node.module
             for alias in node.names if alias.asname == alias.name]
 
-
 def faces() -> list[str]:
     names = [".".join(init.parent.relative_to(TOP.parent).parts) for init in sorted(TOP.rglob("__init__.py"))
              if imports_of(init)]
     assert len(names) > 10
     return names
 
-
 def names_of(package: str) -> list[str]:
     listed: list[str] = vars(importlib.import_module(package))["__all__"]
     return listed
-
 
 def shared_modules() -> list[str]:
     return [f"compactlib.{each.name}" for each in pkgutil.iter_modules(compactlib.__path__)
             if not each.ispkg and not each.name.startswith("_") and each.name not in ("cli", "demo")]
 
-
 def defined_in(name: str) -> dict[str, Any]:
     return {public: value for public, value in vars(importlib.import_module(name)).items()
             if not public.startswith("_") and getattr(value, "__module__", None) == name
             and not isinstance(value, TypeVar)}
-
 
 @pytest.mark.parametrize("face", faces())
 def test_a_face_gives_what_type_checkers_read(face: str) -> None:
@@ -77,17 +71,14 @@ def test_a_face_gives_what_type_checkers_read(face: str) -> None:
         assert getattr(package, name) is getattr(importlib.import_module(home), name)
         assert not isinstance(getattr(package, name), ModuleType)
 
-
 @pytest.mark.parametrize("face", faces())
 def test_a_face_is_small(face: str) -> None:
     assert len(names_of(face)) <= AT_MOST[face]
-
 
 def test_all_faces_together_are_small() -> None:
     shown = {name for face in faces() for name in names_of(face)}
     shown |= {name for module in shared_modules() for name in defined_in(module)}
     assert len(shown) + len(faces()) + len(shared_modules()) <= IN_ALL
-
 
 def test_no_name_has_two_meanings() -> None:
     meanings = defaultdict[str, dict[int, str]](dict)
@@ -100,12 +91,9 @@ def test_no_name_has_two_meanings() -> None:
             meanings[name][id(value)] = module
     assert {name: sorted(found.values()) for name, found in meanings.items() if len(found) > 1} == {}
 
-
 @pytest.mark.parametrize("package", DOCUMENTED)
 def test_a_reference_begins_with_the_ten_names_that_every_user_needs(package: str) -> None:
     page = (TOP.parent / "docs" / "api" / f"{package}.md").read_text()
-    _, _, after = page.partition("The ten names to begin with")
-    rows = after.partition("\n\n")[2].partition("\n\n")[0].splitlines()[2:]
-    named = [re.findall(r"`(\w+)`", row)[0] for row in rows]
+    named = re.findall(rf"\[`(\w+)`\]\(#compactlib.{package}.\1\)", page.partition("Begin with ")[2])
     assert len(named) == 10
     assert set(named) <= set(names_of(f"compactlib.{package}"))
