@@ -8,9 +8,8 @@ import io
 import mmap
 import tempfile  # noqa: TID251 - scratch of one attempt, no data of the library
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
@@ -26,6 +25,11 @@ WRITTEN_DDL: Final = ("number bigint, rows bigint, size_bytes bigint, digest str
 `digest` is of the bytes written, `stored` of the object as read back. `begin` and `end` are the oldest and the newest
 time, in seconds since the epoch.
 """
+
+Share: TypeAlias = tuple[str, int, int, int]
+"""A share of a block's row groups to read: the block's key and size, the share's number, the number of shares."""
+
+_Span: TypeAlias = tuple[float | None, float | None]
 
 _BATCH_ROWS: Final = 8192
 _BATCH_BYTES: Final = 16 << 20
@@ -122,113 +126,90 @@ def carried_field(field: pa.Field[Any]) -> pa.Field[Any]:
     return pa.field(field.name, carried(field.type))
 
 
-@attrs.frozen
-class Share:
-    """A share of a block's row groups to read: share `number` of `count`."""
+def read_blocks(open_objects: Callable[[], ObjectStore], schema: pa.Schema, parts: Sequence[Sequence[Share]],
+                batches: Iterable[Any]) -> Iterator[Any]:
+    """Read the columns of `schema` of the numbered parts, a row group at a time; for `DataFrame.mapInArrow`.
 
-    key: str
-    size_bytes: int
-    number: int
-    count: int
-
-
-@attrs.frozen
-class ReadBlocks:
-    """Read the columns of `schema` from blocks, a row group at a time; for `DataFrame.mapInArrow`."""
-
-    open_objects: Callable[[], ObjectStore]
-    schema: pa.Schema
-    parts: Sequence[Sequence[Share]]
-
-    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the rows of the numbered parts. Raises `InvalidInput` if Spark has no such value."""
-        names = self.schema.names
-        with self.open_objects() as objects:
-            for share in (share for batch in batches for part in batch[0].to_pylist() for share in self.parts[part]):
-                with open_block(objects, share.key, share.size_bytes) as file:
-                    first, stop = (file.num_row_groups * each // share.count
-                                   for each in (share.number, share.number + 1))
-                    for number in range(first, stop):
-                        group = file.metadata.row_group(number)
-                        rows = _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
-                        for batch in file.iter_batches(min(_BATCH_ROWS, max(1, rows)), [number], names, False):
-                            try:
-                                yield batch.select(names).cast(self.schema)
-                            except pa.ArrowInvalid as error:
-                                raise InvalidInput(f"{share.key}: {error}; Spark holds times in microseconds, from the "
-                                                   f"year 1 to 9999: write finer times as whole numbers") from error
+    Raises:
+        InvalidInput: Spark has no such value.
+    """
+    with open_objects() as objects:
+        for key, size_bytes, share, count in (
+                share for batch in batches for part in batch[0].to_pylist() for share in parts[part]):
+            with open_block(objects, key, size_bytes) as file:
+                groups = file.num_row_groups
+                for number in range(groups * share // count, groups * (share + 1) // count):
+                    group = file.metadata.row_group(number)
+                    rows = _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
+                    for batch in file.iter_batches(min(_BATCH_ROWS, max(1, rows)), [number], schema.names, False):
+                        try:
+                            yield batch.select(schema.names).cast(schema)
+                        except pa.ArrowInvalid as error:
+                            raise InvalidInput(f"{key}: {error}; Spark holds times in microseconds, from the year 1 to "
+                                               f"9999: write finer times as whole numbers") from error
 
 
-@attrs.frozen
-class WriteBlocks:
-    """Write each Spark partition that has rows to an object; for `DataFrame.mapInArrow`.
+def write_blocks(open_objects: Callable[[], ObjectStore], keys: Sequence[str], schema: pa.Schema, row_group_rows: int,
+                 time_column: str | None, span: _Span, batches: Iterable[Any]) -> Iterator[Any]:
+    """Write a Spark partition that has rows to an object; for `DataFrame.mapInArrow`. Yield a row of `WRITTEN_DDL`.
 
-    Partition N goes to `keys[N]`. The rows go to a local temporary file first; one row group is in memory. The object
-    is created in one request, then read back for its digest.
+    The rows go to a local temporary file first; one row group is in memory. The object is created in one request, then
+    read back for its digest. An object that exists is kept: a repeated attempt writes the same bytes.
 
-    Attributes:
+    Args:
+        keys: the object of each partition.
         row_group_rows: see `MergeOptions`.
         time_column: see `MergeOptions`.
         span: the times of the sources, which a row without a time may have.
     """
+    task = TaskContext.get()
+    assert task is not None
+    number = task.partitionId()
+    times: set[float | None] = set(span if time_column is None else ())
+    with tempfile.TemporaryFile(prefix="compactlib-block-") as out:
+        with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
+            for table in _row_groups(batches, schema, row_group_rows):
+                writer.write_table(table.combine_chunks(), row_group_size=row_group_rows)
+                if time_column is not None:
+                    times |= _times_in(table[time_column], span)
+        out.flush()
+        with parquet.ParquetFile(out) as written, mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            if not (rows := written.metadata.num_rows):
+                return
+            with open_objects() as objects, memoryview(mapped) as data:
+                digest = Digest.of(data)
+                with contextlib.suppress(ObjectExists):
+                    objects.create(keys[number], data)
+                # The sources are deleted in favour of this object, so its stored bytes are checked.
+                stored = Digest.of_parts(_parts_of(objects, keys[number]))
+            known = [time for time in times if time is not None]
+            yield pa.RecordBatch.from_pylist([{
+                "number": number, "rows": rows, "size_bytes": len(mapped), "digest": digest.hex, "stored": stored.hex,
+                "begin": None if None in times else min(known), "end": None if None in times else max(known)}])
 
-    open_objects: Callable[[], ObjectStore]
-    keys: tuple[str, ...]
-    schema: pa.Schema
-    row_group_rows: int
-    time_column: str | None
-    span: tuple[float | None, float | None]
 
-    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield a row of `WRITTEN_DDL`. An object that exists is kept: a repeated attempt writes the same bytes."""
-        task = TaskContext.get()
-        assert task is not None
-        number = task.partitionId()
-        times: set[float | None] = set(self.span if self.time_column is None else ())
-        with tempfile.TemporaryFile(prefix="compactlib-block-") as out:
-            with parquet.ParquetWriter(out, self.schema, compression="zstd") as writer:
-                for table in self._row_groups(batches):
-                    writer.write_table(table.combine_chunks(), row_group_size=self.row_group_rows)
-                    if self.time_column is not None:
-                        times |= self._times_in(table[self.time_column])
-            out.flush()
-            with parquet.ParquetFile(out) as written, mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                if not (rows := written.metadata.num_rows):
-                    return
-                with self.open_objects() as objects, memoryview(mapped) as data:
-                    digest = Digest.of(data)
-                    with contextlib.suppress(ObjectExists):
-                        objects.create(self.keys[number], data)
-                    # The sources are deleted in favour of this object, so its stored bytes are checked.
-                    stored = Digest.of_parts(_parts_of(objects, self.keys[number]))
-                known = [time for time in times if time is not None]
-                yield pa.RecordBatch.from_pylist([{
-                    "number": number, "rows": rows, "size_bytes": len(mapped), "digest": digest.hex,
-                    "stored": stored.hex, "begin": None if None in times else min(known),
-                    "end": None if None in times else max(known)}])
-
-    def _row_groups(self, batches: Iterable[Any]) -> Iterator[pa.Table]:
-        """Yield tables of about a row group. Spark's batches have at most 10,000 rows."""
-        held: list[Any] = []
-        rows = size = 0
-        for batch in batches:
-            held.append(batch.rename_columns(self.schema.names).cast(self.schema))
-            rows, size = rows + len(batch), size + batch.nbytes
-            if rows >= self.row_group_rows or size >= _GROUP_BYTES:
-                yield pa.Table.from_batches(held)
-                held, rows, size = [], 0, 0
-        if held:
+def _row_groups(batches: Iterable[Any], schema: pa.Schema, row_group_rows: int) -> Iterator[pa.Table]:
+    """Yield tables of about a row group. Spark's batches have at most 10,000 rows."""
+    held: list[Any] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch.rename_columns(schema.names).cast(schema))
+        rows, size = rows + len(batch), size + batch.nbytes
+        if rows >= row_group_rows or size >= _GROUP_BYTES:
             yield pa.Table.from_batches(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held)
 
-    def _times_in(self, column: Any) -> set[float | None]:
-        """Return the oldest and the newest time in seconds; of a null, NaN or infinite time, those of the sources."""
-        if pa.types.is_temporal(column.type):
-            column = pc.divide(column.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64(), safe=False), 1e6)
-        seconds = column.cast(pa.float64(), safe=False)
-        known = seconds.filter(pc.is_finite(seconds))
-        ends: Any = pc.min_max(known)
-        return {*(end.as_py() for end in ends.values() if end.is_valid),
-                *(self.span if len(known) < len(column) else ())}
+
+def _times_in(column: Any, span: _Span) -> set[float | None]:
+    """Return the oldest and the newest time in seconds; for a null, NaN or infinite time also those of the sources."""
+    if pa.types.is_temporal(column.type):
+        column = pc.divide(column.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64(), safe=False), 1e6)
+    seconds = column.cast(pa.float64(), safe=False)
+    known = seconds.filter(pc.is_finite(seconds))
+    ends: Any = pc.min_max(known)
+    return {*(end.as_py() for end in ends.values() if end.is_valid), *(span if len(known) < len(column) else ())}
 
 
 def _parts_of(objects: ObjectStore, key: str) -> Iterator[bytes]:

@@ -184,7 +184,7 @@ class MergeBlocks:
                  span: tuple[float | None, float | None]) -> tuple[BlockMeta, ...]:
         from pyspark.sql import functions as f
 
-        from compactlib.spark.block_workers import WRITTEN_DDL, WriteBlocks
+        from compactlib.spark.block_workers import WRITTEN_DDL, write_blocks
 
         plan, options = job.plan, self._options
         keys = [f.col(f"c{schema.names.index(name)}") for name in dict.fromkeys(options.sort_by)]
@@ -199,8 +199,8 @@ class MergeBlocks:
         ordered = frame.sortWithinPartitions(*(key.asc_nulls_first() for key in keys), rest)
         ids = [job.output_id(number=number) for number in range(len(cuts) + 1)]
         outputs = tuple(self._folder.key_of(plan.tenant, plan.shard, each) for each in ids)
-        write = WriteBlocks(self._folder.open_objects, outputs, schema, options.row_group_rows, options.time_column,
-                            span)
+        write = partial(write_blocks, self._folder.open_objects, outputs, schema, options.row_group_rows,
+                        options.time_column, span)
         written = sorted(ordered.mapInArrow(write, WRITTEN_DDL).collect())
         for row in written:
             if row.stored != row.digest:
@@ -216,15 +216,16 @@ class MergeBlocks:
         import pyarrow as pa
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from compactlib.spark.block_workers import ReadBlocks, Share
+        from compactlib.spark.block_workers import Share, read_blocks
 
-        shares = [Share(source.key, source.size_bytes, number, count) for source in sources
-                  for count in [max(1, source.size_bytes // _SHARE_BYTES)] for number in range(count)]
+        shares: list[Share] = [(source.key, source.size_bytes, number, count) for source in sources
+                               for count in [max(1, source.size_bytes // _SHARE_BYTES)] for number in range(count)]
         count = max(1, sum(source.size_bytes for source in sources) // _SHARE_BYTES)
         parts = [shares[start::count] for start in range(min(count, len(shares)))]
         columns = pa.schema(field.with_name(f"c{place}") for place, field in enumerate(schema))
+        read = partial(read_blocks, self._folder.open_objects, schema, parts)
         return self._spark.range(0, len(parts), 1, len(parts)).mapInArrow(
-            ReadBlocks(self._folder.open_objects, schema, parts), from_arrow_schema(columns, prefer_timestamp_ntz=True))
+            read, from_arrow_schema(columns, prefer_timestamp_ntz=True))
 
     def _cuts(self, sources: Sequence[ObjectInfo], schema: pa.Schema, rows: int, count: int) -> list[Column]:
         """Return the first key of each output but the first. The sample depends on the keys, not on reading order."""
