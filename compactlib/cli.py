@@ -95,8 +95,8 @@ class _Kind:
 
     def inspect(self) -> _Answer:
         title, data = self.described()
-        tables = [str(Table.from_dicts(rows, title=name)) for name, rows in data.items()
-                  if isinstance(rows, list) and rows]
+        tables = [str(Table.from_dicts([row if isinstance(row, dict) else {name: row} for row in rows], title=name))
+                  for name, rows in data.items() if isinstance(rows, list) and rows]
         return data, "\n".join([title, *tables]), 0
 
     def plan(self) -> _Answer:
@@ -261,7 +261,7 @@ class _BlobStore(_Kind):
 
     def described(self) -> tuple[str, dict[str, Any]]:
         with self._reader() as reader:
-            status, view, damage = reader.status(), reader.view(), [{"damage": str(each)} for each in reader.damage]
+            status, view, damage = reader.status(), reader.view(), [str(each) for each in reader.damage]
         rows = [{**row, "last_modified": _date(row["last_modified"])} for row in view.to_dicts()]
         return status.table().title, {"folder": self.path, "store": status.to_dicts()[0], "segments": rows,
                                       "damage": damage}
@@ -296,17 +296,22 @@ class _BlobStore(_Kind):
 
 
 class _Repository(_Kind):
-    """A staging repository: its records in a partition of an SQLite file, its ranges in a folder of objects."""
+    """Staging repositories: the records of each in a partition of an SQLite file, the ranges in a folder of objects."""
 
     name = "repository"
     package = "compactlib.staging"
     policies: ClassVar[Mapping[str, str]] = {"always": "AlwaysPolicy", "tombstone_cost": "TombstoneCostPolicy"}
 
-    def __init__(self, path: str, given: argparse.Namespace, partition: bytes) -> None:
+    def __init__(self, path: str, given: argparse.Namespace, partitions: Sequence[bytes]) -> None:
         super().__init__(path, given)
-        self.partition = partition
+        self.partitions = partitions
 
     def described(self) -> tuple[str, dict[str, Any]]:
+        rows: list[dict[str, Any]]
+        if len(self.partitions) > 1:
+            rows = [{"partition": partition.decode("utf-8", "surrogateescape")} for partition in self.partitions]
+            return (f"{self.path}: {len(rows):,} repositories; inspect one by --partition NAME",
+                    {"path": self.path, "repositories": rows})
         with self.opened() as repository:
             survey = repository.survey()
         rows = [{"branch": each.branch, "generation": each.generation, "sealed": each.sealed_tokens,
@@ -328,7 +333,10 @@ class _Repository(_Kind):
         from compactlib.objects import LocalObjects, MemoryObjects
         from compactlib.staging import CommittedRanges, Repository, repository_in
 
-        command, name = self.given.command, repository_in(self.partition) or ""
+        if len(self.partitions) > 1:
+            raise InvalidInput(f"{self.path} holds {len(self.partitions):,} repositories; name one by --partition "
+                               f"NAME, see compactlib inspect {self.path}")
+        command, name = self.given.command, repository_in(self.partitions[0]) or ""
         # `inspect` reads the records alone, so it needs no ranges.
         objects = MemoryObjects() if command == "inspect" else LocalObjects(self._objects())
         with contextlib.closing(SqliteStore(self.path, create=False, read_only=command != "compact")) as store:
@@ -341,6 +349,14 @@ class _Repository(_Kind):
                 yield repository
 
     def verified(self) -> VerifyReport:
+        """Read and check a repository; of several, check each row of the file by its checksum."""
+        from compactlib.kv import SqliteStore
+
+        if len(self.partitions) > 1:
+            with contextlib.closing(SqliteStore(self.path, read_only=True)) as store:
+                store.audit()
+                sizes = [len(entry.key) + len(entry.value) for name in store.partitions() for entry in store.scan(name)]
+            return VerifyReport((), len(sizes), sum(sizes))
         with self.opened() as repository:
             report: VerifyReport = repository.verify()
         return report
@@ -362,36 +378,6 @@ class _Repository(_Kind):
             raise InvalidInput(f"{self.path} is a {self.name}, and its folder has {len(found)} folders of objects; "
                                f"name that of its ranges by --objects FOLDER")
         return os.path.join(parent, found[0])
-
-
-class _Repositories(_Kind):
-    """An SQLite file with several repositories. `plan` and `compact` need `--partition`."""
-
-    name = "file of several repositories"
-
-    def __init__(self, path: str, given: argparse.Namespace, partitions: Sequence[bytes]) -> None:
-        super().__init__(path, given)
-        self.partitions = [partition.decode("utf-8", "surrogateescape") for partition in partitions]
-
-    def described(self) -> tuple[str, dict[str, Any]]:
-        rows = [{"partition": partition} for partition in self.partitions]
-        return (f"{self.path}: {len(rows):,} repositories; inspect one by --partition NAME",
-                {"path": self.path, "repositories": rows})
-
-    def planned(self) -> Any:
-        raise InvalidInput(f"{self.path} holds {len(self.partitions):,} repositories; name one by --partition NAME, "
-                           f"see compactlib inspect {self.path}")
-
-    opened = planned
-
-    def verified(self) -> VerifyReport:
-        """Check each row of the key-value store by its checksum."""
-        from compactlib.kv import SqliteStore
-
-        with contextlib.closing(SqliteStore(self.path, read_only=True)) as store:
-            store.audit()
-            sizes = [len(entry.key) + len(entry.value) for name in store.partitions() for entry in store.scan(name)]
-        return VerifyReport((), len(sizes), sum(sizes))
 
 
 def _store_at(given: argparse.Namespace) -> _Kind:
@@ -424,14 +410,12 @@ def _in_sqlite(path: str, given: argparse.Namespace) -> _Kind:
     with contextlib.closing(SqliteStore(path, read_only=True)) as store:
         found = [partition for partition in store.partitions()
                  if wanted in (None, partition) and repository_in(partition) is not None]
-    if len(found) == 1:
-        return _Repository(path, given, found[0])
+    if found:
+        return _Repository(path, given, found)
     if wanted is not None:
         raise NotFound(f"{path} holds no repository in a partition {given.partition!r}; see compactlib inspect {path}")
-    if not found:
-        raise Unsupported(f"{path} is a key-value store without a staging repository; the commands support no other "
-                          f"store in an SQLite file")
-    return _Repositories(path, given, found)
+    raise Unsupported(f"{path} is a key-value store without a staging repository; the commands support no other store "
+                      f"in an SQLite file")
 
 
 def _is_sqlite(path: str) -> bool:

@@ -33,6 +33,7 @@ _Span: TypeAlias = tuple[float | None, float | None]
 
 _BATCH_ROWS: Final = 8192
 _BATCH_BYTES: Final = 16 << 20
+_GROUP_ROWS: Final = 100_000
 _GROUP_BYTES: Final = 128 << 20
 """Size at which a row group ends, even with few rows: a worker holds a whole row group in memory."""
 _READ_BYTES: Final = 32 << 20
@@ -149,7 +150,7 @@ def read_blocks(open_objects: Callable[[], ObjectStore], schema: pa.Schema, part
                                                f"9999: write finer times as whole numbers") from error
 
 
-def write_blocks(open_objects: Callable[[], ObjectStore], keys: Sequence[str], schema: pa.Schema, row_group_rows: int,
+def write_blocks(open_objects: Callable[[], ObjectStore], keys: Sequence[str], schema: pa.Schema,
                  time_column: str | None, span: _Span, batches: Iterable[Any]) -> Iterator[Any]:
     """Write a Spark partition that has rows to an object; for `DataFrame.mapInArrow`. Yield a row of `WRITTEN_DDL`.
 
@@ -158,7 +159,6 @@ def write_blocks(open_objects: Callable[[], ObjectStore], keys: Sequence[str], s
 
     Args:
         keys: the object of each partition.
-        row_group_rows: see `MergeOptions`.
         time_column: see `MergeOptions`.
         span: the times of the sources, which a row without a time may have.
     """
@@ -168,8 +168,8 @@ def write_blocks(open_objects: Callable[[], ObjectStore], keys: Sequence[str], s
     times: set[float | None] = set(span if time_column is None else ())
     with tempfile.TemporaryFile(prefix="compactlib-block-") as out:
         with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
-            for table in _row_groups(batches, schema, row_group_rows):
-                writer.write_table(table.combine_chunks(), row_group_size=row_group_rows)
+            for table in _row_groups(batches, schema):
+                writer.write_table(table.combine_chunks(), row_group_size=_GROUP_ROWS)
                 if time_column is not None:
                     times |= _times_in(table[time_column], span)
         out.flush()
@@ -188,14 +188,14 @@ def write_blocks(open_objects: Callable[[], ObjectStore], keys: Sequence[str], s
                 "begin": None if None in times else min(known), "end": None if None in times else max(known)}])
 
 
-def _row_groups(batches: Iterable[Any], schema: pa.Schema, row_group_rows: int) -> Iterator[pa.Table]:
+def _row_groups(batches: Iterable[Any], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield tables of about a row group. Spark's batches have at most 10,000 rows."""
     held: list[Any] = []
     rows = size = 0
     for batch in batches:
         held.append(batch.rename_columns(schema.names).cast(schema))
         rows, size = rows + len(batch), size + batch.nbytes
-        if rows >= row_group_rows or size >= _GROUP_BYTES:
+        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
             yield pa.Table.from_batches(held)
             held, rows, size = [], 0, 0
     if held:

@@ -110,13 +110,11 @@ class MergeOptions:
             taken. Without the column, the output has the span of all sources in `RunningJob.blocks`. If a row has no
             time (null, NaN, infinite), the output's span includes that of the sources. The output has no times if those
             of a source are not known.
-        row_group_rows: the most rows in a row group of the files.
     """
 
     sort_by: tuple[str, ...]
     target_bytes: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
     time_column: str | None = None
-    row_group_rows: int = attrs.field(default=100_000, validator=is_whole(1))
 
     def __attrs_post_init__(self) -> None:
         if not self.sort_by:
@@ -199,8 +197,7 @@ class MergeBlocks:
         ordered = frame.sortWithinPartitions(*(key.asc_nulls_first() for key in keys), rest)
         ids = [job.output_id(number=number) for number in range(len(cuts) + 1)]
         outputs = tuple(self._folder.key_of(plan.tenant, plan.shard, each) for each in ids)
-        write = partial(write_blocks, self._folder.open_objects, outputs, schema, options.row_group_rows,
-                        options.time_column, span)
+        write = partial(write_blocks, self._folder.open_objects, outputs, schema, options.time_column, span)
         written = sorted(ordered.mapInArrow(write, WRITTEN_DDL).collect())
         for row in written:
             if row.stored != row.digest:

@@ -210,8 +210,8 @@ def _job_failure(name: str, error: Exception) -> CompactlibError:
     """Return the failure, with advice, of a piece whose Spark job failed."""
     message = str(error)
     if _is_death(message):
-        advice = ("it killed its worker in every attempt: check for lack of memory or a crash in native code; Spark "
-                  "makes one attempt alone unless the master is local[N,4], or spark.task.maxFailures is higher")
+        advice = ("it killed its worker in every attempt: check for lack of memory or a crash in native code; tasks "
+                  "are not retried unless the master is local[N,4], or spark.task.maxFailures is above 1")
     elif "No module named" in message or "ImportError" in message:
         advice = ("install the missing module on the workers, or ship it: compactlib by "
                   "compactlib.spark.ship_library(spark), others by spark.addArtifacts(path, pyfile=True)")

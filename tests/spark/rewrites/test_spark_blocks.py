@@ -133,7 +133,7 @@ def test_several_blocks_of_about_a_size_whose_keys_do_not_overlap(spark: SparkSe
     for number, content in enumerate(contents):
         write_block(folder, f"b{number}", content)
     size = sum(os.path.getsize(folder.path_of("acme", 3, f"b{number}")) for number in range(4))
-    options = MergeOptions(sort_by=("payload",), target_bytes=size // 3, row_group_rows=150)
+    options = MergeOptions(sort_by=("payload",), target_bytes=size // 3)
     job = running(["b0", "b1", "b2", "b3"])
     done = MergeBlocks(spark, folder, fence, options)(job)
     assert 3 <= len(done.new_blocks) <= 4
@@ -149,8 +149,6 @@ def test_several_blocks_of_about_a_size_whose_keys_do_not_overlap(spark: SparkSe
     # Repeated with the same token: the same cuts, and so the same list, which the fence takes again.
     assert MergeBlocks(spark, folder, fence, options)(job) == done
     assert [read_block(folder, block.id).to_pylist() for block in done.new_blocks] == tables
-    with parquet.ParquetFile(folder.path_of("acme", 3, done.new_blocks[0].id)) as file:
-        assert file.metadata.row_group(0).num_rows == 150
 
 
 def test_one_key_stays_in_one_block_and_missing_keys_come_first(spark: SparkSession, tmp_path: Path) -> None:
@@ -335,22 +333,19 @@ def dealt(content: Rows, blocks: Sequence[int]) -> list[list[dict[str, Any]]]:
 
 
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=ROWS, blocks=st.lists(st.integers(0, 5), min_size=1, max_size=8), row_group_rows=st.integers(1, 40))
-@example(content=HUGE, blocks=[2], row_group_rows=4)
-@example(content=[("a", n, b"x") for n in range(40)], blocks=list(range(40)), row_group_rows=100)
+@given(content=ROWS, blocks=st.lists(st.integers(0, 5), min_size=1, max_size=8))
+@example(content=HUGE, blocks=[2])
+@example(content=[("a", n, b"x") for n in range(40)], blocks=list(range(40)))
 def test_a_merge_gives_the_rows_of_a_plain_sort_here(spark: SparkSession, tmp_path: Path, content: Rows,
-                                                     blocks: list[int], row_group_rows: int) -> None:
+                                                     blocks: list[int]) -> None:
     """One huge row, many blocks of one row, blocks that are empty, and what Hypothesis finds; no two keys are equal."""
     base = tmp_path / str(next(_folders))
     folder = LocalBlocks(base)
     named = dict(enumerate(dealt(content, blocks)))
     for number, rows_of_block in named.items():
         write_block(folder, f"b{number}", rows_of_block)
-    options = MergeOptions(sort_by=("service", "at"), time_column="at", row_group_rows=row_group_rows)
+    options = MergeOptions(sort_by=("service", "at"), time_column="at")
     done = MergeBlocks(spark, folder, MemoryFence(), options)(running([f"b{number}" for number in named]))
     (block,) = done.new_blocks
     ordered: list[dict[str, Any]] = sorted(dealt(content, [0])[0], key=order)
     assert read_block(folder, block.id) == pa.Table.from_pylist(ordered, schema=WRITTEN)
-    with parquet.ParquetFile(folder.path_of("acme", 3, block.id)) as file:
-        groups = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
-    assert groups == [min(row_group_rows, len(content) - start) for start in range(0, len(content), row_group_rows)]
