@@ -88,6 +88,8 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
         stop: called five times a second; once it returns true, the jobs and the iterator end.
         pause: called five times a second; while it returns true, no further job begins.
     """
+    from pyspark import inheritable_thread_target
+
     packed: dict[str, bytes] = {}
     for name, piece in pieces.items():
         try:
@@ -105,8 +107,11 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
                 while waiting and len(running) < _JOBS_AT_ONCE and not pause():
                     job = waiting.popleft()
                     parts = tuple([(name, packed[name]) for name in part] for part in job)
-                    run = partial(_collected, spark, _Partitions(function, parts, at_once), tag)
-                    running[pool.submit(_with_properties(spark, run))] = job
+                    run: Callable[[], dict[str, Any]] = partial(
+                        _collected, spark, _Partitions(function, parts, at_once), tag)
+                    with contextlib.suppress(Exception):  # a stopped session: the job raises a better error
+                        run = inheritable_thread_target(spark)(run)
+                    running[pool.submit(run)] = job
                 ended, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in ended:
                     job, raised = running.pop(future), future.exception()
@@ -129,16 +134,6 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
                         spark.interruptTag(tag)
                     else:
                         context.cancelJobsWithTag(tag)
-
-
-def _with_properties(spark: SparkSession, job: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    from pyspark import inheritable_thread_target
-
-    try:
-        made: Callable[[], dict[str, Any]] = inheritable_thread_target(spark)(job)
-    except Exception:
-        return job  # a stopped session: the job raises a better error
-    return made
 
 
 def _collected(spark: SparkSession, partitions: _Partitions, tag: str) -> dict[str, Any]:
