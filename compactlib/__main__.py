@@ -1,20 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console script, and `python -m compactlib`, which is the same where that is not on the path."""
-
-from __future__ import annotations
+"""`python -m compactlib` is the console script."""
 
 import sys
 
-
-def main() -> int:
-    """See `compactlib.cli.main`, which takes a moment to import."""
-    try:
-        from compactlib import cli
-    except KeyboardInterrupt:
-        sys.stderr.write("compactlib: interrupted; nothing was begun\n")
-        return 130
-    return cli.main()
-
+from compactlib.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The console script `compactlib`: demo, inspect, plan, compact, verify. `docs/cli.md` describes it for users.
 
-A subclass of `_Kind` for each kind of store implements the four commands on a path. `_store_at` detects the kind.
-`_OPTIONS` lists the commands and kinds of each option. Only `compact` changes a store; the other commands work while
-another process writes. Each command imports its engine itself, so that the others start quickly.
+A subclass of `_Kind` for each kind of store says how to describe, plan, open and verify the store at a path; `_Kind`
+makes the answers of the four commands from that. `_store_at` detects the kind. `_OPTIONS` lists the commands and kinds
+of each option. Only `compact` changes a store; the other commands work while another process writes. Each command
+imports its engine itself, so that the others start quickly.
 
 Exit codes: 0 success; 1 the store is damaged, or a part of the work could not be done; 2 the command failed, and a
 line on stderr gives the reason; 130 interrupted; 141 the reader of the output closed its pipe.
@@ -13,18 +14,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import json
 import os
 import re
 import sys
 import sysconfig
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import Any, ClassVar
-
-import attrs
+from typing import Any, ClassVar, TypeAlias
 
 import compactlib
 from compactlib.budget import Budget
@@ -43,29 +43,17 @@ from compactlib.errors import (
 from compactlib.files import list_folder
 from compactlib.report import Table, VerifyReport
 
+_Answer: TypeAlias = tuple[Any, str, int]
+"""The output of a command with `--json`, its output for people, and its exit code."""
+
 _DEMO_EXECUTORS = {"local": ("local",), "spark": ("spark",), "both": ("local", "spark")}
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
           "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 _SQLITE_BEGINNING = b"SQLite format 3\0"
 
 
-@attrs.frozen
-class Result:
-    """The result of a command.
-
-    Attributes:
-        data: the output with `--json`.
-        text: the output for people.
-        code: the exit code.
-    """
-
-    data: Any
-    text: str
-    code: int = 0
-
-
-class _Kind(ABC):
-    """A store at a path.
+class _Kind:
+    """A store at a path, and the commands on it.
 
     Args:
         path: the store's folder or file.
@@ -74,6 +62,9 @@ class _Kind(ABC):
 
     name: ClassVar[str]
     unit: ClassVar[str] = "records"
+    package: ClassVar[str] = ""
+    policies: ClassVar[Mapping[str, str]] = {}
+    """The names for `--policy` and the package's classes; the first is the store's own policy."""
 
     def __init__(self, path: str, given: argparse.Namespace) -> None:
         self.path = path
@@ -82,77 +73,79 @@ class _Kind(ABC):
             if getattr(given, option) is not None and self.name not in kinds:
                 raise InvalidInput(f"--{option.replace('_', '-')} is for a {', '.join(kinds)}; {path} is a "
                                    f"{self.name}; leave it out")
-        if given.policy not in (None, *_POLICIES.get(self.name, ())):
+        if given.policy not in (None, *self.policies):
             raise InvalidInput(f"{path} is a {self.name}, for which there is no policy {given.policy!r}; give one of "
-                               f"{', '.join(_POLICIES[self.name])}")
+                               f"{', '.join(self.policies)}")
 
-    @abstractmethod
-    def inspect(self) -> Result:
-        """Describe the store."""
+    def described(self) -> tuple[str, dict[str, Any]]:
+        """Return the store in one line, and as data; the lists in it are shown as tables."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def compaction_plan(self) -> Any:
+    def planned(self) -> Any:
         """Return the plan of a compaction, a `contract.Plan`."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def run_compaction(self) -> Any:
-        """Compact in this process; return the report."""
+    def opened(self) -> AbstractContextManager[Any]:
+        """Open the store for a compaction, a `contract.Compaction`."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def run_verify(self) -> VerifyReport:
+    def verified(self) -> VerifyReport:
         """Read and check the whole store."""
+        raise NotImplementedError
 
-    def plan(self) -> Result:
-        """Show the plan of a compaction, and its reason."""
-        plan = self.compaction_plan()
-        return Result({"is_empty": plan.is_empty, "why": plan.why, "rows": plan.to_dicts()}, str(plan))
+    def inspect(self) -> _Answer:
+        title, data = self.described()
+        tables = [str(Table.from_dicts([row if isinstance(row, dict) else {name: row} for row in rows], title=name))
+                  for name, rows in data.items() if isinstance(rows, list) and rows]
+        return data, "\n".join([title, *tables]), 0
 
-    def compact(self) -> Result:
-        """Compact, and report the changes."""
+    def plan(self) -> _Answer:
+        plan = self.planned()
+        return {"is_empty": plan.is_empty, "why": plan.why, "rows": plan.to_dicts()}, str(plan), 0
+
+    def compact(self) -> _Answer:
+        from compactlib.demo import opened_executor, progress_bar
+
+        given, problem = self.given, ""
+        where = {} if given.branch is None else {"branch": given.branch}
         try:
-            report = self.run_compaction()
-            problem = f"only a part was done and committed: {report.why}" if report.is_partial else ""
+            with opened_executor(given.executor or "local", given.workers) as executor, self.opened() as store, \
+                    progress_bar("compact") as observer:
+                report = store.compact(
+                    policy=self.policy(), executor=executor, observer=observer, **where,
+                    budget=Budget(bytes_per_second=given.rate, total_bytes=given.max_bytes))
+            if report.is_partial:
+                problem = f"only a part was done and committed: {report.why}"
         except CompactionFailed as error:
             report, problem = error.report, str(error)
+        except BudgetSpent:
+            raise
+        except Busy as busy:
+            raise Busy(f"{busy}; have that process compact it: a CompactionManager in it does, on its schedule or by "
+                       f"request(name)") from busy
         if report.is_empty and not problem:
-            return Result({"outcome": "nothing", "why": report.why, "rows": []}, f"nothing to do: {report.why}")
+            return {"outcome": "nothing", "why": report.why, "rows": []}, f"nothing to do: {report.why}", 0
         data = {"outcome": "failed" if problem else "done", "why": problem or report.why, "rows": report.to_dicts()}
-        return Result(data, "\n".join([str(report), *([problem] if problem else [])]), int(bool(problem)))
+        return data, f"{report}\n{problem}".rstrip(), int(bool(problem))
 
-    def verify(self) -> Result:
-        """Read the whole store, and list the damage."""
-        report = self.run_verify()
+    def verify(self) -> _Answer:
+        report = self.verified()
         found = [finding.error for finding in report.findings if not finding.is_harmless]
         bad, others = len(found), sum(isinstance(error, Unsupported) for error in found)
         verdict = (f"{bad:,} damaged or missing; restore the files from a copy" if bad > others
                    else f"{bad:,} written by another release; nothing is known to be damaged" if bad
                    else f"{report.records:,} {self.unit} in {report.bytes_read:,} bytes, all as they were written")
         table = [str(Table.from_dicts(report.to_dicts()))] if report.findings else []
-        return Result(report.to_dicts(), "\n".join([*table, f"{self.path}: {verdict}"]), int(bad > 0))
+        return report.to_dicts(), "\n".join([*table, f"{self.path}: {verdict}"]), int(bad > 0)
 
-    def policy_of(self, *kinds: Any) -> Any:
+    def policy(self) -> Any:
         """Return the policy of `--policy`; `None` for the store's own."""
-        return next((policy for kind in kinds if (policy := kind()).name == self.given.policy), None)
-
-    def budget(self) -> Budget:
-        """Return the budget of `--rate` and `--max-bytes`."""
-        return Budget(bytes_per_second=self.given.rate, total_bytes=self.given.max_bytes)
-
-    @contextlib.contextmanager
-    def copying(self) -> Iterator[dict[str, Any]]:
-        """Open the executor, the budget and the observer of a compaction."""
-        from compactlib.demo import opened_executor, progress_bar
-
-        with opened_executor(self.given.executor or "local", self.given.workers) as executor, \
-                progress_bar("compact") as observer:
-            yield {"executor": executor, "budget": self.budget(), "observer": observer}
+        name = self.policies.get(self.given.policy, "")
+        return getattr(importlib.import_module(self.package), name)() if name else None
 
 
 def _date(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds")
-
-
-# --- raft logs ----------------------------------------------------------------------------------------------------
 
 
 class _RaftLog(_Kind):
@@ -160,60 +153,54 @@ class _RaftLog(_Kind):
 
     name = "raft log"
     unit = "entries"
+    package = "compactlib.raftlog"
+    policies: ClassVar[Mapping[str, str]] = {"auto": "", "drop": "DropDead", "seed": "SeedPolicy", "ra": "RaPolicy",
+                                             "cost": "CostPolicy"}
 
-    def inspect(self) -> Result:
+    def described(self) -> tuple[str, dict[str, Any]]:
         from compactlib.raftlog import LogReader
 
         with LogReader(self.path) as reader:
-            segments, snapshot = reader.view().segments, reader.state
-            unflushed, others = len(reader.unflushed), [attrs.asdict(other) for other in reader.other_names()]
             rows: list[dict[str, Any]] = [
                 {"segment": stats.number, "first": stats.ref.first, "last": stats.ref.last,
                  "entries": stats.entries, "live": stats.live_entries, "dead": stats.entries - stats.live_entries,
-                 "live_bytes": stats.live_bytes, "file_bytes": _file_bytes(reader.path_of(stats.number))}
-                for stats in segments]
-        data = {"folder": self.path, "segments": rows, "unflushed": unflushed, "others": others, "snapshot": None if
-                snapshot.index < 0 else {"index": snapshot.index, "live_indexes": len(snapshot.live)}}
+                 "live_bytes": stats.live_bytes, "file_bytes": stats.file_bytes} for stats in reader.view().segments]
+            snapshot, unflushed = reader.state, len(reader.unflushed)
+            others = Table.of(reader.other_names()).to_dicts()
+        has_snapshot = snapshot.index >= 0
         title = (f"{self.path}: {len(rows):,} segments, {sum(row['entries'] for row in rows):,} entries "
-                 f"({sum(row['live'] for row in rows):,} live), {sum(row['file_bytes'] or 0 for row in rows):,} bytes; "
-                 + ("no snapshot yet, so everything is live" if snapshot.index < 0 else
-                    f"snapshot at {snapshot.index:,} with {len(snapshot.live):,} live indexes")
+                 f"({sum(row['live'] for row in rows):,} live), {sum(row['file_bytes'] for row in rows):,} bytes; "
+                 + (f"snapshot at {snapshot.index:,} with {len(snapshot.live):,} live indexes" if has_snapshot else
+                    "no snapshot yet, so everything is live")
                  + (f"; {unflushed:,} newer entries are in the store's write-ahead log" if unflushed else ""))
-        tables = [str(Table.from_dicts(rows, title=title))]
-        if others:
-            tables += ["", str(Table.from_dicts(others, title="Other names"))]
-        return Result(data, "\n".join(tables))
+        return title, {
+            "folder": self.path, "segments": rows, "unflushed": unflushed, "others": others,
+            "snapshot": {"index": snapshot.index, "live_indexes": len(snapshot.live)} if has_snapshot else None}
 
-    def compaction_plan(self) -> Any:
+    def planned(self) -> Any:
         from compactlib.clock import SystemClock
         from compactlib.raftlog import DeadRatio, DropDead, LogReader, SeedPolicy
         from compactlib.raftlog.policy import MajorCadence, plan_for
 
         with LogReader(self.path) as reader:
             view = reader.view()
-            if (policy := self._policy()) is not None:
+            if (policy := self.policy()) is not None:
                 return reader.plan(policy, view=view)
         is_due, why = MajorCadence(DeadRatio(), SystemClock()).judge(view)
         return plan_for(view, SeedPolicy() if is_due else DropDead(),
                         why=why if is_due else f"nothing is rewritten yet: {why}")
 
-    def run_compaction(self) -> Any:
+    def opened(self) -> AbstractContextManager[Any]:
         from compactlib.raftlog import DeadRatio, LogOptions, LogReader, SegmentLog
 
         with LogReader(self.path) as reader:
-            limits = reader.limits  # raises without a log; `SegmentLog` would create it
-        with self.copying() as given, SegmentLog(self.path, LogOptions(limits=limits, trigger=DeadRatio())) as log:
-            return log.compact(policy=self._policy(), **given)
+            options = LogOptions(limits=reader.limits, trigger=DeadRatio())
+        return SegmentLog(self.path, options, create=False)
 
-    def run_verify(self) -> VerifyReport:
+    def verified(self) -> VerifyReport:
         from compactlib.raftlog import verify_log
 
         return verify_log(self.path)
-
-    def _policy(self) -> Any:
-        from compactlib.raftlog import CostPolicy, DropDead, RaPolicy, SeedPolicy
-
-        return self.policy_of(DropDead, SeedPolicy, RaPolicy, CostPolicy)
 
 
 class _StoreOfLogs(_Kind):
@@ -222,25 +209,24 @@ class _StoreOfLogs(_Kind):
     name = "store of raft logs"
     unit = "entries"
 
-    def inspect(self) -> Result:
+    def described(self) -> tuple[str, dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        for path, found in self._of_each("inspect"):
-            segments, snapshot = found.data["segments"], found.data["snapshot"]
-            sums = {name: sum(row[name] or 0 for row in segments) for name in ("entries", "live", "file_bytes")}
-            rows.append({"log": os.path.basename(path), "segments": len(segments), **sums,
-                         "in_wal": found.data["unflushed"], "snapshot": snapshot and snapshot["index"]})
-        title = f"{self.path}: {len(rows):,} logs with one write-ahead log; inspect one by its folder, {self._one()}"
-        return Result({"folder": self.path, "logs": rows}, str(Table.from_dicts(rows, title=title)))
+        for path, (_, log) in self._of_each("described"):
+            sums = {name: sum(row[name] for row in log["segments"]) for name in ("entries", "live", "file_bytes")}
+            rows.append({"log": os.path.basename(path), "segments": len(log["segments"]), **sums,
+                         "in_wal": log["unflushed"], "snapshot": log["snapshot"] and log["snapshot"]["index"]})
+        return (f"{self.path}: {len(rows):,} logs with one write-ahead log; inspect one by its folder, {self._one()}",
+                {"folder": self.path, "logs": rows})
 
-    def compaction_plan(self) -> Any:
+    def planned(self) -> Any:
         raise InvalidInput(f"{self.path} is a {self.name}; name one of its logs, {self._one()}")
 
-    def run_compaction(self) -> Any:
+    def opened(self) -> AbstractContextManager[Any]:
         raise InvalidInput(f"{self.path} is a {self.name}, which compacts them itself: "
                            f"RaftLogStore(folder, options).log(ID).compact()")
 
-    def run_verify(self) -> VerifyReport:
-        reports = [report for _, report in self._of_each("run_verify")]
+    def verified(self) -> VerifyReport:
+        reports = [report for _, report in self._of_each("verified")]
         # Damage of the write-ahead log is a finding of each log.
         found = {(each.kind, each.place, each.what): each for report in reports for each in report.findings}
         return VerifyReport(tuple(found.values()), sum(each.records for each in reports),
@@ -265,116 +251,92 @@ class _StoreOfLogs(_Kind):
                 yield path, found
 
 
-def _file_bytes(path: str) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:  # removed by a compaction after it was listed
-        return None
-
-
-# --- blob stores --------------------------------------------------------------------------------------------------
-
-
 class _BlobStore(_Kind):
     """A blob store's folder. `compact` needs the retention that its owner uses."""
 
     name = "blob store"
+    package = "compactlib.blobstore"
+    policies: ClassVar[Mapping[str, str]] = {"stats_based": "StatsBased", "greedy": "Greedy",
+                                             "cost_benefit": "CostBenefit", "compact_all": "CompactAll"}
 
-    def inspect(self) -> Result:
+    def described(self) -> tuple[str, dict[str, Any]]:
         with self._reader() as reader:
             status, view, damage = reader.status(), reader.view(), [str(each) for each in reader.damage]
-        data = {"folder": self.path, "store": status.to_dicts()[0], "segments": view.to_dicts(), "damage": damage}
-        return Result(data, "\n".join([str(status), str(view), *(f"damaged: {each}" for each in damage)]))
+        rows = [{**row, "last_modified": _date(row["last_modified"])} for row in view.to_dicts()]
+        return status.table().title, {"folder": self.path, "store": status.to_dicts()[0], "segments": rows,
+                                      "damage": damage}
 
-    def compaction_plan(self) -> Any:
+    def planned(self) -> Any:
         with self._reader() as reader:
-            return reader.plan()
+            return reader.plan(self.policy())
 
-    def run_compaction(self) -> Any:
-        from compactlib.blobstore import BlobStore, BlobStoreConfig
+    def opened(self) -> AbstractContextManager[Any]:
+        from compactlib.blobstore import BlobStore
 
         if self.given.retention is None:
             raise InvalidInput(f"{self.path} does not say how long its owner keeps deletes; give --retention SECONDS, "
                                f"as in its BlobStoreConfig(deleted_retention_seconds=...)")
-        config = BlobStoreConfig(deleted_retention_seconds=self.given.retention)
-        try:
-            with BlobStore(self.path, config, policy=self._policy()) as store, self.copying() as given:
-                return store.compact(**given)
-        except BudgetSpent:
-            raise
-        except Busy as busy:
-            raise Busy(f"{busy}; have that process compact it: a CompactionManager in it does, on its schedule or by "
-                       f"request(name)") from busy
+        return BlobStore(self.path, self._config())
 
-    def run_verify(self) -> VerifyReport:
+    def verified(self) -> VerifyReport:
         with self._reader() as reader:
             report: VerifyReport = reader.verify()
         return report
 
     def _reader(self) -> Any:
-        from compactlib.blobstore import BlobReader, BlobStoreConfig
+        from compactlib.blobstore import BlobReader
+
+        return BlobReader(self.path, self._config())
+
+    def _config(self) -> Any:
+        from compactlib.blobstore import BlobStoreConfig
 
         retention = self.given.retention
-        config = BlobStoreConfig() if retention is None else BlobStoreConfig(deleted_retention_seconds=retention)
-        return BlobReader(self.path, config, policy=self._policy())
-
-    def _policy(self) -> Any:
-        from compactlib.blobstore import CompactAll, CostBenefit, Greedy, StatsBased
-
-        return self.policy_of(StatsBased, Greedy, CostBenefit, CompactAll)
-
-
-# --- staging repositories -----------------------------------------------------------------------------------------
+        return BlobStoreConfig() if retention is None else BlobStoreConfig(deleted_retention_seconds=retention)
 
 
 class _Repository(_Kind):
-    """A staging repository: its records in a partition of an SQLite file, its ranges in a folder of objects."""
+    """Staging repositories: the records of each in a partition of an SQLite file, the ranges in a folder of objects."""
 
     name = "repository"
+    package = "compactlib.staging"
+    policies: ClassVar[Mapping[str, str]] = {"always": "AlwaysPolicy", "tombstone_cost": "TombstoneCostPolicy"}
 
-    def __init__(self, path: str, given: argparse.Namespace, partition: bytes) -> None:
+    def __init__(self, path: str, given: argparse.Namespace, partitions: Sequence[bytes]) -> None:
         super().__init__(path, given)
-        self.partition = partition
+        self.partitions = partitions
 
-    def inspect(self) -> Result:
-        with self._opened() as repository:
+    def described(self) -> tuple[str, dict[str, Any]]:
+        rows: list[dict[str, Any]]
+        if len(self.partitions) > 1:
+            rows = [{"partition": partition.decode("utf-8", "surrogateescape")} for partition in self.partitions]
+            return (f"{self.path}: {len(rows):,} repositories; inspect one by --partition NAME",
+                    {"path": self.path, "repositories": rows})
+        with self.opened() as repository:
             survey = repository.survey()
         rows = [{"branch": each.branch, "generation": each.generation, "sealed": each.sealed_tokens,
                  "compacted_at": _date(each.compaction_started_at), "version": each.version}
                 for each in survey.branches]
-        data = {"path": self.path, "repository": survey.repository, "branches": rows,
-                "dropped_tokens": survey.dropped_tokens}
-        title = (f"{self.path}: {survey.repository or 'repository'}, {len(rows):,} branches, "
-                 f"{survey.dropped_tokens:,} dropped tokens")
-        return Result(data, str(Table.from_dicts(rows, title=title)))
+        return (f"{self.path}: {survey.repository or 'repository'}, {len(rows):,} branches, "
+                f"{survey.dropped_tokens:,} dropped tokens",
+                {"path": self.path, "repository": survey.repository, "branches": rows,
+                 "dropped_tokens": survey.dropped_tokens})
 
-    def compaction_plan(self) -> Any:
-        with self._opened() as repository:
-            return repository.plan(branch=self._branch)
-
-    def run_compaction(self) -> Any:
-        from compactlib.demo import progress_bar
-
-        with self._opened() as repository, progress_bar("compact") as observer:
-            return repository.compact(branch=self._branch, budget=self.budget(), observer=observer)
-
-    def run_verify(self) -> VerifyReport:
-        with self._opened() as repository:
-            report: VerifyReport = repository.verify()
-        return report
-
-    @property
-    def _branch(self) -> str:
-        return self.given.branch or "main"
+    def planned(self) -> Any:
+        with self.opened() as repository:
+            return repository.plan(self.policy(), branch=self.given.branch)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[Any]:
+    def opened(self) -> Iterator[Any]:
         """Open the repository; to compact, with the rule and the format of the existing ranges."""
         from compactlib.kv import SqliteStore
         from compactlib.objects import LocalObjects, MemoryObjects
-        from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, TombstoneCostPolicy, repository_in
+        from compactlib.staging import CommittedRanges, Repository, repository_in
 
-        command, name = self.given.command, repository_in(self.partition) or ""
+        if len(self.partitions) > 1:
+            raise InvalidInput(f"{self.path} holds {len(self.partitions):,} repositories; name one by --partition "
+                               f"NAME, see compactlib inspect {self.path}")
+        command, name = self.given.command, repository_in(self.partitions[0]) or ""
         # `inspect` reads the records alone, so it needs no ranges.
         objects = MemoryObjects() if command == "inspect" else LocalObjects(self._objects())
         with contextlib.closing(SqliteStore(self.path, create=False, read_only=command != "compact")) as store:
@@ -383,9 +345,21 @@ class _Repository(_Kind):
                 with Repository(store, ranges, name=name) as repository:
                     rule, range_format = repository.form_of_ranges()
                 ranges = CommittedRanges(objects, rule=rule, range_format=range_format)
-            with Repository(store, ranges, name=name,
-                            policy=self.policy_of(AlwaysPolicy, TombstoneCostPolicy)) as repository:
+            with Repository(store, ranges, name=name) as repository:
                 yield repository
+
+    def verified(self) -> VerifyReport:
+        """Read and check a repository; of several, check each row of the file by its checksum."""
+        from compactlib.kv import SqliteStore
+
+        if len(self.partitions) > 1:
+            with contextlib.closing(SqliteStore(self.path, read_only=True)) as store:
+                store.audit()
+                sizes = [len(entry.key) + len(entry.value) for name in store.partitions() for entry in store.scan(name)]
+            return VerifyReport((), len(sizes), sum(sizes))
+        with self.opened() as repository:
+            report: VerifyReport = repository.verify()
+        return report
 
     def _objects(self) -> str:
         """Return the folder of the ranges. It must exist: opening a missing folder would create it."""
@@ -404,40 +378,6 @@ class _Repository(_Kind):
             raise InvalidInput(f"{self.path} is a {self.name}, and its folder has {len(found)} folders of objects; "
                                f"name that of its ranges by --objects FOLDER")
         return os.path.join(parent, found[0])
-
-
-class _Repositories(_Kind):
-    """An SQLite file with several repositories. `plan` and `compact` need `--partition`."""
-
-    name = "file of several repositories"
-
-    def __init__(self, path: str, given: argparse.Namespace, partitions: Sequence[bytes]) -> None:
-        super().__init__(path, given)
-        self.partitions = [partition.decode("utf-8", "surrogateescape") for partition in partitions]
-
-    def inspect(self) -> Result:
-        rows = [{"partition": partition} for partition in self.partitions]
-        title = f"{self.path}: {len(rows):,} repositories; inspect one by --partition NAME"
-        return Result({"path": self.path, "repositories": rows}, str(Table.from_dicts(rows, title=title)))
-
-    def compaction_plan(self) -> Any:
-        raise InvalidInput(f"{self.path} holds {len(self.partitions):,} repositories; name one by --partition NAME, "
-                           f"see compactlib inspect {self.path}")
-
-    def run_compaction(self) -> Any:
-        return self.compaction_plan()
-
-    def run_verify(self) -> VerifyReport:
-        """Check each row of the key-value store by its checksum."""
-        from compactlib.kv import SqliteStore
-
-        with contextlib.closing(SqliteStore(self.path, read_only=True)) as store:
-            store.audit()
-            sizes = [len(entry.key) + len(entry.value) for name in store.partitions() for entry in store.scan(name)]
-        return VerifyReport((), len(sizes), sum(sizes))
-
-
-# --- the store at a path ------------------------------------------------------------------------------------------
 
 
 def _store_at(given: argparse.Namespace) -> _Kind:
@@ -470,14 +410,12 @@ def _in_sqlite(path: str, given: argparse.Namespace) -> _Kind:
     with contextlib.closing(SqliteStore(path, read_only=True)) as store:
         found = [partition for partition in store.partitions()
                  if wanted in (None, partition) and repository_in(partition) is not None]
-    if len(found) == 1:
-        return _Repository(path, given, found[0])
+    if found:
+        return _Repository(path, given, found)
     if wanted is not None:
         raise NotFound(f"{path} holds no repository in a partition {given.partition!r}; see compactlib inspect {path}")
-    if not found:
-        raise Unsupported(f"{path} is a key-value store without a staging repository; the commands support no other "
-                          f"store in an SQLite file")
-    return _Repositories(path, given, found)
+    raise Unsupported(f"{path} is a key-value store without a staging repository; the commands support no other store "
+                      f"in an SQLite file")
 
 
 def _is_sqlite(path: str) -> bool:
@@ -487,9 +425,6 @@ def _is_sqlite(path: str) -> bool:
             return file.read(len(_SQLITE_BEGINNING)) == _SQLITE_BEGINNING
     except OSError:
         return False
-
-
-# --- the command line ---------------------------------------------------------------------------------------------
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -540,10 +475,11 @@ def _run(given: argparse.Namespace) -> int:
             input=given.input, executors=_DEMO_EXECUTORS[given.executor or "both"],
             optional=("spark",) if given.executor is None else (), folder=given.folder,
             max_bytes=given.max_bytes, seed=given.seed, workers=given.workers))
-    result: Result = getattr(_store_at(given), given.command)()
+    answer: _Answer = getattr(_store_at(given), given.command)()
+    data, text, code = answer
     # `default=str`: the fields of an error may have any type.
-    print(json.dumps(result.data, indent=2, default=str) if given.json else result.text)
-    return result.code
+    print(json.dumps(data, indent=2, default=str) if given.json else text)
+    return code
 
 
 def _size(text: str) -> int:
@@ -554,9 +490,6 @@ def _size(text: str) -> int:
 
 
 _LOG, _BLOBS, _REPOSITORY = _RaftLog.name, _BlobStore.name, _Repository.name
-_POLICIES = {_LOG: ("auto", "drop", "seed", "ra", "cost"),
-             _BLOBS: ("stats_based", "greedy", "cost_benefit", "compact_all"),
-             _REPOSITORY: ("always", "tombstone_cost")}
 _OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]] = {
     "partition": (("inspect", "plan", "compact", "verify"), (_REPOSITORY,), {
         "metavar": "NAME", "help": "which repository, where an SQLite file holds several"}),
@@ -565,7 +498,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]] = {
         "help": "of a repository: the folder of its ranges (default: the folder of objects next to the file)"}),
     "policy": (("plan", "compact"), (_LOG, _BLOBS, _REPOSITORY), {
         "metavar": "NAME", "help": "the policy; the first is the default: " + "; ".join(
-            f"{kind}: {', '.join(names)}" for kind, names in _POLICIES.items())}),
+            f"{kind.name}: {', '.join(kind.policies)}" for kind in (_RaftLog, _BlobStore, _Repository))}),
     "branch": (("plan", "compact"), (_REPOSITORY,), {
         "metavar": "NAME", "help": "of a repository (default: main)"}),
     "retention": (("plan", "compact"), (_BLOBS,), {

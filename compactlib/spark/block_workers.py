@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import mmap
 import tempfile  # noqa: TID251 - scratch of one attempt, no data of the library
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
@@ -19,18 +19,21 @@ from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.objects import Digest, ObjectExists, ObjectStore
 
 WRITTEN_DDL: Final = ("number bigint, rows bigint, size_bytes bigint, digest string, stored string, begin double, "
-                      "end double, untimed bigint")
+                      "end double")
 """The columns that describe a written block.
 
 `digest` is of the bytes written, `stored` of the object as read back. `begin` and `end` are the oldest and the newest
-time, in seconds since the epoch. `untimed` counts the rows without a time.
+time, in seconds since the epoch.
 """
 
-TIME_RANGE: Final = "Spark holds times in microseconds, from the year 1 to 9999"
-"""Part of the error for a value that Spark would change; `MergeBlocks` recognizes the error by it."""
+Share: TypeAlias = tuple[str, int, int, int]
+"""A share of a block's row groups to read: the block's key and size, the share's number, the number of shares."""
+
+_Span: TypeAlias = tuple[float | None, float | None]
 
 _BATCH_ROWS: Final = 8192
 _BATCH_BYTES: Final = 16 << 20
+_GROUP_ROWS: Final = 100_000
 _GROUP_BYTES: Final = 128 << 20
 """Size at which a row group ends, even with few rows: a worker holds a whole row group in memory."""
 _READ_BYTES: Final = 32 << 20
@@ -76,28 +79,21 @@ def open_block(objects: ObjectStore, key: str, size_bytes: int) -> parquet.Parqu
 def rows_of(file: parquet.ParquetFile, key: str) -> int:
     """Count the rows of a block.
 
+    Each row has a value in each column (nulls count); only a repeated column has more.
+
     Raises:
         CorruptData: the counts in the footer, the row groups and the column chunks differ.
     """
-    counts = [_rows_of_group(file, key, number) for number in range(file.num_row_groups)]
-    if sum(counts) != file.metadata.num_rows:
+    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+    for number, group in enumerate(groups):
+        for place in range(group.num_columns):
+            values, column = group.column(place).num_values, file.schema.column(place)
+            if values != group.num_rows and not (values > group.num_rows > 0 and column.max_repetition_level):
+                raise CorruptData(path=key, offset=0, found=f"{values} values in column {column.path}",
+                                  expected=f"{group.num_rows} rows in row group {number}, as its header says")
+    if (rows := sum(group.num_rows for group in groups)) != file.metadata.num_rows:
         raise CorruptData(path=key, offset=0, expected=f"{file.metadata.num_rows} rows, as the footer says",
-                          found=f"{sum(counts)} rows in its row groups")
-    return sum(counts)
-
-
-def _rows_of_group(file: parquet.ParquetFile, key: str, number: int) -> int:
-    """Count the rows of a row group; raise `CorruptData` if a column contradicts its header.
-
-    Each row has a value in each column (nulls count); only a repeated column has more.
-    """
-    group, schema = file.metadata.row_group(number), file.schema
-    rows = group.num_rows
-    for place in range(group.num_columns):
-        values = group.column(place).num_values
-        if values != rows and (values < rows or not rows or not schema.column(place).max_repetition_level):
-            raise CorruptData(path=key, offset=0, expected=f"{rows} rows in row group {number}, as its header says",
-                              found=f"{values} values in column {schema.column(place).path}")
+                          found=f"{rows} rows in its row groups")
     return rows
 
 
@@ -131,114 +127,89 @@ def carried_field(field: pa.Field[Any]) -> pa.Field[Any]:
     return pa.field(field.name, carried(field.type))
 
 
-@attrs.frozen
-class Share:
-    """A share of a block's row groups to read: share `number` of `count`."""
+def read_blocks(open_objects: Callable[[], ObjectStore], schema: pa.Schema, parts: Sequence[Sequence[Share]],
+                batches: Iterable[Any]) -> Iterator[Any]:
+    """Read the columns of `schema` of the numbered parts, a row group at a time; for `DataFrame.mapInArrow`.
 
-    key: str
-    size_bytes: int
-    number: int
-    count: int
-
-
-@attrs.frozen
-class ReadBlocks:
-    """Read the columns of `schema` from blocks, a row group at a time; for `DataFrame.mapInArrow`."""
-
-    open_objects: Callable[[], ObjectStore]
-    schema: pa.Schema
-    parts: Sequence[Sequence[Share]]
-
-    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the rows of the numbered parts.
-
-        Raises:
-            InvalidInput: Spark has no such value.
-            CorruptData: a row group gives another number of rows than its header counts.
-        """
-        names = self.schema.names
-        with self.open_objects() as objects:
-            for share in (share for batch in batches for part in batch[0].to_pylist() for share in self.parts[part]):
-                with open_block(objects, share.key, share.size_bytes) as file:
-                    first, stop = (file.num_row_groups * each // share.count
-                                   for each in (share.number, share.number + 1))
-                    for number in range(first, stop):
-                        group, seen = file.metadata.row_group(number), 0
-                        _rows_of_group(file, share.key, number)
-                        rows = _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
-                        for batch in file.iter_batches(min(_BATCH_ROWS, max(1, rows)), [number], names, False):
-                            seen += batch.num_rows
-                            try:
-                                yield batch.select(names).cast(self.schema)
-                            except pa.ArrowInvalid as error:
-                                raise InvalidInput(f"{share.key}: {error}; {TIME_RANGE}") from error
-                        if seen != group.num_rows:
-                            raise CorruptData(path=share.key, offset=0, found=f"{seen} rows that can be read",
-                                              expected=f"{group.num_rows} rows in row group {number}")
-
-
-@attrs.frozen
-class WriteBlocks:
-    """Write each Spark partition to an object; for `DataFrame.mapInArrow`.
-
-    Partition N goes to `keys[N]`. The rows go to a local temporary file first; one row group is in memory. The object
-    is created in one request, then read back for its digest. `row_group_rows` and `time_column`: see `MergeOptions`.
+    Raises:
+        InvalidInput: Spark has no such value.
     """
+    with open_objects() as objects:
+        for key, size_bytes, share, count in (
+                share for batch in batches for part in batch[0].to_pylist() for share in parts[part]):
+            with open_block(objects, key, size_bytes) as file:
+                groups = file.num_row_groups
+                for number in range(groups * share // count, groups * (share + 1) // count):
+                    group = file.metadata.row_group(number)
+                    rows = _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
+                    for batch in file.iter_batches(min(_BATCH_ROWS, max(1, rows)), [number], schema.names, False):
+                        try:
+                            yield batch.select(schema.names).cast(schema)
+                        except pa.ArrowInvalid as error:
+                            raise InvalidInput(f"{key}: {error}; Spark holds times in microseconds, from the year 1 to "
+                                               f"9999: write finer times as whole numbers") from error
 
-    open_objects: Callable[[], ObjectStore]
-    keys: tuple[str, ...]
-    schema: pa.Schema
-    row_group_rows: int
-    time_column: str | None
 
-    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield a row of `WRITTEN_DDL`. Raises `ObjectExists` if the key already has other bytes."""
-        task = TaskContext.get()
-        assert task is not None
-        number = task.partitionId()
-        times: list[float] = []
-        untimed = 0
-        with tempfile.TemporaryFile(prefix="compactlib-block-") as out:
-            with parquet.ParquetWriter(out, self.schema, compression="zstd") as writer:
-                for table in self._row_groups(batches):
-                    writer.write_table(table.combine_chunks(), row_group_size=len(table))
-                    if self.time_column is not None:
-                        known = _times_in(table[self.time_column])
-                        untimed += len(table) - len(known)
-                        ends: Any = pc.min_max(known)
-                        times += [_seconds(end) for end in ends.values() if end.is_valid]
-            out.flush()
-            with parquet.ParquetFile(out) as written, mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                with self.open_objects() as objects, memoryview(mapped) as data:
-                    digest, exists = Digest.of(data), None
-                    try:
-                        objects.create(self.keys[number], data)
-                    except ObjectExists as error:
-                        exists = error
-                    # The sources are deleted in favour of this object, so its stored bytes are checked.
-                    stored = Digest.of_parts(_parts_of(objects, self.keys[number]))
-                    if exists is not None and stored != digest:
-                        raise exists  # a repeated attempt of this merge writes the same bytes, so these are foreign
-                yield pa.RecordBatch.from_pylist([{
-                    "number": number, "rows": written.metadata.num_rows, "size_bytes": len(mapped),
-                    "digest": digest.hex, "stored": stored.hex, "begin": min(times, default=None),
-                    "end": max(times, default=None), "untimed": untimed}])
+def write_blocks(open_objects: Callable[[], ObjectStore], keys: Sequence[str], schema: pa.Schema,
+                 time_column: str | None, span: _Span, batches: Iterable[Any]) -> Iterator[Any]:
+    """Write a Spark partition that has rows to an object; for `DataFrame.mapInArrow`. Yield a row of `WRITTEN_DDL`.
 
-    def _row_groups(self, batches: Iterable[Any]) -> Iterator[pa.Table]:
-        held: list[Any] = []
-        rows = size = 0
-        for batch in batches:
-            rest = batch
-            while rest.num_rows:
-                part = rest.slice(0, self.row_group_rows - rows).rename_columns(self.schema.names).cast(self.schema)
-                rest = rest.slice(part.num_rows)
-                held.append(part)
-                rows, size = rows + part.num_rows, size + part.nbytes
-                if rows == self.row_group_rows or size >= _GROUP_BYTES:
-                    yield pa.Table.from_batches(held)
-                    held, rows, size = [], 0, 0
-        if held:
+    The rows go to a local temporary file first; one row group is in memory. The object is created in one request, then
+    read back for its digest. An object that exists is kept: a repeated attempt writes the same bytes.
+
+    Args:
+        keys: the object of each partition.
+        time_column: see `MergeOptions`.
+        span: the times of the sources, which a row without a time may have.
+    """
+    task = TaskContext.get()
+    assert task is not None
+    number = task.partitionId()
+    times: set[float | None] = set(span if time_column is None else ())
+    with tempfile.TemporaryFile(prefix="compactlib-block-") as out:
+        with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
+            for table in _row_groups(batches, schema):
+                writer.write_table(table.combine_chunks(), row_group_size=_GROUP_ROWS)
+                if time_column is not None:
+                    times |= _times_in(table[time_column], span)
+        out.flush()
+        with parquet.ParquetFile(out) as written, mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            if not (rows := written.metadata.num_rows):
+                return
+            with open_objects() as objects, memoryview(mapped) as data:
+                digest = Digest.of(data)
+                with contextlib.suppress(ObjectExists):
+                    objects.create(keys[number], data)
+                # The sources are deleted in favour of this object, so its stored bytes are checked.
+                stored = Digest.of_parts(_parts_of(objects, keys[number]))
+            known = [time for time in times if time is not None]
+            yield pa.RecordBatch.from_pylist([{
+                "number": number, "rows": rows, "size_bytes": len(mapped), "digest": digest.hex, "stored": stored.hex,
+                "begin": None if None in times else min(known), "end": None if None in times else max(known)}])
+
+
+def _row_groups(batches: Iterable[Any], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield tables of about a row group. Spark's batches have at most 10,000 rows."""
+    held: list[Any] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch.rename_columns(schema.names).cast(schema))
+        rows, size = rows + len(batch), size + batch.nbytes
+        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
             yield pa.Table.from_batches(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _times_in(column: Any, span: _Span) -> set[float | None]:
+    """Return the oldest and the newest time in seconds; for a null, NaN or infinite time also those of the sources."""
+    if pa.types.is_temporal(column.type):
+        column = pc.divide(column.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64(), safe=False), 1e6)
+    seconds = column.cast(pa.float64(), safe=False)
+    known = seconds.filter(pc.is_finite(seconds))
+    ends: Any = pc.min_max(known)
+    return {*(end.as_py() for end in ends.values() if end.is_valid), *(span if len(known) < len(column) else ())}
 
 
 def _parts_of(objects: ObjectStore, key: str) -> Iterator[bytes]:
@@ -246,16 +217,3 @@ def _parts_of(objects: ObjectStore, key: str) -> Iterator[bytes]:
     while part := objects.get_range(key, at, _READ_BYTES):
         yield part
         at += len(part)
-
-
-def _times_in(column: Any) -> Any:
-    """Return the values of a column without nulls, NaN and infinities."""
-    known = column.drop_null()
-    return known.filter(pc.is_finite(known)) if pa.types.is_floating(known.type) else known
-
-
-def _seconds(value: Any) -> float:
-    """Return an Arrow number, timestamp or date as seconds since the epoch."""
-    if pa.types.is_temporal(value.type):
-        return float(value.cast(pa.timestamp("us")).value) / 1e6
-    return float(value.as_py())

@@ -6,14 +6,14 @@ same keys. Cuts come from a sample chosen by the keys' hash (`repartitionByRange
 equal keys are ordered by their own hash.
 
 The calling process counts the written rows. Then it commits the list of block ids to the fence; each id contains the
-token. The fence refuses the list of a late worker, and the late worker's blocks are removed.
+token. The fence refuses the list of a late worker. `BlockFolder.sweep` removes the blocks of attempts that failed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,9 @@ from urllib.parse import quote
 import attrs
 
 from compactlib._arguments import is_whole, require_age
-from compactlib.errors import Busy, CompactlibError, Conflict, CorruptData, InvalidInput
-from compactlib.fences import CommittedOtherwise, Fence, FencedOff
-from compactlib.objects import ObjectNotFound, ObjectStore, check_prefix
+from compactlib.errors import Conflict, CorruptData, InvalidInput
+from compactlib.fences import Fence
+from compactlib.objects import ObjectInfo, ObjectNotFound, ObjectStore, check_prefix
 from compactlib.scheduler import BlockMeta, CompactedBlocks, NoOutput, RunningJob, span_of
 from compactlib.spark.jobs import require_spark
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 _SAMPLES_PER_BLOCK = 200
 _SHARE_BYTES = 128 << 20
 """About how many bytes a Spark task reads."""
-_NOT_COMMITTED = (FencedOff, CommittedOtherwise, InvalidInput, Busy)
-"""Errors of a fence that prove that the list was not committed. After any other error it may be committed."""
 
 
 @attrs.frozen
@@ -112,27 +110,15 @@ class MergeOptions:
             taken. Without the column, the output has the span of all sources in `RunningJob.blocks`. If a row has no
             time (null, NaN, infinite), the output's span includes that of the sources. The output has no times if those
             of a source are not known.
-        row_group_rows: the most rows in a row group of the files.
     """
 
     sort_by: tuple[str, ...]
     target_bytes: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
     time_column: str | None = None
-    row_group_rows: int = attrs.field(default=100_000, validator=is_whole(1))
 
     def __attrs_post_init__(self) -> None:
         if not self.sort_by:
             raise InvalidInput("sort_by is empty; name at least one column")
-
-
-@attrs.frozen
-class _Source:
-    """An existing source block, with its metadata if the poll carried it."""
-
-    id: str
-    key: str
-    size_bytes: int
-    meta: BlockMeta | None
 
 
 class MergeBlocks:
@@ -154,76 +140,49 @@ class MergeBlocks:
         """Merge the job's sources.
 
         Raises:
-            FencedOff: the job went to another worker; the blocks of this attempt were removed.
+            FencedOff: the job went to another worker.
             JobLost: the same, found by the worker's own check.
-            InvalidInput: the sources' columns differ, a key is not among them, or Spark has no such
-                value, for example a time finer than microseconds.
+            InvalidInput: the sources' columns differ, or a key is not among them.
             CorruptData: a source is damaged, or rows were lost on the way.
             ObjectStoreFailed, StorageError: the object store cannot be reached, or the disk failed.
-            OutcomeUnknown: it is not known whether the fence committed the list of blocks. The blocks are kept.
-            Exception: an error of Spark.
+            OutcomeUnknown: it is not known whether the fence committed the list of blocks.
+            Exception: an error of Spark, with the worker's error as its text; for example `InvalidInput` for a time
+                finer than microseconds.
         """
-        plan, known = job.plan, {block.id: block for block in job.blocks}
+        plan = job.plan
         self._fence.admit(plan.name, job.token)
-        sources: list[_Source] = []
+        sources: dict[str, ObjectInfo] = {}
         with self._folder.open_objects() as objects:
             for name in plan.source_blocks:
                 with contextlib.suppress(ObjectNotFound):
-                    info = objects.info(self._folder.key_of(plan.tenant, plan.shard, name))
-                    sources.append(_Source(name, info.key, info.size_bytes, known.get(name)))
-            done = partial(CompactedBlocks, tenant=plan.tenant, shard=plan.shard,
-                           source_blocks=tuple(source.id for source in sources))
+                    sources[name] = objects.info(self._folder.key_of(plan.tenant, plan.shard, name))
+            done = partial(CompactedBlocks, tenant=plan.tenant, shard=plan.shard, source_blocks=tuple(sources))
             if not sources:
                 return done(no_output=NoOutput.MISSING)
-            schema, rows = _read_footers(objects, sources)
-            for column in (*self._options.sort_by, self._options.time_column):
-                if column is not None and column not in schema.names:
-                    raise InvalidInput(f"the blocks have no column {column!r}; they have {_columns(schema)}")
-            if not rows:
-                # Without outputs there are no rows to count: read the sources to confirm that they are empty.
-                for source in sources:
-                    _require_empty(objects, source)
-                return done(no_output=NoOutput.EMPTY)
-            job.check()
-            return done(new_blocks=self._merge(objects, job, sources, schema, rows))
+            known = [block for block in job.blocks if block.id in sources]
+            schema, rows = _read_footers(objects, sources, {block.id: block.rows for block in known})
+        for column in (*self._options.sort_by, self._options.time_column):
+            if column is not None and column not in schema.names:
+                raise InvalidInput(f"the blocks have no column {column!r}; they have {_columns(schema)}")
+        job.check()
+        blocks = self._written(job, list(sources.values()), schema, rows,
+                               span_of(known if len(known) == len(sources) else ()))
+        # Empty sources are read too: their footers may be wrong.
+        if (count := sum(block.rows or 0 for block in blocks)) != rows:
+            raise CorruptData(path=next(iter(sources.values())).key, offset=0,
+                              expected=f"{rows} rows of {len(sources)} blocks",
+                              found=f"{count} rows in {len(blocks)} outputs")
+        if not blocks:
+            return done(no_output=NoOutput.EMPTY)
+        job.check()
+        self._fence.commit(plan.name, job.token, json.dumps([block.id for block in blocks]).encode())
+        return done(new_blocks=blocks)
 
-    def _merge(self, objects: ObjectStore, job: RunningJob, sources: Sequence[_Source], schema: pa.Schema,
-               rows: int) -> tuple[BlockMeta, ...]:
-        from compactlib.spark.block_workers import TIME_RANGE
-
-        made: list[str] = []
-        try:
-            try:
-                blocks = self._written(objects, job, sources, schema, rows, made)
-            except Exception as error:
-                if TIME_RANGE in str(error):
-                    raise InvalidInput(f"a value of {', '.join(source.id for source in sources)} would come out as "
-                                       f"another one: {TIME_RANGE}; write finer times as whole numbers") from error
-                raise
-            count = sum(block.rows or 0 for block in blocks)
-            if count != rows:
-                raise CorruptData(path=sources[0].key, offset=0, expected=f"{rows} rows of {len(sources)} blocks",
-                                  found=f"{count} rows in {len(blocks)} outputs")
-            job.check()
-        except BaseException:
-            _discard(objects, made)
-            raise
-        try:
-            self._fence.commit(job.plan.name, job.token, json.dumps([block.id for block in blocks]).encode())
-        except _NOT_COMMITTED:
-            _discard(objects, made)
-            raise
-        return blocks
-
-    def _written(self, objects: ObjectStore, job: RunningJob, sources: Sequence[_Source], schema: pa.Schema, rows: int,
-                 made: list[str]) -> tuple[BlockMeta, ...]:
-        """Write the blocks. First append to `made` the keys that do not exist yet: the caller may discard those alone.
-
-        An earlier attempt with this token may have committed the existing blocks.
-        """
+    def _written(self, job: RunningJob, sources: Sequence[ObjectInfo], schema: pa.Schema, rows: int,
+                 span: tuple[float | None, float | None]) -> tuple[BlockMeta, ...]:
         from pyspark.sql import functions as f
 
-        from compactlib.spark.block_workers import WRITTEN_DDL, WriteBlocks
+        from compactlib.spark.block_workers import WRITTEN_DDL, write_blocks
 
         plan, options = job.plan, self._options
         keys = [f.col(f"c{schema.names.index(name)}") for name in dict.fromkeys(options.sort_by)]
@@ -238,14 +197,7 @@ class MergeBlocks:
         ordered = frame.sortWithinPartitions(*(key.asc_nulls_first() for key in keys), rest)
         ids = [job.output_id(number=number) for number in range(len(cuts) + 1)]
         outputs = tuple(self._folder.key_of(plan.tenant, plan.shard, each) for each in ids)
-        for key in outputs:
-            try:
-                objects.info(key)
-            except ObjectNotFound:
-                made.append(key)
-        write = WriteBlocks(self._folder.open_objects, outputs, schema, options.row_group_rows, options.time_column)
-        metas = [source.meta for source in sources if source.meta is not None]
-        whole = span_of(metas if len(metas) == len(sources) else ())
+        write = partial(write_blocks, self._folder.open_objects, outputs, schema, options.time_column, span)
         written = sorted(ordered.mapInArrow(write, WRITTEN_DDL).collect())
         for row in written:
             if row.stored != row.digest:
@@ -253,26 +205,26 @@ class MergeBlocks:
                                   found=f"the digest {row.stored}")
         return tuple(
             BlockMeta(id=ids[row.number], tenant=plan.tenant, shard=plan.shard, level=plan.compaction_level + 1,
-                      min_time=begin, max_time=end, rows=row.rows, size_bytes=row.size_bytes)
-            for row in written
-            for begin, end in [_span(row, whole, options)])
+                      min_time=row.begin, max_time=row.end, rows=row.rows, size_bytes=row.size_bytes)
+            for row in written)
 
-    def _frame(self, sources: Sequence[_Source], schema: pa.Schema) -> DataFrame:
+    def _frame(self, sources: Sequence[ObjectInfo], schema: pa.Schema) -> DataFrame:
         """Read columns of all sources, named `c0`, `c1`, ...: PySpark misreads names with dots."""
         import pyarrow as pa
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from compactlib.spark.block_workers import ReadBlocks, Share
+        from compactlib.spark.block_workers import Share, read_blocks
 
-        shares = [Share(source.key, source.size_bytes, number, count) for source in sources
-                  for count in [max(1, source.size_bytes // _SHARE_BYTES)] for number in range(count)]
+        shares: list[Share] = [(source.key, source.size_bytes, number, count) for source in sources
+                               for count in [max(1, source.size_bytes // _SHARE_BYTES)] for number in range(count)]
         count = max(1, sum(source.size_bytes for source in sources) // _SHARE_BYTES)
         parts = [shares[start::count] for start in range(min(count, len(shares)))]
         columns = pa.schema(field.with_name(f"c{place}") for place, field in enumerate(schema))
+        read = partial(read_blocks, self._folder.open_objects, schema, parts)
         return self._spark.range(0, len(parts), 1, len(parts)).mapInArrow(
-            ReadBlocks(self._folder.open_objects, schema, parts), from_arrow_schema(columns, prefer_timestamp_ntz=True))
+            read, from_arrow_schema(columns, prefer_timestamp_ntz=True))
 
-    def _cuts(self, sources: Sequence[_Source], schema: pa.Schema, rows: int, count: int) -> list[Column]:
+    def _cuts(self, sources: Sequence[ObjectInfo], schema: pa.Schema, rows: int, count: int) -> list[Column]:
         """Return the first key of each output but the first. The sample depends on the keys, not on reading order."""
         from pyspark.sql import functions as f
 
@@ -292,53 +244,31 @@ class MergeBlocks:
                            for value, field in zip(cut, fields, strict=True))) for cut, _ in chosen]
 
 
-def _discard(objects: ObjectStore, keys: Sequence[str]) -> None:
-    """Remove objects, as far as the store allows. `sweep` removes leftovers, and objects of a late Spark attempt."""
-    with contextlib.suppress(CompactlibError):
-        objects.delete(keys)
+def _read_footers(objects: ObjectStore, sources: Mapping[str, ObjectInfo],
+                  known: Mapping[str, int | None]) -> tuple[pa.Schema, int]:
+    """Return the carried columns, which all blocks share, and the sum of the blocks' rows.
 
-
-def _read_footers(objects: ObjectStore, sources: Sequence[_Source]) -> tuple[pa.Schema, int]:
-    """Return the carried columns, which all blocks share, and the sum of the blocks' rows."""
+    Args:
+        known: the rows of blocks as their metadata say.
+    """
     import pyarrow as pa
 
     from compactlib.spark.block_workers import carried_field, open_block, rows_of
 
-    schemas: list[pa.Schema] = []
+    schemas: dict[str, pa.Schema] = {}
     total = 0
-    for source in sources:
+    for name, source in sources.items():
         with open_block(objects, source.key, source.size_bytes) as file:
-            schema, rows = file.schema_arrow.remove_metadata(), rows_of(file, source.key)
-        if source.meta is not None and source.meta.rows not in (None, rows):
+            schemas[name], rows = file.schema_arrow.remove_metadata(), rows_of(file, source.key)
+        if known.get(name) not in (None, rows):
             raise CorruptData(path=source.key, offset=0, found=f"{rows} rows",
-                              expected=f"{source.meta.rows} rows, as the metadata of the block says")
-        schemas.append(schema)
+                              expected=f"{known[name]} rows, as the metadata of the block says")
         total += rows
-        if schema != schemas[0]:
-            raise InvalidInput(f"block {source.id!r} has the columns {_columns(schema)}, block {sources[0].id!r} has "
-                               f"{_columns(schemas[0])}; blocks of one tenant and shard need the same columns")
-    return pa.schema(map(carried_field, schemas[0])), total
-
-
-def _require_empty(objects: ObjectStore, source: _Source) -> None:
-    """Read a block to its end; raise `CorruptData` if it has a row."""
-    from compactlib.spark.block_workers import open_block
-
-    with open_block(objects, source.key, source.size_bytes) as file:
-        if rows := sum(batch.num_rows for batch in file.iter_batches()):
-            raise CorruptData(path=source.key, offset=0, found=f"{rows} rows that can be read",
-                              expected="no rows, as its footer and its row groups say")
-
-
-def _span(row: Any, whole: tuple[float | None, float | None],
-          options: MergeOptions) -> tuple[float | None, float | None]:
-    """Return the times of a written block. A row without a time may have any time of the sources."""
-    if options.time_column is not None and not row.untimed:
-        return row.begin, row.end
-    begin, end = whole
-    if begin is None or end is None or row.begin is None:
-        return whole
-    return min(begin, row.begin), max(end, row.end)
+        first = next(iter(schemas))
+        if schemas[name] != schemas[first]:
+            raise InvalidInput(f"block {name!r} has the columns {_columns(schemas[name])}, block {first!r} has "
+                               f"{_columns(schemas[first])}; blocks of one tenant and shard need the same columns")
+    return pa.schema(map(carried_field, schemas[first])), total
 
 
 def _part(key: Column, cuts: Sequence[Column], first: int) -> Column:

@@ -26,8 +26,6 @@ from compactlib.spark.jobs import on_workers, pickled, require_spark, slots_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MAX_OBSERVATIONS = 256
-"""The most events that an attempt returns; later events are dropped."""
 _MARK_BYTES = 64
 _Mark: TypeAlias = tuple[int, bytes]
 """The size of a file and its first bytes, which include a checksum of its header."""
@@ -147,7 +145,7 @@ class _Attempted:
         for path, mark in marks.items():
             if mark is not None and mark != _mark(path):
                 return _Report(RewriteFailure(task.name, NotVisible(path, socket.gethostname())))
-        events = CarriedEvents(pickled, MAX_OBSERVATIONS)
+        events = CarriedEvents(pickled)
         attempt = Attempt(new_attempt_id(), Budget.from_limits(self.limits), events)
         outcome = portable(attempt_task(task, attempt), pickled)
         return _Report(outcome, socket.gethostname(), attempt.budget.spent_bytes, events.kept)

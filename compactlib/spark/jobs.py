@@ -88,6 +88,8 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
         stop: called five times a second; once it returns true, the jobs and the iterator end.
         pause: called five times a second; while it returns true, no further job begins.
     """
+    from pyspark import inheritable_thread_target
+
     packed: dict[str, bytes] = {}
     for name, piece in pieces.items():
         try:
@@ -105,8 +107,11 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
                 while waiting and len(running) < _JOBS_AT_ONCE and not pause():
                     job = waiting.popleft()
                     parts = tuple([(name, packed[name]) for name in part] for part in job)
-                    run = partial(_collected, spark, _Partitions(function, parts, at_once), tag)
-                    running[pool.submit(_with_properties(spark, run))] = job
+                    run: Callable[[], dict[str, Any]] = partial(
+                        _collected, spark, _Partitions(function, parts, at_once), tag)
+                    with contextlib.suppress(Exception):  # a stopped session: the job raises a better error
+                        run = inheritable_thread_target(spark)(run)
+                    running[pool.submit(run)] = job
                 ended, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in ended:
                     job, raised = running.pop(future), future.exception()
@@ -114,9 +119,9 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
                         yield from future.result().items()
                     elif not isinstance(raised, Exception):
                         raise raised
-                    elif _is_death(raised) and len(job) > 1:
+                    elif _is_death(str(raised)) and len(job) > 1:
                         waiting.extendleft([part] for part in reversed(job))
-                    elif _is_death(raised) and len(job[0]) > 1:
+                    elif _is_death(str(raised)) and len(job[0]) > 1:
                         waiting.extendleft([[name]] for name in reversed(job[0]))
                     else:
                         yield from ((name, _job_failure(name, raised)) for part in job for name in part)
@@ -129,16 +134,6 @@ def on_workers(spark: SparkSession, function: Callable[[Any], Any], pieces: Mapp
                         spark.interruptTag(tag)
                     else:
                         context.cancelJobsWithTag(tag)
-
-
-def _with_properties(spark: SparkSession, job: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    from pyspark import inheritable_thread_target
-
-    try:
-        made: Callable[[], dict[str, Any]] = inheritable_thread_target(spark)(job)
-    except Exception:
-        return job  # a stopped session: the job raises a better error
-    return made
 
 
 def _collected(spark: SparkSession, partitions: _Partitions, tag: str) -> dict[str, Any]:
@@ -198,27 +193,23 @@ def _loaded(name: str, data: bytes) -> Any:
     try:
         return pickle.loads(data)
     except Exception as error:  # unpickling runs foreign code, which may raise anything
-        message = f"the value of {name!r} cannot be unpickled here: {type(error).__name__}: {error}"
-        return TaskFailed(message, task=name, kind=type(error).__name__, detail=message)
+        return foreign_error(name, error)
 
 
-def _is_death(error: Exception) -> bool:
+def _is_death(message: str) -> bool:
     """Return whether a job failed because its workers or executors died during a task."""
-    return "Python worker exited unexpectedly" in str(error) or "ExecutorLostFailure" in str(error)
+    return "Python worker exited unexpectedly" in message or "ExecutorLostFailure" in message
 
 
 def _job_failure(name: str, error: Exception) -> CompactlibError:
     """Return the failure, with advice, of a piece whose Spark job failed."""
     message = str(error)
-    if "No module named 'compactlib" in message:
-        advice = "the workers cannot import compactlib: install it there, or call compactlib.spark.ship_library(spark)"
-    elif "ModuleNotFoundError" in message or "ImportError" in message:
-        advice = "install the missing module on the workers, or ship it with spark.addArtifacts(path, pyfile=True)"
-    elif _is_death(error) and "failed 1 times" in message:
-        advice = ("a worker died, and tasks are not retried: use the master local[N,4], or on a cluster raise "
-                  "spark.task.maxFailures")
-    elif _is_death(error):
-        advice = "it killed its worker in every attempt: check for lack of memory or a crash in native code"
+    if _is_death(message):
+        advice = ("it killed its worker in every attempt: check for lack of memory or a crash in native code; tasks "
+                  "are not retried unless the master is local[N,4], or spark.task.maxFailures is above 1")
+    elif "No module named" in message or "ImportError" in message:
+        advice = ("install the missing module on the workers, or ship it: compactlib by "
+                  "compactlib.spark.ship_library(spark), others by spark.addArtifacts(path, pyfile=True)")
     else:
         advice = "the inputs are untouched: repair the session or cluster and run it again"
     lines = [line.strip() for line in message.splitlines() if line.strip()]

@@ -72,7 +72,6 @@ def ship_library(spark: SparkSession, *, with_dependencies: bool = False) -> str
         # The name contains the digest, so an artifact of that name is the same archive.
         if error.getCondition() not in ("DUPLICATED_ARTIFACT", "ARTIFACT_ALREADY_EXISTS"):
             raise
-        shutil.rmtree(folder, ignore_errors=True)
     finally:
         # Spark adds the archive to this process's path too, where it would be a second copy of the library.
         sys.path[:] = [entry for entry in sys.path if entry in before or os.path.basename(entry) != name]

@@ -39,6 +39,8 @@ OUTCOME_DDL = ("store string, outcome string, reason string, bytes_written bigin
                "error string")
 
 _MOST_STORES_IN_A_TASK = 64
+_STORES_AT_ONCE = 16
+"""How many stores a Spark task has open at the same time, each in a thread: small stores mostly wait for the disk."""
 
 
 def is_nonempty_path(name: str) -> bool:
@@ -74,7 +76,7 @@ def plan_many(names: Iterable[str], plan: Callable[[str], Plan], *, threads: int
 
 def compact_on_workers(spark: SparkSession, stores: Iterable[str], open_store: OpenStore, *, policy: Any = None,
                        open_fence: OpenFence | None = None, limits: BudgetLimits | None = None,
-                       stores_at_once: int = 16, exists: Callable[[str], bool] = is_nonempty_path) -> DataFrame:
+                       exists: Callable[[str], bool] = is_nonempty_path) -> DataFrame:
     """Compact each store on a Spark worker; return the outcomes as a DataFrame, after all Spark jobs have ended.
 
     The DataFrame has a row for each store: `store`, `outcome` (`done`, `skipped` or `failed`), `reason` (the report in
@@ -88,20 +90,16 @@ def compact_on_workers(spark: SparkSession, stores: Iterable[str], open_store: O
         stores: the names, without duplicates; for example folders that all workers reach.
         policy: used in place of the stores' own policies; picklable.
         limits: the budget of each store's compaction.
-        stores_at_once: how many stores a Spark task has open at the same time, each in a thread: small stores mostly
-            wait for the disk.
         exists: returns whether the named store exists; runs on the workers. By default names are paths, and a file or
             a folder that is not empty is a store.
     """
     require_spark("compact_on_workers")
-    if stores_at_once < 1:
-        raise InvalidInput(f"stores_at_once is {stores_at_once}; give at least 1")
     names, slots = _listed_once(stores), slots_of(spark)
     compact_one = _OneStore(open_store, policy, open_fence, BudgetLimits() if limits is None else limits, exists)
     # Small tasks: a cluster that grows on demand grows by waiting tasks, and a killed worker repeats its whole task.
     together = max(1, min(_MOST_STORES_IN_A_TASK, len(names) // (4 * slots)))
     results = on_workers(spark, compact_one, dict(zip(names, names, strict=True)), slots=slots, together=together,
-                         at_once=stores_at_once)
+                         at_once=_STORES_AT_ONCE)
     rows = [(name, *(found if isinstance(found, tuple) else ("failed", str(found), 0, 0, 0.0, type(found).__name__)))
             for name, found in results]
     return spark.createDataFrame(sorted(rows), OUTCOME_DDL)

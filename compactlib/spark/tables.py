@@ -16,9 +16,7 @@ import glob
 import json
 import math
 import os
-from array import array
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar, TypeAlias
 
 import attrs
@@ -46,8 +44,6 @@ Row: TypeAlias = tuple[Any, ...]
 """Values of the columns between `store` and `payload`, then the payload, then the error of a damaged row or `None`."""
 
 MAX_INDEX = (1 << 64) - 1
-_LARGEST_LONG = (1 << 63) - 1
-_LARGEST_BINARY = (1 << 31) - 1
 _MAX_BATCH_ROWS = 16_384
 _MAX_BATCH_BYTES = 1 << 20
 _ARROW = {"bigint": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(), "binary": pa.binary(), "string": pa.string()}
@@ -145,9 +141,8 @@ class _Table(DataSource, DataSourceReader):
         for part in partition.value or ():
             batch: list[Row] = []
             held = 0
-            length = [name for name, _ in self.own].index("length")
             for row in self.rows(part):
-                size = row[length] if self._reads else 0
+                size = len(row[-2] or b"")
                 if batch and (len(batch) == _MAX_BATCH_ROWS or held + size > _MAX_BATCH_BYTES):
                     yield self._batch(part.folder, batch)
                     batch, held = [], 0
@@ -175,30 +170,21 @@ class _Table(DataSource, DataSourceReader):
         return found
 
     def _batch(self, folder: str, rows: list[Row]) -> pa.RecordBatch:
-        schema = pa.schema([pa.field(name, _ARROW[kind]) for name, kind in self._columns])
         names = (*(name for name, _ in self.own), "payload", "error")
-        columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=True))
+        columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=True))
         damage = next((error for error in columns["error"] if error is not None), None)
         if damage is not None and self.settings["damaged"] == "fail":
             raise damage
         columns["error"] = [None if error is None else str(error) for error in columns["error"]]
         columns["store"] = [folder] * len(rows)
+        arrays: dict[str, pa.Array[Any]] = {}
         for name, kind in self._columns:
-            largest = max((value for value in columns[name] if value is not None), default=0) if kind == "bigint" else 0
-            if largest > (_LARGEST_BINARY if name == "length" and self.settings["payload"] else _LARGEST_LONG):
-                raise Unsupported(f"{folder}: a {name} of {largest} is too large for Spark's type; read the other rows "
-                                  f"with payload=false or a range, and this row with the store's own reader")
-        return pa.RecordBatch.from_arrays([
-            _binaries(columns[name]) if name == "payload" else pa.array(columns[name], schema.field(name).type)
-            for name in schema.names], schema=schema)
-
-
-def _binaries(values: Sequence[bytes | None]) -> pa.Array[Any]:
-    """Return a binary array, for large values five times as fast as `pa.array`, whose buffer grows."""
-    offsets = array("i", accumulate((len(value or b"") for value in values), initial=0))
-    mask = pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
-    data = pa.py_buffer(b"".join(value or b"" for value in values))
-    return pa.Array.from_buffers(pa.binary(), len(values), [mask, pa.py_buffer(offsets), data])
+            try:
+                arrays[name] = pa.array(columns[name], _ARROW[kind])
+            except (OverflowError, pa.ArrowException) as error:
+                raise Unsupported(f"{folder}: a {name} is too large for Spark's type ({error}); read the other rows "
+                                  f"with payload=false or a range, and this row with the store's own reader") from error
+        return pa.RecordBatch.from_pydict(arrays)
 
 
 # --- raft logs ----------------------------------------------------------------------------------------------------
@@ -227,9 +213,9 @@ class _LogPart:
     size_bytes: int
     snapshot: SnapshotMeta
 
-    def stale(self, what: str) -> Stale:
-        return Stale(f"{what} of {self.folder} was compacted away or truncated after this read was planned; load the "
-                     f"log again")
+    def stale(self) -> Stale:
+        return Stale(f"indexes {self.indexes.first} to {self.indexes.last} of {self.folder} were compacted away or "
+                     f"truncated after this read was planned; load the log again")
 
     def is_superseded(self, now: SnapshotMeta | None) -> bool:
         return now is not None and now.index > self.snapshot.index
@@ -258,25 +244,23 @@ class LogTable(_Table):
             held = IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in refs), log.unflushed)
             if lost := state.live.between(first, last) - held:
                 raise _missing(f"{len(lost)} live indexes of {folder} are in no segment", lost)
+            planned = [(ref.number, IndexSet.range(max(ref.first, first), min(ref.last, last))) for ref in refs
+                       if max(ref.first, first) <= min(ref.last, last)]
             found: list[_LogPart] = []
-
-            def add(indexes: IndexSet, number: int | None, **named: Any) -> None:
-                low, high, is_last = indexes.first, indexes.last, number is None or number == refs[-1].number
-                [answer] = log.read_many([high]) if is_last else [None]
-                found.append(_LogPart(
-                    folder=folder, number=number, indexes=indexes, newest=is_last,
-                    last_term=answer.term if isinstance(answer, Entry) else None,
-                    snapshot=attrs.evolve(state, live=state.live.between(low, high)), **named))
-
-            for ref in refs:
-                if max(ref.first, first) <= min(ref.last, last):
-                    file = os.stat(log.path_of(ref.number))
-                    add(IndexSet.range(max(ref.first, first), min(ref.last, last)), ref.number, inode=file.st_ino,
-                        size_bytes=file.st_size)
+            for number, indexes in planned:
+                file = os.stat(log.path_of(number))
+                found.append(self._part(log, state, indexes, folder=folder, number=number, inode=file.st_ino,
+                                        newest=number == refs[-1].number, size_bytes=file.st_size))
             if unflushed := log.unflushed.between(first, last):
                 # Reading an entry of the write-ahead log reads the whole file, so its entries share a partition.
-                add(unflushed, None, inode=0, size_bytes=self.settings["partition_bytes"])
+                found.append(self._part(log, state, unflushed, folder=folder, number=None, inode=0, newest=True,
+                                        size_bytes=self.settings["partition_bytes"]))
         return found
+
+    def _part(self, log: LogReader, state: SnapshotMeta, indexes: IndexSet, *, newest: bool, **named: Any) -> _LogPart:
+        [answer] = log.read_many([indexes.last]) if newest else [None]
+        return _LogPart(indexes=indexes, newest=newest, last_term=answer.term if isinstance(answer, Entry) else None,
+                        snapshot=attrs.evolve(state, live=state.live.between(indexes.first, indexes.last)), **named)
 
     def rows(self, part: _LogPart) -> Iterator[Row]:
         state = part.snapshot
@@ -300,18 +284,19 @@ class LogTable(_Table):
                        f"at {wanted} above it; entries of earlier snapshots may be compacted away")
 
     def _stored(self, part: _LogPart, number: int) -> Iterator[StoredEntry]:
-        what = f"segment {number}"
+        first, last = part.indexes.first, part.indexes.last
         try:
             segment = StoredSegment(part.folder, number, newest=part.newest)
         except NotFound as error:
-            raise part.stale(what) from error
-        first, last = part.indexes.first, part.indexes.last
+            raise part.stale() from error
         with segment:
-            is_planned = segment.inode == part.inode and (part.newest or segment.size_bytes == part.size_bytes)
-            if not is_planned and part.is_superseded(segment.snapshot()):
-                raise part.stale(what)
-            if part.last_term is not None and segment.inode == part.inode and segment.term_of(last) != part.last_term:
-                raise part.stale(what)
+            is_same = segment.inode == part.inode and (part.newest or segment.size_bytes == part.size_bytes)
+            if is_same:
+                is_stale = part.last_term not in (None, segment.term_of(last))
+            else:
+                is_stale = part.is_superseded(segment.snapshot())
+            if is_stale:
+                raise part.stale()
             if live := part.snapshot.live.between(first, last):
                 there = IndexSet.from_sorted(entry.index for entry in segment.entries(first, last, payloads=False))
                 if missing := live - there:
@@ -322,14 +307,14 @@ class LogTable(_Table):
     def _unflushed(self, part: _LogPart) -> Iterator[StoredEntry]:
         with LogReader(part.folder) as log:
             if part.is_superseded(log.state):
-                raise part.stale("the write-ahead log")
+                raise part.stale()
             for answer in log.read_many(list(part.indexes)):
                 if isinstance(answer, DamagedEntry):
                     raise answer.error
                 if not isinstance(answer, Entry) or (answer.index == part.indexes.last
                                                      and answer.term != (part.last_term or answer.term)):
                     # Truncated, or dead by a newer snapshot, since the plan.
-                    raise part.stale(f"entry {answer.index}")
+                    raise part.stale()
                 yield StoredEntry(answer.index, answer.term, 0, len(answer.payload), answer.payload, None)
 
 

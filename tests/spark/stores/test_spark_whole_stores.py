@@ -82,7 +82,7 @@ class TestOnSpark:
         segment.write_bytes(b"\xff" * segment.stat().st_size)
         absent = str(tmp_path / "absent" / "log")
         with SegmentLog(held, LIMITS):
-            frame = compact_on_workers(spark, [ready, held, damaged, absent], open_log, policy=POLICY, stores_at_once=1)
+            frame = compact_on_workers(spark, [ready, held, damaged, absent], open_log, policy=POLICY)
         found = outcomes_of(frame)
         assert (found[ready], found[held]) == (("done", None), ("skipped", None))
         assert found[damaged] == ("failed", CorruptData.__name__)
@@ -118,8 +118,6 @@ class TestOnSpark:
             compact_on_workers(spark, ["a", "b", "a"], open_log)
         with pytest.raises(InvalidInput, match="stores are '/logs/a'; give a list"):
             compact_on_workers(spark, "/logs/a", open_log)
-        with pytest.raises(InvalidInput, match="at_once is 0"):
-            compact_on_workers(spark, ["a"], open_log, stores_at_once=0)
         assert compact_on_workers(spark, [], open_log).count() == 0
 
     def test_two_hundred_stores(self, spark: SparkSession, tmp_path: Path) -> None:
