@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a published simulator finds, to hold the lab against: write amplification, deterministic.
+"""Results of a published simulator, to compare the lab with: write amplification, deterministic.
 
 Figures of the trace-driven simulator that accompanies Q. Wang, J. Li, P. P. C. Lee, T. Ouyang, C. Shi, L. Huang,
 "Separating Data via Block Invalidation Time Inference for Write Amplification Reduction in Log-Structured Storage",

@@ -282,7 +282,7 @@ class Budget:
         return self._refused("bytes", f"{size} more bytes would exceed the total of {total} bytes")
 
     def _refused(self, reason: str, why: str, needed: int | None = None) -> BudgetSpent:
-        return BudgetSpent(f"{why} ({self._spent} bytes spent); call again with a new budget to go on",
+        return BudgetSpent(f"{why} ({self._spent} bytes spent); call again with a new budget to continue",
                            reason=reason, spent_bytes=self._spent, needed_bytes=needed)
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ How a turn ends, and when the store is due again:
 | returns a report, partial or not | at its next period; the reclaim follows at once, slice by slice |
 | raises `Busy`, or `BudgetSpent` for another reason than bytes | at its next period; no failure |
 | raises `Closed` | at once, after its opener has opened it again; without an opener never: it is shown as closed |
-| raises anything else | after `retry_seconds`, doubled with each failure in a row; other stores go on |
+| raises anything else | after `retry_seconds`, doubled with each failure in a row; the turns of other stores continue |
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class CompactionManager:
         if is_mine(entry.held):
             raise Busy(f"the store {name!r} is removed, and its present turn, which called this, is its last")
         if not becomes_free(entry.held, wait_seconds):
-            raise Busy(f"the store {name!r} is removed, and its last turn goes on after {wait_seconds:g} seconds")
+            raise Busy(f"the store {name!r} is removed, and its last turn still runs after {wait_seconds:g} seconds")
 
     def request(self, name: str) -> None:
         """Have a store compacted next; a request during its compaction is dropped.

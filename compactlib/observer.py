@@ -65,7 +65,7 @@ def notify(observer: Observer | None, name: str, /, **fields: Any) -> None:
             _failed.add(observer)
         except TypeError:  # the observer allows no weak reference, or has no hash
             level = logging.WARNING
-        _LOGGER.log(level, "the observer %r raised %r; the work goes on", observer, error, exc_info=error)
+        _LOGGER.log(level, "the observer %r raised %r; the work continues", observer, error, exc_info=error)
 
 
 class Observers:

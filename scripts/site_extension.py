@@ -2,7 +2,7 @@
 """A griffe extension for `make site`: which names a package's page shows, and doctests as fenced blocks.
 
 A page shows what the package's `__init__.py` imports for type checkers, first the ten names of the table at the head of
-`docs/api/<package>.md`. Markdown would take `>>>` for a quotation in a quotation, and answers for plain text.
+`docs/api/<package>.md`. Markdown would take `>>>` for a quotation in a quotation, and the answers for plain text.
 """
 
 import re

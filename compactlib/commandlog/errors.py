@@ -54,8 +54,8 @@ class NotLeader(Busy):
     """
 
     def __init__(self, *, leader: str) -> None:
-        super().__init__(f"this node is not the leader; ask {leader}" if leader else
-                         "this node is not the leader, and none is known; wait and try again")
+        super().__init__(f"this node is not the leader; call {leader}" if leader else
+                         "this node is not the leader, and no leader is known; wait and retry")
         self.leader = leader
 
 

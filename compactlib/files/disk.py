@@ -441,7 +441,7 @@ def local_path(path: StrPath, what: str = "the folder") -> str:
     text = os.fsdecode(path)
     if _URI.match(text):
         raise InvalidInput(f"{what} is {text!r:.200}, a URI; give the path under which it is mounted, or open an "
-                           f"object store with compactlib.objects (a relative path that looks so is ./{text:.50})")
+                           f"object store with compactlib.objects (a relative path of this form is ./{text:.50})")
     return os.path.abspath(text)
 
 

@@ -94,7 +94,7 @@ class FolderLock(OfOneProcess):
             raise self._foreign()
 
     def _foreign(self) -> InvalidInput:
-        return InvalidInput(f"{self._path} is not an ordinary file, and a lock is one; see what it is, and remove it")
+        return InvalidInput(f"{self._path} is not an ordinary file, and a lock is one; inspect it, and remove it")
 
     def _holder(self) -> str:
         text = os.pread(self._descriptors[-1], _HOLDER_BYTES, 0).decode("ascii", "replace").strip(" \0")

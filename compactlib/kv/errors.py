@@ -94,7 +94,7 @@ class StoreFailed(StorageError):
         detail: from the back-end.
     """
 
-    _advice = "see what the backend said"
+    _advice = "see the backend's message"
 
     def __init__(self, *, operation: str, path: str, detail: str, errno: int = _errno.EIO) -> None:
         super().__init__(operation=operation, path=path, errno=errno, detail=detail)

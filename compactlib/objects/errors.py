@@ -70,7 +70,7 @@ class ObjectStoreFailed(CompactlibError):
     """
 
     def __init__(self, *, operation: str, key: str, detail: str) -> None:
-        super().__init__(f"{operation} {key!r} failed: {detail}; look for the object before you try again")
+        super().__init__(f"{operation} {key!r} failed: {detail}; check whether the object exists before you try again")
         self.operation = operation
         self.key = key
         self.detail = detail

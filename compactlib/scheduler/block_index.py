@@ -35,7 +35,7 @@ class BlockIndex:
     """All blocks, up to some millions.
 
     Attributes:
-        expired_until: the newest `max_time` of a block that retention has removed, seconds; `None` if there is none.
+        expired_until: the newest `max_time` of a block that retention has removed, seconds; `None` before the first.
     """
 
     def __init__(self, expired_until: float | None = None) -> None:

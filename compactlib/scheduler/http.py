@@ -109,7 +109,7 @@ class SchedulerApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an ASGI request."""
         if scope["type"] != "http":
-            raise InvalidInput(f"{scope['type']} is none of what a scheduler answers; ask over HTTP")
+            raise InvalidInput(f"{scope['type']} is no protocol of the scheduler; call it over HTTP")
         try:
             status, body = 200, await self._answer(scope, receive)
         except _Refused as refused:
@@ -172,7 +172,7 @@ class SchedulerApplication:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not any(hmac.compare_digest(token, given.strip())
                                                       for token in self._tokens):
-                raise _Refused(401, "say who asks: Authorization: Bearer TOKEN", error="TurnedAway")
+                raise _Refused(401, "no credentials: send Authorization: Bearer TOKEN", error="TurnedAway")
             return
         client = str((scope.get("client") or [""])[0])
         host = urlsplit("//" + headers.get(b"host", b"").decode("latin-1")).hostname or ""
@@ -273,7 +273,7 @@ class SchedulerClient(Closing):
         try:
             return codec.decode(answer, "the answer")
         except CorruptData as error:
-            raise NoAnswer(waited_seconds=self._timeout, reason=f"what came cannot be read: {error}") from error
+            raise NoAnswer(waited_seconds=self._timeout, reason=f"the answer cannot be decoded: {error}") from error
 
     def _ask(self, method: str, path: str, body: bytes | None, *, may_repeat: bool) -> bytes:
         began, pause = self._clock.monotonic(), _FIRST_PAUSE_SECONDS
