@@ -3,7 +3,7 @@
 
     python benchmarks/spark_rewrites.py [--quick] [--runs N] [--json FILE] [--folder FOLDER]
 
-Run as a script, it measures rewrites of rows: staging merges and Parquet blocks. Their goal is 0.8 of plain Spark, which
+Run as a script it measures rewrites of rows: staging merges and Parquet blocks. Their goal is 0.8 of plain Spark, which
 reads, sorts and writes the same rows in the same session. All ways of one rewrite take turns, A B C D A B C
 D …, so that a slow machine slows all of them. Needs Java; DuckDB and Polars are left out where they are not installed.
 """

@@ -137,7 +137,7 @@ def test_misfit_names_its_field(change: dict[str, Any], field: str, expected: st
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 100_000, b"5", b"null", b"[]"])
-def test_what_is_no_value_is_damage(data: bytes) -> None:
+def test_decoding_raises_damage_for_an_invalid_value(data: bytes) -> None:
     with pytest.raises(CorruptData):
         CODEC.decode(data, "here")
 

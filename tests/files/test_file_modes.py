@@ -135,7 +135,7 @@ STORES = [compacted(SegmentLogDriver()), compacted(RaftLogs()), compacted(BlobSt
 
 
 @pytest.mark.parametrize("make", STORES, ids=lambda make: make.__name__)
-def test_whatever_a_store_makes_is_its_owners_alone(make: Callable[[Path, Files], object], tmp_path: Path) -> None:
+def test_files_of_a_store_are_its_owners_alone(make: Callable[[Path, Files], object], tmp_path: Path) -> None:
     folder = tmp_path / "private"
     store = make(folder, LocalFiles(private=True))
     assert is_private(folder), modes(folder)

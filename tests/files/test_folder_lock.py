@@ -99,7 +99,7 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
         assert (tmp_path / "LOCK").exists()
 
 
-def test_removing_the_file_lets_nobody_in(tmp_path: Path) -> None:
+def test_removing_the_lock_file_admits_no_second_owner(tmp_path: Path) -> None:
     with FolderLock(tmp_path):
         (tmp_path / "LOCK").unlink()
         with pytest.raises(Busy, match="open for writing by a process;"):
@@ -107,7 +107,7 @@ def test_removing_the_file_lets_nobody_in(tmp_path: Path) -> None:
     FolderLock(tmp_path).release()
 
 
-def test_a_fork_neither_holds_nor_releases_what_its_parent_holds(tmp_path: Path) -> None:
+def test_a_fork_neither_holds_nor_releases_its_parents_lock(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FORK, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told, *rest = done.stdout.splitlines()

@@ -18,7 +18,7 @@ from compactlib.testing.failing import Failing
 
 
 @pytest.mark.parametrize("most", [3, 1])
-def test_failed_batch_says_what_it_wrote(most: int) -> None:
+def test_failed_batch_names_the_written_keys(most: int) -> None:
     before = {b"%d" % number: b"old" for number in range(7)}
     wanted = {key: None if key == b"3" else b"new" for key in [*before, b"7"]}
 

@@ -48,7 +48,7 @@ def store(server: str) -> Iterator[PostgresStore]:
     made.close()
 
 
-def test_of_two_transactions_that_read_what_the_other_writes_one_fails(store: PostgresStore, server: str) -> None:
+def test_one_of_two_transactions_with_crossed_reads_fails(store: PostgresStore, server: str) -> None:
     """Write skew: each demands that the other's key is absent. Under snapshot isolation alone both would pass."""
     # Each through a store of its own, so that they do not share a transaction.
     stores = [store, PostgresStore(server, table=store.table)]
@@ -68,7 +68,7 @@ def test_of_two_transactions_that_read_what_the_other_writes_one_fails(store: Po
     stores[1].close()
 
 
-def test_a_store_that_others_keep_locked_says_so(store: PostgresStore, server: str) -> None:
+def test_a_store_locked_by_others_raises_slow_down(store: PostgresStore, server: str) -> None:
     impatient = PostgresStore(server, table=store.table, busy_seconds=0.05)
     with locked(server, store.table), pytest.raises(SlowDown, match="lock timeout"):
         impatient.set(b"p", b"k", b"v")
@@ -156,7 +156,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("word", [b"BEGIN", b"nextval", b"COMMIT"])
-def test_what_is_written_after_an_interrupt_is_committed(server: str, word: bytes) -> None:
+def test_a_write_after_an_interrupt_is_committed(server: str, word: bytes) -> None:
     """Not within the transaction that the interrupt has left open, which nobody ends."""
     table = new_table()
     direct = PostgresStore(server, table=table)
@@ -180,8 +180,8 @@ def test_a_store_with_hardly_any_patience_waits_for_no_lock(store: PostgresStore
     impatient.close()
 
 
-def test_what_breaks_right_before_the_commit_is_not_acknowledged(store: PostgresStore,
-                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_right_before_the_commit_is_not_acknowledged(store: PostgresStore,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction of psycopg whose connection was found broken ends without a commit, and without an error."""
     carry_out = PostgresStore._carry_out  # noqa: SLF001
 
@@ -289,7 +289,7 @@ def test_a_database_and_a_copy_of_it_are_two_places(store: PostgresStore, server
         other.execute(f"DROP DATABASE {copy}".encode())
 
 
-def test_a_role_that_may_not_ask_for_the_system_says_no_place(store: PostgresStore, server: str) -> None:
+def test_a_role_without_rights_to_the_system_id_has_no_place(store: PostgresStore, server: str) -> None:
     with psycopg.connect(server, autocommit=True) as other:
         role = f"{store.table}_user"
         other.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM public")

@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[2]
 # -- durability, processes
 
 
-def test_an_interrupt_that_comes_as_a_transaction_begins_locks_nobody_out(tmp_path: Path) -> None:
+def test_an_interrupt_as_a_transaction_begins_leaves_no_lock(tmp_path: Path) -> None:
     """Ctrl-C while it waits for another writer is raised once it has the lock."""
     store, other = (SqliteStore(tmp_path / "kv", busy_seconds=0.1) for _ in range(2))
     with contextlib.suppress(KeyboardInterrupt), store._lent("test") as connection:  # noqa: SLF001
@@ -67,7 +67,7 @@ def test_a_connection_in_use_is_closed_after_use_if_the_store_was_closed(tmp_pat
         connection.execute("SELECT 1")
 
 
-def test_the_disk_is_synced_as_asked(tmp_path: Path) -> None:
+def test_the_disk_is_synced_by_the_setting(tmp_path: Path) -> None:
     for synchronous, number in (("full", 2), ("normal", 1)):
         store = SqliteStore(tmp_path / synchronous, synchronous=synchronous)  # type: ignore[arg-type]
         with store._lent("test") as connection:  # noqa: SLF001
@@ -118,7 +118,7 @@ def test_a_writer_that_is_killed_leaves_whole_transactions(tmp_path: Path) -> No
             store.audit()
 
 
-def test_a_file_that_is_found_is_made_durable_before_anything_is_acknowledged_in_it(tmp_path: Path) -> None:
+def test_a_found_file_is_made_durable_before_an_acknowledgement(tmp_path: Path) -> None:
     """Whoever made it may have been killed before it synced the folder; then a power failure would take the name."""
     synced: list[str] = []
 
@@ -137,8 +137,8 @@ def test_a_file_that_is_found_is_made_durable_before_anything_is_acknowledged_in
             store.set(b"p", b"k", b"v")
 
 
-def test_another_process_may_set_the_file_up_at_any_statement_of_this_one(tmp_path: Path,
-                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_may_create_the_file_at_any_statement(tmp_path: Path,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     """Several processes open one new store at once; at each statement of one, another opens it whole."""
     statements = itertools.count()
     turn, path, met = -1, tmp_path / "kv", False
@@ -172,7 +172,7 @@ def refused(store: SqliteStore) -> bool:
     return True
 
 
-def test_a_child_forked_while_a_thread_writes_is_told_and_does_not_hang(tmp_path: Path) -> None:
+def test_a_child_forked_while_a_thread_writes_is_refused(tmp_path: Path) -> None:
     """The locks inside are held by a thread that the child does not have."""
     with contextlib.closing(SqliteStore(tmp_path / "kv", busy_seconds=60)) as store:
         store._changed.acquire()  # noqa: SLF001
@@ -189,7 +189,7 @@ def open_there(path: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("reads", [False, True])
-def test_a_child_forked_while_the_file_is_open_is_not_let_in(tmp_path: Path, *, reads: bool) -> None:
+def test_a_child_forked_while_the_file_is_open_is_refused(tmp_path: Path, *, reads: bool) -> None:
     """It would take its parent's locks for its own: the next to close the file, its parent too, removes the `-wal` that
     it writes to."""
     with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
@@ -208,7 +208,7 @@ def test_a_child_forked_while_the_file_is_open_is_not_let_in(tmp_path: Path, *, 
 
 
 @pytest.mark.parametrize("instead", [False, True])
-def test_what_is_written_to_a_file_that_is_gone_is_refused(tmp_path: Path, *, instead: bool) -> None:
+def test_a_write_to_a_removed_file_is_refused(tmp_path: Path, *, instead: bool) -> None:
     with contextlib.closing(SqliteStore(tmp_path / "kv")) as store, \
             contextlib.closing(SqliteStore(tmp_path / "kv")) as other:
         store.set(b"p", b"k", b"v")
@@ -280,7 +280,7 @@ def test_a_reader_who_stays_costs_writers_one_wait_for_each_doubling(tmp_path: P
             store.set(b"p", b"k", b"v")
 
 
-def test_a_link_to_the_file_is_followed_also_by_one_who_only_reads(tmp_path: Path) -> None:
+def test_a_link_to_the_file_is_followed_by_a_reader(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder/kv")
     with contextlib.closing(SqliteStore(tmp_path / "link")) as store:
@@ -301,7 +301,7 @@ def test_an_empty_database_becomes_no_store_where_there_must_be_one(tmp_path: Pa
     SqliteStore(f"/{tmp_path}/kv", create=False).close()
 
 
-def test_an_audit_that_has_failed_holds_nothing_though_its_error_is_kept(tmp_path: Path) -> None:
+def test_a_failed_audit_holds_no_file_while_its_error_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "kv"
     with contextlib.closing(SqliteStore(path, busy_seconds=0)) as store, contextlib.closing(SqliteStore(path)) as other:
         store.transact((), [Put(b"p", b"%d" % number, b"v" * 100) for number in range(200)])
@@ -319,7 +319,7 @@ def test_an_audit_that_has_failed_holds_nothing_though_its_error_is_kept(tmp_pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the descriptors of a file by /proc")
-def test_what_the_disk_said_is_told_also_of_many_reads_at_once(tmp_path: Path) -> None:
+def test_the_disks_error_is_in_the_message_of_concurrent_reads(tmp_path: Path) -> None:
     """SQLite ends the transaction that an I/O error breaks; that it cannot be taken back then is nobody's news."""
     with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
         for number in range(60):
@@ -338,8 +338,8 @@ def test_what_the_disk_said_is_told_also_of_many_reads_at_once(tmp_path: Path) -
             assert store.get(b"p", b"3").value == b"v" * 100_000, "on a new connection"
 
 
-def test_a_commit_of_unknown_fate_stays_so_though_it_cannot_be_taken_back(tmp_path: Path,
-                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_of_unknown_fate_stays_unknown(tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
     broken: list[bool] = []
     connect = sqlite3.connect
 
@@ -533,7 +533,7 @@ def test_a_value_changed_behind_our_back_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM counter", "UPDATE counter SET version = 'x'"])
-def test_a_write_counter_that_is_gone(tmp_path: Path, statement: str) -> None:
+def test_a_lost_write_counter_is_refused(tmp_path: Path, statement: str) -> None:
     path = tmp_path / "kv"
     filled(path)
     with contextlib.closing(sqlite3.connect(path)) as other:
@@ -578,7 +578,7 @@ def test_a_reader_of_a_closed_store_changes_no_file_and_makes_none(tmp_path: Pat
     assert before == files_of(tmp_path)
 
 
-def test_a_reader_beside_an_owner_sees_what_is_committed(tmp_path: Path) -> None:
+def test_a_reader_during_an_owners_work_reads_committed_values(tmp_path: Path) -> None:
     with contextlib.closing(SqliteStore(tmp_path / "kv")) as owner:
         owner.set(b"p", b"k", b"first")
         with contextlib.closing(SqliteStore(tmp_path / "kv", read_only=True)) as reader:
@@ -591,7 +591,7 @@ def test_a_reader_beside_an_owner_sees_what_is_committed(tmp_path: Path) -> None
         assert before.items() <= files_of(tmp_path).items()
 
 
-def test_a_reader_whose_file_was_changed_by_a_later_owner_is_told_so(tmp_path: Path) -> None:
+def test_a_reader_is_busy_after_a_later_owner_changed_the_file(tmp_path: Path) -> None:
     SqliteStore(tmp_path / "kv").close()
     with contextlib.closing(SqliteStore(tmp_path / "kv", read_only=True)) as reader:
         with contextlib.closing(SqliteStore(tmp_path / "kv")) as owner:

@@ -66,7 +66,7 @@ def defined_in(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("face", faces())
-def test_a_face_gives_what_type_checkers_read(face: str) -> None:
+def test_a_face_offers_the_names_that_type_checkers_read(face: str) -> None:
     package = importlib.import_module(face)
     for each in pkgutil.iter_modules(package.__path__):
         # The import binds the submodule to its package: no public name may be spelled alike.

@@ -37,7 +37,7 @@ def test_a_command_of_make_exists(page: str) -> None:
     assert set(named) <= _targets()
 
 
-def test_what_contributing_names_is_there() -> None:
+def test_names_in_contributing_exist() -> None:
     page = (_ROOT / "CONTRIBUTING.md").read_text()
     for name in re.findall(r"`((?:compactlib|tests|docs|scripts)/[\w/.-]+)`", page):
         assert (_ROOT / name).exists(), name

@@ -56,7 +56,7 @@ HEAVY = {"asyncio", "concurrent", "email", "html", "http", "importlib.metadata",
 
 
 @pytest.mark.parametrize("statement", UNUSED)
-def test_a_host_pays_for_what_it_uses(statement: str) -> None:
+def test_a_host_loads_only_the_modules_it_uses(statement: str) -> None:
     assert all(map(find_spec, UNUSED[statement]))
     assert not loaded_by(statement) & (UNUSED[statement] | HEAVY)
 

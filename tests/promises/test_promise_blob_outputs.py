@@ -80,7 +80,7 @@ def test_blobs_stay_when_the_store_is_closed_after_a_damaged_output(tmp_path: Pa
         assert store.verify().is_sound
 
 
-def test_blob_compaction_keeps_what_earlier_steps_did_when_a_later_output_is_damaged(tmp_path: Path) -> None:
+def test_blob_compaction_keeps_earlier_steps_before_a_damaged_output(tmp_path: Path) -> None:
     """A step has eight outputs at most; the damaged file is one of the second step."""
     store, live = half_dead(tmp_path / "store", 250)
     with store:
@@ -94,7 +94,7 @@ def test_blob_compaction_keeps_what_earlier_steps_did_when_a_later_output_is_dam
         assert store.verify().is_sound
 
 
-def test_other_blob_stores_are_compacted_when_the_output_of_one_is_damaged(tmp_path: Path) -> None:
+def test_other_blob_stores_are_compacted_after_a_damaged_output(tmp_path: Path) -> None:
     stores = [half_dead(tmp_path / name) for name in ("one", "two", "three")]
     executor = DamagingExecutor(flip_a_bit, frozenset({1}))
     outcomes = compact_many([(store, None) for store, _ in stores], executor=executor)

@@ -15,7 +15,7 @@ from compactlib.fences import FencedOff, FileFence
 from compactlib.testing import FilesInFront, Killed, RecordingFiles, Request, explore_crashes, record
 
 
-def test_live_fence_answers_by_what_is_durable(tmp_path: Path) -> None:
+def test_live_fence_answers_by_durable_records(tmp_path: Path) -> None:
     """What it admits on top of a killed peer's record is still refused to an older token after a power failure."""
     crashes = 0
     for killed_at in itertools.count(1):

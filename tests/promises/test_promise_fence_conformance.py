@@ -50,7 +50,7 @@ class TestObjectFence(FenceConformance):
         return ObjectFence(MemoryObjects())
 
 
-def test_the_file_of_a_resource_is_what_the_page_says(tmp_path: Path) -> None:
+def test_the_file_of_a_resource_matches_the_page(tmp_path: Path) -> None:
     fence = FileFence(tmp_path)
     fence.admit("log", 40)
     fence.commit("log", 40, b"files")

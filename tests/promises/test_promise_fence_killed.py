@@ -71,7 +71,7 @@ def test_guarded_step_ends_with_its_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "kv"])
-def test_what_a_killed_process_acknowledged_counts_for_one_that_lives(kind: str, tmp_path: Path) -> None:
+def test_a_killed_processs_admission_counts_for_a_live_process(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "fence"
     for heard in (1, 7, 30):
         store = None if kind == "file" else SqliteStore(path)
@@ -144,7 +144,7 @@ def answers_stay(folder: Path, acknowledged: object) -> None:
             assert done.token >= token
 
 
-def test_answers_on_top_of_what_a_killed_process_left_survive_a_power_failure(tmp_path: Path) -> None:
+def test_answers_based_on_a_killed_process_survive_a_power_failure(tmp_path: Path) -> None:
     for number in itertools.count(1):
         kill = Kill(number)
 
@@ -211,7 +211,7 @@ def test_after_a_failed_sync_a_later_one_proves_nothing(tmp_path: Path) -> None:
     assert files.writes == 1
 
 
-def test_what_a_killed_fork_admitted_counts_for_its_parent(tmp_path: Path) -> None:
+def test_a_killed_forks_admission_counts_for_its_parent(tmp_path: Path) -> None:
     fence = FileFence(tmp_path / "fence")
     fence.admit("log", 3)
     child = os.fork()

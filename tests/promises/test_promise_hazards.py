@@ -115,7 +115,7 @@ HISTORIES, LIVES = 14, 2
 
 
 @pytest.mark.parametrize(("store", "hazard"), CASES)
-def test_store_keeps_what_it_acknowledged(store: str, hazard: str, tmp_path: Path, effort: efforts.Effort) -> None:
+def test_store_keeps_its_acknowledged_state(store: str, hazard: str, tmp_path: Path, effort: efforts.Effort) -> None:
     """See the hazard's own docstring."""
     known = KNOWN.get((store, hazard))
     few, lives = (30, 3) if known else (HISTORIES // 2, 1) if store in SAME_REPOSITORY else (HISTORIES, LIVES)

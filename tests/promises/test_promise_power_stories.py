@@ -74,7 +74,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path, effort: efforts.Effort) -> None:
+def test_successor_builds_on_durable_state(name: str, tmp_path: Path, effort: efforts.Effort) -> None:
     """What both lives have acknowledged is there, whatever of the first one's changes the power failure takes."""
     story = STORIES[name]
     driver, bench = story.driver, Bench(story.driver, tmp_path / "after", Effort())

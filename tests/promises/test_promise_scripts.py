@@ -87,7 +87,7 @@ class Scripted:
 @pytest.mark.parametrize(("name", "hazard"), [
     pytest.param(name, hazard, id=f"{name}-{hazard}") for name, script in SCRIPTS.items()
     for hazard in script.hazards])
-def test_script_keeps_what_it_acknowledged(name: str, hazard: str, tmp_path: Path) -> None:
+def test_script_keeps_its_acknowledged_state(name: str, hazard: str, tmp_path: Path) -> None:
     """Every history of the hazard in which one thing goes wrong."""
     script = SCRIPTS[name]
     acts = max(len(script.acts), len(script.others or ()))

@@ -150,7 +150,7 @@ def test_rows_without_times_have_the_span_of_the_sources(spark: SparkSession, tm
     assert blocks.rows_of(scheduler) == 200
 
 
-def test_rows_without_times_have_no_time_when_the_sources_have_none(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_without_times_have_no_time_if_the_sources_have_none(spark: SparkSession, tmp_path: Path) -> None:
     blocks = Blocks.under(tmp_path)
     times = pa.array([NOW] * 50 + [None] * 50, pa.float64())
     for name in ("b0", "b1"):
@@ -181,8 +181,8 @@ def test_a_service_without_times_outlives_retention(spark: SparkSession, tmp_pat
     assert blocks.rows_of(scheduler) == 2_000
 
 
-def test_outputs_without_a_time_column_have_no_time_when_a_source_has_none(spark: SparkSession,
-                                                                           tmp_path: Path) -> None:
+def test_outputs_without_a_time_column_need_times_of_all_sources(spark: SparkSession,
+                                                                 tmp_path: Path) -> None:
     blocks = Blocks.under(tmp_path)
     for name in ("b0", "b1"):
         parquet.write_table(pa.table({"v": pa.array(range(10))}), blocks.path_of(name))

@@ -46,7 +46,7 @@ def test_sweep_deletes_nothing_if_no_block_is_known(tmp_path: Path, known: tuple
     assert keys(blocks) == 2
 
 
-def test_sweep_deletes_what_is_unknown_beside_what_is_known(tmp_path: Path) -> None:
+def test_sweep_deletes_unknown_blocks_and_keeps_known_ones(tmp_path: Path) -> None:
     blocks = filled(tmp_path)
     assert blocks.sweep((meta("b0"),), now=FAR_FUTURE, older_than_seconds=60.0) == 1
     assert keys(blocks) == 1

@@ -168,7 +168,7 @@ def test_repository_of_another_name_collects_no_range(world: World) -> None:
     assert_whole(prod)
 
 
-def test_worker_goes_on_when_the_catalogue_is_empty(world: World) -> None:
+def test_worker_continues_when_the_catalogue_is_empty(world: World) -> None:
     prod = filled(world.open())
     before = world.files()
     worker = StagingWorker(reclaim_seconds=600)
@@ -187,7 +187,7 @@ def test_worker_goes_on_when_the_catalogue_is_empty(world: World) -> None:
     assert_whole(prod)
 
 
-def test_ranges_that_nobody_owns_need_to_be_adopted(world: World) -> None:
+def test_ranges_without_an_owner_need_to_be_adopted(world: World) -> None:
     """They were made by repositories that do not own them, or by an earlier release."""
     filled(world.open(options=SHARED))
     owner = world.open()
@@ -232,7 +232,7 @@ def test_a_repository_opens_while_its_object_store_is_away() -> None:
     assert_collects(filled(world.open()), world)
 
 
-def test_reclaim_keeps_staged_entries_of_a_repository_beside(world: World) -> None:
+def test_reclaim_keeps_staged_entries_of_another_repository(world: World) -> None:
     """In the same key-value store: tokens that it does not know are another's."""
     options = StagingOptions(owns_ranges=True, grace_seconds=0, retries=Retries(10, 0))
     prod = filled(world.open(options=options))
@@ -392,7 +392,7 @@ class Hooked(MemoryObjects):
         return super().create(key, data)
 
 
-def test_collection_ends_when_another_adopts_meanwhile() -> None:
+def test_collection_ends_when_another_repository_adopts() -> None:
     objects = Hooked()
     world = InMemory(objects)
     prod = filled(world.open())

@@ -53,7 +53,7 @@ def test_an_error_that_does_not_come_is_a_mismatch(error: Exception | None, foun
     assert (caught.value.expected, caught.value.found) == ("InvalidInput", found)
 
 
-def test_an_error_of_the_host_is_told_with_its_place() -> None:
+def test_an_error_of_the_host_is_reported_with_its_place() -> None:
     with pytest.raises(PromiseBroken, match=r"ValueError: invalid literal.*\n +raised in test_own_errors, test_"):
         Kit().test_own_errors()
 

@@ -664,7 +664,7 @@ def test_check_returns_names_without_pytest(suite: type[Any], check: Callable[[P
 
 
 @pytest.mark.parametrize("suite", PLANTED)
-def test_suite_says_what_to_fill_in(suite: Any) -> None:
+def test_suite_names_the_methods_to_fill_in(suite: Any) -> None:
     maker = next(name for name in vars(suite) if name.startswith("make_"))
     with pytest.raises(NotImplementedError, match="override make"):
         getattr(suite(), maker)(*([Path()] if "folder" in getattr(suite, maker).__annotations__ else []))

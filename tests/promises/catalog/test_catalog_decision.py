@@ -118,7 +118,7 @@ def test_why_names_the_node_that_explain_names() -> None:
         assert named in plan.explain()
 
 
-def test_replica_that_was_copied_is_heard_of_by_rounds_under_way() -> None:
+def test_a_running_round_learns_of_a_copied_replica() -> None:
     """A's report is from before its replica became a copy of C's, which has moved on since."""
     catalog, clock = service()
     catalog.execute([PutObject(CatalogTable("T"), schema="S", zone="Z")], wait=False)
@@ -153,7 +153,7 @@ def test_replica_that_was_copied_is_heard_of_by_rounds_under_way() -> None:
     assert catalog.history.earliest == 0
 
 
-def test_partition_that_was_assigned_to_another_node_since_the_decision_keeps_its_table() -> None:
+def test_partition_moved_since_the_decision_keeps_its_table() -> None:
     """The assignments are looked up, and the decision asked, once more right before the cut."""
     cluster = Cluster()
     cluster.add_table(1)
@@ -171,7 +171,7 @@ def test_partition_that_was_assigned_to_another_node_since_the_decision_keeps_it
     assert cluster.service.history.earliest == 0
 
 
-def test_copy_of_what_was_cut_is_refused() -> None:
+def test_copy_of_a_cut_version_is_refused() -> None:
     catalog, clock = service()
     for number in range(5):
         clock.advance(1.0)
@@ -191,7 +191,7 @@ def test_copy_of_what_was_cut_is_refused() -> None:
     assert times.published(2, 0) == now  # the earlier data still needs it
 
 
-def test_choice_above_what_is_safe_is_refused() -> None:
+def test_choice_above_the_safe_version_is_refused() -> None:
     catalog, clock = service()
     for number in range(5):
         clock.advance(1.0)

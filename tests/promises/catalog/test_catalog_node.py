@@ -139,7 +139,7 @@ def test_node_that_was_taken_out_begins_nothing_more() -> None:
     assert stopped.join() == NodeId("A", 4)
 
 
-def test_node_whose_partition_needs_what_was_cut_while_it_was_away_does_not_join() -> None:
+def test_node_that_needs_a_version_cut_in_its_absence_cannot_join() -> None:
     """Though that was there when the partition was registered."""
     store, clock = MemoryStore(), ManualClock(1000.0)
     stays, back = node_on(store, clock), node_on(store, clock, "B")
@@ -180,7 +180,7 @@ def test_node_refuses_a_time_above_its_own_report() -> None:
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_node_takes_in_what_others_write(is_refused: bool) -> None:
+def test_node_applies_the_updates_of_other_nodes(is_refused: bool) -> None:
     """Also once a store that was away for a while is there again."""
     store, clock, refusing = MemoryStore(), ManualClock(1_000.0), Refusing()
     writer = node_on(store, clock, "B")
@@ -231,7 +231,7 @@ def test_node_raises_the_watermark_and_forgets_expired_pins() -> None:
     assert again.watermark.value == low.value
 
 
-def test_node_has_partitions_destroyed_that_nobody_can_read() -> None:
+def test_node_destroys_partitions_without_readers() -> None:
     clock, database = ManualClock(1_000_000.0), Database()
     node = node_on(MemoryStore(), clock, database=database, data_availability_seconds=10.0)
     node.service.execute([PutObject(Schema("S")), PutObject(Zone("Z", 2)),
@@ -342,7 +342,7 @@ class Watched(Cluster):
         return self.nodes["A"].last_round
 
 
-def test_round_is_run_when_the_node_is_elected_and_when_its_watermark_moves() -> None:
+def test_round_runs_at_an_election_and_at_a_watermark_move() -> None:
     cluster = Watched()
 
     async def story() -> None:
@@ -369,7 +369,7 @@ def test_round_is_run_when_the_node_is_elected_and_when_its_watermark_moves() ->
     cluster.coordinating(story)
 
 
-def test_what_asks_for_a_round_while_one_runs_starts_one_more() -> None:
+def test_a_request_during_a_round_starts_one_more() -> None:
     cluster = Watched()
 
     async def story() -> None:

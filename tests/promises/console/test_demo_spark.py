@@ -35,7 +35,7 @@ def test_process_starts_and_ends_a_session_of_its_own(tmp_path: Path) -> None:
     assert main(["verify", str(folder)]) == 0
 
 
-def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
+def test_without_java_one_line_advises_to_install_java(tmp_path: Path) -> None:
     folder = raft_log(tmp_path)
     before = all_bytes(folder)
     without = f"os.environ['PATH'] = '/bin:/usr/bin'; os.environ['JAVA_HOME'] = {str(tmp_path)!r}"

@@ -87,7 +87,7 @@ def in_the_code(texts: set[str]) -> set[str]:
     return {text for text in texts if re.fullmatch(rf"({_PACKAGES})[_.][a-z_.]+", text)}
 
 
-def test_every_name_that_stands_in_the_code_is_on_the_page(in_the_code: set[str]) -> None:
+def test_every_event_name_in_the_code_is_on_the_page(in_the_code: set[str]) -> None:
     assert in_the_code - listed().keys() == set()
     assert len(in_the_code) > 60
 
@@ -132,7 +132,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> RecordingObserver:
     return observer
 
 
-def test_what_ordinary_work_tells_is_on_the_page_with_its_labels(told: RecordingObserver) -> None:
+def test_events_of_ordinary_work_are_on_the_page_with_labels(told: RecordingObserver) -> None:
     rows = listed()
     for kind, counted in (("counter", told.counters.keys()), ("measurement", told.measured.keys())):
         for name, labels in counted:

@@ -58,7 +58,7 @@ def test_without_a_period_it_is_called_when_woken() -> None:
     assert [service.run_pending(), service.run_pending()] == [True, False]
 
 
-def test_a_call_says_when_the_next_is_due() -> None:
+def test_a_call_returns_the_time_of_the_next() -> None:
     clock, work = ManualClock(), Work()
     service = PeriodicService(work, name="work", every_seconds=10, clock=clock)
     work.returns = 2.0
@@ -67,7 +67,7 @@ def test_a_call_says_when_the_next_is_due() -> None:
     assert service.run_pending()
 
 
-def test_what_is_woken_during_a_call_is_called_once_more() -> None:
+def test_a_wake_during_a_call_causes_one_more_call() -> None:
     def work(budget: Budget) -> None:
         if not calls:
             service.wake()
@@ -146,7 +146,7 @@ def test_a_clock_that_raises_ends_nothing() -> None:
         work.wait(calls + 1)
 
 
-def test_stop_cancels_the_budget_of_what_runs_and_waits() -> None:
+def test_stop_cancels_the_budget_of_the_call_and_waits() -> None:
     begun, ended = threading.Event(), []
 
     def work(budget: Budget) -> None:
@@ -172,7 +172,7 @@ def test_stop_cancels_the_budget_of_what_runs_and_waits() -> None:
     caller.join()
 
 
-def test_stop_says_what_does_not_end() -> None:
+def test_stop_names_the_call_that_does_not_end() -> None:
     begun, go = threading.Event(), threading.Event()
 
     def work(budget: Budget) -> None:

@@ -36,7 +36,7 @@ def promised() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_a_store_that_runs_tells_every_series_that_the_page_promises_and_no_other(kind: str, tmp_path: Path) -> None:
+def test_a_running_store_emits_exactly_the_series_of_the_page(kind: str, tmp_path: Path) -> None:
     observer = RecordingObserver()
     STORES[kind](tmp_path / "store", observer)
     told = {name for name, labels in [*observer.counters, *observer.measured] if ("kind", kind) in labels}
@@ -53,7 +53,7 @@ def test_a_store_that_runs_tells_every_series_that_the_page_promises_and_no_othe
             "scheduler": {("done", "job"), ("failed", "excluded")}}[kind] <= outcomes, outcomes
 
 
-def test_logs_of_one_id_in_two_stores_are_told_apart(tmp_path: Path) -> None:
+def test_logs_of_one_id_in_two_stores_have_separate_series(tmp_path: Path) -> None:
     observer = RecordingObserver()
     for name in ("first", "second"):
         with RaftLogStore(tmp_path / name, StoreOptions(log=LogOptions(observer=observer))) as store:
@@ -73,7 +73,7 @@ def queries(panel: dict[str, Any]) -> list[str]:
     return [target["expr"] for target in panel.get("targets", ())]
 
 
-def test_the_dashboard_asks_for_names_that_are_told_with_labels_that_they_have(tmp_path: Path) -> None:
+def test_the_dashboard_uses_existing_names_and_labels(tmp_path: Path) -> None:
     observer = RecordingObserver()
     for kind, work in STORES.items():
         work(tmp_path / kind, observer)

@@ -51,7 +51,7 @@ def test_from_iterable(indexes: list[int]) -> None:
 
 
 @given(st.lists(indexes(), max_size=12))
-def test_from_sorted_takes_what_ascends_strictly_and_nothing_else(indexes: list[int]) -> None:
+def test_from_sorted_takes_strictly_ascending_values_only(indexes: list[int]) -> None:
     if all(before < after for before, after in pairwise(indexes)):
         check(IndexSet.from_sorted(indexes), set(indexes))
     else:

@@ -24,7 +24,7 @@ def rows(workload: Workload, seed: int = 3) -> list[tuple[int, int, int, int, in
 
 
 @pytest.mark.parametrize("workload", ALL, ids=str)
-def test_a_seed_is_one_history_and_time_does_not_go_back(workload: Workload) -> None:
+def test_a_seed_gives_one_history_with_ascending_times(workload: Workload) -> None:
     told = rows(workload)
     assert all(rows(workload) == told for _ in range(9))
     assert rows(workload, seed=4) != told
@@ -39,7 +39,7 @@ def test_hot_keys_get_their_share() -> None:
     assert counts[True] / 20_000 == pytest.approx(0.9, abs=0.01)
 
 
-def test_the_most_popular_key_of_zipf_gets_what_the_law_says() -> None:
+def test_the_most_popular_key_of_zipf_gets_the_share_of_the_law() -> None:
     counts = Counter(key for _, key, *_ in rows(Zipf(keys=100, writes=20_000))[100:])
     whole = sum(1 / rank for rank in range(1, 101))
     first, second = (count for _, count in counts.most_common(2))
@@ -60,7 +60,7 @@ def test_times_to_live_come_in_their_shares() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.8])
 @pytest.mark.parametrize("by_container", [True, False])
-def test_containers_share_a_time_to_live_and_in_the_control_nothing_is_shared(share: float, by_container: bool) -> None:
+def test_containers_share_a_time_to_live_unlike_the_control(share: float, by_container: bool) -> None:
     workload = Expiring(keys=2_000, writes=20_000, share=share, containers=10, by_container=by_container)
     lives: dict[int, list[int]] = {}
     for _, key, _, life, _ in workload.rows(3):

@@ -151,8 +151,8 @@ def test_a_decision_in_the_lab_is_the_stores_own(tmp_path: Path, policy: BlobPol
     (DecliningCost(**_GATE, min_reclaimed_segments=4), 0.0),
     (DecliningCost(**_GATE, min_reclaimed_segments=2, max_reclaimed_segments=6), 1.0),
 ], ids=lambda value: getattr(value, "name", str(value)))
-def test_survivors_lie_in_the_lab_as_in_a_store(tmp_path: Path, placement: SurvivorPlacement, policy: BlobPolicy,
-                                                retention: float) -> None:
+def test_survivors_have_equal_places_in_the_lab_and_a_store(tmp_path: Path, placement: SurvivorPlacement,
+                                                            policy: BlobPolicy, retention: float) -> None:
     random = Random(f"{placement}")
     both = BothWorlds(tmp_path, policy, retention=retention, placement=placement)
     classes: set[int] = set()
@@ -188,8 +188,8 @@ class ByHistory:
     Greedy(**_GATE, min_reclaimed_segments=4, copy_order="choice"),
     CostBenefit(**_GATE, min_reclaimed_segments=2),
 ], ids=lambda value: getattr(value, "name", str(value)))
-def test_what_is_put_again_and_again_lies_in_the_lab_as_in_a_store(tmp_path: Path, placement: Any,
-                                                                   policy: BlobPolicy) -> None:
+def test_rewritten_keys_have_equal_places_in_the_lab_and_a_store(tmp_path: Path, placement: Any,
+                                                                 policy: BlobPolicy) -> None:
     random = Random(f"{placement.name}")
     both = BothWorlds(tmp_path, policy, retention=0.0, placement=placement, replaces=True)
     classes: set[int] = set()

@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 
 ROOT = Path(__file__).parents[3]
-HAZARDS = "tests/promises/test_promise_hazards.py::test_store_keeps_what_it_acknowledged"
+HAZARDS = "tests/promises/test_promise_hazards.py::test_store_keeps_its_acknowledged_state"
 
 
 @attrs.frozen

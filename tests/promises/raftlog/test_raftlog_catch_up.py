@@ -86,7 +86,7 @@ TRIGGERS = {
 
 
 @pytest.mark.parametrize("name", TRIGGERS)
-def test_trigger_holds_back_what_is_not_worth_it(name: str, tmp_path: Path) -> None:
+def test_trigger_holds_back_work_of_little_gain(name: str, tmp_path: Path) -> None:
     """Until twice as much is dead as alive nothing is rewritten, and the empty plan says why."""
     for step, worth_it in ((10, True), (2, False)):
         with SegmentLog(tmp_path / str(step), attrs.evolve(OPTIONS.log, trigger=TRIGGERS[name])) as log:

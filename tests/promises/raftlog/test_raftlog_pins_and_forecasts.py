@@ -64,7 +64,7 @@ def test_forecast_holds_to_the_byte(policy: LogPolicy, live: range, tmp_path: Pa
         assert all(log.read(index) == Entry(index, 1, payload(index)) for index in live)
 
 
-def test_pin_keeps_what_it_names_and_lets_other_segments_go(tmp_path: Path) -> None:
+def test_pin_keeps_its_segments_and_no_others(tmp_path: Path) -> None:
     """A follower that is behind reads what it needs through a compaction; all other dead entries give room back."""
     with in_a_store(tmp_path) as log:
         before = bytes_of(tmp_path)

@@ -114,7 +114,7 @@ async def live(folder: Path, seed: int, chosen: Sequence[Event] = ()) -> None:
 
 
 @pytest.mark.cluster
-def test_clients_see_one_store_though_members_are_killed_and_cut_off(tmp_path: Path) -> None:
+def test_clients_see_one_store_when_members_are_killed_or_cut_off(tmp_path: Path) -> None:
     asyncio.run(live(tmp_path, 1, EVENTS[:3]))
 
 

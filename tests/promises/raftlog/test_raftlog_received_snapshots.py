@@ -131,7 +131,7 @@ def require_installed(ended: Ended, to: Member) -> None:
 
 
 @pytest.mark.parametrize("had", FOLLOWERS)
-def test_follower_has_what_its_leader_has(had: str, tmp_path: Path) -> None:
+def test_follower_equals_its_leader_after_a_snapshot(had: str, tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of:
         with follower(tmp_path / "follower", had) as to:
             ended = transfer(of, to)
@@ -227,7 +227,7 @@ def test_torn_state_is_taken_once_more_from_its_start(tmp_path: Path) -> None:
             assert ended.received.resumed_at == 0
 
 
-def test_transfer_goes_on_where_the_line_was_cut(tmp_path: Path) -> None:
+def test_transfer_resumes_after_a_cut_connection(tmp_path: Path) -> None:
     """At each frame in turn; the follower begins anew between some of them. No byte of the state comes twice."""
     arrived: list[int] = []
 
@@ -257,7 +257,7 @@ def test_transfer_goes_on_where_the_line_was_cut(tmp_path: Path) -> None:
                     require_unchanged(to)
 
 
-def test_follower_has_the_snapshot_though_its_leader_does_not_hear_of_it(tmp_path: Path) -> None:
+def test_follower_has_the_snapshot_when_its_answer_is_lost(tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
         ended = transfer(of, to, change=cut_at("installed"))
         assert isinstance(ended.sent, TransferBroken)
@@ -447,7 +447,7 @@ def test_follower_that_is_little_behind_is_sent_entries_instead(tmp_path: Path) 
         require_unchanged(to)
 
 
-def test_term_that_begins_meanwhile_ends_both_sides(tmp_path: Path) -> None:
+def test_term_that_begins_during_a_transfer_ends_both_sides(tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
 
         def change(frame: Passing) -> Sequence[bytes]:
@@ -462,7 +462,7 @@ def test_term_that_begins_meanwhile_ends_both_sides(tmp_path: Path) -> None:
         require_unchanged(to)
 
 
-def test_refusal_is_heard_though_the_follower_reads_no_more(tmp_path: Path) -> None:
+def test_refusal_arrives_when_the_follower_stops_reading(tmp_path: Path) -> None:
     """The rest does not fit into the stream, and the sender must not wait for room."""
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
 
@@ -502,7 +502,7 @@ def test_machine_is_restored_before_the_next_snapshot_comes(tmp_path: Path) -> N
 # -- leaders that go on
 
 
-def test_leader_sends_its_snapshot_while_a_newer_one_leaves_its_entries_dead(tmp_path: Path) -> None:
+def test_leader_sends_a_snapshot_while_a_newer_one_is_taken(tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
 
         def change(frame: Passing) -> Sequence[bytes]:
@@ -571,7 +571,7 @@ def test_cancelled_receiver_leaves_the_old_log_or_the_snapshot(kind: str, tmp_pa
             require_installed(transfer(of, to), to)
 
 
-def test_cancelled_receiver_sees_through_what_it_puts_in_force(tmp_path: Path) -> None:
+def test_cancelled_receiver_completes_its_switch(tmp_path: Path) -> None:
     """It is cancelled while a thread of it renames the state into its place."""
     armed: list[Callable[[], object]] = []
     was_renamed: list[str] = []
@@ -703,7 +703,7 @@ def how_it_ended(ended: Ended, to: Member, agreed: Sequence[Entry], had: Sequenc
 # -- everything together
 
 
-def test_follower_has_what_its_leader_has_and_keeps_what_it_acknowledged(tmp_path: Path, effort: Effort) -> None:
+def test_follower_equals_its_leader_and_keeps_acknowledged_entries(tmp_path: Path, effort: Effort) -> None:
     """Lines are cut, bytes damaged, frames repeated; the follower's disk refuses, and its process is killed; the leader
     goes on, and takes newer snapshots. At last all is well."""
     with leader(tmp_path / "leader"):

@@ -176,7 +176,7 @@ def live(seed: int, files: FailingFiles) -> int:
     return files.count
 
 
-def test_what_was_acknowledged_of_any_log_is_there_whichever_step_the_disk_refuses(effort: Effort) -> None:
+def test_acknowledged_entries_survive_any_refused_step(effort: Effort) -> None:
     for seed in range(effort(1, 400)):
         changes, rng = live(seed, FailingFiles()), random.Random(seed)
         for _ in range(3):

@@ -53,7 +53,7 @@ def check(store: RaftLogStore, acknowledged: dict[str, int]) -> None:
                                               for index in range(1, last + 1)]
 
 
-def test_a_look_that_the_disk_refuses_at_work_loses_nothing(tmp_path: Path, effort: Effort) -> None:
+def test_a_refused_stat_during_work_loses_nothing(tmp_path: Path, effort: Effort) -> None:
     looks = 1
     number = 0
     while number <= looks:
@@ -72,7 +72,7 @@ def test_a_look_that_the_disk_refuses_at_work_loses_nothing(tmp_path: Path, effo
     assert looks > 20
 
 
-def test_a_look_that_the_disk_refuses_at_opening_takes_no_log_for_damaged(tmp_path: Path, effort: Effort) -> None:
+def test_a_refused_stat_at_opening_is_no_damage(tmp_path: Path, effort: Effort) -> None:
     acknowledged: dict[str, int] = {}
     with RaftLogStore(tmp_path / "made", OPTIONS) as store:
         work(store, acknowledged)

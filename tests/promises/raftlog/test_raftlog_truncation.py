@@ -256,8 +256,8 @@ def test_truncation_survives_a_power_failure(story: Callable[[Life], None], tmp_
 
 
 @pytest.mark.parametrize("story", [within_a_segment, several_segments], ids=lambda story: story.__name__)
-def test_truncation_of_a_killed_owner_survives_its_successor_and_a_power_failure(story: Callable[[Life], None],
-                                                                                 effort: Effort) -> None:
+def test_truncation_of_a_killed_owner_survives_a_power_failure(story: Callable[[Life], None],
+                                                               effort: Effort) -> None:
     """A successor reads a cut that was never synced, and acknowledges an entry behind it."""
     def first(folder: Path, files: RecordingFiles) -> None:
         with SegmentLog(folder / "log", options(files)) as log:
@@ -539,7 +539,7 @@ def test_append_over_held_entries_without_room_changes_nothing(tmp_path: Path) -
         assert terms_of(log.entries()) == {**dict.fromkeys(range(1, 6), 1), 6: 2}
 
 
-def test_a_log_that_failed_in_a_cut_says_so_and_is_opened_again(tmp_path: Path) -> None:
+def test_a_log_that_failed_in_a_cut_closes_and_opens_again(tmp_path: Path) -> None:
     failing = {"is": False}
 
     def step(request: Request, act: Callable[[], Any]) -> Any:
@@ -594,7 +594,7 @@ def test_a_reader_sees_a_log_before_or_after_a_cut(tmp_path: Path) -> None:
     assert all(each in [*prefixes, after] for each in seen)
 
 
-def test_a_log_of_a_store_that_failed_is_opened_again_while_others_go_on(tmp_path: Path) -> None:
+def test_a_failed_log_of_a_store_opens_again_while_others_work(tmp_path: Path) -> None:
     failing = {"is": False}
 
     def step(request: Request, act: Callable[[], Any]) -> Any:

@@ -57,7 +57,7 @@ def test_a_job_goes_over_http_and_back() -> None:
         assert client.status()["blocks"] == scheduler.status()["blocks"] == 1
 
 
-def test_without_the_token_nobody_is_answered() -> None:
+def test_without_the_token_every_request_is_refused() -> None:
     with served(SchedulerApplication(opened(), tokens={"workers": SECRET})) as address:
         with SchedulerClient([address], token=SECRET) as client:
             assert client.status()["jobs"] == 0
@@ -93,7 +93,7 @@ def test_a_page_in_a_browser_is_not_answered() -> None:
     ("/v1/poll", b'{"job_capacity":-1}', 400, "room for 0 jobs or more"), ("/v1/nothing", b"{}", 404, "/v1/poll"),
     ("/v1/add_blocks", b'{"blocks":[{"id":"","tenant":"","shard":0,"level":0}]}', 400, "not a block id"),
     ("/v1/poll", b" " * 2000, 413, "max_body_bytes=1000")])
-def test_what_cannot_be_carried_out_is_refused_by_name(path: str, body: bytes, status: int, message: str) -> None:
+def test_an_invalid_request_is_refused_by_name(path: str, body: bytes, status: int, message: str) -> None:
     scheduler = opened()
     with served(SchedulerApplication(scheduler, max_body_bytes=1000)) as address:
         found, said = asked(address, "POST", path, body)
@@ -160,6 +160,6 @@ def test_a_node_that_is_not_there_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:80", "ftp://127.0.0.1", "http://10.0.0.1:80", "http://a/b"])
-def test_an_address_that_is_none_or_open_to_strangers_is_refused(address: str) -> None:
+def test_an_invalid_or_public_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidInput):
         SchedulerClient([address])

@@ -64,7 +64,7 @@ def levels_of(scheduler: Scheduler) -> list[int]:
     return sorted(scheduler.read(lambda machine: [block.level for block in machine.index.blocks()]))
 
 
-def test_jobs_run_in_threads_and_their_outputs_take_the_place_of_sources() -> None:
+def test_jobs_run_in_threads_and_outputs_replace_sources() -> None:
     scheduler, runs = opened(3), []
 
     def execute(job: RunningJob) -> CompactedBlocks:
@@ -252,7 +252,7 @@ def test_a_job_that_raises_because_it_was_stopped_has_not_failed() -> None:
     assert (row["phase"], row["failures"]) == ("unassigned", 0)
 
 
-def test_a_job_that_ends_while_the_poll_that_loses_it_is_under_way_is_over() -> None:
+def test_a_job_that_ends_during_the_poll_that_loses_it_is_over() -> None:
     scheduler, may_end = opened(1), threading.Event()
     threads: list[threading.Thread] = []
 
@@ -309,7 +309,7 @@ def test_a_worker_that_is_stopped_by_its_own_job_ends() -> None:
     assert levels_of(scheduler) == [1]
 
 
-def test_an_error_of_the_transport_is_kept_and_polls_go_on() -> None:
+def test_an_error_of_the_transport_is_kept_and_polls_continue() -> None:
     scheduler, polls = opened(1), []
     observer = RecordingObserver()
 
@@ -327,7 +327,7 @@ def test_an_error_of_the_transport_is_kept_and_polls_go_on() -> None:
     assert [fields["in_a_row"] for name, fields in observer.events if name == "scheduler_poll_failed"] == [1, 2]
 
 
-def test_a_worker_deletes_what_tombstones_name_and_confirms_it() -> None:
+def test_a_worker_deletes_the_blocks_of_tombstones_and_confirms() -> None:
     clock = ManualClock(1000.0)
     scheduler = opened(2, clock=clock, cleanup_delay_seconds=60.0)
     deleted: list[str] = []

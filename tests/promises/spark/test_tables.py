@@ -80,7 +80,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_rows_of_a_log_are_what_it_reads(snapshot: bool, tmp_path: Path) -> None:
+def test_rows_of_a_log_equal_its_entries(snapshot: bool, tmp_path: Path) -> None:
     folder = make_log(tmp_path / "log", snapshot=snapshot)
     rows = Table("raftlog", folder, partition_bytes="1").rows()
     assert [row["index"] for row in rows] == list(range(1, 76))

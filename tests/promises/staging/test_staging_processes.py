@@ -64,7 +64,7 @@ def test_eight_processes_on_postgresql_for_long(tmp_path: Path) -> None:
         run_eight(tmp_path, server, 600)
 
 
-def test_a_reader_that_is_shown_too_little_says_so() -> None:
+def test_check_found_fails_for_a_wrong_read() -> None:
     check_found(1, b"3", 3, 4)
     check_found(1, None, 4, 5)
     check_found(1, None, 0, 0)

@@ -43,7 +43,7 @@ def joined(copier: Copier, readers: list[SegmentReader], live: IndexSet) -> tupl
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_both_give_what_is_live_byte_for_byte(name: str, tmp_path: Path) -> None:
+def test_both_copy_live_bytes_exactly(name: str, tmp_path: Path) -> None:
     """The same two copiers serve all logs, as tasks use one after the other."""
     both = copiers()
     for seed in range(3 if name == "large" else 12):
@@ -77,7 +77,7 @@ def pieces_of(copier: Copier, path: Path, live: IndexSet, ref: SegmentRef) -> tu
         return f"{type(error).__name__}: {error}"
 
 
-def test_both_name_damage_to_a_live_entry_alike_and_pass_over_a_dead_one(tmp_path: Path) -> None:
+def test_both_name_a_damaged_live_entry_and_skip_a_dead_one(tmp_path: Path) -> None:
     vector_45(tmp_path)
     path = tmp_path / segment_name(1)
     with SegmentReader(path) as reader:
@@ -92,7 +92,7 @@ def test_both_name_damage_to_a_live_entry_alike_and_pass_over_a_dead_one(tmp_pat
     assert f"corrupt data in {path} at offset {place} (index {ref.first + 2})" in plain
 
 
-def test_both_find_what_is_live_between_gaps_and_name_what_is_missing(tmp_path: Path) -> None:
+def test_both_copy_live_entries_between_gaps_and_name_missing_ones(tmp_path: Path) -> None:
     """A merged segment has gaps: what was dead is gone, and a live set that names it is wrong."""
     filled(tmp_path, last=101, snapshot=100, live=())
     held = IndexSet.from_runs([(1, 40), (50, 50), (60, 90)])

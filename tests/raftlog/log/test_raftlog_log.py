@@ -72,7 +72,7 @@ def segment_files(folder: Path) -> list[str]:
 # -- opening and closing
 
 
-def test_a_torn_tail_is_told(tmp_path: Path) -> None:
+def test_a_torn_tail_is_reported(tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:
         log.append((index, 1, b"payload") for index in (1, 2))
         log.sync()

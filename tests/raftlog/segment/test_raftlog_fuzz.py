@@ -125,7 +125,7 @@ def test_every_change_of_a_file_of_a_log(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [segment_name(1), segment_name(2), "SNAPSHOT"])
-def test_a_writer_that_meets_damage_changes_nothing_or_goes_on(tmp_path: Path, name: str) -> None:
+def test_a_writer_at_damage_changes_nothing_or_continues(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "whole"
     folder.mkdir()
     states = write_log(folder).states[len(SYNCED):]

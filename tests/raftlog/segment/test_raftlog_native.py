@@ -59,7 +59,7 @@ def test_a_seal_is_as_its_page_says(sealed: bool, state: int) -> None:
     assert native.decode_seal(native.encode_start(HEADER, seal)) == seal
 
 
-def test_seals_are_written_in_turn_and_the_newer_one_counts_while_it_is_whole() -> None:
+def test_seals_alternate_and_the_newer_whole_one_counts() -> None:
     older, newer = attrs.evolve(SEAL, entries=1, sequence=8), attrs.evolve(SEAL, sequence=9)
     assert (older.place, newer.place) == (72, 40)
     start = native.encode_start(HEADER, older, newer)

@@ -240,7 +240,7 @@ class UnshippedTask:
 
 
 class TestKilledWorkers:
-    def test_what_was_done_before_a_worker_died_is_reported_once(self, spark: SparkSession, job: Job) -> None:
+    def test_outcomes_before_a_workers_death_are_reported_once(self, spark: SparkSession, job: Job) -> None:
         """The news of a partition that died has not come, those of the others have; each task counts once."""
         tasks = [job.copy_task(1), job.killed_once_task(2), *(job.copy_task(number) for number in range(3, 9))]
         budget = Budget()

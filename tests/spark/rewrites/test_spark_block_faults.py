@@ -134,7 +134,7 @@ class Dying(MemoryFence):
 
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.UNKNOWN_DONE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_what_a_late_worker_could_not_remove_is_swept(spark: SparkSession, tmp_path: Path, fault: Fault) -> None:
+def test_files_that_a_late_worker_left_are_swept(spark: SparkSession, tmp_path: Path, fault: Fault) -> None:
     folder, fence = written(tmp_path), Overtaken()
     late = BlockFolder(FaultyHere(str(tmp_path), "delete", fault))
     with pytest.raises(Killed if "crash" in fault.value else FencedOff):

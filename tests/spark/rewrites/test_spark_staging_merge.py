@@ -42,8 +42,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("rule", "count", "touched"), CASES)
-def test_the_ids_and_counts_are_those_of_one_machine(spark: SparkSession, tmp_path: Path, rule: SplitRule, count: int,
-                                                     touched: tuple[int, int]) -> None:
+def test_the_ids_and_counts_equal_those_of_one_machine(spark: SparkSession, tmp_path: Path, rule: SplitRule, count: int,
+                                                       touched: tuple[int, int]) -> None:
     rng = random.Random(count)
     content = [(key(number), Record.of(b"old %d" % number)) for number in range(count)]
     layers = random_layers(rng, *touched)

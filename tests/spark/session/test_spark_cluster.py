@@ -67,7 +67,7 @@ def test_the_killed_attempt_left_only_a_private_file(answers: dict[str, Any]) ->
     assert answers["spent"] == 6 * len(source)
 
 
-def test_what_ran_on_a_lost_executor_runs_again(answers: dict[str, Any]) -> None:
+def test_tasks_of_a_lost_executor_run_again(answers: dict[str, Any]) -> None:
     source = (answers["folder"] / "source").read_bytes()
     assert sorted(answers["lost"]) == ["beside-0", "beside-1", "lost"]
     assert {Path(path).read_bytes() for path in answers["lost"].values()} == {source}

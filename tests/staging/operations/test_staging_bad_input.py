@@ -22,7 +22,7 @@ from tests.harness.staging_world import StagingWorld as World, diff, head_conten
 PARTITION = repository_partition("main")
 
 @pytest.mark.parametrize("key", [b"", cast("bytes", "text"), cast("bytes", None), b"x" * ((1 << 16) + 1)])
-def test_what_is_no_key(key: bytes) -> None:
+def test_an_invalid_key_is_refused(key: bytes) -> None:
     main = World().branch({"a": "1"})
     for call in (lambda: main.get(key), lambda: main.put(key, b""), lambda: main.delete(key),
                  lambda: main.put_if(key, b"", None), lambda: main.reset_key(key), lambda: main.get_many([key]),

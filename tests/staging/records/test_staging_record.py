@@ -154,7 +154,7 @@ def test_a_commit_is_named_by_its_content() -> None:
     assert COMMIT.commit_id != attrs.evolve(COMMIT, nonce="00").commit_id
 
 
-def test_what_has_no_json_form_is_refused() -> None:
+def test_a_value_without_a_json_form_is_refused() -> None:
     with pytest.raises(InvalidInput):
         encode_commit(attrs.evolve(COMMIT, message=float("inf")))  # type: ignore[arg-type]
 
@@ -173,18 +173,18 @@ def test_names_of_branches(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\nb", "\0", "\ud800", "f" * 64])
-def test_what_is_no_name_of_a_branch(name: str) -> None:
+def test_an_invalid_branch_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput):
         branch_key(name)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a/b", "ü", "x" * 101])
-def test_what_is_no_name_of_a_repository(name: str) -> None:
+def test_an_invalid_repository_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput):
         repository_partition(name)
 
 
-def test_tokens_and_commits_are_told_apart() -> None:
+def test_tokens_and_commits_have_distinct_ids() -> None:
     assert is_staging_token(token(1))
     assert not is_staging_token(commit_id(1))
     assert not is_commit_id(token(1))

@@ -171,7 +171,7 @@ def test_a_copy_is_a_write_of_its_bytes(tmp_path: Path) -> None:
     assert {b"", b"\x00234", b"\x002", b"\0\0\0\0"} <= contents(after_last(tmp_path, work), "a")
 
 
-def test_bytes_go_to_the_file_whatever_it_is_called_by_then(tmp_path: Path) -> None:
+def test_bytes_are_written_to_a_renamed_file(tmp_path: Path) -> None:
     def work(folder: Path, files: Files) -> None:
         out = files.create(folder / "a")
         files.rename(folder / "a", folder / "b")
@@ -207,7 +207,7 @@ def test_a_rename_between_folders_is_two_changes(tmp_path: Path) -> None:
     assert same_pictures(after_crash(recording, 3), [new])
 
 
-def test_what_no_name_can_lead_to_any_more_does_not_count(tmp_path: Path) -> None:
+def test_a_file_without_a_name_does_not_count(tmp_path: Path) -> None:
     """Else a dozen lost writes to a removed file would make thousands of states, all alike."""
     def work(folder: Path, files: Files) -> None:
         files.make_folder(folder / "private")
