@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attrs values as JSON: what comes back is what was given, and what does not fit is refused by its field."""
+"""Attrs values as JSON: decoding returns the encoded value, and an invalid value is refused by its field."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def sample(kind: type[BaseException]) -> BaseException:
     positional, named = [], {}
     for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]:
         hint = hints[parameter.name]
-        # A path may be given as a string, whatever else is accepted.
+        # A path may always be given as a string.
         value = next(iter(hint)) if isinstance(hint, EnumType) else SAMPLES.get(hint, "/some/path")
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             named[parameter.name] = value
@@ -76,7 +76,7 @@ def fields(error: BaseException) -> dict[str, str]:
 
 
 def builtin_fields(error: BaseException) -> dict[str, Any]:
-    """What a builtin base keeps outside of `__dict__`."""
+    """The attributes that a builtin base keeps outside of `__dict__`."""
     return {name: getattr(error, name) for name in ("errno", "name", "path", "filename") if hasattr(error, name)}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: SLF001 - nothing public says what a child of a fork has, and what was forgotten
+# ruff: noqa: SLF001 - no public name shows a fork's objects, and the forgotten ones
 """An object that fails in the middle of a change closes itself, and opening it again is the only repair."""
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def test_a_failed_fsync_closes_the_object_from_outside_of_the_lock() -> None:
         syncer = threading.Thread(target=guard.fail, args=(OSError(5, "Input/output error"),))
         syncer.start()
         syncer.join()
-        guard.done()  # the change in memory ends; nobody is told that it is durable
+        guard.done()  # the change in memory ends; no call acknowledges it as durable
     with pytest.raises(Closed, match="Input/output error"), guard.lock:
         guard.begin()
 

@@ -42,7 +42,7 @@ def done(task: str, attempt: Attempt) -> RewriteResult:
 
 @attrs.frozen
 class CallTask:
-    """Calls a function of this process; returns what a task should, unless the function returns something."""
+    """Calls a function of this process; returns its result, or by default that of a task."""
 
     name: str
     call: Callable[[Attempt], object]
@@ -61,7 +61,7 @@ def rewriting_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("compactlib-rewrite")]
 
 
-# -------------------------------------------------------------------------------------------------------- what it lends
+# ------------------------------------------------------------------------------------------------ what it gives tasks
 
 
 @both_kinds
@@ -226,7 +226,7 @@ def test_names_have_a_length(workers: int, name: str) -> None:
         LocalExecutor(workers).run([CallTask(name, lambda _: None)])
 
 
-# ---------------------------------------------------------------------------------------- for those who write executors
+# ---------------------------------------------------------------------------------------- for authors of executors
 
 
 class Mute(Exception):

@@ -448,7 +448,7 @@ def test_short_reads_are_finished() -> None:
         pytest.skip(BROKEN_MESSAGE + "no long file in /proc")
     with opened(path) as descriptor:
         wanted = 3 * mmap.PAGESIZE
-        assert len(os.pread(descriptor, wanted, 0)) < wanted, "the kernel gives less than asked for"
+        assert len(os.pread(descriptor, wanted, 0)) < wanted, "the kernel returns fewer bytes than requested"
         assert read_exactly(descriptor, wanted, 0) == path.read_bytes()[:wanted]
 
 

@@ -148,7 +148,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_lock_left_by_another_holder_with_no_name(tmp_path: Path) -> None:
-    """What stands in the file means nothing, and may be anything."""
+    """The content of the lock file has no meaning."""
     (tmp_path / "LOCK").write_bytes(b"\xff\xfe\0")
     with FolderLock(tmp_path), pytest.raises(Busy):
         FolderLock(tmp_path)

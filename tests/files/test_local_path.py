@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is taken for a folder: a path. A URI is refused by name, everywhere."""
+"""A folder is named by a path. Every store refuses a URI by name."""
 
 from __future__ import annotations
 

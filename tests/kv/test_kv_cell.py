@@ -332,7 +332,7 @@ def test_damage_and_a_record_of_another_key_are_found() -> None:
 
 
 def test_money_moves_between_keys() -> None:
-    """No sum is lost or made, whatever answers are lost and whoever else moves some."""
+    """No sum is lost or made, when answers are lost and others transfer at the same time."""
     def run(choices: Choices) -> None:
         store = both_kinds(choices)
         for name in (b"a", b"b"):

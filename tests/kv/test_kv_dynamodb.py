@@ -88,7 +88,7 @@ def test_the_largest_item_is_taken_and_a_larger_one_is_named(store: DynamoStore)
 
 
 def test_the_largest_transactions(store: DynamoStore) -> None:
-    """100 cells, 4 MiB; each cell is named to DynamoDB once, whatever is demanded of it and done with it."""
+    """100 cells, 4 MiB; a request names each cell once, also a cell with a condition and a change."""
     names = [b"%03d" % number for number in range(50)]
     store.transact([Condition(P, name, None) for name in names], [Put(P, name, b"") for name in names])
     assert keys_of(store) == names
@@ -100,7 +100,7 @@ def test_the_largest_transactions(store: DynamoStore) -> None:
 
 
 def test_several_conditions_on_one_cell(store: DynamoStore) -> None:
-    """All of them count, and the one that fails is told by the order in which they were given."""
+    """All of them count, and the failed condition is the first in the given order."""
     store.set(P, b"a", b"1")
     store.set(P, b"b", b"1")
     a, b = (store.get(P, key).predicate for key in (b"a", b"b"))
@@ -127,7 +127,7 @@ def test_a_page_ends_at_a_megabyte_and_the_scan_continues(store: DynamoStore) ->
 
 
 def test_an_empty_page_is_not_the_end() -> None:
-    """DynamoDB may stop looking before it has found anything, and says from where to go on."""
+    """DynamoDB may return an empty page with the key from which to continue."""
     table = new_table()
     direct = make(table)
     direct.set(P, b"k", b"v:k")

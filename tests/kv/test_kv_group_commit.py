@@ -57,7 +57,7 @@ class Submitter(threading.Thread):
 
 
 def gathered(group: Ledger, count: int) -> None:
-    """Wait until so many are queued."""
+    """Wait until `count` writes are queued."""
     while len(group._queue) < count:  # noqa: SLF001
         threading.Event().wait(0.001)
 

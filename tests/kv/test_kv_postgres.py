@@ -77,7 +77,7 @@ def test_a_store_locked_by_others_raises_slow_down(store: PostgresStore, server:
 
 
 def end_all_connections(server: str) -> None:
-    """What a restart of the server, a failover or an idle time-out does to the connections of a store."""
+    """End the connections of a store, as a restart of the server, a failover or an idle time-out does."""
     with psycopg.connect(server, autocommit=True) as other:
         query = ("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'")
         other.execute(query.replace("SELECT pid", "SELECT pg_terminate_backend(pid)").encode())
@@ -86,14 +86,14 @@ def end_all_connections(server: str) -> None:
 
 
 def idle_connections(store: PostgresStore, count: int) -> None:
-    """Leave so many connections idle, as readers do that read at once."""
+    """Leave a number of connections idle, as concurrent readers do."""
     with contextlib.ExitStack() as lent:
         for _ in range(count):
             lent.enter_context(store._lent("test"))  # noqa: SLF001
 
 
 def test_connections_that_the_server_ended_are_replaced(store: PostgresStore, server: str) -> None:
-    """And nobody notices: what was not carried out on them is carried out on new ones."""
+    """No call fails: the work is repeated on new connections."""
     store.set(P, b"k", b"v")
     calls: list[Callable[[], object]] = [
         lambda: store.get(P, b"k"), lambda: store.set_if(P, b"k", b"new", EXISTS), lambda: list(store.scan(P)),
@@ -148,7 +148,7 @@ def test_a_commit_whose_answer_is_lost_is_of_unknown_outcome(server: str, carrie
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Ctrl-C is heard, also by who was begun in the background, where a shell has it ignored."""
+    """Ctrl-C arrives, also in a process begun in the background, where a shell ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -173,7 +173,7 @@ def test_a_write_after_an_interrupt_is_committed(server: str, word: bytes) -> No
 
 @pytest.mark.parametrize("seconds", [0, 0.0004])
 def test_a_store_with_hardly_any_patience_waits_for_no_lock(store: PostgresStore, server: str, seconds: float) -> None:
-    """PostgreSQL takes 0 ms for no bound at all; here its own bound ends what would wait for ever."""
+    """PostgreSQL takes 0 ms for no bound; here its own bound ends an endless wait."""
     impatient = PostgresStore(server + "%20-cstatement_timeout%3D5s", table=store.table, busy_seconds=seconds)
     with locked(server, store.table), pytest.raises(SlowDown, match="lock timeout"):
         impatient.set(P, b"k", b"v")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store in an SQLite file: processes, kills, damage, other files and versions, readers beside writers."""
+"""The store in an SQLite file: processes, kills, damage, other files and versions, readers during writes."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_writer_that_is_killed_leaves_whole_transactions(tmp_path: Path) -> No
 
 
 def test_a_found_file_is_made_durable_before_an_acknowledgement(tmp_path: Path) -> None:
-    """Whoever made it may have been killed before it synced the folder; then a power failure would take the name."""
+    """The creator may have been killed before its sync of the folder; a power failure would then remove the name."""
     synced: list[str] = []
 
     class Noting(LocalFiles):
@@ -212,7 +212,7 @@ def test_a_write_to_a_removed_file_is_refused(tmp_path: Path, *, instead: bool) 
     with contextlib.closing(SqliteStore(tmp_path / "kv")) as store, \
             contextlib.closing(SqliteStore(tmp_path / "kv")) as other:
         store.set(b"p", b"k", b"v")
-        other._drop_idle()  # noqa: SLF001 - so that it has to connect anew
+        other._drop_idle()  # noqa: SLF001 - so that it has to connect again
         (tmp_path / "kv").rename(tmp_path / "gone")
         if instead:
             SqliteStore(tmp_path / "kv").close()
@@ -224,7 +224,7 @@ def test_a_write_to_a_removed_file_is_refused(tmp_path: Path, *, instead: bool) 
             with pytest.raises(StoreFailed, match=r"put in its place|unable to open"):
                 call()
         if instead:
-            return  # which has taken what was in the `-wal`
+            return  # with the content of the `-wal`
         (tmp_path / "gone").rename(tmp_path / "kv")
         assert other.get(b"p", b"k").value == store.get(b"p", b"k").value == b"v"
 
@@ -291,7 +291,7 @@ def test_a_link_to_the_file_is_followed_by_a_reader(tmp_path: Path) -> None:
 
 
 def test_an_empty_database_becomes_no_store_where_there_must_be_one(tmp_path: Path) -> None:
-    """Also what is left by a process that was killed while it made a store."""
+    """Also the leftover of a process that was killed while it created a store."""
     with contextlib.closing(sqlite3.connect(tmp_path / "kv")) as empty:
         empty.execute("PRAGMA journal_mode = WAL")
     with pytest.raises(NotAStore, match="without a key-value store"):

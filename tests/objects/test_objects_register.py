@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare-and-set over an object store: one of several wins, whatever becomes of requests and answers."""
+"""Compare-and-set over an object store: one of several writers succeeds, also if requests and answers are lost."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_of_many_threads_each_step_has_one_winner(make: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize("carried_out", [False, True])
 @pytest.mark.parametrize("fail_at", [1, 2, 3, 4])
 def test_a_lost_answer_is_resolved_by_a_read(fail_at: int, carried_out: bool) -> None:
-    """Whichever request it is; what was refused before anything was written has changed nothing."""
+    """At each request; a request refused before the write has changed nothing."""
     store = UnsureObjects()
     first = register(store).replace(b"one", None)
     store.arm(fail_at, carried_out=carried_out)
@@ -101,7 +101,7 @@ def test_a_store_that_stays_away_leaves_the_outcome_unknown(fail_at: int, carrie
     seen = register(store).read()
     assert seen is not None
     assert seen.value == (b"one" if fail_at == 2 and not carried_out else b"two")
-    # Whatever it was: from what is seen it goes on.
+    # In each case the next write continues from the version read.
     assert register(store).replace(b"three", seen).number == seen.number + 1
 
 
@@ -133,7 +133,7 @@ def test_of_two_at_any_step_one_wins(before: int) -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_a_writer_paused_before_the_answer_learns_its_fate(steps: int) -> None:
-    """Between the write and the look others go on; it has won all the same."""
+    """Between the write and the read others write further versions; it has succeeded."""
     store = UnsureObjects()
     first = register(store).replace(b"one", None)
 
@@ -151,7 +151,7 @@ def test_a_writer_paused_before_the_answer_learns_its_fate(steps: int) -> None:
 
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_a_writer_paused_before_the_write_is_stale(forgotten: bool) -> None:
-    """Also where the name was forgotten meanwhile, and can be had again."""
+    """Also if the name was forgotten in the meantime, and is free again."""
     clock = ManualClock(0.0)
     store = UnsureObjects(clock=clock)
     first = register(store).replace(b"one", None)
@@ -198,7 +198,7 @@ def test_a_refused_permission_causes_no_further_read() -> None:
 
 
 def test_a_refused_write_leaves_no_version_of_unknown_outcome(tmp_path: Path) -> None:
-    """Whichever step it is: a version is told, or it is not there; a link that is not synced yet is there."""
+    """At each step: a version is returned, or is absent; a link before its sync counts as present."""
 
     def replaced(name: str, fail_at: int | None) -> tuple[FailingFiles, ObjectRegister, Version | None]:
         here = register(LocalObjects(tmp_path / name))

@@ -145,7 +145,7 @@ def test_the_probe_leaves_nothing_and_is_not_listed() -> None:
     bucket = s3_servers.new_bucket(servers.moto())
     with RemoteObjects(bucket):
         assert [found for page in bucket.list() for found in page] == []
-    # What a crash leaves of a probe is nobody's object.
+    # The leftover of a probe after a crash is no object.
     bucket.put("compactlib-probe/left", b"first")
     with RemoteObjects(bucket, conditions="trusted") as store:
         assert list(store.list()) == []

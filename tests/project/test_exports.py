@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public surface: every name that a package promises exists and says what it is."""
+"""The public surface: every name of a face exists and has a docstring."""
 
 from __future__ import annotations
 

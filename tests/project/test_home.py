@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages at the root are right: links lead somewhere, commands exist, and what they list is what there is."""
+"""The pages at the root are right: links have targets, commands exist, and lists are complete."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that load their names when they are asked for: a host pays for what it uses."""
+"""Packages that load a name at its first use: a host loads only the modules that it uses."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ ALL = CompactAll(min_used_fraction=0.0, skip_valid="all")
 
 
 def half_dead(folder: Path, count: int = 80) -> tuple[BlobStore, dict[str, bytes]]:
-    """A store of many segments, half of whose blobs are deleted; and those that are live."""
+    """Return a store of many segments with half of its blobs deleted; and the live ones."""
     store = BlobStore(folder, CONFIG, policy=ALL)
     live: dict[str, bytes] = {}
     for number in range(count):
@@ -107,7 +107,7 @@ def test_other_blob_stores_are_compacted_after_a_damaged_output(tmp_path: Path) 
 
 @pytest.mark.parametrize("damage", [flip_a_bit, cut_the_tail, zero_the_head, None])
 def test_blobs_stay_when_outputs_are_damaged_in_a_crash(tmp_path: Path, damage: Damage | None) -> None:
-    """The system loses what it had taken of the new segments, at any step before the first source goes."""
+    """The system loses bytes of the new segments, at any step before the removal of the first source."""
     begun, live = half_dead(tmp_path / "begun", 25)
     begun.close()
     before = set(os.listdir(tmp_path / "begun"))

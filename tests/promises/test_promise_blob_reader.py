@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader of a blob store beside its owner lists the blobs and plans as the owner does."""
+"""A reader of a blob store that an owner has open lists the blobs and plans as the owner does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process dies while another one, which goes on, has the same fence open."""
+"""A process dies while another one has the same fence open, and continues."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def started(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def killed(process: subprocess.Popen[str]) -> str:
-    """Kill a process; returns what it had still printed."""
+    """Kill a process, and return its last output."""
     process.send_signal(signal.SIGKILL)
     return process.communicate()[0]
 
@@ -100,7 +100,7 @@ def test_a_killed_processs_admission_counts_for_a_live_process(kind: str, tmp_pa
 
 
 class Kill:
-    """The process ends before its n-th change; whatever it asks for afterwards is `Killed`."""
+    """The process ends before its n-th change; every later operation raises `Killed`."""
 
     def __init__(self, number: int) -> None:
         self.left = number
@@ -119,7 +119,7 @@ def peer_works(fence: FileFence) -> None:
 
 
 def live_answers(fence: FileFence, files: RecordingFiles) -> None:
-    """The process that lives answers on top of what it finds, and each answer has to stay true."""
+    """The live process bases its answers on the records it finds, and each answer must stay true."""
     done = fence.committed("log")
     if done is not None:
         files.acknowledge(("committed", done.token))

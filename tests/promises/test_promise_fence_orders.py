@@ -29,7 +29,7 @@ _PATIENCE_SECONDS = 60
 
 
 class Turns:
-    """Lets one of several threads make one request at a time, in a given order; then whoever is left, in turn."""
+    """Lets one of several threads make one request at a time, in a given order; then the remaining ones, in turn."""
 
     def __init__(self, actors: int, order: Sequence[int]) -> None:
         self._changed = threading.Condition()
@@ -87,7 +87,7 @@ def run_in_order(store: KVStore, actors: Sequence[Actor], order: Sequence[int]) 
 
 
 def orders(first: int, second: int) -> Iterator[list[int]]:
-    """Every way to mix so many turns of actor 0 with so many of actor 1."""
+    """Return every interleaving of the turns of actor 0 and actor 1."""
     for places in itertools.combinations(range(first + second), first):
         yield [0 if place in places else 1 for place in range(first + second)]
 
@@ -108,7 +108,7 @@ def floor_raiser(fence: KVFence, notes: list[Any]) -> None:
 
 def check_two_workers(store: KVStore, notes: list[list[Any]]) -> None:
     old, new = notes
-    # The new one is never refused, and what it was told at its admission stayed true until it committed.
+    # The new one is never refused, and the answer at its admission stays true until it commits.
     assert len(new) == 2
     seen = new[0].committed
     assert new[1] == Admission("job", 9, Commitment(9, b"new"))
@@ -167,7 +167,7 @@ def test_a_record_removed_by_the_floor_admits_no_late_worker() -> None:
 
 @pytest.mark.parametrize("before", [1, 2, 3])
 def test_a_commit_is_refused_by_a_floor_that_rises_during_it(before: int) -> None:
-    """Also where the record is gone between two of its requests: it was admitted, and says so."""
+    """Also if the record is removed between two of its requests: it was admitted, and returns so."""
     store = MemoryStore()
     KVFence(store).admit("job", 5)
     requests = itertools.count(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A forked child uses nothing that its parent has open: each call says so, and the parent goes on."""
+"""A forked child uses no open object of its parent: each call refuses, and the parent continues."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def reopened(folder: Path, openings: int) -> BlobStore:
 
 
 def answers(store: BlobStore) -> dict[int, str]:
-    """What the store says of each blob that was put."""
+    """Return the store's answer for each blob that was put."""
     found: dict[int, str] = {}
     for number in range(COUNT):
         try:

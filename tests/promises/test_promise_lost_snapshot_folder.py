@@ -65,7 +65,7 @@ every_host = pytest.mark.parametrize("rebuilds", [False, True], ids=["without a 
 
 
 def grown(base: Path) -> None:
-    """A log of 200 entries, whose newest snapshot covers 150 of them; beside it lies a copy of an older one of 100."""
+    """A log of 200 entries, whose newest snapshot covers 150 of them; with a copy of an older one of 100."""
     log, machine = opened(base, rebuilds=False)
     write(log, machine, 1, 100)
     log.close()

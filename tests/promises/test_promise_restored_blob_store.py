@@ -15,10 +15,10 @@ CONFIG = BlobStoreConfig(capacity_bytes=1 << 22, segment_bytes=1 << 18, deleted_
 
 
 class Peer:
-    """Asks a store for what is new, and begins again where it is told to.
+    """Polls a store for changes, and restarts when its token is refused.
 
     Attributes:
-        known: the ids that it has heard of since it last began.
+        known: the ids that it received since it last began.
         resets: how often it began again.
     """
 

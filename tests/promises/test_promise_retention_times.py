@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retention removes what is known to be old. A block of which no time is known is not known to be old."""
+"""Retention removes blocks by their times. A block without times is not old."""
 
 from __future__ import annotations
 

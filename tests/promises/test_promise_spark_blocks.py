@@ -48,7 +48,7 @@ class Blocks:
 
     def merged(self, spark: SparkSession, names: list[str], options: MergeOptions,
                **told: Any) -> tuple[Scheduler, BaseException | None]:
-        """The scheduler after a merge, a clean-up of what it left, and a retention of seven days; the first error."""
+        """Return the scheduler after a merge, a clean-up of leftovers, and a retention of seven days; the first error."""
         clock = ManualClock(NOW)
         scheduler = Scheduler(KVLog(MemoryStore(), clock=clock), None,
                               SchedulerConfig(levels=(LevelConfig(max_blocks=len(names)),)))
@@ -162,7 +162,7 @@ def test_rows_without_times_have_no_time_if_the_sources_have_none(spark: SparkSe
 
 
 def test_a_service_without_times_outlives_retention(spark: SparkSession, tmp_path: Path) -> None:
-    """One of many services writes no times, and what is sorted by service gives it a block of its own."""
+    """One of many services writes no times, and sorting by service gives it its own block."""
     blocks = Blocks.under(tmp_path)
     names = [f"service-{letter}" for letter in "abc"]
     table = pa.table({"service": pa.array([name for name in [*names, "zz"] for _ in range(250)]),

@@ -52,7 +52,7 @@ def test_a_run_makes_no_store_that_is_missing(spark: SparkSession, tmp_path: Pat
     names = stores(tmp_path)
 
     def open_log(folder: str) -> SegmentLog:
-        """Makes what is not there."""
+        """Creates an absent store."""
         return SegmentLog(folder, LogOptions())
 
     before = sorted(os.listdir(tmp_path))

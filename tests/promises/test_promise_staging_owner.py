@@ -36,7 +36,7 @@ class World(ABC):
 
     @abstractmethod
     def catalogue(self, name: str) -> KVStore:
-        """The catalogue of this name, made if there is none."""
+        """Return the catalogue of this name; create it if absent."""
 
     def open(self, name: str = "prod", *, options: StagingOptions = OPTIONS, repository: str = "main") -> Repository:
         """A repository over a catalogue."""
@@ -116,7 +116,7 @@ def leave_garbage(repository: Repository, message: str = "taken back") -> None:
 
 
 def assert_refused(repository: Repository, world: World) -> str:
-    """A reclaim of this repository deletes no range, and says why; gives what it says."""
+    """Check that a reclaim of this repository deletes no range, and return its reason."""
     before = world.files()
     said = repository.reclaim().why
     assert world.files() == before
@@ -126,7 +126,7 @@ def assert_refused(repository: Repository, world: World) -> str:
 
 
 def assert_collects(repository: Repository, world: World) -> None:
-    """A reclaim of this repository deletes what it does not need, and keeps what it does."""
+    """Check that a reclaim of this repository deletes unneeded ranges, and keeps the others."""
     leave_garbage(repository)
     before = world.files()
     report = repository.reclaim()
@@ -277,7 +277,7 @@ def test_backup_put_in_place_of_the_catalogue_is_noticed(disk: OnDisk) -> None:
 
 
 def test_backup_from_before_an_adoption_is_noticed(disk: OnDisk) -> None:
-    """Also in the very file, where nothing else tells it."""
+    """Also if the backup is copied into the same file, so that the store's place is unchanged."""
     filled(disk.open())
     disk.stop()
     shutil.copy(disk.path("prod"), disk.path("backup"))
@@ -298,7 +298,7 @@ def test_catalogue_that_was_renamed_still_owns_its_ranges(disk: OnDisk) -> None:
 
 
 class Saying(MemoryStore):
-    """A host's own store, which says what it is told to."""
+    """A host's own store with a given place."""
 
     said: str | None = None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broken promise is reported as a lesson: the promise, what was found, what was expected, and what to do."""
+"""A broken promise is reported as a lesson: the promise, the result, the expected result, and advice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Kit(ConformanceKit):
             same(found, number, case="a week")
 
     def test_refusals(self, error: Exception | None) -> None:
-        """What is odd is refused."""
+        """Invalid values are refused."""
         with expect(InvalidInput):
             if error is not None:
                 raise error

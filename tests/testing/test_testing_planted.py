@@ -84,7 +84,7 @@ class ReadsThenWrites(MemoryStore):
 
 
 class UpsertsOnCompare(MemoryStore):
-    """A predicate on a key that is gone creates it."""
+    """A predicate on an absent key creates it."""
 
     def set_if(self, partition: bytes, key: bytes, value: Any, predicate: Any) -> None:
         try:
@@ -618,7 +618,7 @@ ROWS = [pytest.param(suite, promise, plugin, id=f"{plugin.__name__}-{promise}")
 
 
 def suite_of(kind: type[Any], plugin: Any) -> Any:
-    """The suite, which holds the plug-in and has what the plug-in says of itself."""
+    """The suite with the plug-in, and the plug-in's description of itself."""
     suite: Any = kind()
     if issubclass(plugin, PlainRows):
         made = RowsOf()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache that is full takes what is put, and gives up what expires next, and only that."""
+"""A full cache takes each blob, and evicts the blobs that expire next, and no others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The formats are promises: a store written by an earlier release is read as it was meant, and still written alike.
 
-`python -m tests.promises.blobstore.test_blobstore_golden` writes the golden files anew; a change in one of them
+`python -m tests.promises.blobstore.test_blobstore_golden` writes the golden files; a change in one of them
 is a new format version, or a mistake.
 """
 

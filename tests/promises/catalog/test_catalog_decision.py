@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a decision allows: nothing that a limit forbids, and whatever no limit does; its reasons name the same gate."""
+"""A decision allows a version exactly if no limit forbids it; its reasons name the same gate."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_decision_takes_the_highest_version_without_limits(seed: int) -> None:
     assert decision.target == max(free, default=None), decision
     if decision.target != in_force and in_force > 1:
         assert decision.limits
-        # The reason names the gate that is named first, with whoever holds it.
+        # The reason names the first gate, with its holder.
         assert decision.reason().startswith(str(decision.limits[0]))
 
 
@@ -154,7 +154,7 @@ def test_a_running_round_learns_of_a_copied_replica() -> None:
 
 
 def test_partition_moved_since_the_decision_keeps_its_table() -> None:
-    """The assignments are looked up, and the decision asked, once more right before the cut."""
+    """The assignments are read, and the decision is made, once more right before the cut."""
     cluster = Cluster()
     cluster.add_table(1)
     cluster.grow(6)

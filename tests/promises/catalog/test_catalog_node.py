@@ -98,7 +98,7 @@ def test_node_begins_nothing_before_it_has_joined() -> None:
 
 
 def test_node_joins_after_the_greatest_skew_of_the_clocks() -> None:
-    """A time that somebody handed out before does not lie above any transaction of the node."""
+    """An earlier time is not above any transaction of the node."""
     store, clock = MemoryStore(), ManualClock(1000.0)
     node, before = node_on(store, clock), clock.monotonic()
     node.join()
@@ -219,7 +219,7 @@ def test_node_raises_the_watermark_and_forgets_expired_pins() -> None:
     assert node.failures == 0
     assert seen == sorted(set(seen))
     assert {pin.owner for pin in pins.all()} == {"long"}
-    # What a reader holds is not passed, and the rise comes once it has let go.
+    # The watermark does not pass a reader's time, and rises after the reader has ended.
     low.lock("reader", seen[-1])
     clock.advance(60.0)
     node.run_pending()
@@ -299,7 +299,7 @@ def test_election_raises_the_term_of_the_log() -> None:
 
 
 async def turns_of_the_loop() -> None:
-    """Let the event loop do whatever it has to do."""
+    """Let the event loop run all pending work."""
     for _ in range(200):
         await asyncio.sleep(0)
 
@@ -319,7 +319,7 @@ class Watched(Cluster):
         return await super().report(node)
 
     def coordinating(self, story: Callable[[], Awaitable[None]], **how: Any) -> None:
-        """Run a story beside a node that coordinates when it is elected."""
+        """Run a story with a node that coordinates when it is elected."""
         async def run() -> None:
             self.may_report = asyncio.Event()
             self.may_report.set()

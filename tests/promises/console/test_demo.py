@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: a real log of real files, compacted, verified and compared; what is wrong is found."""
+"""The demo: a real log of real files, compacted, verified and compared; wrong values are found."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.promises.contract.services import PATIENCE_SECONDS, Running, ServiceF
 
 
 class Bug(Exception):
-    """An error that is none of the library's."""
+    """An error that is not of the library."""
 
 
 @pytest.fixture(params=offered("SERVICES"))

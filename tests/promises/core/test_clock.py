@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`clock`: the system's clock keeps its contract, the manual one moves exactly as told, from any thread."""
+"""`clock`: the system's clock keeps its contract, the manual one moves exactly as set, from any thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_system_clock_is_recent_and_never_goes_back() -> None:
 
 
 def test_system_clock_sleeps_at_least_the_given_time() -> None:
-    # The one place where sleeping is what is tested: it cannot return too early, however busy the machine.
+    # The only test of real sleeping: `sleep` cannot return too early on a busy machine.
     clock = SystemClock()
     start = clock.monotonic()
     clock.sleep(0.001)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`manager`: whose turn it is, what a turn ends in, and how stores come, go and are opened again."""
+"""`manager`: the order of turns, the outcomes of a turn, and stores that are added, removed and opened again."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_the_disk_of_a_folder_is_its_device(tmp_path: Path) -> None:
     assert row(manager)["disk"] == disk_of(tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------- what a turn ends in
+# ---------------------------------------------------------------------------------------------- outcomes of a turn
 
 
 def test_a_failure_is_tried_again_with_a_growing_delay_and_shown() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`docs/metrics.md` lists every name that the code tells an observer, with kind and unit, and nothing else."""
+"""`docs/metrics.md` lists every name that the code emits to an observer, with kind and unit, and no others."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def texts(nodes: list[ast.AST]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def in_the_code(texts: set[str]) -> set[str]:
-    """Names that stand in the code as a whole."""
+    """Names that occur whole in the code."""
     return {text for text in texts if re.fullmatch(rf"({_PACKAGES})[_.][a-z_.]+", text)}
 
 
@@ -93,7 +93,7 @@ def test_every_event_name_in_the_code_is_on_the_page(in_the_code: set[str]) -> N
 
 
 def test_the_page_names_nothing_that_the_code_does_not() -> None:
-    """Either as a whole, or as what is put together of parts: `staging_ranges_*`."""
+    """Either as a whole, or as a pattern of parts: `staging_ranges_*`."""
     texts = {text for node in _all_nodes() if isinstance(node, ast.Constant | ast.JoinedStr)
              and (text := _text(node)) is not None and re.fullmatch(r"[a-z_*]+", text) and re.search(r"[a-z]{4}", text)}
     forms = [re.compile(text.replace("*", "[a-z]+")) for text in texts]

@@ -49,7 +49,7 @@ def test_an_interrupt_in_an_observer_passes_through() -> None:
 
 
 def test_an_object_that_is_no_observer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    notify(object(), "happened")  # type: ignore[arg-type]  # what a host without a type checker may give
+    notify(object(), "happened")  # type: ignore[arg-type]  # as a host without a type checker may pass
     assert "AttributeError" in caplog.text
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`service`: a function is called when it is due, whatever it raises, and ends when its service is stopped."""
+"""`service`: a function is called when it is due, also after any error, and ends when its service is stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compactlib.service import PeriodicService
 
 
 class Work:
-    """Counts its calls; raises what it is given next."""
+    """Counts its calls; raises the errors that it was given, in order."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each of the five stores, run for real, tells the numbers that the page promises of it; the dashboard asks for no
-others."""
+"""Each of the five stores, run for real, emits the numbers of its page; the dashboard reads no others."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 def promised() -> dict[str, set[str]]:
-    """The series of each kind, as the table of the page has them: what is no dash."""
+    """The series of each kind in the table of the page; a dash is no series."""
     page = (DOCS / "metrics.md").read_text()
     head, = re.findall(r"^\| series \|(.*)\|$", page, re.MULTILINE)
     kinds = [name.strip(" `") for name in head.split("|")]

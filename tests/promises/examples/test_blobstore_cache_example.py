@@ -21,7 +21,7 @@ def test_it_runs_as_a_script(tmp_path: Path) -> None:
     assert counted is not None
     hits, misses = map(int, counted.groups())
     assert hits + misses == 12_000
-    # Twice what the store holds was put, and most of what was asked for was there.
+    # Twice the store's capacity was put, and most reads found their page.
     assert misses * 11_000 > 1.1 * (16 << 20)
     assert hits > 2 * misses
     with BlobReader(tmp_path / "cache") as reader:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`examples/raft_command_log.py`: a command log of one's own keeps what `CommandLog` promises."""
+"""`examples/raft_command_log.py`: a host's own command log keeps the promises of `CommandLog`."""
 
 from __future__ import annotations
 

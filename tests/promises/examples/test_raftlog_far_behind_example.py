@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`examples/far_behind.py`: followers get a snapshot over streams between processes; one is killed, and goes on."""
+"""`examples/far_behind.py`: followers get a snapshot over streams between processes; one is killed, and resumes."""
 
 from __future__ import annotations
 

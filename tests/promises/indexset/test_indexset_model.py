@@ -29,7 +29,7 @@ def made(model: set[int]) -> IndexSet:
 
 
 def check(index_set: IndexSet, model: set[int]) -> None:
-    """The set is canonical, and every way to look at it tells what the model holds."""
+    """The set is canonical, and every way to read it agrees with the model."""
     index_set.audit()
     ascending = sorted(model)
     assert list(index_set) == index_set.members() == expanded(index_set.runs()) == ascending
@@ -135,7 +135,7 @@ def test_bytes_and_pickles_bring_the_set_back(model: set[int]) -> None:
 
 
 class LongLives(RuleBasedStateMachine):
-    """Sets made of sets made of sets, each beside its model; an operation must leave its operands as they were."""
+    """Sets made of sets made of sets, each with its model; an operation must leave its operands as they were."""
 
     pairs = Bundle[tuple[IndexSet, frozenset[int]]]("pairs")
 

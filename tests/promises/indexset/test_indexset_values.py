@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`IndexSet` as a value: what it accepts, what it says at its ends, what it takes in memory; positions in a column."""
+"""`IndexSet` as a value: accepted values, results at its ends, its memory; positions in a column."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replay: what it counts, that it refuses what does not fit, and that it repeats."""
+"""A replay counts, refuses invalid arguments, and repeats."""
 
 from __future__ import annotations
 

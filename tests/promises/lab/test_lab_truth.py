@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulator against what is known without it: closed forms of write amplification, and a published comparison."""
+"""The simulator against independent results: closed forms of write amplification, and a published comparison."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_a_plan_in_the_lab_is_the_logs_own(tmp_path: Path, policy: LogPolicy) ->
 @pytest.mark.parametrize("trigger", [EveryNMinors(2), DeadRatio(2.0), DeadBytes(8_000), Elapsed(100.0),
                                      EveryNMinors(4) | (Elapsed(50.0) & DeadRatio(0.5, "entries"))], ids=str)
 def test_a_trigger_in_the_lab_is_the_logs_own(tmp_path: Path, trigger: Trigger) -> None:
-    """Both are told to compact; each decides by its trigger whether that is a major compaction."""
+    """Compact both; each decides by its trigger whether that is a major compaction."""
     random = Random(str(trigger))
     clock = ManualClock(1_700_000_000.0)
     lab = RaftLogModel(limits=LIMITS, snapshot_every=1 << 30, trigger=trigger).start(CostPolicy())

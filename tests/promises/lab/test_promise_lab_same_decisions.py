@@ -37,7 +37,7 @@ _START = 1_700_000_000
 
 
 class BothWorlds:
-    """A real store, and a log of numbers, that are told the same."""
+    """A real store, and a log of numbers, with the same operations."""
 
     def __init__(self, folder: Path, policy: BlobPolicy, *, retention: float,
                  placement: Any = None, replaces: bool = False) -> None:
@@ -47,7 +47,7 @@ class BothWorlds:
         self.clock = ManualClock(_START)
         self.store = BlobStore(folder / "store", self.config, policy=policy, clock=self.clock,
                                place=placement)
-        # What is replaced leaves no tombstone, and a put of a known key is of an id with a history.
+        # A replaced record leaves no tombstone, and a put of a known key is of an id with a history.
         self.replaces = replaces
         looks_ahead = getattr(policy, "needs_forecast", False)
         self.log = BlobLogModel.of_store(
@@ -106,7 +106,7 @@ class BothWorlds:
 
 
 def shared(view: BlobView) -> BlobView:
-    """What the lab knows, too: nothing of files."""
+    """Return the state that the lab has, too: without files."""
     return attrs.evolve(view, incarnation=b"", segments=tuple(attrs.evolve(each, disk_bytes=None)
                                                               for each in view.segments))
 
@@ -199,7 +199,7 @@ def test_rewritten_keys_have_equal_places_in_the_lab_and_a_store(tmp_path: Path,
             # Few keys are put often. A blob that expires would stay, in a store, as long as one that it has replaced.
             both.put(int(60 * random.random() ** 2), random.randrange(1, 400), FOREVER)
             if number % 25 == 24:
-                # What is replaced is dead at once in a store, in the lab a millisecond later.
+                # A replaced record is dead at once in a store, in the lab a millisecond later.
                 both.clock.advance(0.125)
                 both.decide()
                 classes |= set(both.classes)

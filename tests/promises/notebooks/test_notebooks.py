@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notebooks of the docs: one for each package, each runs from top to bottom and gives what it shows."""
+"""The notebooks of the docs: one for each package, each runs from top to bottom and gives its stored outputs."""
 
 from __future__ import annotations
 

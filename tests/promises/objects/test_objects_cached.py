@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that were read are kept on a disk of one's own, and checked when they are read there."""
+"""Read objects are kept on a local disk, and checked when they are read there."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ WRITTEN_BY_RA = Path(__file__).parents[3].parent / "shared" / "data" / "ra-segme
 
 def write_segment(folder: Path, number: int, entries: Sequence[Entry], *, version: int = 2,
                   unchecked: bool = False) -> Path:
-    """A file as Ra writes it; a CRC of 0 where it was told to compute none."""
+    """Return the bytes of a file of Ra; a CRC is 0 if Ra is configured without CRCs."""
     folder.mkdir(exist_ok=True)
     record = RECORDS[version]
     start = 8 + MOST * record.size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RaftLog` against a plain model: whatever is done in whatever order, and whatever crash comes in between."""
+"""`RaftLog` against a plain model: any operations in any order, with any crash between them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_crashes_in_work_and_recovery_lose_nothing_confirmed(operations: list[Op
 
 
 def refuse_steps(tmp_path: Path, seeds: range, every: int) -> None:
-    """A full disk, and one that is broken, at every so many steps of some lives."""
+    """A full disk, and a broken one, at a sample of the steps of some lives."""
     for seed in seeds:
         operations = random_operations(random.Random(20 + seed), 14)
         counting = FailingFiles()
@@ -130,7 +130,7 @@ def test_soak_a_disk_that_refuses_any_step(tmp_path: Path) -> None:
 
 
 def refuse(folder: Path, operations: list[Operation], files: FailingFiles) -> None:
-    """Live until the disk refuses something; then look with a disk that is well what is there."""
+    """Work until the disk refuses an operation; then read the log on a sound disk."""
     promised = dict.fromkeys(LOGS, 0)
     models = {name: RaftModel() for name in LOGS}
     world = None

@@ -102,7 +102,7 @@ def leader(folder: Path, *, keep_trailing: int = 0) -> Iterator[Member]:
 
 
 def require_snapshot(log: RaftLog) -> None:
-    """What the leader has is there, and nothing else up to the snapshot."""
+    """The follower has the leader's entries, and no others up to the snapshot."""
     assert log.state.index == LAST
     for index in range(1, LAST + 1):
         assert log.read(index) == (entry(index) if index in LIVE else DeadEntry(index, LAST))
@@ -209,7 +209,7 @@ def cut_at(kind: str, nth: int = 0) -> Change:
 
 
 def test_torn_state_is_taken_once_more_from_its_start(tmp_path: Path) -> None:
-    """A power failure may leave other bytes of it than those that were written."""
+    """A power failure may leave other bytes than the written ones."""
     with leader(tmp_path / "leader") as of:
         with follower(tmp_path / "follower") as to:
             transfer(of, to, change=cut_at("state", nth=5))
@@ -228,7 +228,7 @@ def test_torn_state_is_taken_once_more_from_its_start(tmp_path: Path) -> None:
 
 
 def test_transfer_resumes_after_a_cut_connection(tmp_path: Path) -> None:
-    """At each frame in turn; the follower begins anew between some of them. No byte of the state comes twice."""
+    """At each frame in turn; the follower restarts between some of them. No byte of the state is sent twice."""
     arrived: list[int] = []
 
     def cut_before(number: int) -> Change:
@@ -499,7 +499,7 @@ def test_machine_is_restored_before_the_next_snapshot_comes(tmp_path: Path) -> N
         assert isinstance(transfer(of, to, applied=10).received, InvalidInput)
 
 
-# -- leaders that go on
+# -- leaders that continue
 
 
 def test_leader_sends_a_snapshot_while_a_newer_one_is_taken(tmp_path: Path) -> None:
@@ -684,7 +684,7 @@ def test_disk_that_refuses_leaves_the_old_log_or_a_closed_one(had: str, tmp_path
 
 
 def how_it_ended(ended: Ended, to: Member, agreed: Sequence[Entry], had: Sequence[Entry]) -> str:
-    """What the same object has after a transfer: it is never in between."""
+    """Check the same object after a transfer: it has the old or the new state."""
     if ended.is_well:
         require_snapshot(to)
         return "well"
@@ -694,7 +694,7 @@ def how_it_ended(ended: Ended, to: Member, agreed: Sequence[Entry], had: Sequenc
     except Closed:
         return "closed"
     assert to.state.index == -1
-    # What contradicts the snapshot, and what lies behind that, may be gone.
+    # Entries that contradict the snapshot, and later ones, may be removed.
     assert held == had[:len(held)], held
     assert len(held) >= len(agreed)
     return "unchanged"
@@ -705,7 +705,7 @@ def how_it_ended(ended: Ended, to: Member, agreed: Sequence[Entry], had: Sequenc
 
 def test_follower_equals_its_leader_and_keeps_acknowledged_entries(tmp_path: Path, effort: Effort) -> None:
     """Lines are cut, bytes damaged, frames repeated; the follower's disk refuses, and its process is killed; the leader
-    goes on, and takes newer snapshots. At last all is well."""
+    continues, and takes newer snapshots. The last transfer has no faults."""
     with leader(tmp_path / "leader"):
         pass
     lives = count()
@@ -719,7 +719,7 @@ def test_follower_equals_its_leader_and_keeps_acknowledged_entries(tmp_path: Pat
 
 
 class Life:
-    """One history of a leader and a follower, which is opened anew for each of its transfers."""
+    """One history of a leader and a follower, which is opened again for each of its transfers."""
 
     def __init__(self, template: Path, folder: Path, choices: Choices) -> None:
         self.pick = choices.pick
@@ -730,7 +730,7 @@ class Life:
             pass
         self.kept = {each.index: each for each in FOLLOWERS[had] if each == entry(each.index)}
         self.heard = -1
-        """The snapshot of which the leader has heard that it is in force."""
+        """Return the snapshot that the follower has reported as in force."""
 
     def live(self) -> None:
         with member(self.leader) as of:
@@ -751,7 +751,7 @@ class Life:
                 require_same(of, to)
 
     def go_on(self, of: RaftLog) -> None:
-        """What the leader does meanwhile."""
+        """Let the leader work during the transfer."""
         does = self.pick("the leader", "waits", "appends", "takes a snapshot")
         if does != "waits":
             of.append([entry(index) for index in range(of.last_index + 1, of.last_index + 6)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that does not let a store of logs look at its files for a moment: nothing is lost, at work or at opening."""
+"""A disk that refuses one `stat` or listing to a store of logs: nothing is lost, at work or at opening."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def payload_of(log_id: str, index: int) -> bytes:
 
 
 def work(store: RaftLogStore, acknowledged: dict[str, int]) -> None:
-    """Appends over many WAL files, flushes, compactions; what is refused is done again by what comes behind it."""
+    """Appends over many WAL files, flushes, compactions; a refused step is repeated by a later operation."""
     for turn in range(24):
         log_id, number = IDS[turn % 2], turn // 2
         with contextlib.suppress(CompactlibError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker of a log compacts when it is due and writes snapshots, and a host hears of changes before files go."""
+"""The worker of a log compacts when it is due and writes snapshots, and notifies a host before files are removed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler over HTTP, under uvicorn in a thread: who is answered, what is said, and where the client asks next."""
+"""A scheduler over HTTP, under uvicorn in a thread: authentication, answers, and the client's next address."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_an_invalid_request_is_refused_by_name(path: str, body: bytes, status: i
 
 
 class Node:
-    """A node that answers as it is told to."""
+    """A node with fixed answers."""
 
     def __init__(self, answer: Callable[[], PollResponse]) -> None:
         self.asked = 0

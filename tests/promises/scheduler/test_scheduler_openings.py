@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler that is opened again: what it keeps, who owns it, and which settings hold."""
+"""A scheduler that is opened again: its state, its owner, and its settings."""
 
 from __future__ import annotations
 

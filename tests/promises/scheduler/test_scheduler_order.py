@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which job a poll gives out, and what a clock that was ahead costs."""
+"""The job that a poll assigns, and the cost of a clock that was ahead."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Desk:
         self.scheduler = Scheduler(KVLog(MemoryStore(), clock=self.clock), None, ONES, policy=policy)
 
     def queue(self, *blocks: BlockMeta) -> None:
-        """Make a job of each; call it once, since a later poll would give out those that there are."""
+        """Make a job of each block; call it once, since a later poll would assign the jobs."""
         self.scheduler.add_blocks(blocks)
         assert self.scheduler.poll(PollRequest(job_capacity=len(blocks))).compaction_jobs == ()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that serves a scheduler over HTTP is killed while jobs run; the workers go on with its successor."""
+"""The process that serves a scheduler over HTTP is killed while jobs run; the workers continue with its successor."""
 
 from __future__ import annotations
 

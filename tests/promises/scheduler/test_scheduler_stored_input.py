@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a log could not give back is refused before it is written there: a scheduler that was asked for it goes on, and
-can be opened again."""
+"""A command that the log could not decode later is refused before its write: the scheduler works on, and can be opened
+again."""
 
 from __future__ import annotations
 

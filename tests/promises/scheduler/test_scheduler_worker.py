@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker runs jobs, keeps their leases, gives them back, cleans up, and ends when it is told to."""
+"""A worker runs jobs, keeps their leases, gives them back, cleans up, and ends when it is stopped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUICK = WorkerOptions(poll_seconds=0.01, max_poll_seconds=0.05)
 
 
 def opened(count: int = 2, *, clock: ManualClock | None = None, **settings: float) -> Scheduler:
-    """A scheduler with so many blocks, each a job of its own, planned already."""
+    """Return a scheduler with a number of planned jobs of one block each."""
     config = SchedulerConfig(levels=(LevelConfig(max_blocks=1),), **settings)  # type: ignore[arg-type]
     scheduler = Scheduler(KVLog(MemoryStore(), clock=clock), None, config)
     scheduler.add_blocks(BlockMeta(id=f"b{number}", tenant="acme", shard=1, level=0) for number in range(count))
@@ -107,7 +107,7 @@ def test_run_pending_works_in_the_thread_of_its_caller() -> None:
 
 
 def test_an_interrupt_of_run_pending_leaves_no_job_behind() -> None:
-    """The next calls do what the interrupt left, or give it back. At a part of the places, for time."""
+    """The next calls complete the interrupted work, or release it. At a sample of the places, to save time."""
     with ThreadPoolExecutor(1) as elsewhere:
         class Remote:
             """Polls in another thread, where no interrupt comes."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of listings and diffs: where they begin and end, and how much they look at."""
+"""Pages of listings and diffs: their first and last keys, and the entries they read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_page_counts_its_staged_and_committed_entries() -> None:
 
 
 def test_a_page_reads_a_bounded_number_of_entries() -> None:
-    """100 tombstones before one key, 10 looks a page: some pages are empty, and none is long."""
+    """100 tombstones before one key, 10 reads a page: some pages are empty, and no page is long."""
     world = World(options=StagingOptions(max_scanned=10))
     main = world.branch({}, staged={f"a{number:03}": None for number in range(100)} | {"z": "1"})
     pages, after = [], cast("bytes | None", None)

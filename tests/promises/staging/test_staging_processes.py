@@ -29,7 +29,7 @@ def run_eight(folder: Path, store: str, rounds: int) -> None:
 
 
 def check_end(repo: Repository, page: Page) -> None:
-    """What is left is the last version of each key; it is committed as it is; and everything dropped is cleaned up."""
+    """The last version of each key is staged and committed unchanged, and all dropped tokens are cleaned up."""
     main = repo.branch("main")
     repo.audit()
     held = {entry.key: entry.record.data for entry in main.entries() if entry.record is not None}

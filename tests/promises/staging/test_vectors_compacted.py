@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases with known answers about the reads, commits and resets of a branch that was compacted.
 
-`test_vectors_compaction.py` has those that are about what a compaction does. They run on every store, as
+`test_vectors_compaction.py` has the cases of the compaction itself. They run on every store, as
 `test_vectors_branch.py`.
 """
 
@@ -243,7 +243,7 @@ def test_a_commit_after_a_hard_reset_does_not_report_success() -> None:
 
 
 def test_a_seal_in_front_does_not_make_a_commit_build_again() -> None:
-    """The fast path: what is only sealed in front stays sealed."""
+    """The fast path: a token sealed during the commit stays sealed."""
     world = World()
     main = world.branch({}, staged={"a": "1"})
 

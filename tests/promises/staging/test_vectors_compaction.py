@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compactor: cases with known answers, and what it answers."""
+"""The compactor: cases with known answers, and its reports."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check of policies is content with a sound one, and finds planted mistakes, each told with what to do."""
+"""The check of policies passes a sound policy, and finds planted mistakes, each reported with advice."""
 
 from __future__ import annotations
 

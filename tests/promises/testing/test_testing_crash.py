@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The explorers: they find planted mistakes, pass sound protocols, and tell a failure so that it can be repeated."""
+"""The explorers: they find planted mistakes, pass sound protocols, and print a failure so that it can be repeated."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_sound_protocol_passes(tmp_path: Path, work: Work, check: Look) -> None:
     assert explore_crashes(record(tmp_path, work), check) > 8
 
 
-# ------------------------------------------------------------------------------------------------- what a failure tells
+# ------------------------------------------------------------------------------------------------ the report of a failure
 
 
 def failing(folder: Path) -> tuple[Recording, str]:

@@ -47,7 +47,7 @@ def view_of(*counts: tuple[int, int, int, int], newest: bool = True, limits: Seg
 
 @attrs.frozen
 class Fixed:
-    """A policy that answers as it is told."""
+    """A policy with a fixed choice."""
 
     choice: LogChoice
 

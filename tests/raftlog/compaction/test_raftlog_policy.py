@@ -41,7 +41,7 @@ def grouped(policy: LogPolicy, counts: Sequence[tuple[int, int, int, int]], limi
 
 
 def chosen_by(policy: LogPolicy, segments: Sequence[SegmentStats], limits: SegmentLimits = CAP_128) -> LogChoice:
-    """What a policy chooses if these are the candidates."""
+    """Return a policy's choice from these candidates."""
     view = view_of_candidates(segments, limits)
     assert view.candidates == tuple(segments)
     return policy.choose(view, 0.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is removed, and when: dropped segments, links of merged ones, and what a lease holds in place."""
+"""Removals and their times: dropped segments, links of merged ones, and files held by a lease."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_an_earlier_scan_continues_through_compactions(tmp_path: Path) -> None:
         log.snapshot(80, [1, 21, 53, 57, 77])
         compact_to_rest(log)
         log.append([entry_of(82)])
-        # What was alive when its segment was reached; what died before is left out, what came later is not waited for.
+        # The entries alive when the scan reached their segment: without earlier deaths, and without later entries.
         assert [entry.index for entry in first] == [1, 5, 9, 13, 17, 21]
         rest = [entry.index for entry in scan]
         assert {53, 57, 77, 81} <= set(rest)
@@ -131,7 +131,7 @@ def test_an_earlier_scan_continues_through_compactions(tmp_path: Path) -> None:
 
 
 def test_the_list_is_switched_before_any_file_goes(tmp_path: Path) -> None:
-    """Whatever loses its file is not listed any more at that moment, and everything alive can be read."""
+    """A segment is unlisted at the moment it loses its file, and all live entries can be read."""
     expected = filled(tmp_path, last=81, snapshot=80, live=[1, 2, 40, 50, 51, 70])
     seen: list[str] = []
 

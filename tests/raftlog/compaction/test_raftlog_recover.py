@@ -201,7 +201,7 @@ def test_after_the_commit_the_links_are_completed(stage: Stage, tmp_path: Path) 
 
 @pytest.mark.parametrize("refused", ["create", "write", "sync"])
 def test_a_job_that_never_made_its_output_loses_nothing(refused: str, tmp_path: Path) -> None:
-    """Ra's marker without `.compacting` is taken for a commit at the next start, and 20 and 40 are gone."""
+    """Ra's marker without `.compacting` is taken for a commit at the next start, and 20 and 40 are lost."""
     expected = vector_45(tmp_path)
     before = picture(tmp_path)
 
@@ -320,7 +320,7 @@ def test_a_live_index_without_a_file_is_an_error(tmp_path: Path) -> None:
         writer.seal()
     before = picture(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
-        # The other segment goes on; the one with the gap, and the neighbour it would be merged with, stay as they are.
+        # The other segment is compacted; the one with the gap, and the neighbour it would be merged with, stay.
         first, second = failed(log), failed(log)
         assert [group.members for group in first[0].done] == [(1,)]
         assert [group.members for group in first[0].failed] == [(2, 3)]

@@ -35,7 +35,7 @@ LIVE = [1, 2, 20, 40]
 
 
 def attempt(number: int = 1, *, budget: Budget | None = None, observer: Observer | None = None) -> Attempt:
-    """An attempt whose clock stands still."""
+    """An attempt with a clock that does not move."""
     return Attempt(f"try-{number}", budget or Budget(), observer or Observers(), ManualClock())
 
 

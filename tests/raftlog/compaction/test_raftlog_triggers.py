@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triggers: when each is due, how they join, and what a plan says of one."""
+"""Triggers: their due times, their combination, and the trigger in a plan."""
 
 from __future__ import annotations
 

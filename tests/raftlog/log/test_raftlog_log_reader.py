@@ -62,7 +62,7 @@ def test_it_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("max_open", [1, 128])
 def test_compactions_and_snapshots_that_it_has_not_seen(tmp_path: Path, max_open: int) -> None:
-    """Segments vanish, are rewritten under their name, become links and lose them. What is alive is still read."""
+    """Segments vanish, are rewritten under their name, become links and lose them. Live entries are still read."""
     with SegmentLog(tmp_path, options()) as log:
         log.append(rows(1, 22))
         log.snapshot(8, range(1, 9))
@@ -148,7 +148,7 @@ def test_a_list_and_a_snapshot_are_of_one_moment(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_and_a_compaction_while_the_list_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between its look at the snapshot and its look at the segments: the list lacks what was alive a moment before."""
+    """Between its reads of the snapshot and the segments: the list lacks segments that were alive before."""
     with SegmentLog(tmp_path, options()) as log:
         log.append(rows(1, 10))
         log.snapshot(8, [2, 6])

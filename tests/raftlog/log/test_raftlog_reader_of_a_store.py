@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `LogReader` of a log of a store: it says what the `RaftLog` says, although the newest entries are in the WAL."""
+"""A `LogReader` of a log of a store: it answers as the `RaftLog`, although the newest entries are in the WAL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def entries(first: int, last: int, term: int = 1) -> Iterator[Entry]:
 
 
 def require_same(log: RaftLog, folder: Path, top: int = 120) -> None:
-    """Whatever is asked of the reader, the log says the same."""
+    """Check that each answer of the reader is the log's."""
     with LogReader(folder) as reader:
         indexes = range(top)
         expected = [log.read(index) for index in indexes]
@@ -128,7 +128,7 @@ def test_a_damaged_wal_is_named(tmp_path: Path) -> None:
 
 
 def test_a_segment_log_is_not_opened_with_a_write_ahead_log(tmp_path: Path) -> None:
-    """It knew nothing of what the WAL has taken back, and would have been overtaken by its replay."""
+    """It knew nothing of the WAL's truncations, and a replay would have contradicted it."""
     with open_log(tmp_path / "store", OPTIONS) as log:
         log.append(entries(1, 50))
     with pytest.raises(Unsupported, match="RaftLogStore"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a leader sends: Raft's rule (section 5.3 of the paper), whatever comes twice, late or out of order."""
+"""Messages of a leader: Raft's rule (section 5.3 of the paper), also for repeated, late and disordered messages."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_an_answer_is_durable_and_a_large_message_is_taken_in_parts(tmp_path: Pa
     log.close()
 
 
-# -- what a leader sends
+# -- messages of a leader
 
 
 def test_entries_after_an_index_are_the_message_to_send(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_leader_resumes_after_its_last_entry_of_the_conflict_term(tmp_path: Pa
         message = leader.entries_after(40)
         assert message is not None
         assert follower.append_entries(*message) == AppendAnswer(True, 50, 51)
-        # Of a term that it has not, or not any more; and what was not refused.
+        # Of a term that it has not, or not any more; and an accepted message.
         assert leader.next_index(AppendAnswer(False, -1, 36, 3)) == 36
         assert leader.next_index(AppendAnswer(False, -1, 20, 1)) == 20
         assert leader.next_index(AppendAnswer(False, -1, 60)) == 60
@@ -189,7 +189,7 @@ def test_trailing_entries_stay_for_followers_slightly_behind(tmp_path: Path) -> 
         assert log.read(24) == DeadEntry(24, 30)
     log.close()
     log = open_log(tmp_path / "store", options)
-    # What has died does not come back: neither in the next snapshot, nor under other settings.
+    # A dead entry does not return: neither in the next snapshot, nor under other settings.
     log.snapshot(32, [7])
     assert indexes(log) == [7, *range(27, 41)]
     log.close()
@@ -217,13 +217,13 @@ def test_a_checkpoint_made_the_snapshot_keeps_trailing_entries(tmp_path: Path) -
 
 @attrs.define
 class Paper:
-    """A follower's log as the paper has it, from 1 on, and what it has committed."""
+    """A follower's log as in the paper, from 1 on, and its commit index."""
 
     terms: list[int] = attrs.field(factory=list)
     snapshot: int = 0
 
     def take(self, prev_index: int, prev_term: int, sent: Sequence[int]) -> bool:
-        """Rules 2 to 4 of the paper's AppendEntries, with what the snapshot covers as matching."""
+        """Rules 2 to 4 of the paper's AppendEntries, with entries covered by the snapshot as matching."""
         if prev_index > self.snapshot and (prev_index > len(self.terms) or self.terms[prev_index - 1] != prev_term):
             return False
         for index, term in enumerate(sent, prev_index + 1):
@@ -237,7 +237,7 @@ class Paper:
 
 
 def leaders(rng: random.Random) -> list[list[int]]:
-    """Logs of leaders one after another, as terms: each keeps what is committed of the one before, and goes on."""
+    """Logs of leaders one after another, as terms: each keeps the committed entries of its predecessor, and appends."""
     found = [[1] * rng.randrange(1, 9)]
     for term in range(2, rng.randrange(3, 7)):
         kept = rng.randrange(len(found[-1]) + 1)
@@ -250,7 +250,7 @@ def payload(index: int, term: int) -> bytes:
 
 
 def message_of(log: Sequence[int], first: int, last: int) -> tuple[int, int, list[tuple[int, int, bytes]]]:
-    """What a leader with this log sends, from one index to another."""
+    """Return a leader's message from one index to another."""
     return (first - 1, log[first - 2] if first > 1 else 0,
             [(index, log[index - 1], payload(index, log[index - 1])) for index in range(first, last + 1)])
 
@@ -272,7 +272,7 @@ def live_under(folder: Path, seed: int) -> None:
             while common < min(len(leader), len(model.terms)) and leader[common] == model.terms[common]:
                 common += 1
             if model.snapshot > common:
-                # No such leader is elected: it lacks what is committed.
+                # No such leader is elected: it lacks committed entries.
                 continue
             sent = []
             for _ in range(rng.randrange(1, 9)):

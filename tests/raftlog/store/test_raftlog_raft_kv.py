@@ -119,7 +119,7 @@ def test_clumping_shortens_the_live_set_and_changes_no_value(tmp_path: Path) -> 
         plan = store.clump(5)
         assert store.items() == before
         store.snapshot()
-        # What was written again lies behind the last put of the key that was written over and over.
+        # The rewritten values are after the last put of the key that was written repeatedly.
         assert store.log.state.live.run_count <= plan.runs_after <= 5
         settle(store)
         store.compact()
@@ -150,7 +150,7 @@ def test_a_write_between_a_clump_plan_and_its_rewrites_is_kept(tmp_path: Path) -
 
 
 def test_clumping_with_concurrent_writers_loses_no_update(tmp_path: Path) -> None:
-    """Three threads propose; the log puts what they propose into an order, as a leader does."""
+    """Three threads propose; the log orders their proposals, as a leader does."""
     expected: dict[str, bytes] = {}
     with KvStore(str(tmp_path / "kv"), options()) as store:
         store.write([Put(f"k{key}" if key % 3 == 0 else "other", b"%d" % key) for key in range(90)])

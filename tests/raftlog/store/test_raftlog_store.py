@@ -147,7 +147,7 @@ def test_a_refused_step_of_a_removal_leaves_the_log_whole_or_absent(tmp_path: Pa
 
 
 def test_a_crash_in_a_removal_leaves_the_log_whole_or_absent(tmp_path: Path) -> None:
-    """And the other log whole; once the removal was acknowledged, nothing of the log comes back in one begun anew."""
+    """And the other log whole; after an acknowledged removal no entry returns in a new log of the same id."""
     old, anew = (1, 2, 3, 4, 5), (1, 2, 3)
     seen: set[tuple[object, tuple[int, ...] | None, tuple[int, ...]]] = set()
 

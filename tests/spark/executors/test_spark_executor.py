@@ -159,7 +159,7 @@ class TestJobs:
         outcomes.close()
         # The cores are free: this would wait for one for good.
         assert len(results(list(SparkExecutor(spark).run([job.copy_task(12), job.copy_task(13)])))) == 2
-        # Spark tells its own listeners a little later; a job that went on would do so for good.
+        # Spark notifies its own listeners a little later; a job that was not cancelled would run on.
         while spark.sparkContext.statusTracker().getActiveJobsIds():
             time.sleep(0.01)
 

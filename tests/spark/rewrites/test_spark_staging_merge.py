@@ -25,7 +25,7 @@ def key(number: int) -> bytes:
 
 
 def random_layers(rng: random.Random, low: int, high: int) -> list[dict[bytes, Change]]:
-    """Three layers of changes of which many meet: puts, tombstones, and puts that say what is there."""
+    """Three layers of changes of which many meet: puts, tombstones, and puts of the present value."""
     def change(number: int) -> Change:
         kind = rng.randrange(4)
         return None if kind == 0 else Record.of(b"old %d" % number if kind == 1 else b"new %d" % rng.randrange(9))

@@ -100,7 +100,7 @@ def test_rows_are_merged_as_they_are_here(answers: dict[str, Any], spark: SparkS
 
 
 def test_a_driver_killed_between_rewrite_and_commit_loses_nothing(answers: dict[str, Any], tmp_path: Path) -> None:
-    """Two logs are committed, of the third private files are there; the next run does what is left, and that alone."""
+    """Two logs are committed, of the third private files are there; the next run does the rest, and no more."""
     folders = [str(answers["folder"] / "logs" / f"log-{number}") for number in range(4)]
     twins = build_logs(tmp_path / "twins", 4)
     for folder, twin in zip(folders, twins, strict=True):

@@ -50,7 +50,7 @@ def test_importing_the_package_does_not_import_spark() -> None:
 
 
 def test_a_worker_imports_little() -> None:
-    """From an archive every module is compiled anew, in every worker process."""
+    """Modules in an archive are compiled again in every worker process."""
     script = ("import sys, compactlib.spark.executor; print(*sorted(m for m in sys.modules if "
               "m.startswith('compactlib')))")
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

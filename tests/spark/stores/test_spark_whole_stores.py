@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole stores compacted on workers: what they come to, what the table says, fences, and workers that die."""
+"""Whole stores compacted on workers: their outcomes, the rows of the table, fences, and workers that die."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class TestOnSpark:
 
 
 def many(spark: SparkSession, base: Path, count: int) -> None:
-    """Plan, compact and plan again so many logs: each ends as it would alone, the second plan is empty."""
+    """Plan, compact and plan again several logs: each ends as it would alone, the second plan is empty."""
     templates = build_logs(base / "templates", 10)
     folders = copied_logs(base / "logs", templates, count)
     # A few that are far heavier than the rest.

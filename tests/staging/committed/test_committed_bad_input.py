@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad keys, bad files, a bad store: each has an answer with a name, and none is a shorter result."""
+"""Bad keys, bad files, a bad store: each raises a named error, and never gives a shorter result."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_old_leftovers_of_a_cluster_are_collected() -> None:
 
 
 def claimed(world: World, hook: Callable[[str, str], None] | None = None) -> bool:
-    """Bring the orphan back, if it is not collected just now; what is in memory of it does not help."""
+    """Bring the orphan back, if it is not being collected; its copy in memory does not help."""
     layer = world.layer(hook)
     try:
         layer.claim(world.orphan)
@@ -216,7 +216,7 @@ def write_or_again(world: World, hook: Callable[[str, str], None]) -> None:
 
 
 def test_two_collections_and_a_writer_at_every_step_of_each_other() -> None:
-    """One collection deletes what another has seen in its old age, and a writer writes it anew in between."""
+    """One collection deletes a file that another has read as old, and a writer creates it again in between."""
     runs = 0
     for step in itertools.count():
         for inner in itertools.count():
@@ -291,7 +291,7 @@ def test_a_dead_collection_keeps_writers_away_until_it_is_old() -> None:
 
 
 def check_readable(world: World, content: RecordSet = NEW) -> None:
-    """Whatever the branch has is all there, now and after the next collections."""
+    """All files of the branch exist, now and after the next collections."""
     for _ in range(2):
         if world.branch is not None:
             assert dict(world.layer().scan(world.branch)) == content
@@ -304,7 +304,7 @@ def check_readable(world: World, content: RecordSet = NEW) -> None:
 
 
 def breaks_reuse_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer says nothing about what it uses again."""
+    """The writer does not claim a reused file."""
     create = HookedObjects.create
 
     def without_marks(self: HookedObjects, key: str, data: bytes | memoryview) -> ObjectRef:
@@ -314,18 +314,18 @@ def breaks_reuse_marks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def breaks_marks_of_metaranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The collection spares what was claimed, and not what that consists of."""
+    """The collection spares a claimed metarange, and not its ranges."""
     monkeypatch.setattr(RangeCollector, "_parts_if_there", lambda self, metaranges: ())
 
 
 def breaks_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer does not look at the doom marks."""
+    """The writer does not read the doom marks."""
     monkeypatch.setattr(writer, "confirm", lambda files, written: None)
 
 
 def breaks_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collection relies on the ages that it saw first."""
-    look = RangeCollector._sense  # noqa: SLF001 - it is what is broken
+    look = RangeCollector._sense  # noqa: SLF001 - the mistake replaces it
 
     def without_ages(self: RangeCollector) -> tuple[set[str], list[tuple[str, ObjectInfo]], int]:
         needed, files, gone = look(self)
@@ -385,7 +385,7 @@ def test_a_metarange_collected_during_a_read_fails_only_if_needed(
 
     def hook(operation: str, key: str) -> None:
         if (operation, key) == ("get", path) and path in world.files():
-            # The branch goes, and another collection takes what it needed; or the file is lost.
+            # The branch is deleted, and another collection removes its files; or the file is lost.
             if is_needed:
                 world.objects.delete([path])
             else:

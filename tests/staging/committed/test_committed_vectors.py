@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges and metaranges: cases with known answers, and what the split rule promises.
+"""Ranges and metaranges: cases with known answers, and the promises of the split rule.
 
 A case's letter stands for a key that begins with it and either closes its range or does not, as the case has it.
-Ours differs from lakeFS in one point: a last range that the rule has not closed goes on with what
-is appended, because only so equal content has equal ids.
+Ours differs from lakeFS in one point: a last range that the rule has not closed continues with
+appended keys, because only so equal content has equal ids.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def test_a_tombstone_in_the_third_of_four_ranges() -> None:
 def test_a_tombstone_that_takes_the_cut_away_joins_two_ranges() -> None:
     layer, keys, base, _ = layer_of("ab cd efg hi")
     applied = apply(layer, base, {keys["g"]: None})
-    assert letters(layer, applied) == ["ab", "cd", "efhi"]  # nothing closes f any more: it goes on with its neighbour
+    assert letters(layer, applied) == ["ab", "cd", "efhi"]  # nothing closes f any more: it joins its neighbour
     assert io(applied) == (2, 2, 1)
 
 

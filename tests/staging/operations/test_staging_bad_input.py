@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys, values, names, numbers and stored records that are not what they should be."""
+"""Invalid keys, values, names, numbers and stored records."""
 
 from __future__ import annotations
 

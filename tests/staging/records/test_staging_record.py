@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Branch records, commits, staged entries and marks as bytes: they come back, damage is found, golden files stay.
+"""Branch records, commits, staged entries and marks as bytes: they decode, damage is found, golden files stay.
 
 `python -m tests.staging.records.test_staging_record` writes the golden files anew; a change in them is a new format.
 """
@@ -121,7 +121,7 @@ def test_any_byte_flipped_or_cut_is_found(name: str) -> None:
 
 @given(st.sampled_from(sorted(FORMS)), st.binary(max_size=60), st.integers(0, 255), st.integers(0, 40))
 def test_bytes_with_a_right_checksum_are_no_licence(name: str, body: bytes, byte: int, place: int) -> None:
-    """Whatever is under the checksum: the error is a named one, or the value is one that can be stored."""
+    """For any bytes under a good checksum: the error is a named one, or the value can be stored."""
     value, encode, decode = FORMS[name]
     data = bytearray(encode(value)[:-4])
     data[place:place + len(body)] = body

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorder: notes all that is done, in order, and notices what it did not see."""
+"""The recorder: records all operations, in order, and detects unrecorded changes."""
 
 from __future__ import annotations
 

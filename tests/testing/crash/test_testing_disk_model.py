@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fault model: what a crash may leave of each kind of change, and what it may not."""
+"""The fault model: the possible and the impossible results of a crash for each kind of change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.harness.pictures import Picture, after_crash, after_last, picture, sa
 
 
 def carry_out(folder: Path, files: Files, change: tuple[object, ...]) -> None:
-    """One change; what the disk or the recorder refuses is refused."""
+    """Make one change; a refusal of the disk or the recorder is a refusal here."""
     kind, *arguments = change
     paths = [folder / each if isinstance(each, str) else each for each in arguments]
     if kind == "create":
