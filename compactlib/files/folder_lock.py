@@ -130,7 +130,7 @@ def _let_go(descriptors: list[int]) -> None:
                 import fcntl
 
                 # Unlock first, because closing does not while a child has a copy. The descriptor leaves the list last,
-                # so that a second call completes an interrupted one.
+                # so that a second call completes an interrupted call.
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptors[-1], fcntl.LOCK_UN)
                 # One step, which no interrupt divides: a descriptor that left the list is closed.

@@ -45,7 +45,7 @@ class KeyNotFound(NotFound):
     """The key does not exist, or the partition does not.
 
     Attributes:
-        partition: of the key.
+        partition: the key's partition.
         key: the absent key.
     """
 
@@ -59,7 +59,7 @@ class PredicateFailed(Conflict):
     """A condition did not hold: another writer was first. Nothing was written; re-read and decide again.
 
     Attributes:
-        partition: of the key.
+        partition: the key's partition.
         key: the first key in an unexpected state, in the order of the conditions.
     """
 

@@ -22,7 +22,7 @@ class ObjectNotFound(NotFound):
     """There is no object of this key: it was never created, or was deleted.
 
     Attributes:
-        key: of the object.
+        key: the object's key.
     """
 
     def __init__(self, *, key: str) -> None:
@@ -34,7 +34,7 @@ class ObjectExists(Conflict):
     """An object of this key exists, and objects never change. Read it, or choose another key.
 
     Attributes:
-        key: of the object.
+        key: the object's key.
     """
 
     def __init__(self, *, key: str) -> None:
@@ -65,7 +65,7 @@ class ObjectStoreFailed(CompactlibError):
 
     Attributes:
         operation: the failed operation.
-        key: of the object, or a prefix.
+        key: the object's key, or a prefix.
         detail: from the client library.
     """
 

@@ -86,8 +86,8 @@ class _Change:
     """Carries out one command.
 
     Attributes:
-        state: to change.
-        events: for the host: name and fields.
+        state: the state to change.
+        events: the events for the host: name and fields.
     """
 
     def __init__(self, state: SchedulerState, command: Command) -> None:

@@ -85,7 +85,7 @@ class SchedulerApplication:
     Args:
         scheduler: the scheduler; stays open.
         tokens: the clients by name, each with a secret of at least 16 characters.
-        nodes: of a group: from a node's address in the log, as in `NotLeader`, to its URL.
+        nodes: the nodes of a group: a mapping of a node's address in the log, as in `NotLeader`, to its URL.
         insecure: accept every request; for a server that authenticates clients, for example by certificates.
         max_body_bytes: the largest body of a request.
 
@@ -208,12 +208,12 @@ class SchedulerClient(Closing):
     blocks of an earlier try are `duplicate` in it.
 
     Args:
-        addresses: of all nodes, as `https://host:port`; `http://` only for loopback.
+        addresses: the URLs of all nodes, as `https://host:port`; `http://` only for loopback.
         token: the bearer token of this client.
-        tls: for `https`; default the system's certificate authorities.
+        tls: the context for `https`; default the system's certificate authorities.
         insecure: also `http` to other machines, which shows the token to the network.
-        timeout_seconds: of a call with all its tries.
-        clock: for the time of a call, and the waits between rounds of tries.
+        timeout_seconds: the longest time of a call with all its tries.
+        clock: the clock for the time of a call, and the waits between rounds of tries.
 
     Raises:
         InvalidInput: there is no address, an address is invalid, or it is `http` to another machine.
@@ -281,7 +281,7 @@ class SchedulerClient(Closing):
         at, tries, is_unknown, why = self._preferred, 0, False, ""
         while (left := deadline - self._clock.monotonic()) > 0:
             if self._is_closed:
-                raise Closed("the scheduler's client was closed; make another one")
+                raise Closed("the scheduler's client was closed; make another client")
             address = self.addresses[at]
             # A node that cannot be reached takes only its share of the time.
             share = left / (len(self.addresses) - tries % len(self.addresses))

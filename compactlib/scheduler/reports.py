@@ -28,8 +28,8 @@ def judge(state: SchedulerState, command: Command, said: StatusUpdate, reported:
     """Return the answer to a report. O(sources + outputs).
 
     Args:
-        state: of the scheduler.
-        command: of the poll.
+        state: the scheduler's state.
+        command: the poll's command.
         said: the report.
         reported: jobs that an earlier report of this poll has changed.
     """

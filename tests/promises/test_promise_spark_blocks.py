@@ -48,7 +48,7 @@ class Blocks:
 
     def merged(self, spark: SparkSession, names: list[str], options: MergeOptions,
                **told: Any) -> tuple[Scheduler, BaseException | None]:
-        """Return the scheduler after a merge, a clean-up of leftovers, and a retention of seven days; the first error."""
+        """Return the scheduler after a merge, a clean-up of leftovers, and retention of seven days; the first error."""
         clock = ManualClock(NOW)
         scheduler = Scheduler(KVLog(MemoryStore(), clock=clock), None,
                               SchedulerConfig(levels=(LevelConfig(max_blocks=len(names)),)))

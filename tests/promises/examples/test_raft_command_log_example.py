@@ -84,5 +84,5 @@ def test_one_of_two_nodes_is_no_majority() -> None:
     one, other = free_addresses(2)
     with RaftCommandLog(one, [other], **QUICK) as log:
         log.start(Payloads())
-        with pytest.raises(NotLeader, match="none is known"):
+        with pytest.raises(NotLeader, match="no leader is known"):
             log.propose(b"x")

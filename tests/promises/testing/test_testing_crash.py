@@ -146,7 +146,7 @@ def test_sound_protocol_passes(tmp_path: Path, work: Work, check: Look) -> None:
     assert explore_crashes(record(tmp_path, work), check) > 8
 
 
-# ------------------------------------------------------------------------------------------------ the report of a failure
+# ---------------------------------------------------------------------------------------------- the report of a failure
 
 
 def failing(folder: Path) -> tuple[Recording, str]:
