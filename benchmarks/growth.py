@@ -261,7 +261,7 @@ def blob_plan(n: int, folder: Path, watch: Stopwatch) -> None:
 
 
 def blob_put_again(n: int, folder: Path, watch: Stopwatch) -> None:
-    """One blob of each segment is always the same, and asked for where an older segment has it."""
+    """Each segment has one common blob, which is read from an older segment."""
     with BlobStore(folder / "blobs", _config(n)) as store, watch:
         for number in range(7 * n):
             if number % 7 == 1:

@@ -78,7 +78,7 @@ def simulate(tasks: Sequence[float], executors: int, costs: SparkCosts, *,
     Args:
         tasks: how long each rewrite takes on a worker, in seconds, in the order in which they are given.
         executors: how many there are, of one core each.
-        costs: what is to be paid besides.
+        costs: the costs besides the tasks.
         tasks_per_partition: see `SparkExecutor`.
     """
     parts = math.ceil(len(tasks) / tasks_per_partition)
@@ -105,7 +105,7 @@ def suggested_partitioning(tasks: Sequence[float], executors: int, costs: SparkC
     Args:
         tasks: how long each rewrite takes on a worker, in seconds.
         executors: how many there are, of one core each.
-        costs: what is to be paid besides.
+        costs: the costs besides the tasks.
     """
     runs = [simulate(tasks, executors, costs, tasks_per_partition=1 << power)
             for power in range(_MOST_SHARED.bit_length())]

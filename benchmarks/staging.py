@@ -263,7 +263,7 @@ def write_figures(folder: Path, quick: bool) -> list[Figure]:
 
 
 def peak_above_start(folder: Path) -> float:
-    """Megabytes by which the memory of this process grows while it compacts what is staged in a folder."""
+    """Megabytes by which the memory of this process grows while it compacts the staged entries of a folder."""
     def memory(line: str) -> float:
         return next(int(each.split()[1]) for each in Path("/proc/self/status").read_text().splitlines()
                     if each.startswith(line)) / 1024

@@ -14,7 +14,7 @@ What Raft asks for (https://raft.github.io/raft.pdf), and who does it here:
 | AppendEntries: conflicting entries are removed, repeated or late messages change nothing | `RaftLog.append_entries` |
 | the entries that a follower lacks, or its need of the snapshot | `RaftLog.entries_after` |
 | snapshots: written in the background, sent, put in force | `SnapshotWriter`, `send_snapshot`, `receive_snapshot` |
-| the log stays small: values live in it, and compaction keeps what is live | `LogCompactionWorker` |
+| the log stays small: values live in it, and compaction keeps the live entries | `LogCompactionWorker` |
 | elections, accepted messages, commits, reads, clients | this file |
 
 Members talk in lines of JSON, a connection each, on loopback only, since nothing here authenticates a member; a

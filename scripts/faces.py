@@ -36,7 +36,7 @@ MOST_IMPORTED = 40
 
 @cache
 def offered(face: str) -> dict[str, Any]:
-    """Return the public names of a face with their objects; a module's own names are those that it defines."""
+    """Return the public names of a face with their objects; a module's own names are its definitions."""
     try:
         module = importlib.import_module(face)
     except ModuleNotFoundError:
@@ -99,7 +99,7 @@ def rewritten(source: str, file: str = "") -> str:
         parts = defaultdict[str, list[str]](list)
         for alias in node.names:
             parts[home(node.module, alias.name)].append(ast.unparse(alias))
-        # What has a comment or shares its lines is for a person to change.
+        # An import with a comment or on a shared line is changed by hand.
         if list(parts) != [node.module] and "#" not in told and ";" not in told and told.startswith(f"{indent}from "):
             lines[node.lineno - 1:node.end_lineno] = [f"{indent}from {face} import {', '.join(names)}\n"
                                                       for face, names in parts.items()]

@@ -38,7 +38,7 @@ def page_of(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
                 pictures[picture] = base64.b64decode("".join(data["image/png"]))
                 parts.append(f"![output of the cell above]({picture})")
             elif "text/html" in data:
-                # One line, since an empty one would end the table for Markdown; and a wide one scrolls by itself.
+                # A single line, since an empty line ends a table in Markdown; a wide table scrolls.
                 parts.append(f'<div style="overflow-x: auto">{"".join(data["text/html"])}</div>'.replace("\n", ""))
             else:
                 parts.append(f"```text\n{''.join(data['text/plain']).rstrip()}\n```")

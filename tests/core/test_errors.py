@@ -207,7 +207,7 @@ def test_an_os_error_without_a_number_counts_as_an_io_error() -> None:
     assert StorageError.from_os(OSError("odd"), "write", "/x").errno == errno.EIO
 
 
-def test_a_spent_budget_counts_as_busy_and_says_why() -> None:
+def test_a_spent_budget_counts_as_busy_and_gives_its_reason() -> None:
     error = BudgetSpent("the deadline has passed", reason="deadline", spent_bytes=10)
     assert isinstance(error, errors.Busy)
     assert (error.reason, error.spent_bytes) == ("deadline", 10)

@@ -148,7 +148,7 @@ def test_workers_run_at_the_same_time(tmp_path: Path) -> None:
     assert all(result_of(outcome) for outcome in ran(ProcessExecutor(2), tasks).values())
 
 
-def test_tasks_that_do_not_survive_the_way_are_failures_of_their_own(tmp_path: Path) -> None:
+def test_tasks_that_cannot_be_pickled_fail_alone(tmp_path: Path) -> None:
     tasks: list[RewriteTask] = [HeldTask("held", threading.Lock()), LostTask("lost"), WriteTask("sound", str(tmp_path))]
     outcomes = ran(ProcessExecutor(1), tasks)
     held, lost = failed_task(outcomes["held"]), failed_task(outcomes["lost"])
@@ -195,7 +195,7 @@ def limits_told(count: int, budget: Budget) -> list[dict[str, object]]:
     return [dict(fields) for _, fields in observer.events]
 
 
-def test_running_tasks_share_the_limits_and_a_lone_one_has_them_all() -> None:
+def test_running_tasks_share_the_limits_and_a_single_task_has_all() -> None:
     budget = Budget(bytes_per_second=1000, total_bytes=600, deadline=1e12)
     assert limits_told(1, budget) == [{"bytes_per_second": 1000, "total_bytes": 600, "deadline": 1e12}]
     assert limits_told(2, budget) == [{"bytes_per_second": 500, "total_bytes": 300, "deadline": 1e12}] * 2

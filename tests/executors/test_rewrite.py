@@ -138,7 +138,7 @@ def test_a_base_exception_ends_the_run_and_begins_no_task(workers: int,
     RewriteResult(task="another", attempt="1", files=(), bytes_read=0, bytes_written=0, seconds=0),
     RewriteResult(task="odd", attempt="2", files=(), bytes_read=0, bytes_written=0, seconds=0),
 ], ids=["no result", "another task's", "another attempt's"])
-def test_a_task_must_return_a_result_of_its_own(returned: object) -> None:
+def test_a_task_must_return_its_own_result(returned: object) -> None:
     executor = LocalExecutor(attempt_id=lambda: "1")
     (outcome,) = executor.run([CallTask("odd", lambda _: returned)])
     error = error_of(outcome)

@@ -115,7 +115,7 @@ def test_a_fork_neither_holds_nor_releases_its_parents_lock(tmp_path: Path) -> N
     assert rest == ["still held", "given up, although forks live"]
 
 
-def test_a_folder_that_is_not_there_or_read_only(tmp_path: Path) -> None:
+def test_an_absent_or_read_only_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"lock .*LOCK: No such file or directory"):
         FolderLock(tmp_path / "missing")
     with read_only_copy(tmp_path) as folder, pytest.raises(
@@ -137,7 +137,7 @@ def test_a_link_is_never_followed(tmp_path: Path, target: str) -> None:
     FolderLock(folder).release()
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_lock_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "LOCK")
     with pytest.raises(InvalidInput, match="not an ordinary file"):
         FolderLock(tmp_path)
@@ -154,7 +154,7 @@ def test_a_lock_left_by_another_holder_with_no_name(tmp_path: Path) -> None:
         FolderLock(tmp_path)
 
 
-def test_an_interrupt_anywhere_leaves_no_lock_once_it_is_dealt_with(tmp_path: Path) -> None:
+def test_an_interrupt_anywhere_leaves_no_lock(tmp_path: Path) -> None:
     def work() -> None:
         with FolderLock(tmp_path):
             pass

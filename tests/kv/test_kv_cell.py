@@ -120,7 +120,7 @@ def test_a_change_counts_once_when_answers_are_lost(before: str | None) -> None:
     assert explore(lambda choices: run_with_others(choices, before=before), most=3) > 500
 
 
-def test_a_lost_answer_is_known_although_others_wrote_since() -> None:
+def test_a_lost_answer_is_known_after_later_writes() -> None:
     for happens in (True, False):
         store = MemoryStore()
         cell_over(store, 9).update(with_word("b"))
@@ -272,7 +272,7 @@ def test_other_keys_are_written_in_the_same_step() -> None:
     explore(run, most=2)
 
 
-def test_a_condition_of_the_callers_own_ends_the_call() -> None:
+def test_a_failed_condition_of_the_caller_ends_the_call() -> None:
     store = MemoryStore()
     store.set(OTHER, K, b"there")
     with pytest.raises(PredicateFailed) as caught:

@@ -220,7 +220,7 @@ def test_a_write_that_was_repeated_on_its_way_has_happened() -> None:
 # -- tables that are none, and other processes
 
 
-def test_a_table_of_something_else_is_refused() -> None:
+def test_a_table_of_another_schema_is_refused() -> None:
     table = new_table()
     client().create_table(TableName=table, BillingMode="PAY_PER_REQUEST",
                           KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],

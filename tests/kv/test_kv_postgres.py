@@ -197,7 +197,7 @@ def test_a_failure_right_before_the_commit_is_not_acknowledged(store: PostgresSt
         store.get(P, b"k")
 
 
-def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_an_absent_server_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConnectFailed, match="check the address"):
         PostgresStore(f"host={tmp_path} dbname=none connect_timeout=2")
 
@@ -209,7 +209,7 @@ def test_a_table_of_a_later_release_is_refused(store: PostgresStore, server: str
         PostgresStore(server, table=store.table)
 
 
-def test_a_table_that_holds_something_else_is_refused(server: str) -> None:
+def test_a_table_with_other_columns_is_refused(server: str) -> None:
     table = new_table()
     with psycopg.connect(server, autocommit=True) as other:
         other.execute(f"CREATE TABLE {table} (name text)".encode())
@@ -218,7 +218,7 @@ def test_a_table_that_holds_something_else_is_refused(server: str) -> None:
 
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_a_store_that_is_there_is_opened_without_the_right_to_make_one(store: PostgresStore, server: str, *,
+def test_an_existing_store_is_opened_without_the_right_to_create(store: PostgresStore, server: str, *,
                                                                         writes: bool) -> None:
     store.set(P, b"k", b"v")
     role, name = f"least_{store.table}", psycopg.conninfo.conninfo_to_dict(server)["dbname"]

@@ -58,7 +58,7 @@ def test_an_interrupt_as_a_transaction_begins_leaves_no_lock(tmp_path: Path) -> 
     other.close()
 
 
-def test_a_connection_in_use_is_closed_after_use_if_the_store_was_closed(tmp_path: Path) -> None:
+def test_a_connection_in_use_is_closed_after_its_use(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "kv")
     with store._lent("test") as connection:  # noqa: SLF001
         store.close()
@@ -229,8 +229,8 @@ def test_a_write_to_a_removed_file_is_refused(tmp_path: Path, *, instead: bool) 
         assert other.get(b"p", b"k").value == store.get(b"p", b"k").value == b"v"
 
 
-def test_readers_who_never_pause_do_not_let_the_wal_grow_for_ever(tmp_path: Path,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wal_is_bounded_under_readers_without_a_pause(tmp_path: Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compactlib.kv.sqlite._WAL_BYTES", 1 << 20)
     path, done = tmp_path / "kv", threading.Event()
 
@@ -260,8 +260,8 @@ def test_readers_who_never_pause_do_not_let_the_wal_grow_for_ever(tmp_path: Path
         store.audit()
 
 
-def test_a_reader_who_stays_costs_writers_one_wait_for_each_doubling(tmp_path: Path,
-                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_reader_costs_writers_one_wait_for_each_doubling(tmp_path: Path,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compactlib.kv.sqlite._WAL_BYTES", 1 << 20)
     path, clock = tmp_path / "kv", ManualClock()
     with contextlib.closing(SqliteStore(path, busy_seconds=0, clock=clock)) as store:
@@ -290,7 +290,7 @@ def test_a_link_to_the_file_is_followed_by_a_reader(tmp_path: Path) -> None:
             assert [entry.key for entry in reader.scan(b"p")] == [b"k", b"l"]
 
 
-def test_an_empty_database_becomes_no_store_where_there_must_be_one(tmp_path: Path) -> None:
+def test_an_empty_database_is_refused_if_a_store_must_exist(tmp_path: Path) -> None:
     """Also the leftover of a process that was killed while it created a store."""
     with contextlib.closing(sqlite3.connect(tmp_path / "kv")) as empty:
         empty.execute("PRAGMA journal_mode = WAL")
@@ -409,7 +409,7 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
         SqliteStore(path)
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_an_absent_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="No such file"):
         SqliteStore(tmp_path / "no folder" / "kv")
     (tmp_path / "folder").mkdir()
@@ -504,7 +504,7 @@ def test_a_file_cut_short_is_damaged(tmp_path: Path) -> None:
             left.unlink()
 
 
-def test_a_store_that_must_be_there(tmp_path: Path) -> None:
+def test_an_absent_store_is_refused_without_create(tmp_path: Path) -> None:
     path = tmp_path / "kv"
     with pytest.raises(NotAStore, match="has 0 bytes"):
         SqliteStore(path, create=False)
@@ -627,7 +627,7 @@ def test_a_page_may_be_as_large_as_anybody_likes(tmp_path: Path) -> None:
                 assert [entry.key for entry in store.scan(b"p", page_size=1 << 80, keys_only=keys_only)] == [b"k"]
 
 
-def test_the_place_of_a_file_stays_where_that_is_renamed_and_folded(tmp_path: Path) -> None:
+def test_the_place_of_a_file_survives_a_rename_and_a_vacuum(tmp_path: Path) -> None:
     with contextlib.closing(SqliteStore(tmp_path / "one")) as store:
         store.set(b"p", b"k", b"v")
         place = store.place()

@@ -55,7 +55,7 @@ def test_the_map_shows_every_room_in_the_order_of_imports() -> None:
         assert max(depth[name] for name in above) <= min(depth[name] for name in below), (above, below)
 
 
-def test_the_oldest_spark_and_arrow_are_tried_as_pyproject_states_them() -> None:
+def test_the_oldest_spark_and_arrow_tested_match_pyproject() -> None:
     tried = (_ROOT / ".github/workflows/change.yml").read_text()
     stated = [text for extra in ("spark", "staging") for text in _project()["project"]["optional-dependencies"][extra]]
     for package in ("pyspark", "pyarrow"):

@@ -14,8 +14,8 @@ from scripts.faces import OUTSIDE, ROOT, internals
 TESTS = ("tests/promises", "tests/harness")
 PLACES = (*TESTS, *OUTSIDE)
 STILL_INSIDE = {
-    "benchmarks/catalog.py": "steps of a decision and of a recovery, each by itself",
-    "benchmarks/growth.py": "steps of a poll, a recovery and a table's plan, each by itself",
+    "benchmarks/catalog.py": "single steps of a decision and of a recovery",
+    "benchmarks/growth.py": "single steps of a poll, a recovery and a table's plan",
     "benchmarks/raftlog_compaction.py": "the rewrite with and without NumPy",
     "benchmarks/scheduler.py": "the scheduler's state without a host",
     "benchmarks/spark_rewrites.py": "a task of the staging area without a repository",
@@ -58,6 +58,6 @@ def test_list_of_exceptions_names_files_that_exist() -> None:
     assert sorted(STILL_INSIDE.keys() - {*files()}) == []
 
 
-def test_promise_has_a_name_of_its_own() -> None:
+def test_promise_has_its_own_name() -> None:
     names = [Path(file).name for file in files() if file.startswith(TESTS) and Path(file).name.startswith("test_")]
     assert sorted(names) == sorted(set(names))

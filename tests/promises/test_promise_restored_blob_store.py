@@ -38,7 +38,7 @@ class Peer:
             self.known.update(bytes(each.id).decode() for each in found.entries)
             if found.at_end:
                 return
-        raise AssertionError("the store never comes to its end")
+        raise AssertionError("the polls never reach the end of the store")
 
 
 def put_many(store: BlobStore, name: str, count: int) -> set[str]:

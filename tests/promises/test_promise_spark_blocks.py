@@ -83,7 +83,7 @@ def spans_of(scheduler: Scheduler) -> list[tuple[float | None, float | None]]:
     return [(block.min_time, block.max_time) for block in known(scheduler)]
 
 
-def test_a_merge_removes_no_source_when_a_footer_says_0_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_merge_removes_no_source_with_0_rows_in_a_footer(spark: SparkSession, tmp_path: Path) -> None:
     blocks = Blocks.under(tmp_path)
     for name in ("b0", "b1"):
         shutil.copy(ODD, blocks.path_of(name))
@@ -105,7 +105,7 @@ def test_a_merge_removes_no_source_when_metadata_is_wrong_as_well(spark: SparkSe
     assert blocks.path_of("b1").exists()
 
 
-def test_a_merge_removes_no_source_when_all_headers_say_0_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_merge_removes_no_source_with_0_rows_in_all_headers(spark: SparkSession, tmp_path: Path) -> None:
     """Two bytes of a footer that were lost: the rows are there still, and a column's chunk knows of them."""
     blocks = Blocks.under(tmp_path)
     for name in ("b0", "b1"):

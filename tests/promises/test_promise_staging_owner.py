@@ -332,7 +332,7 @@ def test_refusal_names_both_places_until_adopted() -> None:
     assert_refused(world.open(), world)
 
 
-def test_store_that_says_no_place_needs_adoption_once() -> None:
+def test_store_without_a_place_needs_adoption_once() -> None:
     world = SayingWorld(None)
     repository = filled(world.open())
     assert_refused(repository, world)
@@ -357,7 +357,7 @@ def test_store_without_a_place_member_says_nothing() -> None:
     assert_collects(world.open(), world)
 
 
-def test_metered_store_has_the_place_of_the_one_behind_it(disk: OnDisk) -> None:
+def test_metered_store_has_the_place_of_its_store(disk: OnDisk) -> None:
     filled(disk.open())
     store = metered(disk.catalogue("prod"), EventRecorder(), name="catalogue")
     assert_collects(Repository(store, CommittedRanges(disk.objects), options=OPTIONS), disk)

@@ -150,7 +150,7 @@ class WeightedTask:
 
 @attrs.frozen
 class WaitingTask:
-    """Makes a file beside `path` and waits until `path` is there."""
+    """Creates a file next to `path`, and waits until `path` exists."""
 
     name: str
     path: str

@@ -47,7 +47,7 @@ def test_lesson_has_promise_both_values_and_advice() -> None:
 
 @pytest.mark.parametrize(("error", "found"), [
     (None, "nothing was raised"), (KeyError("k"), "KeyError was raised: 'k'")])
-def test_an_error_that_does_not_come_is_a_mismatch(error: Exception | None, found: str) -> None:
+def test_a_missing_error_is_a_mismatch(error: Exception | None, found: str) -> None:
     with pytest.raises(PromiseBroken) as caught:
         Kit().test_refusals(error)
     assert (caught.value.expected, caught.value.found) == ("InvalidInput", found)

@@ -65,7 +65,7 @@ def killed_in_a_hard_delete(folder: Path, clock: ManualClock, disk: Disk, left: 
     return is_killed
 
 
-def test_blob_that_comes_back_stays(tmp_path: Path) -> None:
+def test_blob_that_is_put_again_stays(tmp_path: Path) -> None:
     """A reader answers the same as the owner."""
     left, came_back = 0, 0
     while True:

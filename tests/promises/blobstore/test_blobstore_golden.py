@@ -58,7 +58,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != "LOCK")
 
 
-def test_the_golden_store_is_read_as_it_was_meant(scratch: Path) -> None:
+def test_the_golden_store_is_read(scratch: Path) -> None:
     shutil.copytree(GOLDEN, scratch / "store")
     with opened(scratch / "store", 1_000_010.0) as store:
         assert store.recovery.to_dicts() == []

@@ -94,7 +94,7 @@ def test_low_space_refuses_a_number_that_is_no_fraction(fraction: float) -> None
         LowSpace(fraction)
 
 
-def test_a_store_says_when_nothing_compacts_it(scratch: Path) -> None:
+def test_a_store_reports_that_nothing_compacts_it(scratch: Path) -> None:
     clock = ManualClock(1_000_000.0)
     manager = CompactionManager([OnRequest(), LowSpace(fraction=0)], clock=clock)
     lines = "manager.add(store.name, store)"

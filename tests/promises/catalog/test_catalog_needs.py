@@ -251,7 +251,7 @@ def test_watermark_waits_for_its_readers_and_survives() -> None:
     assert LowWatermark(store, "A", HybridClock(clock), earliest=pending + 5).value.time == pending + 5
 
 
-def test_watermark_comes_into_force_only_when_the_store_has_it() -> None:
+def test_watermark_is_in_force_only_after_its_write() -> None:
     """Though its last reader ends before: after a restart others would read below it."""
     clock, seen = ManualClock(1000.0), list[int | None]()
 

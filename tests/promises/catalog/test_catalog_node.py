@@ -106,7 +106,7 @@ def test_node_joins_after_the_greatest_skew_of_the_clocks() -> None:
     node.close()
 
 
-def test_each_life_has_an_incarnation_of_its_own() -> None:
+def test_each_life_has_its_own_incarnation() -> None:
     store = MemoryStore()
     members = Members(store)
     assert [members.join("A"), members.join("B"), members.join("A")] == [NodeId("A", 1), NodeId("B", 2), NodeId("A", 3)]
@@ -252,7 +252,7 @@ def test_node_destroys_partitions_without_readers() -> None:
     assert len(node.published) == 0
 
 
-def test_nodes_elect_one_and_replace_it() -> None:
+def test_nodes_elect_a_coordinator_and_replace_it() -> None:
     store, clock = MemoryStore(), ManualClock(1000.0)
     nodes = [node_on(store, clock, name, lease_seconds=9.0) for name in "ABC"]
 

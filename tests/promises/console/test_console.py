@@ -114,7 +114,7 @@ def test_inspect_of_a_repository_needs_no_ranges(tmp_path: Path, capsys: Console
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "store of logs"])
-def test_plan_says_why(kind: str, tmp_path: Path, capsys: Console) -> None:
+def test_plan_gives_its_reason(kind: str, tmp_path: Path, capsys: Console) -> None:
     planned = data(capsys, "plan", MAKERS[kind](tmp_path))
     assert re.search(r"\d|=", planned["why"])
     assert isinstance(planned["is_empty"], bool)

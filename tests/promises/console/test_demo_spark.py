@@ -28,7 +28,7 @@ def test_demo_compacts_here_and_on_spark_to_the_same_bytes(spark: SparkSession, 
     assert spark.range(3).count() == 3, "the session is not the demo's own"
 
 
-def test_process_starts_and_ends_a_session_of_its_own(tmp_path: Path) -> None:
+def test_process_starts_and_ends_its_own_session(tmp_path: Path) -> None:
     folder = raft_log(tmp_path)
     done = run_console("compact", "--policy", "seed", "--executor", "spark", "--workers", "1", folder)
     assert done.returncode == 0, done.stderr

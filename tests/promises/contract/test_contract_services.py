@@ -33,7 +33,7 @@ def test_new_service_has_met_nothing(running: Running) -> None:
     assert running.hooks.decided == 0
 
 
-def test_started_service_works_in_a_thread_of_its_own(running: Running) -> None:
+def test_started_service_works_in_its_own_thread(running: Running) -> None:
     threads: list[threading.Thread] = []
     running.hooks.on_decide = lambda: threads.append(threading.current_thread())
     running.service.start()

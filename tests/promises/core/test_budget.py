@@ -270,7 +270,7 @@ def test_cancel_is_final() -> None:
     assert repr(budget) == "Budget(cancelled, spent_bytes=0)"
 
 
-def test_each_refusal_is_an_error_of_its_own() -> None:
+def test_each_refusal_is_its_own_error() -> None:
     budget = Budget()
     budget.cancel()
     first, second = budget.refusal, budget.refusal
@@ -298,7 +298,7 @@ def test_threads_never_get_more_than_the_total_between_them() -> None:
 # ------------------------------------------------------------------------------------------ children and sharing
 
 
-def test_a_child_draws_on_its_parent_and_has_a_count_of_its_own() -> None:
+def test_a_child_spends_from_its_parent_and_has_its_own_count() -> None:
     budget = Budget(total_bytes=100)
     child = budget.child()
     child.spend(30)

@@ -87,7 +87,7 @@ def test_a_store_is_compacted_and_reclaimed_each_period() -> None:
     assert manager.run_pending() == 2
 
 
-def test_the_report_says_how_each_ended() -> None:
+def test_the_report_has_the_outcome_of_each_store() -> None:
     store = Store()
     store.compacts, store.reclaims = [Report(why="nothing is dead\nand more")], [Report(why="nothing to reclaim")]
     manager = managing(ManualClock())
@@ -303,7 +303,7 @@ def test_a_budget_that_cannot_be_made_is_a_failure() -> None:
     assert row(manager)["last"].startswith("ZeroDivisionError")
 
 
-def test_a_reclaim_goes_in_slices_and_other_stores_come_in_between() -> None:
+def test_a_reclaim_runs_in_slices_between_turns_of_other_stores() -> None:
     clock, calls, slices = ManualClock(), list[str](), list[float]()
     manager = managing(clock, OnRequest())
     first, second = Store("first", calls), Store("second", calls)

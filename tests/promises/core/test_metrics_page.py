@@ -155,7 +155,7 @@ def test_ordinary_work_touches_every_package(told: RecordingObserver) -> None:
     assert {"compact", "experiments"} <= {each.work for each in told.progresses}
 
 
-def test_prometheus_takes_all_of_it_under_the_same_names(told: RecordingObserver) -> None:
+def test_prometheus_exports_all_events_under_the_same_names(told: RecordingObserver) -> None:
     registry = prometheus_client.CollectorRegistry()
     exported = PrometheusObserver(registry)
     for event, fields in told.raw:

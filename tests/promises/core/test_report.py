@@ -77,7 +77,7 @@ def test_rows_and_columns_must_match() -> None:
         Table(("a", "b"), ((1, 2), (1, 2, 3)))
 
 
-def test_dictionaries_come_back_as_they_went_in() -> None:
+def test_dictionaries_are_read_as_written() -> None:
     rows: list[dict[str, object]] = [{"a": 1, "b": [1, 2]}, {"a": None, "b": "x\ny"}]
     assert Table.from_dicts(rows).to_dicts() == rows
 

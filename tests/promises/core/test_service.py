@@ -37,7 +37,7 @@ class Work:
             assert self.called.wait_for(lambda: self.calls >= calls, 60)
 
 
-def test_it_is_called_at_start_and_every_period() -> None:
+def test_the_function_is_called_at_start_and_every_period() -> None:
     clock, work = ManualClock(), Work()
     service = PeriodicService(work, name="work", every_seconds=10, clock=clock)
     assert [service.run_pending(), service.run_pending()] == [True, False]
@@ -48,7 +48,7 @@ def test_it_is_called_at_start_and_every_period() -> None:
     assert work.calls == 2
 
 
-def test_without_a_period_it_is_called_when_woken() -> None:
+def test_without_a_period_the_function_is_called_when_woken() -> None:
     clock, work = ManualClock(), Work()
     service = PeriodicService(work, name="work", clock=clock)
     assert service.run_pending()
@@ -103,7 +103,7 @@ def test_errors_are_logged_and_tried_again_with_a_growing_delay(caplog: pytest.L
     assert service.run_pending(), "the delay begins at its first value after a success"
 
 
-def test_a_thread_calls_it_until_it_is_stopped() -> None:
+def test_a_thread_calls_the_function_until_the_stop() -> None:
     work = Work()
     with PeriodicService(work, name="work", every_seconds=0.001) as service:
         service.start()
@@ -190,7 +190,7 @@ def test_stop_names_the_call_that_does_not_end() -> None:
     service.stop()
 
 
-def test_it_is_not_stopped_or_run_from_within() -> None:
+def test_a_service_is_not_stopped_or_run_from_its_function() -> None:
     refused: list[str] = []
 
     def work(budget: Budget) -> None:

@@ -13,7 +13,7 @@ from compactlib.blobstore import BlobReader
 EXAMPLE = Path(__file__).parents[3] / "examples" / "blob_cache.py"
 
 
-def test_it_runs_as_a_script(tmp_path: Path) -> None:
+def test_example_runs_as_a_script(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, str(EXAMPLE), str(tmp_path / "cache")], capture_output=True, text=True,
                             check=False)
     assert result.returncode == 0, result.stderr

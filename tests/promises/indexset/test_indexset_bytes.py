@@ -80,7 +80,7 @@ def test_the_golden_file_of_version_2() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 63), st.integers(0, MAX_INDEX), st.integers(0, 3)), max_size=30))
-def test_any_set_is_stored_as_the_page_says(choices: list[tuple[int, int, int]]) -> None:
+def test_any_set_is_stored_as_on_the_page(choices: list[tuple[int, int, int]]) -> None:
     starts = [(at >> shift, length) for shift, at, length in choices]
     index_set = IndexSet.from_runs((at, min(at + length, MAX_INDEX)) for at, length in starts)
     assert index_set.to_bytes() == by_the_page(index_set)
@@ -88,7 +88,7 @@ def test_any_set_is_stored_as_the_page_says(choices: list[tuple[int, int, int]])
 
 @pytest.mark.parametrize("bits", [3, 6, 7, 13, 20, 40, 50])
 @pytest.mark.parametrize("rare", [0, 57, 62])
-def test_many_runs_are_stored_as_the_page_says(bits: int, rare: int) -> None:
+def test_many_runs_are_stored_as_on_the_page(bits: int, rare: int) -> None:
     # `rare`: once in a while a gap that takes more bytes than the others.
     rng = random.Random(bits)
     at = 0

@@ -332,7 +332,7 @@ def test_bytes_of_a_raft_log_add_up() -> None:
     assert total.seconds_to_reclaim > 0.25
 
 
-def test_a_raft_log_of_which_everything_dies_is_dropped_without_copies() -> None:
+def test_a_raft_log_without_live_entries_is_dropped_without_copies() -> None:
     model = RaftLogModel(limits=SegmentLimits(max_entries=10), snapshot_every=100, major_every=1)
     total = replay(Uniform(keys=1, writes=999), SeedPolicy(), model).total
     assert (total.copied_bytes, total.freed_segments) == (0, 99)

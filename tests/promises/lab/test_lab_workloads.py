@@ -52,7 +52,7 @@ def test_uniform_writes_touch_all_keys_alike() -> None:
     assert all(count == pytest.approx(2_000, rel=0.1) for count in counts.values())
 
 
-def test_times_to_live_come_in_their_shares() -> None:
+def test_times_to_live_have_their_shares() -> None:
     lives = Counter(life for *_, life, _ in rows(TtlMix(keys=10, writes=20_000, lives_seconds=((0.25, 2.0),))))
     assert lives[2_000] / 20_010 == pytest.approx(0.25, abs=0.02)
     assert set(lives) == {2_000, FOREVER}
@@ -89,7 +89,7 @@ def test_sizes_spread_around_the_middle() -> None:
     assert 140 < max(sizes) <= 150
 
 
-def test_reads_come_in_between_and_change_nothing_else() -> None:
+def test_reads_are_interleaved_and_change_no_write() -> None:
     plain = Bursts(keys=500, writes=3_000, every=1_000, burst_keys=100)
     told = list(WithReads(of=plain, reads=0.25).rows(3))
     assert [row for row in told if row[0] != READ] == rows(plain)

@@ -127,7 +127,7 @@ def shared(view: BlobView) -> BlobView:
     (DecliningCost(**_GATE, decline=None), 0.0),
     (StatsBased(**_GATE), 11.0),
 ], ids=lambda value: getattr(value, "name", str(value)))
-def test_a_decision_in_the_lab_is_the_stores_own(tmp_path: Path, policy: BlobPolicy, retention: float) -> None:
+def test_a_decision_in_the_lab_equals_the_stores(tmp_path: Path, policy: BlobPolicy, retention: float) -> None:
     random = Random(f"{policy.name} {retention}")
     both = BothWorlds(tmp_path, policy, retention=retention)
     carried_out = 0

@@ -114,7 +114,7 @@ MISTAKES: Sequence[Mistake] = (
         "catalog-watermark-in-force-unkept", "compactlib/catalog/watermark.py",
         "                self._limit = max(self._limit, wanted)\n",
         "                self._limit = self._stored = max(self._limit, wanted)\n",
-        ("tests/promises/catalog/test_catalog_needs.py::test_watermark_comes_into_force_only_when_the_store_has_it",),
+        ("tests/promises/catalog/test_catalog_needs.py::test_watermark_is_in_force_only_after_its_write",),
         "Data goes below a low watermark that a restart forgets: readers begin below it."),
     Mistake(
         "catalog-decision-not-asked-again", "compactlib/catalog/service.py",

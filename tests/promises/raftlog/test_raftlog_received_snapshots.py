@@ -316,7 +316,7 @@ def test_damaged_state_of_the_leader_is_named_on_both_sides(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["offer", "accept", "live", "entries", "state"])
-def test_frame_that_comes_twice_is_refused_as_damage(kind: str, tmp_path: Path) -> None:
+def test_repeated_frame_is_refused_as_damage(kind: str, tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
         ended = transfer(of, to, change=lambda frame: [frame.data] * (1 + (frame.kind == kind)))
         assert any(isinstance(error, FrameDamaged) for error in ended.errors), ended
@@ -493,7 +493,7 @@ def test_log_without_its_live_entries_is_not_given_the_snapshot(tmp_path: Path) 
         require_unchanged(to)
 
 
-def test_machine_is_restored_before_the_next_snapshot_comes(tmp_path: Path) -> None:
+def test_machine_is_restored_before_the_next_snapshot_arrives(tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
         assert transfer(of, to).is_well
         assert isinstance(transfer(of, to, applied=10).received, InvalidInput)

@@ -149,7 +149,7 @@ def test_a_poll_that_may_have_been_carried_out_is_not_repeated() -> None:
     assert "/secret/place" not in str(caught.value)
 
 
-def test_a_node_that_is_not_there_is_passed_over() -> None:
+def test_an_absent_node_is_skipped() -> None:
     with served(SchedulerApplication(Node(PollResponse))) as address:
         with SchedulerClient(["http://127.0.0.1:1", address]) as client:
             assert client.poll(PollRequest()) == PollResponse()

@@ -83,7 +83,7 @@ def test_unassigned_jobs_are_before_expired_then_fewer_failures() -> None:
     assert sources(desk.take(3)) == ["new", "failed", "expired"]
 
 
-def test_small_levels_come_first() -> None:
+def test_small_levels_are_first() -> None:
     desk = Desk()
     desk.queue(block("large", level=1), block("small"))
     assert sources(desk.take(2)) == ["small", "large"]

@@ -147,7 +147,7 @@ def test_a_job_that_checks_keeps_its_lease_in_run_pending() -> None:
     assert levels_of(scheduler) == [1]
 
 
-def test_a_lost_job_that_comes_back_in_the_same_answer_is_another_run() -> None:
+def test_a_lost_job_assigned_again_in_the_same_answer_is_a_new_run() -> None:
     clock = ManualClock(1000.0)
     scheduler, tokens = opened(1, clock=clock), []
     worker = Worker(scheduler, lambda job: execute(job), clock=clock, options=WorkerOptions(capacity=2))
@@ -218,7 +218,7 @@ def test_results_that_cannot_be_stored_fail_the_job_and_not_the_poll() -> None:
     assert scheduler.table().to_dicts()[0]["failures"] == 1
 
 
-def test_stop_cancels_jobs_and_gives_them_back() -> None:
+def test_stop_cancels_and_releases_jobs() -> None:
     scheduler, began = opened(1), threading.Event()
 
     def execute(job: RunningJob) -> CompactedBlocks:

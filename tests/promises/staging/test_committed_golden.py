@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The range formats are promises: files of an earlier release are read as they were meant, and named as they were.
 
-`python -m tests.promises.staging.test_committed_golden` writes the golden files anew; a change in one of them is a new
+`python -m tests.promises.staging.test_committed_golden` writes the golden files; a change in one of them is a new
 format version, or a mistake. What Parquet's own writer makes of a range may differ from release to release; its id may
 not.
 """

@@ -13,7 +13,7 @@ from tests.harness.staging_world import StagingWorld as World
 
 def crossed(seed: int, *, dev: dict[bytes, bytes | None], main: dict[bytes, bytes | None],
             strategy: Any = "fail") -> tuple[Branch, Branch]:
-    """Two branches of `k=1` that each committed these changes, and then merged what the other one committed."""
+    """Two branches of `k=1` that each committed these changes, and then merged the other branch's commit."""
     world = World(seed=seed)
     first = world.branch({"k": "1"})
     second = world.repo.create_branch("dev", first.name)

@@ -189,7 +189,7 @@ def test_picks_of_another_recording_are_refused(tmp_path: Path, picks: dict[int,
         repeat_crash(recording, picks, tmp_path / "out")
 
 
-def test_failure_with_the_least_lost_comes_first(tmp_path: Path) -> None:
+def test_failure_with_the_least_loss_is_first(tmp_path: Path) -> None:
     def check(folder: Path, acknowledged: Sequence[Any]) -> None:
         there = os.listdir(folder)
         if "a" not in there or not ("b" in there or "c" in there):

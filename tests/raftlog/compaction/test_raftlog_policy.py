@@ -77,7 +77,7 @@ def test_groups_are_filled_with_neighbours_up_to_the_limit(
 
 @given(segment_sequences(min_live=1), st.sampled_from([2, 3, 8]))
 @settings(max_examples=50)
-def test_seed_comes_to_rest_in_as_many_runs_as_the_source_limit_needs(
+def test_seed_policy_ends_in_the_runs_that_its_source_limit_needs(
         segments: tuple[SegmentStats, ...], max_sources: int) -> None:
     view = view_of_candidates(segments, CAP_128)
     rounds = 0

@@ -355,7 +355,7 @@ def test_an_interrupted_rewrite_of_a_single_segment_is_recovered(state: str, tmp
         expected.check(log)
 
 
-def test_a_leader_that_cannot_be_read_takes_nothing_with_it(tmp_path: Path) -> None:
+def test_an_unreadable_leader_keeps_its_members_files(tmp_path: Path) -> None:
     """The members that still have files of their own keep them."""
     vector_45(tmp_path)
     own = (tmp_path / THREE).read_bytes()

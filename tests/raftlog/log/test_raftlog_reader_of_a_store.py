@@ -168,5 +168,5 @@ def histories(seeds: range, folder: Path) -> None:
                 require_same(log, folder / str(seed) / "logs/one")
 
 
-def test_any_history_is_read_as_its_log_reads_it(tmp_path: Path) -> None:
+def test_any_history_is_read_as_by_its_log(tmp_path: Path) -> None:
     histories(range(12), tmp_path)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The formats are promises: files are read as they were meant, and written alike; earlier versions are refused by name.
 
-`python -m tests.raftlog.segment.test_raftlog_golden` writes the golden files anew; a change in one of them is a new
+`python -m tests.raftlog.segment.test_raftlog_golden` writes the golden files; a change in one of them is a new
 format
 version, or a mistake.
 """

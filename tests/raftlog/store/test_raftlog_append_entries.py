@@ -32,7 +32,7 @@ def terms(log: RaftLog) -> list[tuple[int, int]]:
     return [(entry.index, entry.term) for entry in log.entries()]
 
 
-def test_a_message_that_comes_twice_takes_nothing_back(log: RaftLog) -> None:
+def test_a_repeated_message_truncates_nothing(log: RaftLog) -> None:
     """An obvious handler that gives it to `append` is refused by name: it took back synced entries."""
     assert log.append_entries(0, 0, rows(1, 10)) == AppendAnswer(True, 10, 11)
     assert log.append_entries(2, 1, rows(3, 4)) == AppendAnswer(True, 4, 5)

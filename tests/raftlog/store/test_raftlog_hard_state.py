@@ -97,7 +97,7 @@ def test_closing_waits_for_a_vote_that_is_being_recorded(tmp_path: Path) -> None
         again.record_hard_state(5, "b")
 
 
-def test_each_log_of_a_store_has_its_own_and_it_goes_with_the_log(tmp_path: Path) -> None:
+def test_each_log_has_its_own_vote_which_is_removed_with_it(tmp_path: Path) -> None:
     with RaftLogStore(tmp_path, SMALL) as store:
         store.log("one").record_hard_state(4, "a")
         store.log("two").record_hard_state(7)
@@ -229,7 +229,7 @@ def test_a_disk_that_refuses_any_step_gives_no_vote_that_is_forgotten(tmp_path: 
                 assert found.term > answered.term or answered.voted_for in (None, found.voted_for)
 
 
-def test_a_compaction_that_clears_leftovers_away_takes_no_vote_with_it(tmp_path: Path) -> None:
+def test_a_compaction_that_removes_leftovers_keeps_the_vote(tmp_path: Path) -> None:
     """It removed the file that was about to take its place, and the member's vote failed."""
     cleared: list[str] = []
 

@@ -304,7 +304,7 @@ def test_a_failed_sync_closes_the_store_with_its_reason(tmp_path: Path) -> None:
         assert store.log("a").last_index in (5, 9)
 
 
-def test_a_disk_that_refuses_any_step_of_opening_leaves_all_as_it_was(tmp_path: Path) -> None:
+def test_a_refused_step_of_opening_changes_nothing(tmp_path: Path) -> None:
     expected = PlainLog.of(rows(1, 30))
     with RaftLogStore(tmp_path / "store", SMALL) as store:
         store.log("a").append(rows(1, 20))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The WAL format is a promise: files of an earlier release are read as they were meant, and still written alike.
 
-`python -m tests.raftlog.wal.test_raftlog_wal_golden` writes the golden files anew; a change in one of them is a new
+`python -m tests.raftlog.wal.test_raftlog_wal_golden` writes the golden files; a change in one of them is a new
 format
 version, or a mistake.
 """
@@ -100,7 +100,7 @@ def test_the_example_of_the_page_matches_the_written_bytes(tmp_path: Path) -> No
     assert bytes.fromhex("".join(listed)) == write_example(tmp_path).read_bytes()
 
 
-def test_the_header_is_as_its_page_says() -> None:
+def test_the_header_matches_its_page() -> None:
     body = b"CLRAFWAL" + struct.pack("<HHIQQQ", 1, 0, 0, 7, 4096, 10**9) + bytes(20)
     data = body + struct.pack("<I", zlib.crc32(body))
     assert FileHeader(7, 4096, 10**9).encode() == data

@@ -145,7 +145,7 @@ class TestResults:
 
 
 class TestJobs:
-    def test_outcomes_come_while_other_jobs_run(self, spark: SparkSession, job: Job) -> None:
+    def test_outcomes_arrive_while_other_jobs_run(self, spark: SparkSession, job: Job) -> None:
         """The last task waits for a file that the caller makes when it has the outcomes of the first job."""
         go = job.sources / "go"
         outcomes = SparkExecutor(spark).run([*first_job(job), WaitingTask("late", str(go))])

@@ -281,7 +281,7 @@ def test_times_finer_than_microseconds_are_refused_and_not_cut_off(spark: SparkS
     assert files_of(folder) == before
 
 
-def test_rows_with_maps_come_out_in_one_order(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_with_maps_are_sorted_in_one_order(spark: SparkSession, tmp_path: Path) -> None:
     """A repeated attempt could not continue the first one's output: rows of equal keys were in another order."""
     of_map = pa.map_(pa.string(), pa.int64())
     schema = pa.schema([("key", pa.int64()), ("map", of_map),

@@ -88,7 +88,7 @@ def test_a_compactor_runs_its_rewrite_on_spark(spark: SparkSession, tmp_path: Pa
     assert len(before) == 41
 
 
-def test_damage_that_a_worker_finds_comes_back_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_found_by_a_worker_is_raised_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     open_objects = functools.partial(LocalObjects, tmp_path)
     committed = CommittedRanges(open_objects(), rule=SplitRule(raggedness=20), range_format=ParquetFormat())
     base = committed.apply(None, [(key(number), Record.of(b"1")) for number in range(100)]).metarange_id

@@ -94,7 +94,7 @@ def test_a_copy_of_a_slow_task_wins_and_the_slow_one_changes_nothing(answers: di
     assert [path.name for path in log.iterdir() if path.is_dir()] == []
 
 
-def test_rows_are_merged_as_they_are_here(answers: dict[str, Any], spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_are_merged_as_in_one_process(answers: dict[str, Any], spark: SparkSession, tmp_path: Path) -> None:
     assert answers["metarange"] == merged_here()
     assert answers["block"] == merged_block(spark, tmp_path / "blocks")
 

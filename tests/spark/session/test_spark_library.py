@@ -21,7 +21,7 @@ def test_equal_sources_give_equal_bytes() -> None:
     assert library_archive() == library_archive()
 
 
-def test_it_holds_sources_and_nothing_else() -> None:
+def test_archive_has_sources_and_no_other_files() -> None:
     names = zipfile.ZipFile(io.BytesIO(library_archive())).namelist()
     assert {"compactlib/__init__.py", "compactlib/errors.py", "compactlib/spark/executor.py"} <= set(names)
     assert {Path(name).suffix for name in names} == {".py"}

@@ -34,7 +34,7 @@ def replace(objects: MemoryObjects, key: str, data: bytes) -> None:
 
 
 @both_formats
-def test_odd_keys_and_values_come_back_as_they_are(range_format: RangeFormat) -> None:
+def test_odd_keys_and_values_are_read_unchanged(range_format: RangeFormat) -> None:
     layer = committed(range_format=range_format)
     base = written(layer, ODD)
     assert dict(layer.scan(base)) == ODD
@@ -203,7 +203,7 @@ def test_a_budget_that_runs_out_publishes_nothing() -> None:
     assert written(layer, CONTENT) == written(committed(), CONTENT)
 
 
-def test_a_second_read_comes_from_the_cache() -> None:
+def test_a_second_read_is_served_by_the_cache() -> None:
     objects = HookedObjects(MemoryObjects())
     layer = CommittedRanges(objects, rule=SplitRule(raggedness=4))
     base = written(layer, CONTENT)

@@ -97,7 +97,7 @@ def test_unknown_references(ref: str) -> None:
         world.repo.commit(CommitId("not an id"))
 
 
-def test_a_metarange_must_be_there_before_it_is_committed() -> None:
+def test_a_metarange_must_exist_before_its_commit() -> None:
     main = World().branch({})
     with pytest.raises(MetaRangeNotFound):
         main.commit_metarange(MetaRangeId("0" * 40), "import")

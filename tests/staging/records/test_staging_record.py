@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Branch records, commits, staged entries and marks as bytes: they decode, damage is found, golden files stay.
 
-`python -m tests.staging.records.test_staging_record` writes the golden files anew; a change in them is a new format.
+`python -m tests.staging.records.test_staging_record` writes the golden files; a change in them is a new format.
 """
 
 from __future__ import annotations
@@ -95,17 +95,17 @@ def test_the_format_s_page_shows_the_golden_files(name: str) -> None:
 
 
 @given(records)
-def test_every_record_comes_back(record: BranchRecord) -> None:
+def test_every_record_is_decoded_as_encoded(record: BranchRecord) -> None:
     assert decode_branch_record(encode_branch_record(record), "here") == record
 
 
 @given(commits)
-def test_every_commit_comes_back(commit: Commit) -> None:
+def test_every_commit_is_decoded_as_encoded(commit: Commit) -> None:
     assert decode_commit(encode_commit(commit), "here") == commit
 
 
 @given(entries)
-def test_every_staged_entry_comes_back(staged: Staged) -> None:
+def test_every_staged_entry_is_decoded_as_encoded(staged: Staged) -> None:
     assert decode_staged(encode_staged(staged), "here") == staged
 
 

@@ -110,7 +110,7 @@ def test_crash_leaves(name: str, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ bytes
 
 
-def test_a_sync_covers_all_that_was_written_before_it_under_any_name(tmp_path: Path) -> None:
+def test_a_sync_covers_earlier_writes_under_any_name(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1234")
     os.link(tmp_path / "a", tmp_path / "b")
 
