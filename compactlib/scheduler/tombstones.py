@@ -2,8 +2,8 @@
 """`Tombstones`: delayed deletions, until a worker has confirmed them.
 
 A completed job leaves a tombstone with the ids of its sources. After a delay, when no reader needs the
-objects any more, it is leased to a worker that polls. The worker deletes the objects and confirms the tombstone by name; without a
-confirmation before the end of the lease, the tombstone is due again. Deleting is idempotent.
+objects any more, it is leased to a worker that polls. The worker deletes the objects and confirms the tombstone by
+name; without a confirmation before the end of the lease, the tombstone is due again. Deleting is idempotent.
 
 The index refuses the blocks of a tombstone, so that a late retry of an `AddBlocks` does not add a block whose object
 will be deleted.

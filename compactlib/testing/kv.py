@@ -196,7 +196,7 @@ class KVStoreConformance(ConformanceKit):
             store.transact([], [], [Delete(OTHER, key) for key in at_once])
             same(keys_of(store, OTHER), [])
 
-    def test_throttled_store_raises_slow_down(self, tmp_path: Path) -> None:
+    def test_throttled_store_says_slow_down(self, tmp_path: Path) -> None:
         """A throttled request raises `SlowDown`, neither "not found" nor "predicate failed", and writes nothing.
 
         To do: turn the backend's throttling into SlowDown, before or instead of the write; callers back off and retry.

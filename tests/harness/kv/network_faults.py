@@ -48,10 +48,10 @@ class OverANetwork(KVStoreConformance):
         """Open the store of this folder through the proxy, without retries."""
         raise NotImplementedError
 
-    def test_throttled_store_raises_slow_down(self, tmp_path: Path) -> None:
+    def test_throttled_store_says_slow_down(self, tmp_path: Path) -> None:
         with self.make_proxy() as proxy:
             self.proxy = proxy
-            super().test_throttled_store_raises_slow_down(tmp_path)
+            super().test_throttled_store_says_slow_down(tmp_path)
 
     @contextlib.contextmanager
     def throttled(self, store: KVStore) -> Iterator[bool]:
