@@ -78,7 +78,7 @@ class Row:
         return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |\n"
 
 def run(script: str, times: int, *, quick: bool) -> list[Row]:
-    """The figures of a script, run so many times; none, and a line that says why, if a run wrote none."""
+    """Run a script several times, and return its figures; if a run wrote no figures, print why and return none."""
     began = time.perf_counter()
     measured = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}{', quick' * quick}, {times} run{'s' * (times > 1)}"
     found: dict[str, list[dict[str, object]]] = {}
@@ -97,7 +97,7 @@ def run(script: str, times: int, *, quick: bool) -> list[Row]:
     return [Row(script, each, measured) for each in found.values()]
 
 def machine() -> str:
-    """What was measured on, in one line."""
+    """Return the machine and the versions in one line."""
     cpu = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
                 if line.startswith("model name")), platform.processor())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
@@ -142,7 +142,7 @@ def main() -> int:
         found = run(script, asked.times, quick=asked.quick)
         rows += found
         missing += [] if found else [script]
-        # After each script, so that a run that is cut short has written what it measured.
+        # After each script, so that an interrupted run has written its figures.
         write_page(asked.page, rows)
         if asked.json:
             Path(asked.json).write_text(json.dumps([row.to_json() for row in rows], indent=2) + "\n")

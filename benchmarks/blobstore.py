@@ -112,7 +112,7 @@ def key_of(number: int) -> bytes:
 
 
 def build_store(folder: Path, data: Data, scale: Scale) -> None:
-    """Put everything, delete what is to die, and close the last segment so that all of it may be compacted."""
+    """Put all blobs, delete the dead ones, and close the last segment, so that all segments may be compacted."""
     with BlobStore(folder, scale.config()) as store:
         for number in range(len(data.sizes)):
             store.put(key_of(number), data.content(number))
@@ -307,7 +307,7 @@ def blob_cycle(folder: Path, scale: Scale) -> float:
 
 
 def semidbm_cycle(folder: Path) -> float:
-    """That of semidbm, which is told to check a checksum in each get, as ours do."""
+    """Return the same figure of semidbm, which is set to check a checksum in each get, as ours do."""
     import semidbm
     shutil.rmtree(folder, ignore_errors=True)
     database = semidbm.open(str(folder), "c", verify_checksums=True)
@@ -450,7 +450,7 @@ def compaction_figures(scale: Scale, scratch: Path, data: Data) -> Iterator[Figu
 
 
 def peer_figures(scale: Scale, scratch: Path, data: Data, ours: Callable[[], float]) -> Iterator[Figure]:
-    """The same beside two other stores, if they are installed."""
+    """Measure the same in two other stores, if they are installed."""
     work = scratch / "work"
     try:
         import rocksdict  # noqa: F401

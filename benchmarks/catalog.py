@@ -4,7 +4,7 @@
     python benchmarks/catalog.py [--quick] [--json FILE] [--only NAME ...]
 
 Each figure measures ours and the reference in turn in one run. etcd and deltalake take part if they are installed
-(`make peers`); without them their figures are left out, and said to be. `docs/benchmarks.md` has the last figures.
+(`make peers`); without them their figures are left out, which a line says. `docs/benchmarks.md` has the last figures.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ TERM = 5.0  # seconds that etcd may take to start
 
 
 def timed(work: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds that `work` takes, without the garbage of whatever ran before."""
+    """Return the seconds of `work`, without the garbage of earlier work."""
     gc.collect()
     began = clock()
     work()
@@ -258,7 +258,7 @@ def executing(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
 
 
 class BareSqlite:
-    """What the log does to the database, without the log: the same rows, the same transactions, the same durability."""
+    """The log's work on the database, without the log: the same rows, the same transactions, the same durability."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
@@ -462,7 +462,7 @@ PEERS = ("etcd", "deltalake")
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Measure the chosen figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller data, under a minute")
     parser.add_argument("--json", metavar="FILE", help="write the figures here")

@@ -7,8 +7,8 @@
 BASE is the other checkout (`git worktree add --detach ../base COMMIT`). Both run under this interpreter, A B A B …,
 each in a process of its own. The table has a row for each figure that both write under the same name:
 
-- `here / base`: the median, over the pairs, of what the figure's own value is here as a part of what it is at BASE.
-  Whether more is better, the unit says.
+- `here / base`: the median, over the pairs, of the figure's value here divided by its value at BASE.
+  The unit shows whether more is better.
 - `of ratios`: the same for the figure's ratio to its reference. It cancels what slows a whole run, such as a busy disk.
 
 The reference runs in both checkouts; `reference` shows how far its own values differ, which is the noise.
@@ -50,7 +50,7 @@ def run(checkout: Path, script: str, arguments: Sequence[str]) -> Figures:
 
 
 def compared(pairs: Sequence[tuple[Figures, Figures]]) -> list[dict[str, object]]:
-    """Return a row for each figure that every run wrote; a pair is what was measured here and at BASE."""
+    """Return a row for each figure that every run wrote; a pair is a value here and a value at BASE."""
     names = set.intersection(*(set(figures) for pair in pairs for figures in pair))
     rows: list[dict[str, object]] = []
     for name in (name for name in pairs[0][0] if name in names):

@@ -14,22 +14,22 @@ from compactlib.blobstore.policy import SegmentView, fraction, whole
 from compactlib.errors import InvalidInput
 
 Preference: TypeAlias = Literal["dead share", "valid bytes", "benefit", "root benefit"]
-"""What comes first: the largest dead share; the fewest valid bytes; with u the valid part of what a segment holds, the
+"""The order of victims: the largest dead share; the fewest valid bytes; with u the valid part of a segment, the
 largest (1 - u) * age / (1 + u); the largest (1 - u) / u * sqrt(age)."""
 
 
 @attrs.frozen(kw_only=True)
 class FixedNumber:
-    """Takes the first so many segments that are dead enough, whether or not the log gets shorter by that.
+    """Takes a fixed number of segments that are dead enough, also if the log does not get shorter.
 
-    It is for the lab, where `BlobLogModel.max_dead_fraction` decides when.
+    For the lab, where `BlobLogModel.max_dead_fraction` starts compactions.
 
     Attributes:
-        victims: at most so many, >= 1.
-        min_dead_fraction: of what a segment holds, so much has to be dead, 0.0 to 1.0.
-        prefers: which ones come first; of equals, the lower position. The choice names them in that order.
-        ties_modulo: of equals, the lower remainder of the position by this instead, as a hash table of so many places
-            lists them; 0: not so.
+        victims: the most victims, >= 1.
+        min_dead_fraction: the least dead part of a victim's bytes, 0.0 to 1.0.
+        prefers: the order of victims; of equals, the lower position first.
+        ties_modulo: if not 0, equals are ordered by the position modulo this number, as in a hash table of this
+            size.
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -52,7 +52,7 @@ class FixedNumber:
         dead_enough = [each for each in view.eligible
                        if each.used_bytes and each.used_bytes - each.valid_bytes >= least * each.used_bytes]
         if not dead_enough:
-            return BlobChoice(why=f"of none of {len(view.eligible)} segments a part min_dead_fraction={least} is dead; "
+            return BlobChoice(why=f"no segment of {len(view.eligible)} has a dead part of min_dead_fraction={least}; "
                                   f"lower it, or wait")
         worth = _WORTH[self.prefers]
         if self.ties_modulo:

@@ -61,7 +61,7 @@ class Stopwatch:
     """Counts the CPU seconds of this process, its threads included, inside `with watch:`; or the peak of its memory.
 
     Args:
-        traced: whether to look at memory, which makes the time useless.
+        traced: measure memory, which makes the time useless.
     """
 
     def __init__(self, *, traced: bool = False) -> None:
@@ -70,7 +70,7 @@ class Stopwatch:
         self.peak = 0
 
     def __enter__(self) -> Stopwatch:
-        # What was there before is no part of the step, and the collector of cycles leaves it alone.
+        # Earlier objects are no part of the step: the collector of cycles skips them.
         gc.collect()
         gc.freeze()
         if self.traced:
@@ -261,7 +261,7 @@ def blob_plan(n: int, folder: Path, watch: Stopwatch) -> None:
 
 
 def blob_put_again(n: int, folder: Path, watch: Stopwatch) -> None:
-    """One blob of each segment is always the same, and asked for where an older segment has it."""
+    """Each segment has one common blob, which is read from an older segment."""
     with BlobStore(folder / "blobs", _config(n)) as store, watch:
         for number in range(7 * n):
             if number % 7 == 1:
@@ -463,7 +463,7 @@ STEPS: dict[str, tuple[Step, int, str]] = {
     "index sets": (index_set_algebra, 20_000, "indexes"), "scheduler: jobs": (scheduler_jobs, 1000, "blocks"),
     "scheduler: cycle": (scheduler_cycle, 1000, "blocks"), "scheduler: dump": (scheduler_dump, 1000, "blocks"),
     "scheduler: stored commands": (scheduler_stored, 2000, "blocks"),
-    "scheduler: a tenth as many looks": (scheduler_looks, 1000, "blocks"),
+    "scheduler: a tenth as many views": (scheduler_looks, 1000, "blocks"),
     "raft log store: logs": (store_of_logs, 32, "logs"),
     "catalog: execute": (catalog_execute, 250, "versions"), "catalog: open": (catalog_open, 500, "versions"),
     "catalog: cut": (catalog_cut, 500, "versions"),
@@ -475,11 +475,11 @@ STEPS: dict[str, tuple[Step, int, str]] = {
 
 
 FLAT = frozenset({"staging: compaction", "staging: past tombstones"})
-"""Steps whose memory does not depend on how much there is."""
+"""Steps with memory independent of the size."""
 
 
 def measured(name: str, *, runs: int, base: str | None, shrink: int) -> Growth | None:
-    """One step at its three sizes; `None` if what it needs is not installed."""
+    """Measure one step at its three sizes; `None` if a package that it needs is missing."""
     step, smallest, unit = STEPS[name]
     sizes = tuple(max(smallest // shrink, 2) * times for times in (1, 4, 16))
 
@@ -497,9 +497,9 @@ def measured(name: str, *, runs: int, base: str | None, shrink: int) -> Growth |
 
 
 def main() -> int:
-    """Measure, print the table, and say by the exit code whether all steps keep their growth."""
+    """Measure, print the table, and return exit code 0 if all steps keep their growth."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="an eighth of each size, once: whether it runs at all")
+    parser.add_argument("--quick", action="store_true", help="an eighth of each size, once, to check that it runs")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=tuple(STEPS), default=tuple(STEPS))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", metavar="FILE")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast the key-value stores write, read and scan, beside their bare drivers doing the same.
+"""How fast the key-value stores write, read and scan, against their bare drivers.
 
     python benchmarks/kv.py [--quick] [--json FILE] [--runs N] [--only BACKEND ...]
 
 One thread, values of 108 bytes that are never the same; in batches, a thousand of them in each durable step. Each
 figure measures ours and the bare driver in turn in one run. The servers are real and are started here, on loopback:
-PostgreSQL waits for the disk at each write, as it does by default. moto stands for DynamoDB: it is slow in
-itself, so only the ratio says something.
+PostgreSQL waits for the disk at each write, as it does by default. moto replaces DynamoDB; it is
+slow, so only the ratio counts.
 `docs/benchmarks.md` has the others.
 """
 
@@ -45,7 +45,7 @@ BATCH = 1000
 
 
 class Bare(Protocol):
-    """What a driver is asked to do, and nothing around it."""
+    """The operations of a bare driver."""
 
     def put(self, key: bytes, value: bytes) -> object:
         """Write a value."""
@@ -73,7 +73,7 @@ class BareDict:
 
 @attrs.frozen
 class BareSql:
-    """sqlite3 or psycopg, one statement for each call, committed by itself."""
+    """sqlite3 or psycopg, one statement for each call, each its own transaction."""
 
     connection: Any
     mark: str
@@ -181,8 +181,8 @@ class Pair:
     """Ours and the reference over the same backend.
 
     Attributes:
-        reference: what the reference is called.
-        count: how many keys are written, read and scanned in one run.
+        reference: name of the reference.
+        count: the number of keys written, read and scanned in one run.
         many: how many values are written a thousand at once; where any are, writes by several threads are measured
             as well.
     """
@@ -201,7 +201,7 @@ def memory(quick: bool) -> Iterator[Pair]:
 
 @contextlib.contextmanager
 def sqlite(quick: bool) -> Iterator[Pair]:
-    # Beside this script, because /tmp may lie in memory, where a sync costs nothing.
+    # In the folder of this script, because /tmp may be in memory, where a sync costs nothing.
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent, prefix=".kv-") as folder:
         store = SqliteStore(Path(folder) / "ours")
         bare = BareSql.sqlite(Path(folder) / "bare")
@@ -292,7 +292,7 @@ BACKENDS = {"memory": memory, "sqlite": sqlite, "postgres": postgres, "dynamodb"
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Measure the chosen figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller data, under a minute")
     parser.add_argument("--json", metavar="FILE", help="write the figures here")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay of a blob policy: operations a second on one core, memory, and write amplification beside its closed form.
+"""Replay of a blob policy: operations a second on one core, memory, and write amplification against its closed form.
 
     python benchmarks/lab.py [--quick] [--json FILE]
     python benchmarks/lab.py --policies      # the tables of docs/lab.md
@@ -61,7 +61,7 @@ def small_plans(runs: int) -> Iterator[Figure]:
 
 
 def placed(runs: int) -> Iterator[Figure]:
-    """Operations a second without a placement, and with each, beside those without one."""
+    """Operations a second without a placement, and with each as a part of that."""
     workload = Zipf(keys=14_000, writes=150_000)
     speeds: dict[str, list[float]] = {}
     for _ in range(runs):

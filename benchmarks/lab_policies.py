@@ -191,7 +191,7 @@ def _loads() -> list[tuple[float, bool]]:
 
 
 def blob_expiries(seeds: int = 4, only: str = "") -> Iterator[Table]:
-    """Our own placement and victims beside the best published ones, in the lab and as a store places.
+    """Compare our own placement and victims with the best published ones, in the lab and as a store places.
 
     Which published pair is best for a load, the first seed says; that seed and the others compare ours with it. The
     settings of ours were chosen on smaller loads of this kind, seed 1; how `DecliningCost` ranks in a store, among some
@@ -223,18 +223,18 @@ def blob_expiries(seeds: int = 4, only: str = "") -> Iterator[Table]:
             yield Table.from_dicts(rows, title=f"{title}: copies a write, with 95 % of where the mean difference lies")
     yield Table.from_dicts([{"placement": each.name, "open segments": each.classes,
                              "bytes a blob": round(_bytes_a_key(each))} for each in (FADaC(), SepBIT(), ByLifetime())],
-                           title="what a placement costs")
+                           title="cost of a placement")
 
 
 def _difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """The mean difference, and where it lies in 95 of 100."""
+    """Return the mean difference, and its interval of 95 %."""
     less = [our / their - 1 for our, their in zip(ours, theirs, strict=True)]
     mean, wide = statistics.mean(less), STUDENT[len(less)] * statistics.stdev(less) / math.sqrt(len(less))
     return f"{mean:+.1%} ({mean - wide:+.1%}..{mean + wide:+.1%})"
 
 
 def _bytes_a_key(placement: Placement, keys: int = 100_000) -> float:
-    """What a placer remembers of a key that was written twice."""
+    """Return a placer's state of a key that was written twice."""
     tracemalloc.start()
     placer = placement.placer()
     placer.contents = Contents(bytes=keys, records=keys)
@@ -276,7 +276,7 @@ def sensor_thresholds() -> Table:
 
 
 def scheduler_leases() -> Table:
-    """Leases and batches: 1,000 blocks at 2 a second, six workers; none of their jobs hangs, or one in ten."""
+    """Leases and batches: 1,000 blocks at 2 a second, six workers; no job hangs, or one in ten."""
     models = {(batch, lease, rate): SchedulerModel(workers=6, hang_rate=rate, config=SchedulerConfig(
         levels=(LevelConfig(max_blocks=batch, max_age_seconds=36),), max_failures=0, lease_seconds=lease))
         for batch, lease, rate in product((5, 20), (6.0, 15.0, 60.0), (0.0, 0.1))}

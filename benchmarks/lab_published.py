@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a published simulator finds, to hold the lab against: write amplification, deterministic.
+"""Results of a published simulator, to compare the lab with: write amplification, deterministic.
 
 Figures of the trace-driven simulator that accompanies Q. Wang, J. Li, P. P. C. Lee, T. Ouyang, C. Shi, L. Huang,
 "Separating Data via Block Invalidation Time Inference for Write Amplification Reduction in Log-Structured Storage",
@@ -58,5 +58,5 @@ FIXED: dict[tuple[str, float], tuple[float, float]] = {
     ("zipf 1.0", 0.6): (1.44116, 1.47941), ("zipf 1.0", 0.8): (2.32441, 2.25337),
 }
 """A log of a fixed size, 64 pages a segment: 60,000 pages, 300,000 overwrites by `compactlib.lab`'s own workloads, with
-so much of the log live; collections that free 8 segments, copied in the order of preference, survivors' segments closed
+this part of it live; collections that free 8 segments, copied in the order of preference, survivors' segments closed
 after each. By `Greedy` and by `CostBenefit`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lab beside a published simulator: write amplification by victims, by placement, and on a real trace.
+"""The lab against a published simulator: write amplification by victims, by placement, and on a real trace.
 
     python benchmarks/lab_truth.py [--quick] [--json FILE] [--trace cloudphysics_io.csv.gz]
 
@@ -46,7 +46,7 @@ from compactlib.report import Table
 PAGES, WRITES = 60_000, 600_000
 TRACE_PAGES, TRACE_REQUEST = 208_696, 656_169 / 66_898
 ROOM = 1.7
-"""A log of no fixed size gets room for so many times what is live."""
+"""The size of a log without a fixed size, as a multiple of its live bytes."""
 
 
 @attrs.frozen
@@ -113,7 +113,7 @@ def scheme(name: str, request: float) -> Placement:
 
 def collected(workload: Workload, live: int, per_segment: int, victims: int, dead: float, prefers: Preference,
               placement: Placement) -> float:
-    """Write amplification of collections that start, and choose, by what is dead."""
+    """Write amplification of collections that start by the dead bytes, and choose by them."""
     segments = int(live * ROOM) // per_segment
     ties = 8_192 if segments > 3_072 else 2_048
     found = replay(
@@ -125,7 +125,7 @@ def collected(workload: Workload, live: int, per_segment: int, victims: int, dea
 
 
 Compared = tuple[str, float, Callable[[], float]]
-"""What is compared, what is published, and how ours is found."""
+"""The comparison, the published value, and the function that finds ours."""
 
 
 def synthetic_rows() -> Iterator[Compared]:
@@ -162,7 +162,7 @@ def to_begin_with(prefers: Preference) -> Placement:
 
 
 def default_rows(path: str | None) -> Iterator[Compared]:
-    """The placement to begin with beside the best published scheme, as all loads take it, without a setting."""
+    """Compare the default placement with the best published scheme that needs no setting, over all loads."""
     for (load, prefers), published in SYNTHETIC.items():
         yield (f"{load}.default.{_short(prefers)}", min(published), lambda load=load, prefers=prefers: collected(
             Pages(load), PAGES, 64, 8, 0.15, prefers, to_begin_with(prefers)))  # type: ignore[misc]
@@ -224,7 +224,7 @@ def main() -> None:
         [{"row": name, "published": published, "ours": round(ours, 4),
           "write amplification": f"{ours / published - 1:+.2%}",
           "copies": f"{(ours - 1) / (published - 1) - 1:+.2%}"} for name, (published, ours) in found.items()],
-        title="write amplification beside the published simulator's"))
+        title="write amplification against the published simulator's"))
     print("other order than the simulator's:", "; ".join(out_of_order(found)) or "none")
     report([Figure(figure=f"lab_truth.{name}", unit="copies a write", values=(ours - 1,),
                    reference="published simulator", reference_values=(published - 1,),

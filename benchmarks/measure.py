@@ -17,7 +17,7 @@ from compactlib.report import Table
 
 @attrs.frozen
 class Goal:
-    """Between what a ratio should lie, both included."""
+    """The range of a ratio, both ends included."""
 
     least: float
     most: float
@@ -48,7 +48,7 @@ class Figure:
         values: ours, one a run.
         reference: what ours is compared with.
         reference_values: the reference's, one a run.
-        goal: what the ratio should be.
+        goal: the range of the ratio.
     """
 
     figure: str

@@ -70,7 +70,7 @@ def build_log(folder: Path, segments: int, live_share: float, run: int, entries:
 
 @attrs.frozen
 class Goals:
-    """What the figures of one log should be."""
+    """The goals of one log's figures."""
 
     rewrite: str
     major: str
@@ -133,13 +133,13 @@ def plain_copy(live_bytes: Path, scratch: Path, sizes: list[int]) -> float:
 
 def replacing_copy(live_bytes: Path, source: Path, scratch: Path, groups: list[tuple[list[Path], int]]) -> float:
     """Seconds of a bare loop with the system calls of a major: the same bytes copied, synced, named and committed, and
-    the sources freed, each beside the others where their order allows it. It plans, looks up and checks nothing.
+    the sources freed, each at the same time as the others where the order allows it. No plan, no lookup, no check.
 
     Args:
-        live_bytes: what is copied.
+        live_bytes: the file to copy.
         source: the log; a copy of it loses the segments.
-        scratch: where that copy goes.
-        groups: for each file to write, the names of the segments that it takes the place of, and its size in bytes.
+        scratch: folder of that copy.
+        groups: for each file to write, the names of the segments that it replaces, and its size in bytes.
     """
     work = scratch / "replaced"
     shutil.copytree(source, work)
@@ -202,9 +202,9 @@ def rewrite_figures(name: str, scratch: Path, segments: int, run: int, runs: int
                     ) -> Iterator[Figure]:
     """The rewrite step of a major, with NumPy and without, and the whole major, against a plain copy of its live bytes.
 
-    The whole major removes its sources too; so it is also shown beside a bare loop that does, and that loop beside the
-    copy: what the disk allows.
-    The CPU seconds are those of all threads of the process, and of the system on their behalf.
+    The whole major removes its sources too; so it is also compared with a bare loop that does, and that loop with the
+    copy, which shows the limit of the disk.
+    The CPU seconds are those of all threads of the process, and of the system for them.
     """
     source = scratch / f"log-{name}"
     build_log(source, segments, 0.3, run, entries, size)

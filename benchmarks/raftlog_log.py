@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a Raft log takes entries, and how fast it comes back, against the same bytes written and read plainly.
+"""How fast a Raft log takes entries, and how fast it opens, against the same bytes written and read plainly.
 
     python benchmarks/raftlog_log.py [--quick] [--json FILE] [--folder FOLDER] [--runs N]
 
 Batched appends with one fsync a batch, alone, with the flushes that they lead to, and to segments without a store; the
 stalls of such appends while a major compaction runs; the recovery of a WAL. `docs/benchmarks.md` has the last figures.
 
-Appends to segments stand beside those of Ra, RabbitMQ's Raft library, which `ra_segment.escript` measures. Debian's
-package has it, and Erlang: `apt-get install --no-install-recommends rabbitmq-server`; no server need run, and where it
-is not installed Ra is left out. Its segment file has what ours has (records and payloads, a CRC of each entry, 4,096
-entries a file, one fsync a batch) but no seal that tells damage from a crash, and no zeros ahead.
+Appends to segments are compared with those of Ra, RabbitMQ's Raft library, which `ra_segment.escript` measures.
+Debian's package has it, and Erlang: `apt-get install --no-install-recommends rabbitmq-server`; no server need run, and
+without the package Ra is left out. Ra's segment file has the same content as ours (records and payloads, a CRC of each
+entry, 4,096 entries a file, one fsync a batch), but no seal that distinguishes damage from a crash, and no zeros ahead.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from compactlib.raftlog import (
 PAYLOAD_BYTES = 256
 BATCH_ENTRIES = 512
 UNFLUSHED = StoreOptions(max_wal_bytes=1 << 40, max_memtable_entries=1 << 40, background=False)
-"""One WAL file, however long: nothing goes to segments meanwhile."""
+"""One WAL file of any length: no entry is flushed to a segment."""
 
 
 def payloads_of(count: int) -> list[bytes]:
@@ -67,7 +67,7 @@ def fresh(scratch: Path, name: str) -> Path:
 
 
 def append_batches(log: RaftLog, batches: int, first: int = 1) -> list[float]:
-    """Append and sync so many batches; the seconds each took."""
+    """Append and sync batches; return the seconds of each."""
     payloads = payloads_of(BATCH_ENTRIES)
     taken = []
     for batch in range(batches):
@@ -131,7 +131,7 @@ def append_figures(scratch: Path, batches: int, runs: int) -> Iterator[Figure]:
 
 
 def segment_rate(scratch: Path, entries: int, each: int) -> float:
-    """Entries a second of a `SegmentLog`, synced after so many each."""
+    """Return the entries a second of a `SegmentLog`, synced after each batch."""
     payloads = payloads_of(each)
     with SegmentLog(fresh(scratch, "segments")) as log:
         began = time.perf_counter()
@@ -142,9 +142,9 @@ def segment_rate(scratch: Path, entries: int, each: int) -> float:
 
 
 def plain_segment_rate(scratch: Path, entries: int, each: int) -> float:
-    """What a segment file of Ra takes, in a bare loop: the payloads behind its index, their records into it, a sync.
+    """Write the bytes of a segment file of Ra in a bare loop: payloads after its index, their records into it, a sync.
 
-    A record has index, term, offset, length and CRC, and stands in a region for 4,096 of them; then the next file
+    A record has index, term, offset, length and CRC, and is in a region for 4,096 of them; then the next file
     begins. It checks nothing, and can read nothing back.
     """
     payloads = payloads_of(each)
@@ -280,7 +280,7 @@ def _compact(log: RaftLog, outcomes: list[LogCompactionReport]) -> None:
 
 
 def stall_figure(scratch: Path, segments: int, runs: int) -> Figure:
-    """What a running major does to those who append."""
+    """The effect of a running major on appends."""
     source = fresh(scratch, "stalls-source")
     options = build_for_major(source, segments)
     values, quiet = alternate(runs, lambda: stalls(scratch, source, options, compacting=True),
@@ -290,7 +290,7 @@ def stall_figure(scratch: Path, segments: int, runs: int) -> Figure:
 
 
 def recovery_figures(scratch: Path, entries: int, runs: int) -> Iterator[Figure]:
-    """Opening a store with so many entries in its WAL, against reading the files and a CRC of each payload."""
+    """Opening a store with entries in its WAL, against reading the files and a CRC of each payload."""
     folder = fresh(scratch, "recovery")
     with open_log(folder, UNFLUSHED) as log:
         payloads = payloads_of(BATCH_ENTRIES)
@@ -299,7 +299,7 @@ def recovery_figures(scratch: Path, entries: int, runs: int) -> Iterator[Figure]
     size = sum(path.stat().st_size for path in (folder / "wal").iterdir())
 
     def recover() -> float:
-        # Of a copy each time: a store that is opened again and again flushes what it found.
+        # A copy each time: opening a store flushes the entries that it finds.
         work = fresh(scratch, "recovered")
         shutil.copytree(folder, work)
         gc.collect()

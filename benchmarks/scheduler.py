@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the compaction scheduler does with many blocks and jobs, and beside procrastinate.
+"""How fast the compaction scheduler is with many blocks and jobs, and against procrastinate.
 
     python benchmarks/scheduler.py [--quick] [--only queue|cycle|http] [--json FILE] [--folder FOLDER]
 
@@ -98,7 +98,7 @@ def measure_push(count: int) -> tuple[list[float], list[float], list[float], lis
 
 
 def queued(count: int, names: Sequence[str]) -> SchedulerMachine:
-    """A scheduler with so many jobs of 20 blocks; their ids are made anew, as they would be."""
+    """Return a scheduler with jobs of 20 blocks, each with new ids."""
     machine = SchedulerMachine(SchedulerConfig(max_queue_size=0))
     for number in range(count):
         name = f"{number * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF:x}-T-S{number % SHARDS}-L0"
@@ -158,7 +158,7 @@ def queue_figures(quick: bool) -> list[Figure]:
 
 
 def copy_figure(machine: SchedulerMachine) -> Figure:
-    """A poll that assigns 10 of 100,000, beside one shallow copy of the queue."""
+    """A poll that assigns 10 of 100,000 jobs, against a shallow copy of the queue."""
     polls = [assignment_seconds(machine, 10, 20) * 10 * 1e6 for _ in range(3)]
     copies = []
     for _ in range(3):
@@ -178,7 +178,7 @@ COMMANDS = SchedulerConfig(levels=(LevelConfig(max_blocks=1),), max_queue_size=0
 
 
 class Worker:
-    """Speaks for one of ours: what it holds, and what it says."""
+    """Serves one of our schedulers to the parent process."""
 
     def __init__(self, poll: Poll) -> None:
         self._poll = poll
@@ -244,7 +244,7 @@ def blocks_of(jobs: int) -> tuple[BlockMeta, ...]:
 
 @contextlib.contextmanager
 def durable(folder: Path, jobs: int) -> Iterator[tuple[Scheduler, Callable[[], object]]]:
-    """A scheduler on the durable local log with so many jobs queued, and what makes it later."""
+    """Return a scheduler on the durable local log with queued jobs, and the function that opens it again."""
     shutil.rmtree(folder / "log", ignore_errors=True)
     clock = ManualClock(1000.0)
     log = LocalLog(folder / "log", LogOptions(clock=clock))
@@ -294,7 +294,7 @@ def over_http(host: Scheduler) -> Iterator[Poll]:
 
 
 def http_figures(quick: bool, folder: Path) -> list[Figure]:
-    """The cycle over HTTP, beside the same host called directly: CPU time of client and server, and jobs a second."""
+    """The cycle over HTTP, against the same host called directly: CPU time of client and server, and jobs a second."""
     jobs, abandoned, runs = (400, 40, 3) if quick else (5000, 500, 3)
 
     def measured(remote: bool, rates: list[float]) -> float:
@@ -319,9 +319,9 @@ def http_figures(quick: bool, folder: Path) -> list[Figure]:
 
 @contextlib.contextmanager
 def awake() -> Iterator[None]:
-    """Keep every core from falling asleep: else whoever waits for an answer from a socket pays for waking one.
+    """Keep every core awake: else a process that waits for an answer from a socket pays for waking a core.
 
-    Spins at the lowest priority there is, which gives way to everything else.
+    Spins at the lowest priority, which every other process preempts.
     """
     spin = "import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile os.getppid() > 1: pass"
     spinning = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(os.cpu_count() or 1)]
@@ -439,7 +439,7 @@ def cycle_figures(quick: bool, folder: Path) -> list[Figure]:
 
 
 def late_figure(name: str, ours: Sequence[int], peer: str, theirs: Sequence[int], abandoned: int) -> Figure:
-    """Late completions wrongly accepted, of those that were abandoned."""
+    """Count the late completions of abandoned jobs that were accepted by mistake."""
     runs = min(len(ours), len(theirs))
     return Figure(figure=name, unit=f"late completions accepted of {abandoned}",
                   values=tuple(float(count) for count in ours[-runs:]), reference=peer,

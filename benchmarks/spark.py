@@ -140,13 +140,13 @@ def unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def processor_seconds() -> float:
-    """What this process and all below it have used: Java, PySpark's workers, and those that have ended."""
+    """Return the CPU seconds of this process and all its descendants: Java, PySpark's workers, ended processes."""
     fields = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields[int(folder.name)] = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
     ours, found, tick = [os.getpid()], 0.0, float(os.sysconf("SC_CLK_TCK"))
     while ours:
         process = ours.pop()
@@ -155,18 +155,18 @@ def processor_seconds() -> float:
     return found
 
 
-# ---------------------------------------------------------------------------------------------------- what it gives
+# ---------------------------------------------------------------------------------------------------- results
 
 
 @attrs.frozen
 class Costs:
-    """What the rule and the simulation stand on, in seconds.
+    """The measured times behind the rule and the simulation, in seconds.
 
     Attributes:
         session: starting one, with its first job.
         spark: a job, a task, a commit.
-        tasks: how long the rewrites of one compaction took on the workers.
-        run: how long all of them took through `SparkExecutor`, on as many cores as the session has.
+        tasks: times of one compaction's rewrites on the workers.
+        run: the time of all of them through `SparkExecutor`, on all cores of the session.
     """
 
     session: float
@@ -221,7 +221,7 @@ def print_rule(rewrites: Sequence[tuple[Rewrite, Sequence[Figure]]], overheads: 
     print(f"""
 When Spark pays: x takes x / h here, where the fastest way does h a second, and f + x / (n c) on n cores of a
 cluster. f = {job:.2f} s is a job with one empty task, {session:.1f} s more where a session must start;
-c is what one core of this session did beside f. Disks and network are not in it.""")
+c is the work of one core of this session after f. Disks and network are not in it.""")
     for rewrite, figures in rewrites:
         by_name = {figure.figure.rpartition(".")[2]: figure for figure in figures}
         # Where this library has no way of its own here, any tool that does the same is one.
@@ -230,7 +230,7 @@ c is what one core of this session did beside f. Disks and network are not in it
         spark = statistics.median(by_name[f"spark_over_{ways[0]}"].values)
         print(f"- {rewrite.name}: {_sentence(rewrite, here, spark, job, session)}")
     print(f"- A Spark task of {task * (1 - MOST_OVERHEAD) / MOST_OVERHEAD:.2f} s or more loses at most "
-          f"{MOST_OVERHEAD:.0%} to what it costs ({task * 1e3:.0f} ms); smaller rewrites should share one "
+          f"{MOST_OVERHEAD:.0%} to its start ({task * 1e3:.0f} ms); smaller rewrites should share one "
           "(tasks_per_partition).")
 
 
@@ -254,13 +254,13 @@ def print_simulation(costs: Costs, plot: str | None) -> None:
     beside = attrs.evolve(costs.spark, commit_seconds=0.0)
     commit = costs.spark.commit_seconds * 1e3
     print(_simulated(tasks, costs.spark, f"one driver, where a commit takes {commit:.1f} ms"))
-    print(_simulated(tasks, beside, "so many drivers that commits wait for nothing"))
+    print(_simulated(tasks, beside, "enough drivers, so that no commit waits"))
     if plot:
         draw(tasks, costs.spark, plot)
 
 
 def _simulated(tasks: Sequence[float], costs: SparkCosts, drivers: str) -> Table:
-    """The best partitioning for each number of executors, and what comes of it."""
+    """Return the best partitioning for each number of executors, and its times."""
     best = [suggested_partitioning(tasks, executors, costs) for executors in EXECUTORS]
     rows = [{"executors": run.executors, "s with the defaults": simulate(tasks, run.executors, costs).seconds,
              "s, best": run.seconds, "tasks_per_partition": run.tasks_per_partition, "times one core": run.speedup,
@@ -272,7 +272,7 @@ def _simulated(tasks: Sequence[float], costs: SparkCosts, drivers: str) -> Table
 def draw(tasks: Sequence[float], costs: SparkCosts, path: str) -> None:
     """How many times as fast as one core, by executors; one line for each number of tasks that share a Spark task.
 
-    The lines are those of so many drivers that commits wait for nothing; what one driver allows is a line of its own.
+    The lines assume enough drivers, so that no commit waits; one line shows the limit of a single driver.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Drawing
@@ -288,7 +288,7 @@ def draw(tasks: Sequence[float], costs: SparkCosts, path: str) -> None:
                   label=f"{shared} rewrites to a Spark task")
     if costs.commit_seconds:
         axes.axhline(sum(tasks) / (costs.commit_seconds * len(tasks)), linestyle="--", color="black", linewidth=0.8,
-                     label="what the commits of one driver allow")
+                     label="limit by the commits of one driver")
     axes.set(xscale="log", yscale="log", xlabel="executors of one core", ylabel="times as fast as one core",
              title=f"{len(tasks):,} rewrites of {1e3 * statistics.median(tasks):.0f} ms, simulated from measured times")
     axes.set_xticks(EXECUTORS, [str(each) for each in EXECUTORS])

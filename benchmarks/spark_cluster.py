@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long rewrites would take on a cluster of many cores, simulated from the times of real tasks. A pure function.
 
-What is simulated is what `compactlib.spark.SparkExecutor` does. All tasks are one job; Spark gives each partition to
-the first core that is free (list scheduling); outcomes come back when their partition has ended, and this process
-commits them one after the other. Network and disks that the workers share are not in it: measure the times where the
+The simulation follows `compactlib.spark.SparkExecutor`. All tasks are one job; Spark gives each partition to
+the first free core (list scheduling); outcomes arrive when their partition has ended, and this process
+commits them one after the other. The shared network and disks are left out: measure the times where the
 tasks will run.
 
 Source: R. L. Graham, "Bounds on multiprocessing timing anomalies" (1969), for list scheduling and its bounds.
@@ -22,7 +22,7 @@ _MOST_SHARED = 64
 
 @attrs.frozen(kw_only=True)
 class SparkCosts:
-    """What a rewrite on Spark costs besides its tasks; `benchmarks/spark.py` measures all three. In seconds, >= 0.
+    """The costs of a rewrite on Spark without its tasks, seconds, >= 0; `benchmarks/spark.py` measures all three.
 
     Attributes:
         job_seconds: the job, before its first task begins.
@@ -37,7 +37,7 @@ class SparkCosts:
 
 @attrs.frozen(kw_only=True)
 class SimulatedRun:
-    """What a simulation gave.
+    """The result of a simulation.
 
     Attributes:
         executors: how many there were, of one core each.
@@ -78,7 +78,7 @@ def simulate(tasks: Sequence[float], executors: int, costs: SparkCosts, *,
     Args:
         tasks: how long each rewrite takes on a worker, in seconds, in the order in which they are given.
         executors: how many there are, of one core each.
-        costs: what is to be paid besides.
+        costs: the costs besides the tasks.
         tasks_per_partition: see `SparkExecutor`.
     """
     parts = math.ceil(len(tasks) / tasks_per_partition)
@@ -99,13 +99,13 @@ def simulate(tasks: Sequence[float], executors: int, costs: SparkCosts, *,
 def suggested_partitioning(tasks: Sequence[float], executors: int, costs: SparkCosts) -> SimulatedRun:
     """How many tasks should share a Spark task, among powers of two up to 64, by simulation. O(n log n).
 
-    Of settings within one per cent of the best, the fewest tasks a partition: results come back sooner, and a worker
+    Of settings within one per cent of the best, the fewest tasks a partition: results arrive sooner, and a worker
     that dies repeats less.
 
     Args:
         tasks: how long each rewrite takes on a worker, in seconds.
         executors: how many there are, of one core each.
-        costs: what is to be paid besides.
+        costs: the costs besides the tasks.
     """
     runs = [simulate(tasks, executors, costs, tasks_per_partition=1 << power)
             for power in range(_MOST_SHARED.bit_length())]

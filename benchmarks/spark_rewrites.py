@@ -3,9 +3,9 @@
 
     python benchmarks/spark_rewrites.py [--quick] [--runs N] [--json FILE] [--folder FOLDER]
 
-By itself it runs those of rows: staging merges and Parquet blocks, whose goal is 0.8 of plain Spark, which reads, sorts
-and writes the same rows in the same session. All ways of one rewrite take turns, A B C D A B C D …, so that what slows
-the machine down slows them all. Needs Java; DuckDB and Polars are left out where they are not installed.
+Run as a script it measures rewrites of rows: staging merges and Parquet blocks. Their goal is 0.8 of plain Spark, which
+reads, sorts and writes the same rows in the same session. All ways of one rewrite take turns, A B C D A B C
+D …, so that a slow machine slows all of them. Needs Java; DuckDB and Polars are left out where they are not installed.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class Rewrite:
         unit: of the rates.
         amount: how much of it one run does.
         spark: on Spark, session up.
-        others: what Spark is compared with, by name; the first is this library in this process, where there is that.
-        told: what each of the others is, in words.
-        limits: which of the others do less than a compaction has to.
+        others: the references by name; this library in this process is the first, if it takes part.
+        told: a description of each reference.
+        limits: the references that do less than a compaction.
         copies: whether bytes are copied as they are; then Spark should not be far behind.
     """
 
@@ -305,7 +305,7 @@ PLAIN_SPARK = "Spark: read the same rows, sort, write, fsync"
 
 
 def sorted_by_spark(spark: SparkSession, paths: Sequence[str], parts: int, out: Path) -> float:
-    """Seconds in which Spark reads Parquet files, sorts them by `key`, and writes so many files that do not overlap."""
+    """Seconds in which Spark reads Parquet files, sorts them by `key`, and writes files that do not overlap."""
     began = time.perf_counter()
     frame = spark.read.parquet(*paths)
     frame = frame.coalesce(1) if parts == 1 else frame.repartitionByRange(parts, "key")

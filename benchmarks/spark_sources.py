@@ -5,15 +5,15 @@
 
 Each figure measures ours, on `local[2,4]` with the session up, and the reference in turn in one run (A B A B ...), and
 prints rows or payload bytes a second. Spark counts the rows and sums the lengths of their payloads, so that every byte
-goes through. The session is that of `spark.py`, warm: Java compiles what it runs for some thirty queries, so that each
-is asked, eight times at once, until none of the last sixteen is 3 % quicker than the quickest before (or eighty are
-over). A query takes 0.1 s before its first row, so that the blob stores, whose loop is the quickest, have four times as
-much as the others. There are three references, of which the first runs in this process:
+goes through. The session is that of `spark.py`, warm: Java compiles during some thirty queries, so each query
+runs eight times at once, until the last sixteen are less than 3 % quicker than the quickest before (or after eighty).
+A query takes 0.1 s before its first row, so the blob stores, with the quickest loop, have four times the data. There
+are three references, of which the first runs in this process:
 
 * **loop**: reads the same files with the package's own readers, checks the same checksums, and has a tuple of the same
   columns for every row. The goal is at least 0.5 of it.
-* **binaryFile**: Spark's own source reads the files of blob stores in the same session, without a look into them, and
-  sums the lengths of their contents. No goal: what it has below the loop is what Spark takes to hold large values.
+* **binaryFile**: Spark's own source reads the files of blob stores in the same session, without parsing them, and
+  sums the lengths of their contents. No goal: its distance to the loop is the cost of large values in Spark.
 * **ready batch**: a source with the columns, the plan and the sizes of blob stores, whose workers give one batch again
   and again, and read and check nothing. No goal: it is what Spark itself leaves possible.
 
@@ -57,7 +57,7 @@ Counted: TypeAlias = tuple[int, int]
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """What is read.
+    """One kind of data to read.
 
     Attributes:
         name: in the figures.
@@ -153,7 +153,7 @@ def log_source(scratch: Path, megabytes: int) -> Iterator[Source]:
 
 
 def blob_source(name: str, smallest: int, largest: int, times: int, scratch: Path, megabytes: int) -> Iterator[Source]:
-    """Blobs of these sizes, so many times the bytes of the other sources, 40 % of them deleted."""
+    """Put blobs of these sizes, a multiple of the other sources' bytes, and delete 40 % of them."""
     folder = scratch / name
     now = _build_blobs(folder, times * megabytes, smallest, largest)
 

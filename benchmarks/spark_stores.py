@@ -4,8 +4,8 @@
     python benchmarks/spark_stores.py [--quick] [--stores N] [--runs N] [--json FILE] [--folder FOLDER]
 
 Some ten minutes for 2,000 stores, two for `--quick`. Each figure measures ours and the reference in turn in one run, on
-`local[2,4]`: one machine, on which Spark cannot be faster. Commits are fenced, here and there, by tokens in files. What
-it shows is what a run costs besides the compactions, and what finding out what is left costs. Needs Java.
+`local[2,4]`: one machine, on which Spark cannot be faster. Commits are fenced, here and there, by tokens in files. It
+shows the cost of a run without its compactions, and the cost of finding the stores that are left. Needs Java.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def build_templates(base: Path) -> list[Path]:
 
 
 class Stores:
-    """The logs of one run, made anew before each measurement."""
+    """The logs of one run, created before each measurement."""
 
     def __init__(self, base: Path, count: int) -> None:
         self._base = base

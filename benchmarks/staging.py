@@ -65,7 +65,7 @@ def seconds_of(work: Callable[[], object], times: int = 1) -> float:
 
 
 def tombstone_figures(folder: Path, quick: bool) -> list[Figure]:
-    """The first page of a listing, behind so many tombstones and without them; and the peers' first row."""
+    """The first page of a listing, after many tombstones and without them; and the peers' first row."""
     count = 50_000 if quick else 1_000_000
     store = SqliteStore(folder / "tombstones.sqlite", synchronous="normal")
     repo = Repository(store, CommittedRanges(MemoryObjects()))
@@ -76,7 +76,7 @@ def tombstone_figures(folder: Path, quick: bool) -> list[Figure]:
     stage_deletes(deleted, map(key, range(count)))
 
     def first_page(branch: Branch) -> None:
-        # A page that looked at too many entries ends early and empty, so the first one with keys may be a later one.
+        # A page that has read too many entries ends early and empty, so the first page with keys may be a later one.
         assert [listed.key for listed in branch.entries(page_limit=100)] == [LIVE]
 
     before = seconds_of(lambda: first_page(deleted))
@@ -107,7 +107,7 @@ def tombstone_figures(folder: Path, quick: bool) -> list[Figure]:
 
 
 def sqlite_view(folder: Path, count: int) -> tuple[float, float]:
-    """A table of committed rows, one of changes, and a view that merges them; compacted by doing what the view says."""
+    """A table of committed rows, one of changes, and a view that merges them; compacted by writing the view's rows."""
     with sqlite3.connect(folder / "view.sqlite") as connection:
         connection.executescript("""
             CREATE TABLE base (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID;
@@ -176,7 +176,7 @@ def seal(repo: Repository, name: str, times: int) -> None:
 
 
 def get_figures(quick: bool) -> list[Figure]:
-    """A point get after compaction beside one on a clean branch; and misses with sealed tokens in the way."""
+    """A point get after compaction against a get on a clean branch; and misses with sealed tokens in the way."""
     count, times = (2_000, 300) if quick else (20_000, 2_000)
     store = CountedStore()
     repo = Repository(store, CommittedRanges(MemoryObjects()))
@@ -263,7 +263,7 @@ def write_figures(folder: Path, quick: bool) -> list[Figure]:
 
 
 def peak_above_start(folder: Path) -> float:
-    """Megabytes by which the memory of this process grows while it compacts what is staged in a folder."""
+    """Megabytes by which the memory of this process grows while it compacts the staged entries of a folder."""
     def memory(line: str) -> float:
         return next(int(each.split()[1]) for each in Path("/proc/self/status").read_text().splitlines()
                     if each.startswith(line)) / 1024
@@ -276,7 +276,7 @@ def peak_above_start(folder: Path) -> float:
 
 
 def scale_figures(folder: Path, quick: bool) -> list[Figure]:
-    """The memory of a compaction of so many entries, in a process of its own; and puts of many keys at once."""
+    """The memory of a compaction in its own process; and puts of many keys at once."""
     count = 200_000 if quick else 10_000_000
     folder = folder / "scale"
     folder.mkdir()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applying changes to committed records, beside a plain merge-and-write of the same rows; a part of `staging.py`.
+"""Applying changes to committed records, against a plain merge and write of the same rows; a part of `staging.py`.
 
-The plain merges read the same Parquet files and the changes (which stand ready for them in one more), leave out what is
-replaced or removed, sort, write one Parquet file of the same compression, and sync it. Ours takes the changes as Python
-objects one by one, as a compaction does, and besides hashes, cuts, seals and publishes.
+The plain merges read the same Parquet files and the changes (from one more file), leave out replaced
+and removed rows, sort, write one Parquet file of the same compression, and sync it. Ours takes the changes as Python
+objects one by one, as a compaction does, and also hashes, cuts, seals and publishes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Bench:
         return seconds
 
     def plain(self, changes: Changes) -> dict[str, Callable[[], float]]:
-        """The plain merges, by the name of the tool; those that are installed."""
+        """Return the plain merges of the installed tools, by name."""
         staged = self.folder / "changes.parquet"
         columns = [[name for name, _ in changes],
                    *([None if each is None else getattr(each, part) for _, each in changes]
@@ -132,7 +132,7 @@ class Bench:
 
 
 def merge_figures(folder: Path, quick: bool) -> list[Figure]:
-    """Ours beside each plain merge, and how much of the base is read for changes in one place."""
+    """Ours against each plain merge, and the part of the base that is read for changes in one place."""
     count, runs = (1_000_000, 3) if quick else (5_000_000, 3)
     bench = Bench(folder, count)
     changes = spread_changes(count)

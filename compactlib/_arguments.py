@@ -28,7 +28,7 @@ def require_one_of(name: str, value: object, choices: Any) -> None:
 
 
 def require_seconds(name: str, value: float, *, above_zero: bool = False) -> None:
-    """Check that a call can wait for so many seconds."""
+    """Check a number of seconds to wait."""
     if not 0 <= value <= _LONGEST_WAIT_SECONDS or (above_zero and value == 0):
         _refuse(name, value, f"seconds, {'more than 0' if above_zero else '0 or more'}, up to {_LONGEST_WAIT_SECONDS}")
 

@@ -25,7 +25,7 @@ class OfOneProcess:
     A subclass with an `_inherit` of its own calls `super().__init__()` last: a fork may come right after it.
 
     Attributes:
-        is_inherited: whether this process is a fork of the one that made it.
+        is_inherited: whether this process is a fork of the process that made it.
     """
 
     is_inherited: bool = False
@@ -51,7 +51,7 @@ class OpenState(OfOneProcess):
     take its parent's answers, or wait for threads that it does not have.
 
     Args:
-        name: of the store, for messages: `"the store in /data"`.
+        name: the store's name, for messages: `"the store in /data"`.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that load a public name from its module when it is first asked for (PEP 562).
+"""Packages that load a public name from its module at its first use (PEP 562).
 
-A host pays for what it uses: a worker process that runs one rewrite needs a third of its package's modules, and the
-names of optional back-ends need packages that may not be installed. An `__init__.py` lists its names twice: as imports
-that type checkers read, and as a mapping that `offer` reads at run time. A test holds both together.
+A process imports only the modules that it uses: a worker that runs one rewrite needs a third of its package's
+modules, and the names of optional back-ends need packages that may not be installed. An `__init__.py` lists its names
+twice: as imports that type checkers read, and as a mapping that `offer` reads at run time. A test compares them.
 """
 
 from __future__ import annotations

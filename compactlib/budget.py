@@ -76,7 +76,7 @@ class Budget:
         bytes_per_second: rate of bytes written, > 0; default unlimited. An idle budget saves up a tenth of a second.
         total_bytes: bytes written in all, >= 0; default unlimited.
         deadline: nothing is granted from then on, in seconds since the epoch; default never.
-        clock: for the rate and the deadline.
+        clock: the clock for the rate and the deadline.
 
     Raises:
         InvalidInput: as for `BudgetLimits`.
@@ -104,8 +104,8 @@ class Budget:
         It begins with no saved rate, so that many short tasks do not each begin with a burst.
 
         Args:
-            limits: for this worker.
-            clock: for the rate and the deadline.
+            limits: the limits for this worker.
+            clock: the clock for the rate and the deadline.
             is_ended: returns whether the host has cancelled the work; called at each `check`.
         """
         budget = cls(bytes_per_second=limits.bytes_per_second, total_bytes=limits.total_bytes,
@@ -144,7 +144,7 @@ class Budget:
 
     @property
     def refusal(self) -> BudgetSpent | None:
-        """The error that `check` would raise now, a new one each time; `None` while work may continue. Never waits."""
+        """The error that `check` would raise now, new each time; `None` while work may continue. Never waits."""
         if self.cancelled:
             return self._refused("cancelled", "the work was cancelled")
         deadline = _least(budget._limits.deadline for budget in self._chain())
@@ -234,7 +234,7 @@ class Budget:
                 raise refusal
             if not self.paused:
                 return
-            # In real time, because the host ends the pause: the budget's clock may be a manual one.
+            # In real time, because the host ends the pause: the budget's clock may be a manual clock.
             SystemClock().sleep(_POLL_SECONDS)
 
     def _count(self, size: int) -> None:
@@ -282,7 +282,7 @@ class Budget:
         return self._refused("bytes", f"{size} more bytes would exceed the total of {total} bytes")
 
     def _refused(self, reason: str, why: str, needed: int | None = None) -> BudgetSpent:
-        return BudgetSpent(f"{why} ({self._spent} bytes spent); call again with a new budget to go on",
+        return BudgetSpent(f"{why} ({self._spent} bytes spent); call again with a new budget to continue",
                            reason=reason, spent_bytes=self._spent, needed_bytes=needed)
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@
 | an `Enum`, a `Literal` | its value |
 | `tuple`, `NamedTuple`, `frozenset`, `Sequence` (given a tuple) | a list |
 | `dict`, `Mapping` with keys of text or whole numbers | an object |
-| an attrs class | an object of its fields; one that holds its default is left out |
+| an attrs class | an object of its fields; a field with its default is left out |
 | one of several attrs classes | the same, with the name of the class under `is` |
 
 A value of another type and an unknown field raise `FieldError` with the field's name.

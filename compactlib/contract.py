@@ -98,10 +98,10 @@ class Compaction(Protocol):
 
     def compact(self, plan: Any = None, *, policy: Any = None, executor: Executor | None = None,
                 budget: Budget | None = None, observer: Any = None, fence: CommitFence | None = None) -> Any:
-        """Carry out a plan, by default a new one of `plan(policy)`, and return the report.
+        """Carry out a plan, by default the result of `plan(policy)`, and return the report.
 
         Args:
-            plan: of this store. Not together with `policy`.
+            plan: a plan of this store. Not together with `policy`.
             policy: instead of the store's own.
             executor: runs the copying; default this thread.
             budget: limits the work; cancel it to stop.
@@ -116,7 +116,7 @@ class Compaction(Protocol):
         """
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
-        """Read everything, and list what is damaged or missing; damage raises nothing."""
+        """Read everything, and list the damaged and missing parts; damage raises no error."""
 
     def status(self) -> Status:
         """Return the store in numbers, at once, from memory."""

@@ -68,7 +68,7 @@ class CorruptData(CompactlibError):
 
     Attributes:
         path: the damaged file.
-        offset: of the failed check in the file, in bytes.
+        offset: the offset of the failed check in the file, in bytes.
         expected: the expected content.
         found: the content found.
         index: the log index, if the damage belongs to an entry.
@@ -90,11 +90,11 @@ class Conflict(Rejected):
 
 
 class Stale(Rejected):
-    """A token, lease or view is outdated. Take a new one and retry."""
+    """A token, lease or view is outdated. Take a new token, lease or view, and retry."""
 
 
 class Closed(CompactlibError):
-    """The object was closed. Open a new one."""
+    """The object was closed. Open it again."""
 
 
 class Busy(Rejected):
@@ -144,7 +144,7 @@ class CompactionFailed(CompactlibError):
     """Some tasks or groups of a compaction failed; the others were committed.
 
     Attributes:
-        report: of the compaction, as it would have been returned.
+        report: the compaction's report, as it would have been returned.
         failures: the error of each failed task or group, by name.
     """
 
@@ -181,7 +181,7 @@ class StorageError(CompactlibError, OSError):
         path: the file or folder.
         errno: the operating system's number.
         detail: the problem; by default the system's text for `errno`.
-        advice: by default the usual remedy.
+        advice: a remedy; default the usual remedy.
     """
 
     def __init__(self, *, operation: str, path: str | os.PathLike[str], errno: int, detail: str = "",

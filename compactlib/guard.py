@@ -2,13 +2,13 @@
 """`Guard`: the lock of an open object, and whether the object can still be used.
 
 An object that fails in the middle of a change closes itself, and opening it again is the only repair: recovery reads
-what is durable, and is the same code after a crash. So nothing is repaired in memory.
+the durable files, and is the same code after a crash. So nothing is repaired in memory.
 
     with guard.lock:
         guard.require_open()
-        ...                        # checks, and all that needs room; what is raised here leaves the object open
+        ...                        # checks, and all that needs room; an exception here leaves the object open
         guard.begin("an append")
-        ...                        # changes; what leaves from here closes the object, whatever its type
+        ...                        # changes; any exception here closes the object
         guard.done()
 
 `lock` is a lock of C, so that an interrupt (Ctrl-C) comes before it is taken, inside the block, or after its release: a
@@ -74,7 +74,7 @@ class Guard(OfOneProcess):
     """The lock of one object that owns state in memory, and whether the object can be used.
 
     Args:
-        name: of the object in messages, for example `"the log in /data/a"`.
+        name: the name of the object in messages, for example `"the log in /data/a"`.
 
     Attributes:
         lock: re-entrant; only for `with guard.lock:`. Read the attribute each time: a forked child has another lock.
@@ -101,7 +101,7 @@ class Guard(OfOneProcess):
         """Begin a change, with the lock held: an exception before `done` closes the object.
 
         Args:
-            what: for the message of `Closed`.
+            what: the text for the message of `Closed`.
 
         Raises:
             Closed: the object is closed.
@@ -257,7 +257,7 @@ class Guard(OfOneProcess):
         self._kept.append(closable)
 
     def stand_for(self, folder: StrPath, *, timeout: float = RELEASE_SECONDS) -> None:
-        """Register as the object on a folder that a kept object has locked: the next object there releases this one.
+        """Register as the object on a folder that a kept object has locked: the next object there releases this object.
 
         A closed object of this process on the same folder is released first.
 
@@ -334,8 +334,8 @@ class Run:
     """One compaction, or other long work on an object; one of each kind at a time.
 
     Args:
-        guard: of the object.
-        budget: of the caller; default one without limits.
+        guard: the object's guard.
+        budget: the caller's budget; default one without limits.
 
     Attributes:
         held: only for `with run.held:`; the run ends with the block, also by an exception.

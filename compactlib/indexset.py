@@ -55,8 +55,8 @@ class IndexSet:
     Sets compare, hash, pickle and combine (`|`, `&`, `-`) by value. `len()` is stored, not counted; above
     `sys.maxsize` members it raises OverflowError, as for a `range`, and `count` still works.
 
-    - Making one: `from_iterable`, `from_sorted`, `from_runs`, `range`, `from_bytes`, `IndexSetBuilder`.
-    - Asking it: `in`, `holds`, `overlaps`, `isdisjoint`, `issubset`, `first`, `last`, `count`, `run_count`.
+    - Making a set: `from_iterable`, `from_sorted`, `from_runs`, `range`, `from_bytes`, `IndexSetBuilder`.
+    - Reading it: `in`, `holds`, `overlaps`, `isdisjoint`, `issubset`, `first`, `last`, `count`, `run_count`.
     - Its members: iteration, `reversed`, `members`, `runs`, `columns`.
     - A part of it: `at_least`, `at_most`, `between`, `chunks`.
     """
@@ -85,7 +85,7 @@ class IndexSet:
         made._fill(*runs)
         return made
 
-    # --- making one ---------------------------------------------------------------------------------------------
+    # --- making a set -------------------------------------------------------------------------------------------
 
     @classmethod
     def from_iterable(cls, indexes: Iterable[int]) -> IndexSet:
@@ -106,7 +106,7 @@ class IndexSet:
 
         Raises:
             InvalidInput: a value is not an integer, or out of range; names it.
-            Unsorted: one does not exceed the one before it; names both.
+            Unsorted: a value does not exceed the value before it; the message names both.
         """
         values = _column(list(indexes)).tolist()
         _check_ascending(values)
@@ -143,7 +143,7 @@ class IndexSet:
         Args:
             data: the bytes of `to_bytes`.
             path: the file of the bytes, for errors.
-            offset: of the bytes in the file, for errors.
+            offset: the offset of the bytes in the file, for errors.
 
         Raises:
             CorruptData: a byte was changed, cut off or added.
@@ -311,7 +311,7 @@ class IndexSet:
         return f"IndexSet({self._count:,} in {runs}, {self.first}..{self.last})"
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"an IndexSet cannot be changed; make another one (setting {name})")
+        raise AttributeError(f"an IndexSet cannot be changed; make another set (setting {name})")
 
     def audit(self) -> None:
         """Check that the runs ascend, do not touch, and add up to `count`.
@@ -395,7 +395,7 @@ def merge_positions(column: Sequence[int], members: Sequence[int]) -> list[int]:
 
     Raises:
         InvalidInput: a member is not in the column; names the first.
-        Unsorted: one of the two does not ascend strictly, and the positions cannot be found.
+        Unsorted: `members` or `column` does not ascend strictly, and the positions cannot be found.
 
     Cost: O(column + members) in C; O(members) where the members of the column are consecutive.
     """

@@ -44,7 +44,7 @@ class Lru(Generic[_K, _V]):
             return found[0]
 
     def put(self, key: _K, value: _V, size_bytes: int = 0) -> list[_K]:
-        """Add a value, and drop the least recently used ones until all fit.
+        """Add a value, and drop the least recently used values until all fit.
 
         Returns:
             The keys of the dropped values; `key` itself if its value is larger than the cache.

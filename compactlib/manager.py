@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`CompactionManager`: compacts many stores, one at a time on each disk, disks side by side.
 
-Each disk has one `PeriodicService`, and each of its calls is the turn of one store: a requested store or one low on
+Each disk has one `PeriodicService`, and each of its calls is the turn of one store: a requested store or a store low on
 space, else the store that has been due for longest. A turn compacts the store, or runs one slice of its `reclaim` after
 a compaction. A long reclaim, such as a hard delete, is cut into slices, so that other stores of the disk get turns in
 between.
@@ -13,7 +13,7 @@ How a turn ends, and when the store is due again:
 | returns a report, partial or not | at its next period; the reclaim follows at once, slice by slice |
 | raises `Busy`, or `BudgetSpent` for another reason than bytes | at its next period; no failure |
 | raises `Closed` | at once, after its opener has opened it again; without an opener never: it is shown as closed |
-| raises anything else | after `retry_seconds`, doubled with each failure in a row; other stores go on |
+| raises anything else | after `retry_seconds`, doubled with each failure in a row; the turns of other stores continue |
 """
 
 from __future__ import annotations
@@ -161,14 +161,14 @@ class CompactionManager:
     Args:
         triggers: at most one of each kind; by default all three. `LowSpace()` always applies, so that no store fills up
             unnoticed; `LowSpace(fraction=0)` turns it off.
-        retry_seconds: the delay after a store's first failure, > 0; doubles with each further one.
+        retry_seconds: the delay after a store's first failure, > 0; doubles with each further failure.
         max_retry_seconds: the longest delay.
         clock: its `monotonic()` decides when a store is due.
         observer: receives each failure, and the first success after it.
 
     Attributes:
         failures: the number of turns that failed.
-        last_error: the error of the last one.
+        last_error: the error of the last failed turn.
 
     Raises:
         InvalidInput: two triggers are of one kind.
@@ -240,7 +240,7 @@ class CompactionManager:
         """Remove a store: cancel its turn, and wait for the end of it.
 
         Args:
-            name: of the store.
+            name: the store's name.
             wait_seconds: how long to wait.
 
         Raises:
@@ -256,7 +256,7 @@ class CompactionManager:
         if is_mine(entry.held):
             raise Busy(f"the store {name!r} is removed, and its present turn, which called this, is its last")
         if not becomes_free(entry.held, wait_seconds):
-            raise Busy(f"the store {name!r} is removed, and its last turn goes on after {wait_seconds:g} seconds")
+            raise Busy(f"the store {name!r} is removed, and its last turn still runs after {wait_seconds:g} seconds")
 
     def request(self, name: str) -> None:
         """Have a store compacted next; a request during its compaction is dropped.
@@ -413,7 +413,7 @@ class CompactionManager:
         return entry.store.compact(budget=budget, **entry.arguments)
 
     def _reclaim(self, entry: _Entry, service_budget: Budget) -> Any:
-        # Longer and longer slices: one that is too short for one piece of the work does nothing at all.
+        # Longer and longer slices: a slice that is too short for a piece of the work does nothing.
         seconds = min(_SLICE_SECONDS * 2.0 ** min(entry.slices, 10), _MAX_SLICE_SECONDS)
         budget = self._begin(entry, service_budget, Budget(deadline=self._clock.now() + seconds, clock=self._clock))
         return entry.store.reclaim(budget=budget)

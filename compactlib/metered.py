@@ -43,7 +43,7 @@ _REQUESTS: Final = frozenset({
 def metered(store: StoreT, observer: Observer, *, name: str, clock: Clock | None = None) -> StoreT:
     """Return a store that passes all requests on to another store, and reports them; closing it closes the other.
 
-    A request costs a few microseconds more, an entry of a scan less than one.
+    A request costs a few microseconds more, an entry of a scan less than a microsecond.
 
     Args:
         store: a key-value store or an object store.
@@ -55,7 +55,7 @@ def metered(store: StoreT, observer: Observer, *, name: str, clock: Clock | None
 
 
 class _Request:
-    """Times the calls that make up one request, and keeps the outcome of the last one."""
+    """Times the calls that make up one request, and keeps the outcome of the last call."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -65,7 +65,7 @@ def notify(observer: Observer | None, name: str, /, **fields: Any) -> None:
             _failed.add(observer)
         except TypeError:  # the observer allows no weak reference, or has no hash
             level = logging.WARNING
-        _LOGGER.log(level, "the observer %r raised %r; the work goes on", observer, error, exc_info=error)
+        _LOGGER.log(level, "the observer %r raised %r; the work continues", observer, error, exc_info=error)
 
 
 class Observers:
@@ -132,7 +132,7 @@ class TqdmObserver(Closing):
     A bar closes when its work is complete. The bar of failed work stays until `close()`.
 
     Args:
-        options: for `tqdm.auto.tqdm`, for example `disable=True`; they override those of the observer.
+        options: the options for `tqdm.auto.tqdm`, for example `disable=True`; they override those of the observer.
 
     Raises:
         MissingDependency: tqdm is not installed.
@@ -180,12 +180,12 @@ class PrometheusObserver:
 
     Gauges and all other events are also counted, in `<prefix>_events_total{event="<name>"}`. Share one observer between
     all stores and threads of a process. Characters that Prometheus does not allow in names become underscores. The
-    first event of a metric fixes its labels: a missing label is exported as `""` later, and a new one is left out, so
+    first event of a metric fixes its labels: a missing label is exported as `""` later, and a new label is left out, so
     that sums stay right.
 
     Args:
         registry: a `prometheus_client.CollectorRegistry`; default the package's global registry.
-        prefix: of every name.
+        prefix: the beginning of every name.
         buckets: upper bounds of the histograms' buckets, ascending.
 
     Raises:

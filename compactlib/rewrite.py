@@ -93,7 +93,7 @@ class Attempt:
         id: unique over all attempts of all tasks; part of the name of every file that the attempt creates.
         budget: the task calls `spend` before each chunk of bytes.
         observer: receives the progress.
-        clock: for the seconds in the result.
+        clock: the clock for the seconds in the result.
     """
 
     id: str
@@ -135,7 +135,7 @@ class Executor(Protocol):
         `BudgetSpent`. Leaving the iterator early begins no further task.
 
         Concurrent tasks share the rest of a total. If the total is smaller than the sum of their outputs, each call may
-        spend it without completing a task; one worker, or a larger total, makes progress.
+        spend it without completing a task; a single worker, or a larger total, makes progress.
 
         Raises:
             InvalidInput: two tasks share a name, or a name is empty or too long; raised before any task begins.

@@ -17,7 +17,7 @@ from compactlib.guard import is_mine, take_within
 
 _LOGGER = logging.getLogger("compactlib.services")
 _POLL_SECONDS = 1.0
-"""The longest sleep of the thread: the clock may be one that is moved by hand."""
+"""The longest sleep of the thread: the clock may be a manual clock."""
 
 
 class PeriodicService:
@@ -28,9 +28,9 @@ class PeriodicService:
     Args:
         run_once: the function. `stop` cancels the budget that it is called with. It returns the seconds until its next
             call, or `None` for `every_seconds`.
-        name: of the thread, also for messages: `"compactions of disk 8:1"`.
+        name: the thread's name, also for messages: `"compactions of disk 8:1"`.
         every_seconds: the period; `None`: only when woken.
-        retry_seconds: the delay after the first error; doubles with each further one in a row.
+        retry_seconds: the delay after the first error; doubles with each further error in a row.
         max_retry_seconds: the longest delay.
         clock: decides when a call is due.
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache of rendered pages on disk: it never refuses a page, keeps to its size, and frees space by itself.
+"""A cache of rendered pages on disk: it never refuses a page, keeps to its size, and frees space in the background.
 
     python examples/blob_cache.py FOLDER
 
-Pages live for a while, are rendered anew when they change, and are asked for by skewed chance. The store is full most
-of the time; what expires next makes room.
+Pages live for a while, are rendered again when they change, and are read with a skewed distribution. The store is full
+most of the time; the pages that expire next make room.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PageCache:
             self.store.delete(name)
 
     def close(self) -> None:
-        """A compaction that runs is given up; the next opening goes on."""
+        """Cancel a running compaction; the next opening continues it."""
         self._manager.stop()
         self.store.close()
 

@@ -3,7 +3,7 @@
 
     python examples/blob_host.py FOLDER
 
-`POST /compact/photos` requests it, and the answer says what came of the request. The library listens on no socket: the
+`POST /compact/photos` requests it, and the answer has the outcome of the request. The library listens on no socket: the
 host has the route, and decides who may use it; here that is every process of this machine. A store with little room
 left is compacted without a request.
 """

@@ -45,7 +45,7 @@ NAMES = ("n1", "n2", "n3")
 
 
 class Database:
-    """Nobody hosts a partition here; a database looks up its placement, and proposes the time in its Raft logs."""
+    """Do nothing: no node hosts a partition here. A database proposes the time in the Raft logs of its partitions."""
 
     def assignments(self) -> Assignments:
         return Assignments()
@@ -86,7 +86,7 @@ class Peers:
 
 
 def answer(node: CatalogNode, question: dict[str, Any]) -> dict[str, Any]:
-    """What a node says to one line; in a worker thread, as both calls may ask the store."""
+    """Return a node's answer to one line; in a worker thread, as both calls may read the store."""
     try:
         if question["call"] == "report":
             return {"value": REPORTS.to_plain(node.report())}

@@ -5,7 +5,7 @@
 
 The partition's Raft log is a list here, and its leader is `n1`. A round has each node publish the lowest time of all
 transactions: the leader proposes it in the log, every replica that applies it notes it, and it counts after a flush
-that began later. So a replica never needs a version to replay its log that is gone.
+that began later. So a replica never needs a removed version to replay its log.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Partition:
             node.join()
 
     def flush(self, name: str) -> None:
-        """A replica writes to its disk what it has applied: its memory table, say."""
+        """Write the applied entries of a replica to its disk: its memory table, say."""
         published = self.nodes[name].published
         ticket = published.begin_flush(self.table.id, 0, 1)
         published.flushed([ticket])

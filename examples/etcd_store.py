@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A key-value store of one's own: `EtcdStore`, in etcd, for small data that many machines must agree on.
+"""`EtcdStore`: a host's own key-value store, in etcd, for small data that many machines must agree on.
 
 Needs etcd3gw. `check_kv_store` and the suite in `tests/promises/kv/test_kv_conformance_etcd.py` hold it.
 
 Writes go through etcd's Raft log; reads are linearizable. Every condition is a compare on the revision of the key's
-last write, and a `transact` is one etcd transaction. There are no leases: what was written stays.
+last write, and a `transact` is one etcd transaction. There are no leases: a written value stays.
 
 Each page of a scan is one range read of the present, not of a revision fixed when the scan began: etcd forgets old
-revisions as it is configured to, and a scan over one that is gone would end in the middle.
+revisions as it is configured to, and a scan over a forgotten revision would end in the middle.
 
 The cell (partition, key) is the etcd key `root + length of partition (2 bytes, big-endian) + partition + key`: no pair
 is another pair, and the keys of a partition lie together in their own order. The empty partition, which no user can
@@ -68,13 +68,13 @@ class EtcdStore(KVStore):
         protocol: `"http"` or `"https"`.
         ca_cert: file of the certificates that a server of `https` is checked against.
         cert: files of this client's certificate and key, if the server asks for one.
-        timeout_seconds: how long an answer may take.
-        page_size: how many entries one page of a scan holds, at most; fewer where the values seen last were so large
+        timeout_seconds: the longest wait for an answer, > 0.
+        page_size: the most entries of one page of a scan; fewer where the last values were so large
             that more would pass 4 MiB, but a page cannot be cut while it is read.
 
     Raises:
         ConnectFailed: the server cannot be reached.
-        InvalidInput: the root is empty, or the time is none to wait.
+        InvalidInput: the root is empty, or the timeout is not positive.
         Unsupported: the store was written by a later release.
         StoreFailed: the server refused.
     """
@@ -83,7 +83,7 @@ class EtcdStore(KVStore):
                  protocol: str = "http", ca_cert: str | None = None, cert: tuple[str, str] | None = None,
                  timeout_seconds: float = 10.0, page_size: int = 1000) -> None:
         if not root:
-            raise InvalidInput("the root is empty; name what the store's keys in etcd begin with")
+            raise InvalidInput("the root is empty; give the prefix of the store's keys in etcd")
         if not timeout_seconds > 0:
             raise InvalidInput(f"timeout_seconds is {timeout_seconds}; give a number above 0")
         self._path = f"{protocol}://{host}:{port}/{root!r}"
@@ -220,7 +220,7 @@ class _Gateway:
             reply = self.client.post(self.client.get_url(path), json=request)
             # Without it an answer, by something in front of etcd for example, might pass for "nothing found".
             if not isinstance(reply, dict) or "header" not in reply:
-                raise lost(operation, self.path, f"the answer {str(reply)[:100]!r} is none of etcd's", writes=writes,
+                raise lost(operation, self.path, f"the answer {str(reply)[:100]!r} is no answer of etcd", writes=writes,
                            unreachable=False)
         return reply
 
@@ -237,7 +237,7 @@ class _Gateway:
                 raise ConnectFailed(operation=operation, path=self.path, detail=text) from error
             raise lost(operation, self.path, text, writes=writes, unreachable=True) from error
         except OSError as error:
-            # Those of requests; and, as they are, of files with certificates, which it looks at each time.
+            # Errors of requests; and, unchanged, of files with certificates, which the client reads each time.
             raise lost(operation, self.path, str(error), writes=writes, unreachable=False) from error
 
     def close(self) -> None:
@@ -289,7 +289,7 @@ class KeySpace:
         return self.of_partition(b"") + b"schema"
 
     def of_partition(self, partition: bytes) -> bytes:
-        """What the keys of a partition begin with."""
+        """Return the prefix of the keys of a partition."""
         return self.root + _LENGTH.pack(len(partition)) + partition
 
     def cell_of(self, name: bytes) -> tuple[bytes, bytes]:
@@ -309,7 +309,7 @@ class KeySpace:
 
 
 def end_of(prefix: bytes) -> bytes:
-    """The first name behind all that begin with `prefix`; if there is none a zero byte, etcd's word for the end."""
+    """Return the first name above all names with `prefix`; without one a zero byte, etcd's sign of the end."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b"\0"
 
@@ -346,29 +346,29 @@ def compare(name: bytes, predicate: Predicate | None) -> dict[str, Any]:
     if predicate is None or predicate is EXISTS:
         return {"key": _text(name), "target": "CREATE", "create_revision": "0",
                 "result": "EQUAL" if predicate is None else "GREATER"}
-    # A key that is not there counts as one of revision 0, and none is below that.
+    # An absent key counts as a key of revision 0, and no revision is lower.
     revision = predicate.mod_revision if type(predicate) is Revision and predicate.mod_revision > 0 else -1
     return {"key": _text(name), "target": "MOD", "mod_revision": str(revision), "result": "EQUAL"}
 
 
 def entries_of(reply: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """What a range request found; protobuf leaves an empty list out."""
+    """Return the entries of an answer to a range request; protobuf leaves out an empty list."""
     found: Sequence[Mapping[str, Any]] = reply.get("kvs", ())
     return found
 
 
 def name_of(found: Mapping[str, Any]) -> bytes:
-    """The key of what was found."""
+    """Return the key of an entry."""
     return base64.b64decode(found["key"])
 
 
 def value_of(found: Mapping[str, Any]) -> bytes:
-    """The value of what was found; protobuf leaves an empty one out."""
+    """Return the value of an entry; protobuf leaves out an empty value."""
     return base64.b64decode(found.get("value", ""))
 
 
 def revision_of(found: Mapping[str, Any]) -> Revision:
-    """The predicate of what was found."""
+    """Return the predicate of an entry."""
     return Revision(int(found["mod_revision"]))
 
 
@@ -387,14 +387,14 @@ def _text(data: bytes) -> str:
 _RESOURCE_EXHAUSTED = 8
 _UNAVAILABLE = 14
 _REFUSED = frozenset({3, 5, 6, 7, 9, 11, 12, 16})
-"""Answers of a server that has looked at the request and will not carry it out: bad argument, no permission, ..."""
+"""Answers of a server that has read the request and refuses it: bad argument, no permission, ..."""
 
 
 def refused(operation: str, path: str, text: str, reason: str, *, writes: bool) -> StorageError | SlowDown:
     """The library's error for an answer of etcd that is not a result.
 
     Args:
-        operation: what was asked for.
+        operation: name of the request.
         path: which store.
         text: the answer's body, in which the gateway puts a code and a message.
         reason: the answer's HTTP reason, for answers of something in front of etcd.

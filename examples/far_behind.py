@@ -5,7 +5,7 @@
 
 Three processes on this machine: a leader, whose log holds the values that its snapshot names, and two followers with
 empty logs. The library listens on no socket: the leader has the server, each follower connects, and both hand over the
-stream. The second follower is killed in the middle of the state. Its next process goes on where that one was.
+stream. The second follower is killed in the middle of the state. Its next process continues at that place.
 
 Nothing here says who talks, which is for one machine alone. Between machines the host opens its streams with TLS, and
 asks for certificates.
@@ -43,7 +43,7 @@ class Machine:
         self.places[key] = self.applied = entry.index
 
     def restore(self, applied: int, state: Iterable[bytes]) -> None:
-        """Become what a snapshot says."""
+        """Replace the state by that of a snapshot."""
         self.places, self.applied = json.loads(b"".join(state)), applied
 
 
@@ -72,7 +72,7 @@ class Member:
 
 
 async def lead(folder: str) -> None:
-    """Write, take a snapshot, and send it to whoever connects, until this process is ended."""
+    """Write, take a snapshot, and send it to each follower that connects, until this process is ended."""
     member = Member(folder)
     member.log.append((index, 1, b"key %d=value %d" % (index % KEYS, index)) for index in range(1, WRITES + 1))
     member.log.sync()
@@ -91,7 +91,7 @@ async def lead(folder: str) -> None:
 
 
 class Mortal:
-    """A reader whose process is killed once it has read so many bytes."""
+    """A reader that kills its process after a number of bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, dies_at: int) -> None:
         self._reader, self._left = reader, dies_at
@@ -120,7 +120,7 @@ async def follow(folder: str, port: int, dies_at: int) -> None:
                 if refused.reason is not RefusalReason.ALREADY_APPLIED:
                     raise
             except TransferBroken:
-                # Connect again: what has come of the state is here.
+                # Connect again: the received part of the state is kept.
                 continue
         member.restore()
         break
@@ -129,7 +129,7 @@ async def follow(folder: str, port: int, dies_at: int) -> None:
 
 
 def main() -> None:
-    """Run the processes, and compare what the followers have."""
+    """Run the processes, and compare the followers' states."""
     if len(sys.argv) > 2:
         name, folder, *rest = sys.argv[1:]
         asyncio.run(lead(folder) if name == "lead" else follow(folder, int(rest[0]), int(rest[1])))

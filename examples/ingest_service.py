@@ -4,7 +4,7 @@
     python examples/ingest_service.py FOLDER
 
 Each batch of events is one object, and the scheduler knows of it. Workers ask the scheduler for jobs over HTTP, merge
-the objects that a job names, and delete what was merged once no reader needs it. One of them is killed on the way.
+the objects that a job names, and delete merged objects once no reader needs them. One worker is killed during a job.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Blocks:
         return [json.loads(line) for line in self._objects.get(f"{tenant}/{block}").splitlines()]
 
     def merge(self, job: RunningJob) -> CompactedBlocks:
-        """Does a job of the scheduler: one block of its sources, those that are left."""
+        """Does a job of the scheduler: merges the sources that still exist into one block."""
         plan, found = job.plan, dict[str, list[Event]]()
         for source in plan.source_blocks:
             job.check()
@@ -77,7 +77,7 @@ class Blocks:
         return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=tuple(found), new_blocks=(merged,))
 
     def delete(self, tombstone: Tombstone) -> None:
-        """What was merged, and no reader needs any more."""
+        """Return the merged objects that no reader needs any more."""
         self._objects.delete(f"{tombstone.tenant}/{block}" for block in tombstone.blocks)
 
     def count(self, batches: str) -> int:
@@ -148,7 +148,7 @@ async def demonstrate(folder: Path) -> None:
                 await asyncio.to_thread(service.take, tenant, f"batch-{number:04}", events)
                 if number == 50:
                     workers[0].kill()
-            # Of each tenant's fifty batches become five blocks, and of four of these one; what was merged goes.
+            # Fifty batches of a tenant become five blocks, and four of these become one; merged objects are deleted.
             while len(service.known()) > 4 or service.blocks.count("batch-"):
                 await asyncio.sleep(0.05)
             for worker in workers:

@@ -38,7 +38,7 @@ _KEYS_PER_LINE = 1000
 
 @attrs.frozen
 class Put:
-    """Give `key` a value; what it had before is gone."""
+    """Set the value of `key`, and replace its old value."""
 
     key: str
     value: bytes
@@ -147,7 +147,7 @@ class KvMachine:
         if isinstance(command, Put):
             self._places[command.key] = entry.index
         else:
-            # A delete leaves nothing behind that could be asked for.
+            # A delete has no value that could be read.
             self._tracker.mark_dead([entry.index])
         return before is not None
 
@@ -173,12 +173,12 @@ class KvMachine:
             raise NotFound(f"there is no key {key!r}") from None
 
     def live_indexes(self) -> IndexSet:
-        """What a snapshot taken now needs of the log: where the value of each key that exists is. A walk over all keys.
+        """Return the live indexes of a snapshot taken now: the value's index of each existing key. O(keys).
         """
         return IndexSet.from_iterable(self._places.values())
 
     def live_set(self) -> IndexSet:
-        """The same, from the deaths that were reported: costs what has changed since the last time."""
+        """Return the same from the reported dead indexes. O(changes since the last call)."""
         return self._tracker.live_set()
 
     def snapshot(self) -> Iterator[bytes]:
@@ -194,14 +194,14 @@ class KvMachine:
         self._tracker = LiveTracker(self.live_indexes(), applied=max(self._places.values(), default=-1))
 
     def begin_after(self, index: int) -> None:
-        """What was restored is the state after the entry of `index`."""
+        """Set the index of the last entry in the restored state."""
         self._tracker = LiveTracker(self._tracker.live_set(), applied=index)
 
     def audit(self) -> None:
-        """Check the machine's own invariants, and that what was reported is what a walk finds.
+        """Check the machine's own invariants, and the reported dead indexes against a walk over all keys.
 
         Raises:
-            AuditFailed: two keys claim one entry, or one lies above what was applied, or the reports were wrong.
+            AuditFailed: two keys claim one entry, or one is above the applied index, or the reports were wrong.
         """
         distinct = set(self._places.values())
         if len(distinct) != len(self._places) or max(distinct, default=-1) > self.applied:

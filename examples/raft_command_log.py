@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `CommandLog` of one's own: a group of nodes that pysyncobj replicates. `scheduler_group.py` runs a scheduler on it.
+"""A host's own `CommandLog`: a group of nodes that pysyncobj replicates. `scheduler_group.py` runs a scheduler on it.
 
 Every node has the whole log and a state machine of its own. The leader takes commands; a command's index is that of its
 Raft entry, its time travels in the command. Its term is the highest that a command has carried so far, which is a
@@ -43,7 +43,7 @@ class DumpableMachine(CommandMachine, Protocol):
 
 @attrs.frozen
 class _Answer:
-    """What the machine returned, or raised; pysyncobj would apply an entry again and again that raises."""
+    """The machine's answer or exception; pysyncobj would apply an entry that raises again and again."""
 
     value: Any = None
     error: BaseException | None = None
@@ -145,11 +145,11 @@ class RaftCommandLog:
                              consumers=[self._replica])
 
     def propose(self, payload: bytes) -> Any:
-        """Replicate one command, and return what the machine answered."""
+        """Replicate one command, and return the machine's answer."""
         return self._carry(payload, (self._run, next(self._numbers)))
 
     def decide(self, make: Callable[[Command], bytes | None]) -> Any:
-        """Have `make` decide on a command at its place in the log, in pysyncobj's thread, and propose what it made."""
+        """Call `make` at the command's place in the log, in pysyncobj's thread, and propose the command it returns."""
         number = next(self._numbers)
         self._deciders[number] = make
         try:
@@ -202,7 +202,7 @@ class RaftCommandLog:
 
     @property
     def leader(self) -> str:
-        """The leader's address, as far as this node knows; `""` if there is none."""
+        """Return the leader's address, as far as this node knows; `""` if it knows no leader."""
         found = None if self._node is None or self._closed else self._node._getLeader()
         return "" if found is None else str(found)
 
@@ -218,7 +218,7 @@ class RaftCommandLog:
 
     @property
     def last_error(self) -> BaseException | None:
-        """What the state machine raised in pysyncobj's thread; `None` if it raised nothing."""
+        """The state machine's exception in pysyncobj's thread; `None` without one."""
         return None if self._broken is None else self._broken[2]
 
     @property
@@ -231,7 +231,7 @@ class RaftCommandLog:
         self._require_started()[0].forceLogCompaction()
 
     def close(self) -> None:
-        """Stop the node; the rest of the group goes on."""
+        """Stop the node; the rest of the group continues."""
         if self._node is not None and not self._closed:
             self._node.destroy_synchronous()
         self._closed = True

@@ -3,9 +3,9 @@
 
     python examples/raft_kv.py FOLDER [--keys 200] [--commands 20000]
 
-Writes values over and over, takes snapshots, lets a worker compact meanwhile, opens everything anew and reads it back.
+Writes values over and over, takes snapshots, lets a worker compact, opens everything again and reads it.
 A snapshot holds the keys and where their values are; the values are the log's live entries, so a snapshot costs what
-the keys cost. What is here for one member, a Raft implementation does for a group: it decides what is committed and
+the keys cost. The group here has one member. A Raft implementation serves a larger group: it decides the commits and
 calls `KvMachine.apply`; `send_snapshot` brings a snapshot to another member (`examples/far_behind.py`).
 """
 
@@ -34,10 +34,10 @@ from examples.kv_machine import Command, Delete, KvMachine, Put, Rewrite, decode
 
 
 class KvStore:
-    """One member of a group of one: what it has synced is committed.
+    """The only member of a group: each synced entry is committed.
 
     Args:
-        folder: where; made if there is none.
+        folder: of the log; created if absent.
         options: of the log.
         with_worker: compact in a thread of its own; else only when `compact` is called.
     """
@@ -47,7 +47,7 @@ class KvStore:
         if not os.path.isdir(folder):
             files.make_folder(folder)
             files.sync_folder(os.path.dirname(os.path.abspath(folder)))
-        # Should a live set be damaged, it is made anew from the machine's state.
+        # A damaged live set is replaced by one from the machine's state.
         options = attrs.evolve(options or StoreOptions(), machine_of=lambda _: KvMachine())
         self.log: RaftLog = open_log(os.path.join(folder, "log"), options)
         if with_worker:
@@ -70,7 +70,7 @@ class KvStore:
         self.machine = machine
 
     def catch_up(self) -> None:
-        """Apply what the log holds behind what was applied."""
+        """Apply the entries of the log above the applied index."""
         for index in range(self.machine.applied + 1, self.log.last_index + 1):
             entry = self.log.read(index)
             assert isinstance(entry, Entry), entry
@@ -116,7 +116,7 @@ class KvStore:
         return {key: self.get(key) for key in sorted(self.machine.places)}
 
     def snapshot(self) -> None:
-        """Take a snapshot of everything that was applied; the worker frees what it leaves dead."""
+        """Take a snapshot of all applied entries; the worker frees the entries that it leaves dead."""
         if self.machine.applied <= self.log.state.index:
             return
         self.log.snapshot(self.machine.applied, self.machine.live_set(), self.machine.snapshot())
@@ -132,8 +132,8 @@ class KvStore:
         return plan
 
     def rewrites(self, plan: ClumpPlan) -> list[Rewrite]:
-        """What to propose for a plan. Whatever others write before it is applied stays as they wrote it."""
-        # What has died since is not worth writing again.
+        """Return the commands to propose for a plan. Values that others write before the commands apply stay."""
+        # An entry that has died since is not written again.
         alive = [entry for entry in self.log.read_many(list(plan.indexes)) if isinstance(entry, Entry)]
         return [Rewrite(command.key, command.value, entry.index) for entry in alive
                 if isinstance(command := decode_command(entry.payload), Put)]

@@ -11,14 +11,14 @@ What Raft asks for (https://raft.github.io/raft.pdf), and who does it here:
 | Raft | done by |
 | --- | --- |
 | term and vote are durable before they are answered, one vote a term | `RaftLog.record_hard_state` |
-| AppendEntries: what conflicts goes, what comes twice or late changes nothing | `RaftLog.append_entries` |
-| what a follower lacks, or that it needs the snapshot | `RaftLog.entries_after` |
-| snapshots: written beside the work, sent, put in force | `SnapshotWriter`, `send_snapshot`, `receive_snapshot` |
-| the log stays small: values live in it, and compaction keeps what is live | `LogCompactionWorker` |
-| elections, who is heard, what is committed, reads, clients | this file |
+| AppendEntries: conflicting entries are removed, repeated or late messages change nothing | `RaftLog.append_entries` |
+| the entries that a follower lacks, or its need of the snapshot | `RaftLog.entries_after` |
+| snapshots: written in the background, sent, put in force | `SnapshotWriter`, `send_snapshot`, `receive_snapshot` |
+| the log stays small: values live in it, and compaction keeps the live entries | `LogCompactionWorker` |
+| elections, accepted messages, commits, reads, clients | this file |
 
-Members talk in lines of JSON, a connection each, on loopback only, since nothing here says who talks; behind one of
-these lines comes a snapshot. A member's name is its identity: one that has lost its disk comes back under another name.
+Members talk in lines of JSON, a connection each, on loopback only, since nothing here authenticates a member; a
+snapshot follows its line. A member's name is its identity: a member that has lost its disk takes a new name.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ from examples.kv_machine import Delete, KvMachine, Put, decode_command, encode_c
 
 MAX_LINE_BYTES = 64 << 20
 SNAPSHOT_SECONDS = 60.0
-"""How long a snapshot is sent before the leader begins anew, where the last stream has ended."""
+"""Seconds for a stream of a snapshot; then the leader sends the rest in a new stream."""
 NOTHING = encode_command(Delete(""))
-"""What a new leader appends, so that something of its own term can be committed."""
+"""The first entry of a new leader, so that an entry of its own term can be committed."""
 
 Message = dict[str, Any]
 
@@ -76,12 +76,12 @@ class Address:
 
     def __attrs_post_init__(self) -> None:
         if self.host not in ("127.0.0.1", "::1", "localhost"):
-            raise InvalidInput(f"a member was given {self.host!r} without TLS, where whoever reaches it is believed; "
+            raise InvalidInput(f"a member was given {self.host!r} without TLS, where every caller is believed; "
                                "stay on 127.0.0.1")
 
 
 async def ask(address: Address, message: Message, *, seconds: float) -> Message | None:
-    """What a member answers; `None` if it does not: then what was asked may have been done."""
+    """Return a member's answer; `None` without one: then the member may have carried out the request."""
     with contextlib.suppress(OSError, TimeoutError, ValueError):
         async with asyncio.timeout(seconds):
             reader, writer = await asyncio.open_connection(address.host, address.port, limit=MAX_LINE_BYTES)
@@ -100,11 +100,12 @@ class Node:
     Args:
         name: which of the members.
         members: all of them, itself included.
-        folder: where its log and its snapshots lie; made if there is none.
-        options: of the log; `keep_trailing` says how far behind a snapshot a follower may be that is sent entries.
-        heartbeat: seconds between two messages of a leader; a member that hears nothing for 6 to 12 of them stands.
+        folder: of its log and its snapshots; created if absent.
+        options: of the log; `keep_trailing` entries before a snapshot stay, for followers slightly behind it.
+        heartbeat: seconds between two messages of a leader; without one for 6 to 12 times as
+            long, a member becomes a candidate.
         snapshot_every: entries applied between two snapshots.
-        rng: how long it waits before it stands.
+        rng: draws the time before it becomes a candidate.
     """
 
     def __init__(self, name: str, members: Mapping[str, Address], folder: str, options: StoreOptions | None = None, *,
@@ -128,14 +129,14 @@ class Node:
         # The term in which it was elected: it leads as long as that is its term; its first entry then, and its last.
         self.leads = self.first_of_term = self.durable = -1
         self.leader: str | None = None
-        # Of each follower: what it is sent next, up to where its log is this one's, the last round that it answered.
+        # Of each follower: the next index to send, the last index that equals this log's, the last round it answered.
         self.next: dict[str, int] = {}
         self.match: dict[str, int] = {}
         self.heard: dict[str, int] = {}
         self.round = 0
         self.heard_at = self.patience = 0.0
         self.dropped: set[str] = set()
-        # Receives a snapshot, and restores the machine by it; nothing else touches the log meanwhile.
+        # Receives a snapshot, and restores the machine by it; nothing else changes the log during that time.
         self.receiving: asyncio.Task[object] | None = None
         self.change = asyncio.Event()
 
@@ -187,7 +188,7 @@ class Node:
         return self.leads == self.term
 
     def has_majority(self, peers: int) -> bool:
-        """Whether so many others, and this one, are more than half."""
+        """Return whether a number of others, and this member, are a majority."""
         return 2 * (1 + peers) > len(self.members)
 
     def keep_term(self, term: int) -> None:
@@ -196,7 +197,7 @@ class Node:
             self.log.record_hard_state(term)
 
     def see_term(self, term: int) -> None:
-        """Somebody has said a term. A higher one ends what it leads, and the transfers of lower ones."""
+        """Note a term of a message. A higher term ends this member's leadership, and the transfers of lower terms."""
         if term > self.term:
             self.keep_term(term)
             self.changed()
@@ -208,14 +209,14 @@ class Node:
             self.receiving.cancel()
 
     def last(self) -> tuple[int, int]:
-        """Term and index of its last entry: who has the higher one may lead."""
+        """Return the term and index of the last entry: the member with the higher pair may lead."""
         index = self.log.last_index
         return self.log.term_of(index) or 0, index
 
     # -- waiting
 
     def changed(self) -> None:
-        """Wake who waits for something to change."""
+        """Wake the waiting threads after a change."""
         change, self.change = self.change, asyncio.Event()
         change.set()
 
@@ -230,7 +231,7 @@ class Node:
     # -- elections
 
     async def watch(self) -> None:
-        """Stand when no leader was heard for long enough."""
+        """Become a candidate after the timeout without a leader's message."""
         while True:
             await asyncio.sleep(self.heartbeat)
             if self.is_leader or self.receiving is not None:
@@ -240,7 +241,7 @@ class Node:
                 await self.stand()
 
     def hear(self) -> None:
-        """A leader, or a candidate that was given the vote: wait anew."""
+        """Restart the timeout, after a leader's message or a vote for a candidate."""
         self.heard_at, self.patience = monotonic(), self.heartbeat * self.rng.uniform(6, 12)
         self.changed()
 
@@ -294,7 +295,7 @@ class Node:
         return self.durable
 
     def advance(self) -> None:
-        """What a majority holds is committed, if it is of this term."""
+        """Commit the entries of a majority, up to the last of this term."""
         index = sorted([self.durable, *self.match.values()], reverse=True)[len(self.members) // 2]
         if index > self.commit and self.log.term_of(index) == self.leads:
             self.committed(index)
@@ -471,14 +472,14 @@ class Node:
 
 
 class Client:
-    """Asks whichever member leads, and waits so many seconds for each."""
+    """Calls the leader, whichever member that is; waits up to `seconds` for each answer."""
 
     def __init__(self, members: Mapping[str, Address], *, seconds: float = 5.0) -> None:
         self.members, self.seconds = dict(members), seconds
         self.first = next(iter(self.members))
 
     async def ask(self, message: Message) -> Message | None:
-        """The leader's answer; `None` if it is not known whether one has done it."""
+        """Return the leader's answer; `None` if the outcome is unknown."""
         while True:
             answer = await ask(self.members[self.first], {**message, "seconds": self.seconds / 2}, seconds=self.seconds)
             if answer is not None and not {"leader", "unknown"} & answer.keys():

@@ -13,7 +13,7 @@ after a rewrite the number with the token of the job that wrote it (`segment_blo
 adjacent segments, which become one (or more, if they do not fit into one). The files are the log's own business: give
 the worker a cleanup that deletes nothing (`lambda tombstone: None`), so that tombstones are confirmed and forgotten.
 
-Doing a job twice is harmless. What a worker before has committed is found merged, and reported as done.
+Doing a job twice is harmless. Segments that an earlier worker has merged are reported as done.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def segment_of_block(block_id: str) -> int:
     """The number of the segment that a block is.
 
     Raises:
-        InvalidInput: the id is none of `segment_block_id`.
+        InvalidInput: the id was not made by `segment_block_id`.
     """
     digits, at, token = block_id.partition("@")
     if len(digits) != _DIGITS or not digits.isdecimal() or bool(at) != token.isdecimal() or not int(digits):
@@ -133,11 +133,11 @@ class RaftlogExecute:
             ReleaseJob: the log is being compacted, or its segments cannot be joined now: a worker should try again.
             InvalidInput: a source is no segment.
             NotFound: there is no such log.
-            CompactlibError: what the rewrite ended in; the segments are as before.
+            CompactlibError: the rewrite failed; the segments are as before.
         """
         job.check()
         policy = TheseSegments(tuple(sorted(map(segment_of_block, job.plan.source_blocks))))
-        # First: whoever still holds the log for this job, asleep maybe, commits nothing any more.
+        # First: an earlier worker of this job, perhaps a paused one, can commit nothing any more.
         self._fence.admit(job.plan.name, job.token)
         with self._log(job.plan.tenant) as log:
             return self._joined(job, log, policy)
@@ -149,7 +149,7 @@ class RaftlogExecute:
             why = log.compact(policy=policy, executor=self._executor, budget=job.budget,
                               fence=TokenFence(self._fence, plan.name, token)).why
         except CompactionFailed as error:
-            # What is wrong with other segments of the log is none of the job's business.
+            # Failures of other segments of the log do not concern the job.
             mine = [group.error for group in error.report.failed if set(group.members) & set(policy.numbers)]
             if mine:
                 raise mine[0] from error
@@ -157,10 +157,10 @@ class RaftlogExecute:
             if isinstance(error, BudgetSpent):
                 raise
             why = str(error)
-        # What the policy would still join although the plan was carried out is still in use.
+        # The policy would still join these although the plan was carried out: they are in use.
         if policy.choose(log.view(), 0.0).groups:
             raise ReleaseJob(f"segments {policy} of log {plan.tenant!r} cannot be joined now: {why}; try again later")
-        # Those that are gone were dropped as dead, or are part of the one before them.
+        # The missing segments were dropped as dead, or are part of their predecessor.
         left = [stats for stats in log.stats() if stats.number in policy.numbers]
         return CompactedBlocks(
             tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks,
@@ -183,7 +183,7 @@ class RaftlogExecute:
 
 @attrs.frozen
 class Slow:
-    """An `Executor` that waits before it hands over what was rewritten, so that there is time to kill it.
+    """An `Executor` that waits before it returns the outcomes, so that there is time to kill it.
 
     Attributes:
         seconds: how long.

@@ -11,7 +11,7 @@ In a notebook:
     main.put("tables/a.csv", b"1,2,3")
     main.commit("the first table")
     main.ls()                # a table
-    main.plan()              # what a compaction would gain
+    main.plan()              # the gain of a compaction
     main.compact()
 
 FOLDER holds three things: `catalogue.sqlite` (branches, commits, staged changes), `ranges/` (committed records, in
@@ -64,12 +64,12 @@ class FileEntry:
 
     @classmethod
     def of_record(cls, path: bytes, record: Record) -> FileEntry:
-        """The entry that a record stands for."""
+        """Return the entry of a record."""
         known = json.loads(record.data)
         return cls(path.decode(), known["size_bytes"], known["digest"])
 
     def to_data(self) -> bytes:
-        """What is kept under the path."""
+        """Return the entry under the path."""
         return json.dumps({"digest": self.digest, "size_bytes": self.size_bytes}, sort_keys=True).encode()
 
 
@@ -96,7 +96,7 @@ class CatalogueBranch:
         self._branch.delete_many([path.encode() for path in paths])
 
     def ls(self, folder: str = "") -> Table:
-        """What lies in a folder (`"tables/"`): its files, and folders below it."""
+        """Return the files and folders in a folder (`"tables/"`)."""
         rows: list[dict[str, object]] = []
         for listed in self._branch.entries(prefix=folder.encode(), delimiter=b"/"):
             if listed.record is None:
@@ -124,11 +124,11 @@ class CatalogueBranch:
                                  for commit_id, commit in self._branch.log()], title=self._branch.name)
 
     def plan(self) -> StagingPlan:
-        """What a compaction would do and gain; changes nothing."""
+        """Return the plan of a compaction; changes nothing."""
         return self._catalogue.repository.plan(branch=self._branch)
 
     def compact(self) -> StagingCompactionReport:
-        """Compact now, whatever the window says."""
+        """Compact now, also outside of the window."""
         return self._catalogue.repository.compact(branch=self._branch, policy=AlwaysPolicy(window_seconds=0))
 
     def __repr__(self) -> str:
@@ -151,13 +151,13 @@ class Catalogue:
                                            options=StagingOptions(owns_ranges=True))
 
     def branch(self, name: str, source: str | None = None) -> CatalogueBranch:
-        """A branch; made (from `source`, or empty) if there is none of this name."""
+        """Return a branch; create it (from `source`, or empty) if it is absent."""
         if name not in {branch.name for branch in self.repository.branches()}:
             self.repository.create_branch(name, source)
         return CatalogueBranch(self, self.repository.branch(name))
 
     def compact_what_is_worth_it(self) -> int:
-        """Let the worker compact and reclaim what is due; `catalogue.worker.start()` has it done in the background."""
+        """Run the worker once: compact and reclaim if due; `catalogue.worker.start()` runs it in the background."""
         return self.worker.run_pending()
 
     def keep(self, content: bytes) -> str:
@@ -187,7 +187,7 @@ class Catalogue:
         return found
 
     def unneeded_contents(self) -> Iterator[str]:
-        """The digests that nothing needs; what is being put right now may be among them."""
+        """Return the digests without a reference; a file that is being put may be among them."""
         live = self.live_contents()
         return (info.key for info in self._data.list() if info.key not in live)
 
@@ -223,7 +223,7 @@ def main() -> None:
         clean = catalogue.branch("clean", "main")
         clean.put("notes.txt", b"cleaned up\n")
         clean.commit("notes")
-        trunk.commit("old raw files are gone")
+        trunk.commit("remove old raw files")
         print(trunk.merge("clean"))
         print(trunk.ls())
         print(trunk.log())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make `.venv` ready for work: create it, install uv by pip, then the project and what it needs by uv.
+"""Make `.venv` ready for work: create it, install uv by pip, then the project and its dependencies by uv.
 
 Called by the Makefile with the interpreter that the user chose; needs only the standard library. A fingerprint of the
 lock is kept, so that a second call returns at once.
@@ -47,7 +47,7 @@ def main() -> None:
     run("installing uv", python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes",
         "-r", VENV / "uv.txt", advice=NETWORK)
     # The lock is a constraint: uv installs these versions, checks their hashes, and takes all else away.
-    run("installing compactlib, editable, and what it needs (half a gigabyte the first time, most of it Spark)",
+    run("installing compactlib, editable, and its dependencies (half a gigabyte the first time, most of it Spark)",
         VENV / "bin" / "uv", "pip", "install", "--quiet", "--python", python, "--exact", "--constraints", LOCK,
         "--build-constraints", LOCK, "--group", "dev", "--editable", ".[all]", advice=NETWORK)
     STAMP.write_text(wanted)

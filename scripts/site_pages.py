@@ -21,7 +21,7 @@ def page_of(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
 
     Args:
         notebook: as JSON.
-        name: what the pictures are called after.
+        name: prefix of the pictures' names.
     """
     parts: list[str] = []
     pictures: dict[str, bytes] = {}
@@ -36,9 +36,9 @@ def page_of(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
             if "image/png" in data:
                 picture = f"{name}-{len(pictures) + 1}.png"
                 pictures[picture] = base64.b64decode("".join(data["image/png"]))
-                parts.append(f"![what the cell above draws]({picture})")
+                parts.append(f"![output of the cell above]({picture})")
             elif "text/html" in data:
-                # One line, since an empty one would end the table for Markdown; and a wide one scrolls by itself.
+                # A single line, since an empty line ends a table in Markdown; a wide table scrolls.
                 parts.append(f'<div style="overflow-x: auto">{"".join(data["text/html"])}</div>'.replace("\n", ""))
             else:
                 parts.append(f"```text\n{''.join(data['text/plain']).rstrip()}\n```")
@@ -46,7 +46,7 @@ def page_of(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
 
 
 def main(folder: Path) -> None:
-    """Make the folder anew."""
+    """Replace the folder."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.ipynb"))
     for path in sorted((DOCS / "notebooks").glob("*.ipynb")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How hard to look: Hypothesis profiles, never with a deadline, because timed assertions have no place in tests."""
+"""The effort of tests: Hypothesis profiles, never with a deadline, because timed assertions have no place in tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ settings.load_profile("everyday")
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """What was collected stays to the end: no collection of garbage looks at it again, nor copies it in a fork."""
+    """Freeze the collected tests, so that the garbage collector neither visits them nor copies them in a fork."""
     gc.collect()
     gc.freeze()
     # Tests make many short-lived objects: at Python's own threshold, the collector takes a twentieth of the time.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placements of the literature that `lab_truth.py` holds the lab against, besides those that the lab keeps.
+"""Placements of the literature that `lab_truth.py` compares the lab with, in addition to the lab's own.
 
 | scheme | of |
 |---|---|

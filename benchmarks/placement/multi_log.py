@@ -17,7 +17,7 @@ from compactlib.lab.policy import Placer, Victim, grown
 class MultiLog:
     """A copied record moves to the next colder log; one that is rewritten sooner than its log expects moves back.
 
-    A log expects a record after half of the writes that its valid records stand for: half their number times the
+    A log expects a record after half of the writes that its valid records represent: half their number times the
     valid part that its segments had when they were collected. A write that is earlier by a part p of that moves up with
     the chance p. A new coldest log begins once the coldest fills a segment. R. Stoica, A. Ailamaki, "Improving flash
     write performance by using update frequency", PVLDB 6 (2013).

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SepBIT: a record's invalidation time is inferred from what it replaces, and from how long it has survived."""
+"""SepBIT: a record's invalidation time is inferred from the age of the record that it replaces, and from its own."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from compactlib.lab.policy import Placer, Victim, grown
 
 @attrs.frozen(kw_only=True)
 class SepBIT:
-    """What replaces a short-lived record is short-lived, and what has lived long lives on. Lives count in writes.
+    """A record that replaces a short-lived one is short-lived, and an old record stays. Lives count in writes.
 
-    A write goes to class 0 if what it replaces lived less than l, else to class 1. What is copied out of class 0 goes
+A write goes to class 0 if the replaced record lived less than l, else to class 1. A record copied from class 0 goes
     to class 2; the rest by its age, below 4 l, 16 l and so on, to the others. l is the mean life of the last
     `segments` segments of class 0, from opening to collection. As the paper's own queue of recent writes does, only the
     last l writes are remembered, and at most as many as there are valid records. Q. Wang, J. Li, P. P. C. Lee,
@@ -51,7 +51,7 @@ class _Inferred(Placer):
         self._lives = self._collected = 0
         self._from_short = False
         self._remembered = 0
-        # The write before the first for a key that is new: so long ago is not remembered.
+        # A new key counts as last written before the first write.
         self._last = array("q")
 
     def know_keys(self, keys: int) -> None:

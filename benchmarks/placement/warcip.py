@@ -49,7 +49,7 @@ class _Clusters(Placer):
         self._segments = settings.segments
         count = settings.classes - 1
         # Of each cluster: its class, its mean, the writes in its open segment, and those before since the last change.
-        # By their place, as ties go to the last, and a split looks at neighbours; an end on each side is no cluster.
+        # By their place, as ties go to the last, and a split reads the neighbours; an end on each side is no cluster.
         self._places: list[int] = [-1, *range(1, count + 1), -1]
         self._centres = [-math.inf, *[0.0] * count, math.inf]
         self._in_segment = [0.0] * (count + 2)
@@ -73,7 +73,7 @@ class _Clusters(Placer):
         if copied >= written:
             # Of a key's first write both are `_NOT_YET`.
             interval = interval + copied - written if written > _NOT_YET else 0.0
-        # A mean moves towards intervals that are nearest to it, so that the means go on ascending.
+        # A mean moves towards intervals that are nearest to it, so that the means stay ascending.
         found = bisect_right(centres, interval)
         centre = centres[found]
         if centre - interval > interval - centres[found - 1]:

@@ -31,9 +31,9 @@ class TakenOver(Stale):
     """Another process, or another object of this process, has opened the log; this object carries out nothing more.
 
     Attributes:
-        place: of the log.
-        term: of the replaced owner.
-        first_index: of the present owner's log.
+        place: the place of the log.
+        term: the term of the replaced owner.
+        first_index: the first index of the present owner's log.
     """
 
     def __init__(self, *, place: str, term: int, first_index: int = 0) -> None:
@@ -54,8 +54,8 @@ class NotLeader(Busy):
     """
 
     def __init__(self, *, leader: str) -> None:
-        super().__init__(f"this node is not the leader; ask {leader}" if leader else
-                         "this node is not the leader, and none is known; wait and try again")
+        super().__init__(f"this node is not the leader; call {leader}" if leader else
+                         "this node is not the leader, and no leader is known; wait and retry")
         self.leader = leader
 
 
@@ -64,7 +64,7 @@ class NoAnswer(CompactlibError):
 
     Attributes:
         waited_seconds: how long the caller waited.
-        reason: from the other side, or from the Raft library.
+        reason: the reason from the other side, or from the Raft library.
     """
 
     def __init__(self, *, waited_seconds: float, reason: str) -> None:

@@ -65,18 +65,19 @@ class KVLog(Closing):
     """A `CommandLog` in a partition of a store, with one owner. Opening it replaces a former owner.
 
     An append is a transaction of two conditions and a put; a store without transactions is `Unsupported`. Commands are
-    carried out one at a time.
+    carried out one after the other.
 
     Args:
-        store: of the log; stays open.
-        partition: for this log alone.
-        first_index: of a new log, >= 1. If a log was lost and its fences were not, pass an index above their tokens.
+        store: the log's store; stays open.
+        partition: a partition for this log alone.
+        first_index: the first index of a new log, >= 1. If a log was lost and its fences were not, pass an index above
+            their tokens.
         clock: stamps the commands.
         rng: makes the ids of owners; give each process another seed.
 
     Raises:
         Unsupported: the store has no transactions.
-        OutcomeUnknown: this owner may or may not have replaced the former one; open the log again.
+        OutcomeUnknown: this owner may or may not have replaced the former owner; open the log again.
         CorruptData: the owner's cell is damaged.
         CompactlibError: of the store.
     """

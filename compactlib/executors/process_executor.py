@@ -54,7 +54,7 @@ class ProcessExecutor:
       back new tasks.
     * **observer**: a task's counters and events are emitted when it ends, together with its written bytes as progress.
       Then the progress of `rewrite` advances by one group.
-    * **errors** come back with all their fields; an error that cannot be pickled comes as `TaskFailed` with its text.
+    * **errors** return with all their fields; an error that cannot be pickled returns as `TaskFailed` with its text.
 
     Threads may share one executor.
 
@@ -118,7 +118,7 @@ class _Run:
 
     def outcomes(self) -> Generator[RewriteOutcome, None, None]:
         waiting: deque[RewriteTask] = deque(self._tasks)
-        alone: deque[RewriteTask] = deque()  # to run again, one in a pool
+        alone: deque[RewriteTask] = deque()  # to run again, each alone in a pool
         while waiting:
             began = yield from self._pool(waiting, self._workers, alone)
             if not began:

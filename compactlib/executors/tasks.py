@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LocalExecutor`, which runs tasks in this process, and functions for executors of one's own."""
+"""`LocalExecutor`, which runs tasks in this process, and functions for a host's own executors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class CarriedEvents:
 
     Args:
         dumps: pickles an event.
-        limit: the number of events to keep; later ones are dropped.
+        limit: the number of events to keep; later events are dropped.
     """
 
     def __init__(self, dumps: Callable[[object], bytes], limit: int = 100_000) -> None:
@@ -171,7 +171,7 @@ class LocalExecutor:
     Args:
         workers: the number of concurrent tasks, >= 1.
         attempt_id: makes the ids of attempts, for tests that need equal names. Threads may call it at once.
-        clock: of the attempts, for the seconds in their results.
+        clock: the attempts' clock, for the seconds in their results.
 
     Raises:
         InvalidInput: `workers` is less than 1.

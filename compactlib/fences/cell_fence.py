@@ -96,10 +96,10 @@ class KVFence(_CellFence):
     it can be repeated. After other errors nothing was changed.
 
     Args:
-        store: of the records.
+        store: the records' store.
         log: id of the log of the tokens; stored, and another log is refused with `OtherLog`.
-        partition: of the store, for this fence alone.
-        clock: for the waits between tries.
+        partition: a partition of the store for this fence alone.
+        clock: the clock for the waits between tries.
         rng: varies the waits, and makes the ids of writes; give each process another seed.
     """
 
@@ -152,9 +152,9 @@ class ObjectFence(_CellFence):
     Args:
         objects: the store of the records.
         log: id of the log of the tokens; stored, and another log is refused with `OtherLog`.
-        prefix: of the keys of its objects, for this fence alone.
+        prefix: the prefix of its objects' keys, for this fence alone.
         keep_seconds: how long `raise_floor` keeps replaced objects: longer than any pause of a worker.
-        clock: for the waits, and for the ages of objects.
+        clock: the clock for the waits, and for the ages of objects.
     """
 
     def __init__(self, objects: ObjectStore, *, log: str = "", prefix: str = "fences",

@@ -42,7 +42,7 @@ class OtherLog(Conflict):
     """A fence keeps the tokens of another log. Tokens of two logs cannot be compared: give each log a fence.
 
     Attributes:
-        place: of the fence.
+        place: the place of the fence.
         log: the log in the call.
         kept: the log of the stored tokens.
     """

@@ -59,7 +59,7 @@ class Admission:
     """An admitted token; no lower one will be admitted.
 
     Attributes:
-        resource: of the token.
+        resource: the token's resource.
         token: the highest so far.
         committed: the last commit, by this token or a lower one; `None` if there is none: the present state of the
             resource. Do not report blocks of a lower token's commit to the scheduler as a job's outputs: it may have
@@ -144,7 +144,7 @@ class TokenFence:
     ...
 
     Attributes:
-        fence: of the tokens.
+        fence: the fence that checks the token.
         resource: name of the store in the fence.
         token: the job's fencing token.
     """

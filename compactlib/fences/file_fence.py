@@ -52,16 +52,16 @@ class FileFence(GuardingFence):
     """A `LockingFence` with its records in a folder on a local disk.
 
     Not for network file systems, where a lock may end before its holder does. An admission or commit that changes a
-    record costs two syncs; one that finds a record of another process costs one. The methods also raise `StorageError`
-    when the disk refuses; the record is then the old one or the new one: call again.
+    record costs two syncs; finding a record of another process costs one. The methods also raise `StorageError`
+    when the disk refuses; the old or the new record is then in force: call again.
 
     Several processes may open one folder. A forked child makes an object of its own.
 
     Args:
-        folder: for this fence alone; created if absent.
+        folder: a folder for this fence alone; created if absent.
         log: id of the log of the tokens; stored, and another log is refused with `OtherLog`.
         files: the disk.
-        clock: for the waits.
+        clock: the clock for the waits.
         wait_seconds: how long a call waits for other threads and processes.
         create: whether the folder may be created. A fence in a new folder knows no token.
 

@@ -194,7 +194,7 @@ class LocalOutFile:
         if self._descriptors:
             with _Named("close", self._path):
                 # Removed first: the system may give the number to another file at once, which must not be written to.
-                # One call of C does both, so that no interrupt comes between them.
+                # A single call of C does both, so that no interrupt comes between them.
                 list(map(os.close, map(self._descriptors.pop, [-1])))
 
     def __del__(self) -> None:
@@ -413,7 +413,7 @@ def copy_range(source: int, target: int, source_offset: int, target_offset: int,
     while copied < length:
         chunk = os.pread(source, min(_COPY_CHUNK_BYTES, length - copied), source_offset + copied)
         if not chunk:
-            raise InvalidInput(f"the source ends {length - copied} bytes before the {length} bytes asked for at "
+            raise InvalidInput(f"the source ends {length - copied} bytes before the {length} bytes requested at "
                                f"offset {source_offset}")
         _write_all(target, memoryview(chunk), target_offset + copied)
         copied += len(chunk)
@@ -432,7 +432,7 @@ def local_path(path: StrPath, what: str = "the folder") -> str:
     """Return the absolute path of a folder or a file.
 
     Args:
-        path: from the caller.
+        path: the caller's path.
         what: name of the argument, for the message.
 
     Raises:
@@ -441,7 +441,7 @@ def local_path(path: StrPath, what: str = "the folder") -> str:
     text = os.fsdecode(path)
     if _URI.match(text):
         raise InvalidInput(f"{what} is {text!r:.200}, a URI; give the path under which it is mounted, or open an "
-                           f"object store with compactlib.objects (a relative path that looks so is ./{text:.50})")
+                           f"object store with compactlib.objects (a relative path of this form is ./{text:.50})")
     return os.path.abspath(text)
 
 

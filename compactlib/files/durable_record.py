@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`JsonRecord`, a value as bytes with a checksum, and `DurableRecord`, a file that holds one and is replaced whole."""
+"""`JsonRecord`, a value as bytes with a checksum, and `DurableRecord`, a file with such a value, replaced whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class JsonRecord(Generic[T]):
     """Writes and reads records of one type. Threads may share it.
 
     Args:
-        name: of the format, for errors.
+        name: the format's name, for errors.
         magic: the first 8 bytes of a record.
         version: the only version that is written and read; at least 1.
         kind: the type of the value: an attrs class, or a union of attrs classes.
@@ -46,7 +46,7 @@ class JsonRecord(Generic[T]):
 
 
 class DurableRecord(Generic[T]):
-    """A value in a file. After a crash the file has the old value or the new one.
+    """A value in a file. After a crash the file has the old or the new value.
 
     One writer at a time. A killed writer may leave a value that is not durable: an owner syncs its folder when it opens
     (`sync_names`), before it acknowledges anything that depends on the value.
@@ -55,7 +55,7 @@ class DurableRecord(Generic[T]):
         files: the disk.
         path: the file.
         record: the format of the value.
-        temporary_suffix: of the temporary file, to which a new value is written first.
+        temporary_suffix: the suffix of the temporary file, to which a new value is written first.
 
     Attributes:
         path: the file.
@@ -82,7 +82,7 @@ class DurableRecord(Generic[T]):
         """Replace the value, durably. Two syncs.
 
         Raises:
-            StorageError: the disk refused; the file has the old value, or the new one, which a crash may take back.
+            StorageError: the disk refused; the file has the old value, or the new value, which a crash may undo.
         """
         write_durably(self._files, self.path, [self._record.encode(value)], temporary_suffix=self._suffix)
 

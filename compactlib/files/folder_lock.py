@@ -94,7 +94,7 @@ class FolderLock(OfOneProcess):
             raise self._foreign()
 
     def _foreign(self) -> InvalidInput:
-        return InvalidInput(f"{self._path} is not an ordinary file, and a lock is one; see what it is, and remove it")
+        return InvalidInput(f"{self._path} is not an ordinary file, and a lock is one; inspect it, and remove it")
 
     def _holder(self) -> str:
         text = os.pread(self._descriptors[-1], _HOLDER_BYTES, 0).decode("ascii", "replace").strip(" \0")
@@ -130,7 +130,7 @@ def _let_go(descriptors: list[int]) -> None:
                 import fcntl
 
                 # Unlock first, because closing does not while a child has a copy. The descriptor leaves the list last,
-                # so that a second call completes an interrupted one.
+                # so that a second call completes an interrupted call.
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptors[-1], fcntl.LOCK_UN)
                 # One step, which no interrupt divides: a descriptor that left the list is closed.

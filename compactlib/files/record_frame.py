@@ -32,10 +32,10 @@ class RecordFrame:
     """Writes and checks the records of one format.
 
     Args:
-        name: of the format, for errors.
+        name: the format's name, for errors.
         magic: the first bytes of a record; may be empty.
         version: the only version that is written and read; at least 1.
-        layout: of version and fields, as a `struct` format with its byte order. Padding (`x`) has to be zeros.
+        layout: the version and the fields as a `struct` format with its byte order. Padding (`x`) has to be zeros.
         damaged: makes the error for damage, from the arguments of `CorruptData`.
         refused: makes the error for another version, from place, name, the version found and the version read.
 
@@ -63,7 +63,7 @@ class RecordFrame:
         """Return a record. O(size).
 
         Args:
-            fields: of the layout, without the version.
+            fields: the values of the layout's fields, without the version.
             body: the bytes after the fields.
             salt: the start value of the CRC.
         """
@@ -77,7 +77,7 @@ class RecordFrame:
             data: the record.
             place: the source of the record, for errors.
             salt: the start value of the CRC.
-            offset: of the record in the source, for errors.
+            offset: the offset of the record in the source, for errors.
 
         Raises:
             CorruptData: the record is too short, has another magic or version 0, its checksum fails, or its padding is

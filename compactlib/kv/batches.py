@@ -23,7 +23,7 @@ _PIECES = 15
 
 
 def get_many(store: KVStore, cells: Iterable[Address]) -> dict[Address, Versioned]:
-    """Return the values of cells, without the absent ones.
+    """Return the values of the cells that exist.
 
     One request for each `limits.max_get_many` cells. Different cells are read at different moments of the call.
 
@@ -46,7 +46,7 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes 
     As few requests as the store's limits allow; only each request is atomic.
 
     Args:
-        store: of the keys.
+        store: the keys' store.
         partition: the partition.
         changes: the new value of each key; `None` deletes it.
 
@@ -58,7 +58,7 @@ def change_many(store: KVStore, partition: bytes, changes: Mapping[bytes, bytes 
     parts = [Delete(partition, key) if value is None else Put(partition, key, value) for key, value in changes.items()]
     batches = list(_batches(parts, store.limits))
     if len(batches) > 1:
-        store.checked((), *_sorted_out(parts))  # raises before the first request what a later one would
+        store.checked((), *_sorted_out(parts))  # raises the error of a later request before the first
     written = 0
     for batch in batches:
         try:

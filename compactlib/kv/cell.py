@@ -4,7 +4,7 @@
 A change reads, decides, and writes if the key has not changed; if another writer was first, it retries. The hard case
 is a write without an answer: it may have happened, may still happen, or never will. A read then shows its fate:
 
-1. *Happened*: the key has the value of the write, or a later value that lists the write as an earlier one.
+1. *Happened*: the key has the value of the write, or a later value that lists the write among its earlier writes.
 2. *Pending*: the key is unchanged. The write may still arrive, so the next write has the same condition: only one of
    the two can succeed.
 3. *Lost*: the key was changed by other writes since, so the condition of this write never holds again.
@@ -79,7 +79,7 @@ def resolve_unknown(read: Callable[[], SeenT], unknown: Exception, *, clock: Clo
     Args:
         read: returns the outcome of the write, or raises.
         unknown: the error of the write.
-        clock: for the waits, of 20 ms at first, doubling to 1 s.
+        clock: the clock for the waits, of 20 ms at first, doubling to 1 s.
         rng: varies the waits, so that writers that lost an answer at the same time do not read at the same time.
 
     Raises:
@@ -98,7 +98,7 @@ def resolve_unknown(read: Callable[[], SeenT], unknown: Exception, *, clock: Clo
 
 
 Found: TypeAlias = Mapping[Address, Versioned]
-"""The keys of a swap as one request read them, without the absent ones."""
+"""The keys of a swap as one request read them, without absent keys."""
 
 
 @attrs.frozen
@@ -109,7 +109,7 @@ class Swap(Generic[ResultT]):
         result: the return value of the call.
         writes: the new value of each key, `None` to delete it. Without writes nothing is sent. At least one of the keys
             was read, so that a late write of an earlier try fails.
-        conditions: in addition to "no key that was read has changed".
+        conditions: further conditions, in addition to "no key that was read has changed".
     """
 
     result: ResultT
@@ -164,7 +164,7 @@ def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swa
     """Read keys, decide, and write if none of them has changed; retry until that succeeds. Two requests a try.
 
     Args:
-        store: of the keys.
+        store: the keys' store.
         cells: the keys to read; at least one.
         decide: returns the swap for the values found. It may be called several times. An exception ends the call,
             except `Busy`, an unknown outcome, and `PredicateFailed` of a key that was read, which are retried.
@@ -174,7 +174,7 @@ def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swa
         judge: returns the fate of a write without an answer. By default it happened if the keys that were read have its
             values, so write bytes that no other write has, or set `may_repeat`.
         retries: number and back-off of the tries.
-        clock: for the waits.
+        clock: the clock for the waits.
         rng: varies the waits.
 
     Raises:
@@ -320,7 +320,7 @@ class CellState(Generic[T]):
 
     Attributes:
         value: the value; `None` if the key was absent.
-        condition: for a `transact`: "the cell has not changed since".
+        condition: the condition for a `transact`: "the cell has not changed since".
     """
 
     value: T | None
@@ -345,7 +345,7 @@ class _Record(Generic[T]):
     """The stored content of a cell.
 
     Attributes:
-        ids: of the last 16 writes, the newest first; of all writes since the cell was created, if fewer.
+        ids: the ids of the last 16 writes, the newest first; of all writes since the cell was created, if fewer.
         value: the value.
     """
 
@@ -360,12 +360,12 @@ class Cell(Generic[T]):
     cell's name.
 
     Args:
-        store: of the key.
+        store: the key's store.
         partition: the key's partition.
         key: the key.
-        codec: of the value.
+        codec: the value's codec.
         retries: number and back-off of the tries of a change.
-        clock: for the waits.
+        clock: the clock for the waits.
         rng: makes the ids of writes, and varies the waits; give each process another seed.
     """
 
@@ -446,7 +446,7 @@ class Cell(Generic[T]):
             return Fate.HAPPENED if written is None else Fate.UNKNOWN
         if written is not None and self._decode(written).ids[0] in now.ids:
             return Fate.HAPPENED
-        # The ids list all writes from the old value to this one, and the attempt is not among them.
+        # The ids list all writes from the old value to this value, and the attempt is not among them.
         return Fate.LOST if before is not None and before.ids[0] in now.ids else Fate.UNKNOWN
 
     def _record(self, found: Found) -> _Record[T] | None:

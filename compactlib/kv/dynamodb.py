@@ -79,13 +79,13 @@ class DynamoStore(KVStore):
         table: the table's name; created if absent, with payment by request.
         region: AWS region, unless the session or boto3's configuration has one.
         endpoint_url: another address, for servers with DynamoDB's protocol.
-        session: of boto3, with the credentials; default boto3's default session.
+        session: the session of boto3, with the credentials; default boto3's default session.
         create: whether an absent table is created. Pass `False` if it must exist.
         timeout_seconds: limit of a connection, and of an answer.
         busy_seconds: how long a request that DynamoDB throttles, or that conflicts with another transaction, is
             repeated, with growing random waits, before it raises `SlowDown`.
         page_size: the most entries of a page of a scan; DynamoDB also ends a page at 1 MB.
-        clock: for these waits.
+        clock: the clock for these waits.
 
     Raises:
         ConnectFailed: DynamoDB cannot be reached.
@@ -198,7 +198,7 @@ class DynamoStore(KVStore):
                 self._put(cell, request)
                 return
             # As a transaction, whose token distinguishes a conditional delete that DynamoDB's front end has repeated
-            # from a late one. The absent item cannot show that.
+            # from a late delete. The absent item cannot show that.
             if not transaction.conditions:
                 self._ask("delete", "delete_item", writes=True, **request)
                 return
@@ -212,7 +212,7 @@ class DynamoStore(KVStore):
 
     def _put(self, cell: Address, request: Mapping[str, Any]) -> None:
         reply = self._ask("set", "put_item", writes=True, **request)
-        # DynamoDB's front end may have repeated a successful write: then the item has the token of this one.
+        # DynamoDB's front end may have repeated a successful write: then the item has the token of this write.
         if _code_of(reply) == _CONDITION_FAILED and reply.get("Item", {}).get("n") != request["Item"]["n"]:
             raise PredicateFailed(partition=cell[0], key=cell[1])
 
@@ -271,7 +271,7 @@ class DynamoStore(KVStore):
             waited, longest = waited + wait, min(2 * longest, _LONGEST_WAIT_SECONDS)
 
     def _require_whole(self, response_dict: dict[str, Any] | None, **_: object) -> None:
-        """Check an answer: botocore takes a cut answer for an empty one, in which all keys are absent."""
+        """Check an answer: botocore takes a cut answer for an empty answer, in which all keys are absent."""
         if response_dict is not None and response_dict["status_code"] < 300 \
                 and not _is_whole(response_dict["headers"], response_dict["body"]):
             raise self._garbled("the answer is cut or garbled")

@@ -45,7 +45,7 @@ class KeyNotFound(NotFound):
     """The key does not exist, or the partition does not.
 
     Attributes:
-        partition: of the key.
+        partition: the key's partition.
         key: the absent key.
     """
 
@@ -59,7 +59,7 @@ class PredicateFailed(Conflict):
     """A condition did not hold: another writer was first. Nothing was written; re-read and decide again.
 
     Attributes:
-        partition: of the key.
+        partition: the key's partition.
         key: the first key in an unexpected state, in the order of the conditions.
     """
 
@@ -94,7 +94,7 @@ class StoreFailed(StorageError):
         detail: from the back-end.
     """
 
-    _advice = "see what the backend said"
+    _advice = "see the backend's message"
 
     def __init__(self, *, operation: str, path: str, detail: str, errno: int = _errno.EIO) -> None:
         super().__init__(operation=operation, path=path, errno=errno, detail=detail)

@@ -31,7 +31,7 @@ class MemoryStore(KVStore):
         predicates: `"version"`: every write changes the state of the key. `"value"`: the state is the value, as in
             stores that compare only values; a predicate holds again when the same bytes are written again (ABA). Code
             that works with both works with every store.
-        limits: of the store.
+        limits: the store's limits.
     """
 
     def __init__(self, *, page_size: int = 1000, predicates: Literal["version", "value"] = "version",

@@ -7,7 +7,7 @@ Threads of a process that write at the same time share a transaction.
 A session has no state between transactions, so that PgBouncer may give each transaction another server connection:
 isolation and lock timeout are set within each, and statements are prepared only on request. If a connection is broken
 before its commit, or its server has become a replica, all idle connections are closed and the work is repeated on a new
-one. A failure during the commit has an unknown outcome.
+connection. A failure during the commit has an unknown outcome.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
     are `bytea`, which compares byte by byte in every collation.
 
     Args:
-        conninfo: of the database, for libpq: `"postgresql://user@host/db"` or `"host=... dbname=..."`.
+        conninfo: the database, in libpq's form: `"postgresql://user@host/db"` or `"host=... dbname=..."`.
         table: the table's name, lower case, optionally with a schema; created if absent, which needs the right to
             create.
         busy_seconds: how long a write waits for a lock before it raises `SlowDown`.
@@ -104,7 +104,7 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
         return f"PostgreSQL system {system}, database {database}, table {table}"
 
     def audit(self) -> None:
-        """Check that the sequence gives out no version again, as beside a table that was restored without it."""
+        """Check that the sequence gives out no version again, as after a restore of the table without it."""
         (highest, counter), = self._rows("audit")
         if highest > counter:
             raise AuditFailed(f"version {highest} is in use, the sequence stands at {counter}")
@@ -116,7 +116,7 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
 
     def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
         if len(cells) == 1:
-            # A simple statement for one cell costs a third of the general one.
+            # A simple statement for one cell costs a third of the general statement.
             rows = self._rows("get", cells[0]) or [(None, None)]
         else:
             rows = self._rows("get_many", _columns(cells))

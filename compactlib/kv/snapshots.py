@@ -47,10 +47,10 @@ class SnapshotHead:
     """The record of the snapshot in force.
 
     Attributes:
-        term: of the log's owner that wrote it.
+        term: the term of the log's owner that wrote it.
         index: the last command that it covers.
         id: in the keys of its chunks; distinguishes two snapshots of the same term and index.
-        size_bytes: of all chunks.
+        size_bytes: the bytes of all chunks.
         chunks: their number.
         checksum: CRC-32 of all chunks together.
     """
@@ -76,9 +76,9 @@ class SnapshotStore:
     """Stores the last snapshot in a partition of a store. Threads may share it.
 
     Args:
-        store: of the snapshot; stays open.
-        partition: for this object alone.
-        clock: for the waits between reads after a write without an answer.
+        store: the snapshot's store; stays open.
+        partition: a partition for this object alone.
+        clock: the clock for the waits between reads after a write without an answer.
         rng: makes the keys of chunks and the ids of writes; give each process another seed.
     """
 
@@ -115,7 +115,7 @@ class SnapshotStore:
         """Replace the snapshot in force, after the new one was read back. O(size).
 
         Args:
-            term: of the log's owner, which calls this.
+            term: the term of the log's owner, which calls this.
             index: the last command that the snapshot covers.
             data: the state machine's bytes.
 
@@ -134,7 +134,7 @@ class SnapshotStore:
         try:
             self._read(head)
         except CorruptData:
-            self._require_higher(self._cell.read(), head)  # deleted by the owner of a later one
+            self._require_higher(self._cell.read(), head)  # deleted by the owner of a later snapshot
             raise
 
         def raised(before: SnapshotHead | None) -> SnapshotHead:

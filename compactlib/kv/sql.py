@@ -35,7 +35,7 @@ class _Write:
     """A queued write.
 
     Attributes:
-        batch: the writes of the batch that this one leads.
+        batch: the writes of the batch that this write leads.
         failure: the exception that ended that batch.
         is_done: whether it was carried out, or failed with `error`.
     """
@@ -83,8 +83,8 @@ class SqlStore(KVStore, Generic[C]):
 
         Args:
             error: raised by the use of a connection, or by `_connect`.
-            operation: for the error.
-            connection: in use; `None` if `_connect` failed.
+            operation: the name of the operation in the error.
+            connection: the connection in use; `None` if `_connect` failed.
         """
         raise NotImplementedError("a store in an SQL database names its errors")
 
@@ -92,7 +92,7 @@ class SqlStore(KVStore, Generic[C]):
 
     @contextlib.contextmanager
     def _lent(self, operation: str) -> Iterator[C]:
-        """Provide a connection for the block, a new one if all are in use. Never waits.
+        """Provide a connection for the block, a new connection if all are in use. Never waits.
 
         After an exception in the block the connection is closed: a transaction may be open, or the server be
         unreachable. The database's exceptions become errors of the library.
@@ -128,7 +128,7 @@ class SqlStore(KVStore, Generic[C]):
     def _drop_idle(self) -> None:
         """Close the idle connections."""
         while self._idle:
-            with contextlib.suppress(IndexError):  # another thread took the last one
+            with contextlib.suppress(IndexError):  # another thread took the last connection
                 self._idle.pop().close()
 
     # ---- writes that share a commit

@@ -112,7 +112,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
             process, reads see its commits. Without an owner at the opening, a read raises `Busy` after a later owner
             has changed the file: open it again.
         files: creates the file, and syncs its folder at each opening.
-        clock: for the wait while another process sets the file up.
+        clock: the clock for the wait while another process sets the file up.
 
     Raises:
         NotAStore: the file is not a store, or is absent or empty and `create` is `False`.
@@ -171,7 +171,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         """Return the file's inode and, if the file system has it, its time of creation.
 
         A copy has other values. A renamed file, a file mounted elsewhere, and a snapshot of a whole volume have equal
-        ones.
+        values.
         """
         self._state.require()
         self._require_in_place("place")
@@ -419,7 +419,7 @@ def _is_ready(connection: sqlite3.Connection, path: str) -> bool:
     if application == _APPLICATION_ID:
         if version != _FORMAT_VERSION:
             raise Unsupported(f"{path} is a key-value store of format {version}, this release knows format "
-                              f"{_FORMAT_VERSION}; open it with the release that wrote it, or a later one")
+                              f"{_FORMAT_VERSION}; open it with the release that wrote it, or a later release")
         return True
     tables, = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application or version or tables:

@@ -25,7 +25,7 @@ from compactlib.kv.scan import Entries, KVEntry
 
 _MOST_ENTRIES = 1_000_000
 _PART_BYTES = 64
-"""For what a database adds to a condition, a put or a delete, with a margin."""
+"""The bytes that a database adds to a condition, a put or a delete, with a margin."""
 
 Predicate: TypeAlias = object
 """The state of a key at a `get`: opaque, compared by the store, valid for that store only."""
@@ -99,8 +99,8 @@ class KVLimits:
         max_value_bytes: the longest value.
         max_transact: conditions, puts and deletes of one `transact` together.
         max_get_many: cells of one `get_many`.
-        max_transact_bytes: of one `transact`: its values, and the name of each condition, put and delete with 64 bytes
-            more; enough for any single write. `None`: no limit.
+        max_transact_bytes: the bytes of one `transact`: its values, and for each condition, put and delete its name and
+            64 bytes; enough for any single write. `None`: no limit.
     """
 
     max_partition_bytes: int = attrs.field(validator=is_whole(1))
@@ -146,8 +146,8 @@ class KVStore:
     other errors of its database into one of these, never into "not found" or "predicate failed".
 
     Args:
-        name: of the store, for errors: `"the store in /data"`.
-        limits: of the store.
+        name: the store's name, for errors: `"the store in /data"`.
+        limits: the store's limits.
         page_size: the most entries of a page of a scan, at most a million.
     """
 
@@ -171,7 +171,7 @@ class KVStore:
         """Read one page of a scan, in one consistent read.
 
         Args:
-            partition: of the keys.
+            partition: the keys' partition.
             start: the page begins at the first key >= `start`.
             limit: the most entries. A page of large values may have fewer, but at least one if there are any.
             keys_only: the values may be `b""`.
@@ -288,7 +288,7 @@ class KVStore:
         """Return the entries of a partition in the order of their keys.
 
         Args:
-            partition: the partition; one that does not exist has no entries.
+            partition: the partition; an absent partition has no entries.
             start: begin at the first key >= `start`, which need not exist.
             prefix: return only keys with this prefix.
             after: begin at the first key > `after`; of `start`, `prefix` and `after` the highest counts.
@@ -368,7 +368,7 @@ class KVStore:
 
 def _checked_name(what: str, name: bytes, limit: int) -> bytes:
     if not name:
-        raise InvalidInput(f"a {what} was not named; give at least one byte")
+        raise InvalidInput(f"a {what} is empty; give at least one byte")
     return _within(what, name, limit)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy experiments: replay a workload against a policy on metadata alone, and report what the policy costs.
+"""Policy experiments: replay a workload against a policy on metadata alone, and report the policy's costs.
 
 >>> from compactlib.blobstore import Greedy
 >>> from compactlib.lab import BlobLogModel, Uniform, replay

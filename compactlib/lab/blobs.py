@@ -67,9 +67,9 @@ class BlobLogModel:
     """A blob store to be replayed, and the conditions that call its policy. Sizes are bytes, times seconds.
 
     Attributes:
-        capacity_bytes: of the whole log.
-        segment_bytes: of one segment, its header included.
-        header_bytes: of a segment's header.
+        capacity_bytes: the capacity of the whole log.
+        segment_bytes: the size of one segment, its header included.
+        header_bytes: the size of a segment's header.
         max_blob_bytes: the free bytes that a plan's benefit assumes in each output.
         record_overhead_bytes: bytes of a record in addition to its content.
         tombstone_bytes: size of the record that a delete writes and that is never dropped; 0: a delete writes nothing.
@@ -138,7 +138,7 @@ class BlobLogModel:
         """Model a log without headers, whose segments take a number of equal records, as the literature does.
 
         Args:
-            segments: of the log.
+            segments: the number of the log's segments.
             records_per_segment: the number of records of `record_bytes` that fit.
             record_bytes: the size of each record.
             more: other settings.
@@ -154,8 +154,8 @@ class BlobLogModel:
         Args:
             workload: the workload to be replayed.
             utilisation: live bytes as a part of the log, above 0 and below 1.
-            segments: of the log; fewer if the largest record would not fit.
-            seed: of the workload.
+            segments: the number of the log's segments; fewer if the largest record would not fit.
+            seed: the workload's seed.
             more: other settings; by default headers and records' overhead are 0.
 
         Raises:
@@ -225,7 +225,7 @@ class Segment:
         row: a small unique number, which is reused once the segment is freed.
         name: its name in views and plans.
         placed: its class.
-        begun: the number of the user's writes when it was opened.
+        begun: the number of the user's writes at its opening.
         members: its records, with dead ones.
         used: bytes of its records.
         dead: bytes of its dead records.
@@ -381,7 +381,7 @@ class BlobLog(Simulation):
             self.compact()
 
     def _class_of(self, key: int, size: int, at: int, until: int) -> int:
-        """Bury the records that have ended, and the one to be replaced; return the class of the new record."""
+        """Bury the ended records and the replaced record; return the class of the new record."""
         self.advance(at)
         placer = self.placer
         if placer is None:

@@ -26,14 +26,14 @@ Mapper: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any
 
 @attrs.frozen(kw_only=True)
 class Experiment:
-    """One policy on one workload in one model; a picklable value if these are.
+    """A policy on a workload in a model; a picklable value if these are.
 
     Attributes:
         labels: what distinguishes it in a table.
         policy: the policy.
         workload: the operations.
         model: the store.
-        seed: of the random draws of workload and model.
+        seed: the seed of the random draws of workload and model.
     """
 
     labels: Mapping[str, str]
@@ -56,7 +56,7 @@ class Comparison(Printed):
 
     Attributes:
         experiments: the replays.
-        outcomes: for each replay its report, or its error.
+        outcomes: the report or error of each replay.
         skip: the first part of each replay, 0 to 1, that the table leaves out because the store was filling up.
     """
 
@@ -109,7 +109,7 @@ def compare(policies: Iterable[Any] | Mapping[str, Any], workloads: Iterable[Wor
         policies: the policies. Tables show the keys of a mapping, otherwise the policies' names.
         workloads: the workloads; likewise.
         models: the store; several as a mapping, whose keys become the column `model`.
-        seeds: of the random draws of workloads and models.
+        seeds: the seeds of the random draws of workloads and models.
         skip: the first part of each replay, 0 to 1, that the table leaves out because the store was filling up.
         mapper: runs the replays, as the builtin `map` does here, one after the other. On all cores: the `map` of a
             `concurrent.futures.ProcessPoolExecutor`; policies are then defined in a module.

@@ -35,7 +35,7 @@ class Contents:
     """Sums over the records of a log.
 
     Attributes:
-        bytes: bytes of all records, with dead ones.
+        bytes: bytes of all records, dead records included.
         dead_bytes: bytes of dead records in closed segments.
         records: the number of all records; only in a log with a placement.
     """
@@ -68,10 +68,10 @@ class Placer:
     """The state of a placement for one log; a scheme overrides the methods that it needs. One thread at a time.
 
     Attributes:
-        writes: the number of the user's writes, with the current one.
+        writes: the number of the user's writes, the current write included.
         contents: sums over the log's records.
         segment_records: the number of records of the current record's size that a segment takes.
-        until_ms: the end of the current record's time to live; `NEVER` without one.
+        until_ms: the end of the current record's time to live; `NEVER` without a time to live.
         brief: classes whose open segment is closed at the end of each compaction, full or not.
     """
 
@@ -123,7 +123,7 @@ class Placement(Protocol):
 
 
 def grown(keys: int, column: array[int] | array[float], fill: float = 0) -> None:
-    """Extend a column to `keys` values; new ones are `fill`. O(new keys)."""
+    """Extend a column to `keys` values; new values are `fill`. O(new keys)."""
     column.frombytes(array(column.typecode, (fill,)).tobytes() * (keys - len(column)))
 
 

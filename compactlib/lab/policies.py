@@ -49,7 +49,7 @@ class DChoices:
         min_used_fraction: the least used part of the log, 0.0 to 1.0.
         min_reclaimed_segments: the least number of segments that a plan frees, >= 1.
         choices: segments drawn for each victim, >= 1; 1 takes segments at random.
-        seed: of the draws, >= 0.
+        seed: the seed of the draws, >= 0.
         copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
@@ -99,7 +99,7 @@ class DecliningCost:
     decline, without ends.
 
     With `max_reclaimed_segments` it takes, of the plans that free a number of segments between the two settings, the
-    one with the least free room in its outputs for each segment freed. The last victim may be one of the next 16
+    plan with the least free room in its outputs for each segment freed. The last victim may be one of the next 16
     (`_fullest_that_free`). Otherwise the last output is half empty: of eight segments freed, one in sixteen is lost.
 
     With `decline=None`, for a log whose copies renew the age (`copies_renew` of the lab), records without an end die at

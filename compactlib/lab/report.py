@@ -33,9 +33,9 @@ def _count(join: Any = _sum, *, default: Any = 0, hidden: bool = False, own: boo
 
     Args:
         join: combines the values of several intervals.
-        default: of an interval without events.
-        hidden: tables leave it out; figures are computed from it.
-        own: it belongs to one kind of store; tables leave it out if it is 0 in all intervals.
+        default: the value in an interval without events.
+        hidden: tables leave the count out; figures are computed from it.
+        own: the figure belongs to one kind of store; tables leave it out if it is 0 in all intervals.
     """
     return attrs.field(default=default, metadata={"join": join, "hidden": hidden, "own": own})
 
@@ -52,7 +52,7 @@ class Measures:
     Attributes:
         start: its first moment, seconds since the epoch.
         end: its last moment.
-        capacity_bytes: of the store; 0: the store has no limit, and `peak_fill` is unknown.
+        capacity_bytes: the store's capacity; 0: the store has no limit, and `peak_fill` is unknown.
         operations: operations made, with reads and refused writes; of a scheduler, blocks that arrived.
         reads: reads among the operations; of a branch, listings.
         refused: writes without room; of a scheduler, reports that arrived too late.
@@ -70,7 +70,7 @@ class Measures:
         live_bytes: bytes at the end of the records that a reader can read.
         used_sum: the sum of used bytes over samples, one at each call of the policy and one at the end.
         live_sum: the same of live bytes.
-        record_sum: the same of the bytes of all records, with dead ones.
+        record_sum: the same of the bytes of all records, dead records included.
         peak_used_bytes: the maximum of used bytes.
         most_moved_bytes: the maximum that one compaction read and wrote.
         deletes: tombstones that a branch's deletes wrote.
@@ -85,7 +85,7 @@ class Measures:
         given_up: jobs at the end that failed too often for another attempt.
         left_blocks: blocks at the end that arrived and are in no completed job.
         peak_jobs: the maximum of queued and running jobs.
-        waits: for each compacted block, seconds from its arrival to the end of its first job.
+        waits: the seconds from the arrival of each compacted block to the end of its first job.
     """
 
     FIGURES: ClassVar[tuple[str, ...]] = (
@@ -137,7 +137,7 @@ class Measures:
 
     @property
     def space_amplification(self) -> float:
-        """Bytes used for each live one, on average over the samples."""
+        """Bytes used for each live byte, on average over the samples."""
         return part(self.used_sum, self.live_sum)
 
     @property
@@ -197,7 +197,7 @@ class Measures:
         return waits[max(math.ceil(round(share * len(waits), 6)) - 1, 0)] if waits else math.nan
 
     def figures(self) -> dict[str, float | None]:
-        """Return the figures of `FIGURES`; an unknown one is `None`."""
+        """Return the figures of `FIGURES`; an unknown figure is `None`."""
         values = {name: getattr(self, name) for name in self.FIGURES}
         return {name: None if math.isnan(value) else value for name, value in values.items()}
 

@@ -97,7 +97,7 @@ class SchedulerSimulation(Simulation):
     Args:
         model: the scheduler and the workers.
         policy: chooses the job that a poll assigns first.
-        seed: of tenants, hangs and failures.
+        seed: the seed of tenants, hangs and failures.
 
     Attributes:
         machine: applies the commands.

@@ -35,8 +35,8 @@ class Simulation(ABC):
 
     Attributes:
         policy: chooses the victims.
-        capacity_bytes: of the store; 0: no limit.
-        counts: of the current interval.
+        capacity_bytes: the store's capacity; 0: no limit.
+        counts: the counts of the current interval.
         now_ms: the current time, milliseconds since the epoch.
     """
 
@@ -69,7 +69,7 @@ class Simulation(ABC):
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of all records, with dead ones."""
+        """Bytes of all records, dead records included."""
         return self.used_bytes
 
     def sample(self) -> None:
@@ -81,7 +81,7 @@ class Simulation(ABC):
         counts.peak_used_bytes = max(counts.peak_used_bytes, used)
 
     def moved(self, read: int, written: int) -> None:
-        """Count what one compaction read and wrote."""
+        """Count the bytes that a compaction read and wrote."""
         counts = self.counts
         counts.read_bytes += read
         counts.copied_bytes += written
@@ -105,10 +105,10 @@ def replay(workload: Workload, policy: Any, model: Model, *, seed: int = 0,
     eight microseconds, more with more segments and more frequent plans. Memory grows with the records in the store.
 
     Args:
-        workload: a trace, or one that is drawn from a seed.
+        workload: a trace, or a workload drawn from a seed.
         policy: a `BlobPolicy`, `LogPolicy`, `SensePolicy` or `AssignmentPolicy`, as the model needs.
         model: `BlobLogModel`, `RaftLogModel`, `BranchModel` or `SchedulerModel`.
-        seed: of the random draws of the workload and the model.
+        seed: the seed of the random draws of the workload and the model.
         observer: notified of progress, in operations.
 
     Raises:

@@ -6,7 +6,7 @@ and skips tombstones. A trigger compacts at once: the staged entries are merged 
 base with a staged key is rewritten whole, as in the real compaction.
 
 The user's bytes are those of staged values and tombstones. A compaction copies the ranges that it changes. Dead are
-tombstones, and entries of the base that a staged entry hides. A value that replaces a staged one leaves no dead bytes.
+tombstones, and entries of the base that a staged entry hides. A value over a staged value leaves no dead bytes.
 """
 
 from __future__ import annotations

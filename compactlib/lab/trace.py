@@ -70,7 +70,7 @@ class TraceLayout:
     """The meaning of the columns of a trace.
 
     Attributes:
-        name: of the layout.
+        name: the layout's name.
         columns: the columns' names in order, for a file without a header; empty: the first line has the names.
         skips_header: whether a file with `columns` may begin with a header, which is skipped.
         kinds: the texts for a put (0), a delete (1) and a read (2).
@@ -160,7 +160,7 @@ LAYOUTS: Mapping[str, TraceLayout] = {layout.name: layout for layout in (
                 kinds={"get": READ, "gets": READ, "delete": DELETE, **dict.fromkeys(
                     ("set", "add", "replace", "cas", "append", "prepend", "incr", "decr"), PUT)}),
 )}
-"""The layouts of published traces, by name. Unpack those that are published as `.tgz` or `.zst` first."""
+"""The layouts of published traces, by name. Unpack traces published as `.tgz` or `.zst` first."""
 
 
 @attrs.frozen
@@ -168,7 +168,7 @@ class CsvTrace:
     """A trace in CSV, plain or `.gz`. Memory: the keys, and the requests of one tick.
 
     Attributes:
-        path: of the file.
+        path: the path of the file.
         layout: the meaning of the columns; by default the header has their names.
 
     Raises:

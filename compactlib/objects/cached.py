@@ -24,9 +24,9 @@ class CachedObjects(ObjectStore):
     """An `ObjectStore` that caches reads of whole objects, and passes all other calls on. Threads may share it.
 
     Args:
-        store: of the objects; closed with this one.
-        near: of the copies, usually `LocalObjects`; listed once. It stays open.
-        max_bytes: of all copies; the least recently used ones are deleted.
+        store: the objects' store; closed with this object.
+        near: the store of the copies, usually `LocalObjects`; listed once. It stays open.
+        max_bytes: the most bytes of all copies; the least recently used copies are deleted.
 
     Attributes:
         failures: the number of errors of `near`, and of damaged copies.

@@ -22,7 +22,7 @@ class ObjectNotFound(NotFound):
     """There is no object of this key: it was never created, or was deleted.
 
     Attributes:
-        key: of the object.
+        key: the object's key.
     """
 
     def __init__(self, *, key: str) -> None:
@@ -34,7 +34,7 @@ class ObjectExists(Conflict):
     """An object of this key exists, and objects never change. Read it, or choose another key.
 
     Attributes:
-        key: of the object.
+        key: the object's key.
     """
 
     def __init__(self, *, key: str) -> None:
@@ -65,12 +65,12 @@ class ObjectStoreFailed(CompactlibError):
 
     Attributes:
         operation: the failed operation.
-        key: of the object, or a prefix.
+        key: the object's key, or a prefix.
         detail: from the client library.
     """
 
     def __init__(self, *, operation: str, key: str, detail: str) -> None:
-        super().__init__(f"{operation} {key!r} failed: {detail}; look for the object before you try again")
+        super().__init__(f"{operation} {key!r} failed: {detail}; check whether the object exists before you try again")
         self.operation = operation
         self.key = key
         self.detail = detail

@@ -143,7 +143,7 @@ class LocalObjects(ObjectStore):
             if status is None:
                 make_missing_folder(self._files, path)
             elif not stat.S_ISDIR(status.st_mode):
-                raise BadKey(f"the key {key!r} continues another one that is an object here; a folder cannot hold "
+                raise BadKey(f"the key {key!r} continues the key of an object here; a folder cannot hold "
                              f"both", key=key)
             if status is None or path not in self._lasting:
                 self._files.sync_folder(above)

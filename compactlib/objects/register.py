@@ -40,7 +40,7 @@ class Version:
     """A version of a register.
 
     Attributes:
-        number: from 1 on.
+        number: the number of the version, from 1 on.
         id: unique to the write.
         follows: the id of the version before.
         value: the bytes.
@@ -56,9 +56,9 @@ class ObjectRegister:
     """A value over an object store, which any number of processes read and replace.
 
     Args:
-        store: of the versions.
-        prefix: of the keys of its versions, for them alone.
-        clock: for the waits between reads after a write without an answer.
+        store: the store of the versions.
+        prefix: the prefix of the keys of its versions, for them alone.
+        clock: the clock for the waits between reads after a write without an answer.
         rng: varies the waits.
     """
 

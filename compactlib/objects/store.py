@@ -100,7 +100,7 @@ class ObjectRef:
     Attributes:
         key: its key.
         size_bytes: its length.
-        digest: of all its bytes.
+        digest: the digest of all its bytes.
     """
 
     key: str
@@ -123,7 +123,7 @@ class ObjectStore(Closing):
     writer calls `create` too, and continues when that has returned or raised `ObjectExists`.
 
     Args:
-        name: of the store, for errors: `"the objects in /data"`.
+        name: the store's name, for errors: `"the objects in /data"`.
     """
 
     def __init__(self, name: str) -> None:

@@ -86,8 +86,8 @@ class _Change:
     """Carries out one command.
 
     Attributes:
-        state: to change.
-        events: for the host: name and fields.
+        state: the state to change.
+        events: the events for the host: name and fields.
     """
 
     def __init__(self, state: SchedulerState, command: Command) -> None:
@@ -162,7 +162,7 @@ class _Change:
         state.jobs.add(Job(plan=plan, token=self._command.index, added_at=self._now,
                            sequence=(self._command.index << _SEQUENCE_BITS) + position))
 
-    # ----------------------------------------------------------------------------------- what the holder of a job says
+    # ----------------------------------------------------------------------------------- reports of a job's holder
 
     def _take(self, job: Job, said: StatusUpdate, answer: StatusAnswer) -> None:
         config, results = self.state.config, said.compacted_blocks
@@ -365,7 +365,7 @@ class _Change:
             return 0
         if job.status is JobStatus.IN_PROGRESS and not self._now > job.lease_expires_at:
             return 0
-        # With a new token, which tells a late worker that it has lost the job.
+        # With a new token: a late worker learns from it that it has lost the job.
         jobs.change(job, status=JobStatus.UNSPECIFIED, token=self._command.index, lease_expires_at=0.0, failures=0,
                     releases=0, not_before=0.0)
         return len(job.plan.source_blocks)

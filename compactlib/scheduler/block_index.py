@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`BlockIndex`: all blocks, by tenant, shard, id and time. Retention removes old ones.
+"""`BlockIndex`: all blocks, by tenant, shard, id and time. Retention removes old blocks.
 
 Only commands change it. See `docs/internals/differences.md`.
 """
@@ -35,7 +35,7 @@ class BlockIndex:
     """All blocks, up to some millions.
 
     Attributes:
-        expired_until: the newest `max_time` of a block that retention has removed, seconds; `None` if there is none.
+        expired_until: the newest `max_time` of a block that retention has removed, seconds; `None` before the first.
     """
 
     def __init__(self, expired_until: float | None = None) -> None:
@@ -78,7 +78,7 @@ class BlockIndex:
         return until is not None and block.max_time is not None and block.max_time <= until
 
     def remove(self, tenant: str, shard: int, block_ids: Iterable[str]) -> None:
-        """Remove the known ones of these blocks. O(log n) a block."""
+        """Remove these blocks, without unknown ones. O(log n) a block."""
         group = self._groups.get((tenant, shard))
         if group is None:
             return
@@ -117,7 +117,7 @@ class BlockIndex:
             yield from (group.by_id[block_id] for _, block_id in group.times.irange(None, _FIRST, (True, False)))
 
     def expire(self, before: float, limit: int) -> list[BlockMeta]:
-        """Remove and return blocks without data from `before` on, seconds, at most `limit`; later, refuse older ones.
+        """Remove and return blocks without data from `before` on, seconds, at most `limit`; later, refuse older blocks.
 
         Blocks without times stay. O(blocks that begin before `before`).
         """

@@ -36,11 +36,11 @@ class Group:
     """The blocks of a key; there is at least one.
 
     Attributes:
-        key: of the blocks.
-        blocks: by id, each with its position in the order of arrival and the time of its command, seconds.
-        size_bytes: of all blocks.
+        key: the blocks' key.
+        blocks: the blocks by id, each with its position in the order of arrival and the time of its command, seconds.
+        size_bytes: the bytes of all blocks.
         times: the lowest and the highest time of a block; perhaps too wide in a ripe group.
-        position: of the first block when the group was put into the order `is_in`.
+        position: the position of the first block when the group was put into the order `is_in`.
         is_in: the order of the level that has it.
     """
 
@@ -54,7 +54,7 @@ class Group:
 
 @attrs.define
 class QueueLevel:
-    """All groups of a level, the ripe ones and the others by position, and the number of their blocks."""
+    """All groups of a level, ripe and unripe groups by position, and the number of their blocks."""
 
     config: LevelConfig
     groups: dict[Key, Group] = attrs.field(factory=dict)
@@ -144,9 +144,9 @@ class BlockQueue:
         """Queue a block; return `False` if its level is not compacted, or it is queued already. O(log groups).
 
         Args:
-            block: to compact.
+            block: the block to compact.
             now: the time of the command, seconds.
-            position: of a stored block; a new one is the last.
+            position: the position of a stored block; a new block is the last.
         """
         key = block.place
         if block.level >= len(self.levels) or self.holds(key, block.id):

@@ -29,7 +29,7 @@ class JobLost(Stale):
     """Raised by the checks in a worker's job: the run has to end, and its outcome is dropped. Do not catch it.
 
     Attributes:
-        name: of the job.
+        name: the job's name.
         reason: the job went to another worker, or the worker stops.
     """
 

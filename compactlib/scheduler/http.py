@@ -85,7 +85,7 @@ class SchedulerApplication:
     Args:
         scheduler: the scheduler; stays open.
         tokens: the clients by name, each with a secret of at least 16 characters.
-        nodes: of a group: from a node's address in the log, as in `NotLeader`, to its URL.
+        nodes: the nodes of a group: a mapping of a node's address in the log, as in `NotLeader`, to its URL.
         insecure: accept every request; for a server that authenticates clients, for example by certificates.
         max_body_bytes: the largest body of a request.
 
@@ -109,7 +109,7 @@ class SchedulerApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an ASGI request."""
         if scope["type"] != "http":
-            raise InvalidInput(f"{scope['type']} is none of what a scheduler answers; ask over HTTP")
+            raise InvalidInput(f"{scope['type']} is no protocol of the scheduler; call it over HTTP")
         try:
             status, body = 200, await self._answer(scope, receive)
         except _Refused as refused:
@@ -172,7 +172,7 @@ class SchedulerApplication:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not any(hmac.compare_digest(token, given.strip())
                                                       for token in self._tokens):
-                raise _Refused(401, "say who asks: Authorization: Bearer TOKEN", error="TurnedAway")
+                raise _Refused(401, "no credentials: send Authorization: Bearer TOKEN", error="TurnedAway")
             return
         client = str((scope.get("client") or [""])[0])
         host = urlsplit("//" + headers.get(b"host", b"").decode("latin-1")).hostname or ""
@@ -208,12 +208,12 @@ class SchedulerClient(Closing):
     blocks of an earlier try are `duplicate` in it.
 
     Args:
-        addresses: of all nodes, as `https://host:port`; `http://` only for loopback.
+        addresses: the URLs of all nodes, as `https://host:port`; `http://` only for loopback.
         token: the bearer token of this client.
-        tls: for `https`; default the system's certificate authorities.
+        tls: the context for `https`; default the system's certificate authorities.
         insecure: also `http` to other machines, which shows the token to the network.
-        timeout_seconds: of a call with all its tries.
-        clock: for the time of a call, and the waits between rounds of tries.
+        timeout_seconds: the longest time of a call with all its tries.
+        clock: the clock for the time of a call, and the waits between rounds of tries.
 
     Raises:
         InvalidInput: there is no address, an address is invalid, or it is `http` to another machine.
@@ -273,7 +273,7 @@ class SchedulerClient(Closing):
         try:
             return codec.decode(answer, "the answer")
         except CorruptData as error:
-            raise NoAnswer(waited_seconds=self._timeout, reason=f"what came cannot be read: {error}") from error
+            raise NoAnswer(waited_seconds=self._timeout, reason=f"the answer cannot be decoded: {error}") from error
 
     def _ask(self, method: str, path: str, body: bytes | None, *, may_repeat: bool) -> bytes:
         began, pause = self._clock.monotonic(), _FIRST_PAUSE_SECONDS
@@ -281,7 +281,7 @@ class SchedulerClient(Closing):
         at, tries, is_unknown, why = self._preferred, 0, False, ""
         while (left := deadline - self._clock.monotonic()) > 0:
             if self._is_closed:
-                raise Closed("the scheduler's client was closed; make another one")
+                raise Closed("the scheduler's client was closed; make another client")
             address = self.addresses[at]
             # A node that cannot be reached takes only its share of the time.
             share = left / (len(self.addresses) - tries % len(self.addresses))

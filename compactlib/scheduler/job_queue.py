@@ -10,7 +10,7 @@ The order is: level, unassigned before expired, fewer failures, earlier time, ag
 | `leased` | in progress | end of the lease |
 
 After the end of its back-off or lease a job stays in its list until it is assigned, since the end depends on the time
-of the command. Such jobs are the first of `delayed` and `leased`, and usually few; they are ranked when they are read.
+of the command. Such jobs are at the head of `delayed` and `leased`, and usually few; they are ranked at a read.
 (In one list by failures, a job with an ended lease could be behind a live lease with fewer failures.) Jobs that failed
 too often are only in `failed`, with the most failures first.
 
@@ -40,7 +40,7 @@ class Job:
     """A queued job, also in the stored state. Only `JobQueue.change` changes it.
 
     Attributes:
-        plan: of the job; never changes.
+        plan: the job's plan; never changes.
         status: `UNSPECIFIED` or `IN_PROGRESS`.
         token: the fencing token: index of the command that created, assigned or took back the job; ascends.
         lease_expires_at: end of the lease, seconds; 0 if unassigned.
@@ -178,7 +178,7 @@ class JobQueue:
         """Yield the jobs without a holder and without a present back-off, by failures and age.
 
         Args:
-            level: of the jobs.
+            level: the jobs' level.
             now: seconds.
             without: names to skip.
             entries: a part of `level.ready` to use instead of all, in order.

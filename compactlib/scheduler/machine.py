@@ -24,13 +24,13 @@ class SchedulerMachine(SchedulerState):
     """The scheduler's state and its commands. A `CommandMachine`; for one thread at a time.
 
     Args:
-        config: of a new scheduler; the same on every replica.
+        config: the settings of a new scheduler; the same on every replica.
         policy: orders the jobs of a poll. Only the leader calls it, so it may differ between replicas, and change.
             Default `ByPriority`.
 
     Attributes:
-        policy: as given.
-        events: of the last command, name and fields.
+        policy: the policy, as given.
+        events: the events of the last command, name and fields.
     """
 
     def __init__(self, config: SchedulerConfig | None = None, *, policy: AssignmentPolicy | None = None) -> None:
@@ -62,7 +62,7 @@ class SchedulerMachine(SchedulerState):
         return result
 
     def encode(self, operation: Operation) -> bytes:
-        """Return the operation as the bytes of a command. `apply` does not decode the last encoded one.
+        """Return the operation as the bytes of a command. `apply` does not decode the last encoded command.
 
         Raises:
             InvalidInput: a value cannot be stored, so that the log could not be read again.

@@ -31,7 +31,7 @@ def choose_by_level(view: AssignmentView, order: Callable[[LevelView], Iterable[
     """Choose level by level, the lowest first, unless higher levels have fewer leased jobs than their share.
 
     Args:
-        view: of the queue.
+        view: the view of the queue.
         order: returns the jobs of a level in order.
         why: the rule, for the choice.
         higher_level_share: the part of the leased jobs for higher levels, if these have jobs, 0 .. 1.
@@ -124,7 +124,7 @@ class FairTenants:
 
     Attributes:
         weights: the number of leased jobs of a tenant that count as one, >= 1; a mapping, stored as pairs by tenant.
-        default_weight: of other tenants.
+        default_weight: the weight of other tenants.
         higher_level_share: see `ByPriority`.
 
     Raises:

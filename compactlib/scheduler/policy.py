@@ -25,11 +25,11 @@ class WaitingJob:
 
     Attributes:
         name: unique.
-        tenant: of the sources.
-        shard: of the sources.
-        level: of the sources.
+        tenant: the sources' tenant.
+        shard: the sources' shard.
+        level: the sources' level.
         blocks: the number of sources.
-        size_bytes: of the sources with known sizes.
+        size_bytes: the bytes of the sources with known sizes.
         added_at: time of its creation, seconds.
         failures: the number of its failures and lost leases.
         sequence: its position in the order of creation.
@@ -51,7 +51,7 @@ class TenantLine:
     """The unassigned jobs of a tenant in a level.
 
     Attributes:
-        tenant: of the jobs.
+        tenant: the jobs' tenant.
         leased: the number of leased jobs of the tenant in all levels.
         jobs: the first `window` unassigned jobs, by failures and age.
     """
@@ -66,7 +66,7 @@ class LevelView:
     """The jobs of a level that may be assigned.
 
     Attributes:
-        level: of the jobs.
+        level: the jobs' level.
         leased: the number of leased jobs of the level.
         tenants: the unassigned jobs by tenant.
         again: the first `window` jobs with an ended lease, by failures and its end.
@@ -91,9 +91,9 @@ class AssignmentView(Printed):
         capacity: the most jobs that this poll may assign, >= 1.
         levels: with present or past jobs, ascending.
         queued: the number of all queued jobs.
-        leased: of them with a lease, also an ended one.
-        delayed: of them with a back-off, also an ended one.
-        excluded: of them with too many failures.
+        leased: the queued jobs with a lease, also an ended lease.
+        delayed: the queued jobs with a back-off, also an ended back-off.
+        excluded: the queued jobs with too many failures.
         lease_seconds: the duration of a lease.
         max_failures: the number of failures that exclude a job; 0: no limit.
     """
@@ -112,7 +112,7 @@ class AssignmentView(Printed):
         if not self.queued:
             return ("no job is queued: blocks become one once there are max_blocks of their level, or the first is "
                     "older than its max_age_seconds at a poll; add blocks, or poll again")
-        return (f"none of {self.queued} queued jobs is free: {self.leased} are leased (lease_seconds="
+        return (f"no job of {self.queued} queued jobs is free: {self.leased} are leased (lease_seconds="
                 f"{self.lease_seconds}), {self.delayed} wait for their back-off, {self.excluded} failed max_failures="
                 f"{self.max_failures} times, and the rest was made or reported in this very poll; wait, requeue "
                 f"what failed, or raise the limit")

@@ -45,9 +45,9 @@ def prepare(state: SchedulerState, command: Command, request: PollRequest,
     O(updates + log n for each assignment and new job), and the cost of the policy.
 
     Args:
-        state: of the scheduler.
-        command: of the poll.
-        request: from the worker.
+        state: the scheduler's state.
+        command: the poll's command.
+        request: the request from the worker.
         policy: orders the jobs that may be assigned; default `ByPriority`.
 
     Raises:

@@ -28,8 +28,8 @@ def judge(state: SchedulerState, command: Command, said: StatusUpdate, reported:
     """Return the answer to a report. O(sources + outputs).
 
     Args:
-        state: of the scheduler.
-        command: of the poll.
+        state: the scheduler's state.
+        command: the poll's command.
         said: the report.
         reported: jobs that an earlier report of this poll has changed.
     """
@@ -43,7 +43,7 @@ def judge(state: SchedulerState, command: Command, said: StatusUpdate, reported:
     elif said.token > command.index:
         verdict, detail = Verdict.FUTURE_TOKEN, f"token {said.token} is above the log's index {command.index}"
     elif not JobStatus.IN_PROGRESS <= said.status <= JobStatus.RELEASED:
-        verdict, detail = Verdict.BAD_STATUS, f"status {said.status} is none that a worker may send"
+        verdict, detail = Verdict.BAD_STATUS, f"a worker may not send the status {said.status}"
     elif job.status is not JobStatus.IN_PROGRESS:
         verdict, detail = Verdict.WRONG_STATE, "the job is not assigned"
     else:

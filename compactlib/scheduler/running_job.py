@@ -51,7 +51,7 @@ class RunningJob:
             change during a run. If this worker loses the job and gets it again, that is another run with another token,
             so that a commit with a token depends only on reads with that token.
         blocks: the plan's sources in the scheduler's index at the assignment, in the plan's order, without unknown
-            ones. A block may be removed during the run.
+            blocks. A block may be removed during the run.
         budget: call `spend` before each chunk that is written; it is cancelled to stop the run.
     """
 
@@ -81,11 +81,11 @@ class RunningJob:
 
         Its random part is a hash of the plan's sources, level and shard, the token, the output's tenant and its number.
         So a worker that repeats an assignment overwrites its own outputs instead of doubling the data. Two workers of
-        the same job have different tokens, so that neither overwrites the other's outputs, and a late deletion of the
-        outputs of one does not delete the other's.
+        the same job have different tokens, so that neither overwrites the other's outputs, and a late deletion of one
+        job's outputs does not delete the other's.
 
         Args:
-            tenant: of the output; default the plan's. A job over blocks of several tenants writes a block for each.
+            tenant: the output's tenant; default the plan's. A job of several tenants writes a block for each.
             number: distinguishes outputs of one tenant.
         """
         plan, digest = self.plan, hashlib.sha256(_PURPOSE)

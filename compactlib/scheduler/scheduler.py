@@ -56,7 +56,7 @@ class Scheduler(Closing):
 
     Args:
         log: orders the commands; the scheduler starts, owns and closes it.
-        snapshots: of the state. `None`: the log compacts itself, as a Raft library may, or grows.
+        snapshots: the snapshots of the state. `None`: the log compacts itself, as a Raft library may, or grows.
         config: the new settings; `None` keeps the settings in force, which are the defaults in a new scheduler. Equal
             settings write nothing. In a group the leader's settings hold; pass the same on every node.
         snapshot_every: the number of commands from one snapshot to the next, at least one for each KiB of the state; 0
@@ -67,7 +67,7 @@ class Scheduler(Closing):
             emits none.
 
     Attributes:
-        last_error: of a snapshot after a command, if any.
+        last_error: the error of a snapshot after a command, if any.
         failures: the number of these errors.
 
     Raises:
@@ -150,7 +150,7 @@ class Scheduler(Closing):
         return self._carry_out(Requeue(tuple(names)), Requeued)
 
     def configure(self, config: SchedulerConfig) -> SchedulerConfig:
-        """Change the settings on every node; return the old ones. O(state)."""
+        """Change the settings on every node; return the old settings. O(state)."""
         return self._carry_out(Configure(config), SchedulerConfig)
 
     def _carry_out(self, operation: Operation, kind: type[ResultT]) -> ResultT:
@@ -235,12 +235,12 @@ class Scheduler(Closing):
 
         Raises:
             InvalidInput: this scheduler has no store for snapshots.
-            CompactlibError: of the store or the log. A written snapshot stays in force, and the next one deletes the
-                commands that this one did not.
+            CompactlibError: of the store or the log. A written snapshot stays in force, and the next snapshot deletes
+                the commands that this one did not.
         """
         snapshots = self._snapshots
         if snapshots is None:
-            raise InvalidInput("this scheduler has no store for snapshots; give it one, Scheduler(log, snapshots)")
+            raise InvalidInput("this scheduler has no store for snapshots; pass it, Scheduler(log, snapshots)")
         with self._snapshotting:
             index, data, levels = self.read(lambda machine: (machine.applied_index, machine.dump(),
                                                              _levels_of(machine)))

@@ -51,7 +51,7 @@ class SchedulerState:
     Attributes:
         config: the settings in force.
         index: all blocks.
-        blocks: of them, the blocks to compact that are in no job.
+        blocks: the blocks to compact that are in no job.
         jobs: the queued jobs.
         tombstones: the blocks to delete.
         quarantine: evicted jobs by name, the oldest first; the operation `Requeue` retries them.
@@ -77,7 +77,7 @@ class SchedulerState:
             tombstones=tuple(self.tombstones), quarantine=tuple(self.quarantine.values()))
 
     def _restore(self, stored: StoredState, config: SchedulerConfig) -> None:
-        """Replace the state by a stored one; queue the blocks of levels that only the new settings compact.
+        """Replace the state by a stored state; queue the blocks of levels that only the new settings compact.
 
         Raises:
             ValueError: the parts of the state contradict each other.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Tombstones`: delayed deletions, until a worker has confirmed them.
 
-A completed job leaves a tombstone with the ids of its sources. When it is so old that no reader needs the objects, it
-is leased to a worker that polls. The worker deletes the objects and confirms the tombstone by name; without a
-confirmation before the end of the lease, the tombstone is due again. Deleting is idempotent.
+A completed job leaves a tombstone with the ids of its sources. After a delay, when no reader needs the
+objects any more, it is leased to a worker that polls. The worker deletes the objects and confirms the tombstone by
+name; without a confirmation before the end of the lease, the tombstone is due again. Deleting is idempotent.
 
 The index refuses the blocks of a tombstone, so that a late retry of an `AddBlocks` does not add a block whose object
 will be deleted.
@@ -112,7 +112,7 @@ class Tombstones:
                 del self._blocks[place]
 
     def drop_oldest(self) -> Tombstone:
-        """Remove and return the oldest tombstone; there must be one. O(log n + its blocks)."""
+        """Remove and return the oldest tombstone; there must be a tombstone. O(log n + its blocks)."""
         oldest = next(iter(self._entries.values())).tombstone
         self.confirm(oldest.name)
         return oldest

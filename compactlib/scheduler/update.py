@@ -23,8 +23,8 @@ class JobAsSeen:
     """The state of a job in the preparation of a poll. If it has changed when the update is applied, it is skipped.
 
     Attributes:
-        name: of the job.
-        token: of the job.
+        name: the job's name.
+        token: the job's token.
         lease_expires_at: the end of its lease, seconds, for an assignment to another worker; else 0.
     """
 
@@ -38,8 +38,8 @@ class PlanUpdate(Printed):
     """The changes of a poll: made by `prepare`, carried out by `apply`. Prints itself as a table.
 
     Attributes:
-        term: of the command that prepared it; refused in another term.
-        reports: of the worker; judged when the update is applied.
+        term: the term of the command that prepared it; refused in another term.
+        reports: the worker's reports; judged when the update is applied.
         has_effect: whether a report changes anything in the state of the preparation, or a lease is too long.
         evicted: excluded jobs to move to quarantine.
         created: jobs to queue.
@@ -92,7 +92,7 @@ class AddBlocks:
 class Retain:
     """Removes blocks without data from `before` on, seconds, at most 1,000 at once: repeat it until it removes nothing.
 
-    Later, blocks that are no newer than a removed one are refused. Blocks without times stay.
+    Later, blocks that are no newer than a removed block are refused. Blocks without times stay.
     """
 
     before: float
@@ -106,7 +106,7 @@ class Requeue:
     to no failures, and may be assigned at once.
 
     Attributes:
-        names: of the jobs; unknown names are reported and skipped.
+        names: the jobs' names; unknown names are reported and skipped.
     """
 
     names: tuple[str, ...]
@@ -161,7 +161,7 @@ class Requeued:
     Attributes:
         jobs: the retried jobs.
         unknown: names neither in quarantine, nor queued with a failure and without a holder.
-        blocks: the number of blocks queued again, without removed ones.
+        blocks: the number of blocks queued again, without removed blocks.
     """
 
     jobs: tuple[str, ...]

@@ -35,11 +35,11 @@ class BlockMeta:
 
     Attributes:
         id: unique within its tenant and shard; a ULID or any text without control characters.
-        tenant: of the data; `ANONYMOUS_TENANT` for several tenants.
+        tenant: the data's tenant; `ANONYMOUS_TENANT` for several tenants.
         shard: >= 0.
         level: the number of compactions of its data, >= 0.
-        min_time: of its oldest data, seconds. `None`: unknown, and retention never removes the block.
-        max_time: of its newest data, seconds; >= `min_time`. `None` exactly if `min_time` is.
+        min_time: the time of its oldest data, seconds. `None`: unknown, and retention never removes the block.
+        max_time: the time of its newest data, seconds; >= `min_time`. `None` exactly if `min_time` is.
         size_bytes: >= 0.
         rows: their number, >= 0; `None`: unknown. If it is known for all sources, a merge need not count them.
 
@@ -112,9 +112,9 @@ class Tombstone:
 
     Attributes:
         name: unique; for sources of a completed job, the job's name.
-        tenant: of the blocks.
-        shard: of the blocks.
-        level: of the blocks.
+        tenant: the blocks' tenant.
+        shard: the blocks' shard.
+        level: the blocks' level.
         blocks: their ids.
     """
 
@@ -158,11 +158,11 @@ class JobPlan:
 
     Attributes:
         name: the content hash of its sources with tenant, shard and level; unique.
-        tenant: of the sources.
-        shard: of the sources.
-        compaction_level: of the sources; the outputs are one level higher.
+        tenant: the sources' tenant.
+        shard: the sources' shard.
+        compaction_level: the sources' level; the outputs are one level higher.
         source_blocks: ids in the order of the merge.
-        size_bytes: of all sources with known sizes.
+        size_bytes: the bytes of all sources with known sizes.
     """
 
     name: str
@@ -192,8 +192,8 @@ class CompactedBlocks:
     """The results of a job.
 
     Attributes:
-        tenant: of the plan.
-        shard: of the plan.
+        tenant: the plan's tenant.
+        shard: the plan's shard.
         source_blocks: ids of the sources that were read; the plan's other sources were not found.
         new_blocks: the outputs, one level above the sources.
         no_output: the reason of a job without outputs; `None` exactly if there are outputs.
@@ -211,8 +211,8 @@ class QuarantinedJob:
     """A job in quarantine; its blocks stay in the index, and `Requeue` compacts them again.
 
     Attributes:
-        plan: of the job; for sources that were not found, only with those.
-        reason: of the quarantine.
+        plan: the job's plan; for sources that were not found, only with those.
+        reason: the quarantine's reason.
         failures: the number of its failures.
         since: time of the command that moved it here, seconds.
         orphans: blocks of late workers without an owner.
@@ -233,7 +233,7 @@ class StatusUpdate:
     """A worker's report on a job.
 
     Attributes:
-        name: of the job.
+        name: the job's name.
         token: the fencing token of the run.
         status: the number of a `JobStatus`: `IN_PROGRESS` (renew), `SUCCESS`, `FAILED` or `RELEASED`.
         compacted_blocks: the results, with `SUCCESS`.
@@ -249,7 +249,7 @@ class StatusUpdate:
 
 @attrs.frozen
 class PollRequest:
-    """One poll of a worker.
+    """A poll of a worker.
 
     Attributes:
         status_updates: a report for each of its jobs; the leases of other jobs do not change.
@@ -289,7 +289,7 @@ class StatusAnswer:
     """The answer to a status update.
 
     Attributes:
-        name: of the job.
+        name: the job's name.
         verdict: accepted, or the reason why not.
         holder_deadline: end of the job's lease (of any worker), seconds; `None` if it is not leased.
         detail: the numbers, as text.
@@ -306,10 +306,10 @@ class Assignment:
     """A job that is leased to the worker.
 
     Attributes:
-        name: of the job.
-        token: for every update, and for the fence of the storage.
+        name: the job's name.
+        token: the token for every update, and for the fence of the storage.
         lease_expires_at: end of the lease, seconds by the leader's clock.
-        blocks: for a new assignment, the job's sources in the index, in the plan's order, without unknown ones.
+        blocks: the sources of a new assignment in the index, in the plan's order, without unknown blocks.
     """
 
     name: str
@@ -324,9 +324,9 @@ class PollResponse:
 
     Attributes:
         compaction_jobs: the plans of the new assignments.
-        assignments: renewals first, then new ones. A worker stops other jobs.
+        assignments: renewals first, then new assignments. A worker stops other jobs.
         answers: one for each status update, in order.
-        tombstones: to delete; confirm with `PollRequest.deleted_tombstones`.
+        tombstones: the tombstones with objects to delete; confirm with `PollRequest.deleted_tombstones`.
         now: the time of the poll's command, from which a worker computes the duration of a lease.
         why: the rule of the choice; without jobs the gate that is shut, its value, and advice.
     """

@@ -105,7 +105,7 @@ class _Held:
 
     Attributes:
         job: the run.
-        report: for the next poll.
+        report: the report for the next poll.
     """
 
     job: RunningJob
@@ -122,7 +122,7 @@ class _Held:
 
 
 class _Mine(threading.local):
-    """The work of a thread: the depth of calls of the host, whether it is in `run_pending`, and what it has begun."""
+    """The work of a thread: the depth of calls of the host, whether it is in `run_pending`, and its begun jobs."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -141,11 +141,11 @@ class Worker:
             sets `last_error` and `failures`.
         cleanup: deletes objects; without it, the worker takes no tombstones.
         options: the settings.
-        clock: for leases and waits.
+        clock: the clock for leases and waits.
         observer: receives `scheduler_job_started`, `scheduler_job_stopped`, `scheduler_job_reported`,
             `scheduler_poll_failed`, `scheduler_job_failed` and `scheduler_cleanup_failed`.
-        budget: of all jobs together.
-        rng: for the jitter.
+        budget: the budget of all jobs together.
+        rng: the random generator for the jitter.
 
     Attributes:
         last_error: the last exception of a job, a cleanup or the transport.
@@ -240,7 +240,7 @@ class Worker:
         when their leases end. Stopping again waits again.
 
         Args:
-            wait_seconds: for the end.
+            wait_seconds: the seconds to wait for the end.
             grace_seconds: how long jobs may run before they are cancelled.
 
         Raises:
@@ -290,7 +290,7 @@ class Worker:
                        f"call it in another thread, or when that has returned")
 
     def _of_host(self, call: Callable[[], ResultT]) -> ResultT:
-        """Call the host, and mark this thread as one of the worker's work during the call."""
+        """Call the host, and mark this thread as working for the worker during the call."""
         depth = self._mine.depth
         try:
             self._mine.depth = depth + 1

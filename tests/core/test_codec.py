@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attrs values as JSON: what comes back is what was given, and what does not fit is refused by its field."""
+"""Attrs values as JSON: decoding returns the encoded value, and an invalid value is refused by its field."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ EXAMPLE = Everything(number=1, data=b"\0\xff", flag=False, level=Level.HIGH, sha
                      place=Place(1, "b"))
 
 
-def test_value_comes_back() -> None:
+def test_value_is_decoded_as_encoded() -> None:
     assert CODEC.decode(CODEC.encode(EXAMPLE), "here") == EXAMPLE
 
 
@@ -97,7 +97,7 @@ def test_form_is_readable_and_leaves_defaults_out() -> None:
                  by_number=st.dictionaries(st.integers(), st.text(), max_size=3), names=st.frozensets(st.text()),
                  kind=st.sampled_from(["a", "b"]), note=st.none() | st.text() | st.integers(), tree=st.none(),
                  some=st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3).map(tuple)))
-def test_any_value_comes_back(value: Everything) -> None:
+def test_any_value_is_decoded_as_encoded(value: Everything) -> None:
     assert CODEC.decode(CODEC.encode(value), "here") == value
 
 
@@ -137,7 +137,7 @@ def test_misfit_names_its_field(change: dict[str, Any], field: str, expected: st
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 100_000, b"5", b"null", b"[]"])
-def test_what_is_no_value_is_damage(data: bytes) -> None:
+def test_decoding_raises_damage_for_an_invalid_value(data: bytes) -> None:
     with pytest.raises(CorruptData):
         CODEC.decode(data, "here")
 

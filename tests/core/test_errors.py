@@ -61,7 +61,7 @@ def sample(kind: type[BaseException]) -> BaseException:
     positional, named = [], {}
     for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]:
         hint = hints[parameter.name]
-        # A path may be given as a string, whatever else is accepted.
+        # A path may always be given as a string.
         value = next(iter(hint)) if isinstance(hint, EnumType) else SAMPLES.get(hint, "/some/path")
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             named[parameter.name] = value
@@ -76,7 +76,7 @@ def fields(error: BaseException) -> dict[str, str]:
 
 
 def builtin_fields(error: BaseException) -> dict[str, Any]:
-    """What a builtin base keeps outside of `__dict__`."""
+    """The attributes that a builtin base keeps outside of `__dict__`."""
     return {name: getattr(error, name) for name in ("errno", "name", "path", "filename") if hasattr(error, name)}
 
 
@@ -148,7 +148,7 @@ def test_no_error_that_may_have_changed_something_is_a_rejection() -> None:
 @pytest.mark.parametrize(("kind", "builtin"), [
     (InvalidInput, "ValueError"), (NotFound, "KeyError"), (MissingDependency, "ImportError"), (StorageError, "OSError"),
 ])
-def test_errors_are_what_a_caller_would_already_catch(kind: type[CompactlibError], builtin: str) -> None:
+def test_errors_are_subclasses_of_the_builtin_errors(kind: type[CompactlibError], builtin: str) -> None:
     assert issubclass(kind, getattr(builtins, builtin))
 
 
@@ -162,7 +162,7 @@ def test_an_error_without_a_message_prints_its_name() -> None:
     assert str(error) == "NotFound"
 
 
-def test_corrupt_data_names_the_place_and_what_was_found() -> None:
+def test_corrupt_data_names_the_place_and_the_bytes_found() -> None:
     error = CorruptData(path="/log/1.segment", offset=4096, expected="CRC 1", found="CRC 2", index=12)
     assert str(error) == ("corrupt data in /log/1.segment at offset 4096 (index 12): expected CRC 1, found CRC 2; "
                           "restore the file from a copy")
@@ -178,7 +178,7 @@ def test_a_live_index_above_the_snapshot_names_both() -> None:
     assert "<= 7" in str(error)
 
 
-def test_a_missing_dependency_says_what_to_install() -> None:
+def test_a_missing_dependency_names_the_package_to_install() -> None:
     error = MissingDependency(package="tqdm", extra="observe", purpose="a progress bar")
     assert str(error) == "a progress bar needs the package 'tqdm': pip install 'compactlib[observe]'"
 
@@ -203,11 +203,11 @@ def test_an_error_of_the_operating_system_gets_a_name(number: int, kind: type[St
     assert str(error).startswith("rename /log/1.segment: ")
 
 
-def test_an_error_of_the_operating_system_without_a_number_counts_as_an_io_error() -> None:
+def test_an_os_error_without_a_number_counts_as_an_io_error() -> None:
     assert StorageError.from_os(OSError("odd"), "write", "/x").errno == errno.EIO
 
 
-def test_a_spent_budget_counts_as_busy_and_says_why() -> None:
+def test_a_spent_budget_counts_as_busy_and_gives_its_reason() -> None:
     error = BudgetSpent("the deadline has passed", reason="deadline", spent_bytes=10)
     assert isinstance(error, errors.Busy)
     assert (error.reason, error.spent_bytes) == ("deadline", 10)
@@ -221,8 +221,8 @@ def test_a_spent_budget_counts_as_busy_and_says_why() -> None:
     (errno.EACCES, ReadOnly, "Permission denied", "give this process the permission for that"),
     (errno.EIO, StorageError, "Input/output error", "see the operating system's error"),
 ])
-def test_a_disk_that_refuses_says_what_and_what_helps(number: int, kind: type[StorageError], found: str,
-                                                      advice: str) -> None:
+def test_a_storage_error_names_the_operation_and_a_remedy(number: int, kind: type[StorageError], found: str,
+                                                          advice: str) -> None:
     error = StorageError.from_os(OSError(number, "x"), "write", "/some/path")
     assert type(error) is kind
     assert str(error).startswith(f"write /some/path: {found}; ")

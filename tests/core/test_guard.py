@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: SLF001 - nothing public says what a child of a fork has, and what was forgotten
+# ruff: noqa: SLF001 - no public name shows a fork's objects, and the forgotten ones
 """An object that fails in the middle of a change closes itself, and opening it again is the only repair."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def leave_a_change(guard: Guard, error: BaseException | None = None, what: str =
 
 
 @pytest.mark.parametrize("error", [ValueError("v"), InvalidInput("i"), KeyboardInterrupt(), GeneratorExit()])
-def test_what_is_raised_before_a_change_leaves_the_object_open(error: BaseException) -> None:
+def test_an_exception_before_a_change_leaves_the_object_open(error: BaseException) -> None:
     guard = Guard("the log in /data")
 
     def refuse() -> None:
@@ -59,7 +59,7 @@ def test_what_is_raised_before_a_change_leaves_the_object_open(error: BaseExcept
 
 
 @pytest.mark.parametrize("error", [ValueError("v"), InvalidInput("i"), KeyboardInterrupt(), GeneratorExit()])
-def test_what_leaves_a_change_closes_the_object(error: BaseException) -> None:
+def test_an_exception_inside_a_change_closes_the_object(error: BaseException) -> None:
     guard = Guard("the log in /data")
     leave_a_change(guard, error, "an append")
     with pytest.raises(Closed, match=r"^the log in /data was left in the middle of an append by an error or an "
@@ -223,7 +223,7 @@ def test_a_failed_fsync_closes_the_object_from_outside_of_the_lock() -> None:
         syncer = threading.Thread(target=guard.fail, args=(OSError(5, "Input/output error"),))
         syncer.start()
         syncer.join()
-        guard.done()  # the change in memory ends; nobody is told that it is durable
+        guard.done()  # the change in memory ends; no call acknowledges it as durable
     with pytest.raises(Closed, match="Input/output error"), guard.lock:
         guard.begin()
 
@@ -439,7 +439,7 @@ def test_a_fork_waits_while_a_folder_is_being_locked(tmp_path: Path) -> None:
     assert forked.is_set()
 
 
-def test_a_guard_that_nobody_has_is_forgotten() -> None:
+def test_a_guard_without_references_is_forgotten() -> None:
     gc.collect()
     before = len(guards())
     guard = Guard("the log in /data")

@@ -18,8 +18,8 @@ def test_a_bound_below_nothing_is_refused(bounds: dict[str, int]) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 6), st.booleans())), st.integers(0, 4),
        st.integers(0, 12))
-def test_it_holds_what_a_list_in_order_of_use_holds(steps: list[tuple[str, int, bool]], entries: int,
-                                                    size: int) -> None:
+def test_cache_equals_a_list_in_order_of_use(steps: list[tuple[str, int, bool]], entries: int,
+                                             size: int) -> None:
     cache: Lru[str, int] = Lru(max_entries=entries, max_bytes=size)
     held: list[tuple[str, int]] = []
     for key, weight, is_put in steps:

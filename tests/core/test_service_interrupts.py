@@ -77,7 +77,7 @@ def test_an_interrupt_at_any_place_loses_no_call() -> None:
         service.stop()
 
 
-def test_an_interrupt_at_any_place_of_adding_and_removing_leaves_no_half() -> None:
+def test_an_interrupt_while_adding_or_removing_leaves_no_half() -> None:
     def act(manager: CompactionManager) -> None:
         manager.add("store", Store())
         manager.run_pending()

@@ -17,7 +17,7 @@ class ToyFile:
     def __init__(self, path: Path, sync: Callable[[int], object]) -> None:
         self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
         self._sync = sync
-        # What a crash or an interrupt left of a last line.
+        # The torn last line after a crash or an interrupt.
         os.ftruncate(self._descriptor, path.read_bytes().rfind(b"\n") + 1)
 
     def lines(self) -> list[bytes]:

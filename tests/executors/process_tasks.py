@@ -57,7 +57,7 @@ class PieceTask:
 
 @attrs.frozen
 class InterruptedTask:
-    """Gets the signal of Ctrl-C, as every process of a terminal does, and goes on."""
+    """Gets the signal of Ctrl-C, as every process of a terminal does, and continues."""
 
     name: str
 
@@ -68,7 +68,7 @@ class InterruptedTask:
 
 @attrs.frozen
 class TellingTask:
-    """Tells its observer of its limits and of more."""
+    """Emits its limits and other events."""
 
     name: str
     unpicklable: bool = False

@@ -48,7 +48,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def workers_without_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers import the main module anew; this one's is pytest, which costs more than the rest and helps nobody."""
+    """Give workers an empty main module: they would import pytest, which costs more than the rest of the test."""
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "__spec__", None)
     monkeypatch.delattr(main, "__file__", raising=False)
@@ -104,7 +104,7 @@ def test_control_c_is_left_to_the_parent() -> None:
     result_of(ran(ProcessExecutor(1), [InterruptedTask("interrupted")])["interrupted"])
 
 
-def test_a_main_module_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
+def test_a_main_module_that_cannot_be_imported_is_reported(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(
         "from compactlib.executors.process_executor import ProcessExecutor\n"
@@ -116,7 +116,7 @@ def test_a_main_module_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
     assert sorted(told.stdout.splitlines()) == ["a WorkerNotStarted True", "b WorkerNotStarted True"]
 
 
-def test_a_process_that_may_have_no_children_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_may_have_no_children_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one of a `multiprocessing.Pool` is, and each worker of this executor."""
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]  # noqa: SLF001
     for outcome in ran(ProcessExecutor(2), [TellingTask("a"), TellingTask("b")]).values():
@@ -148,7 +148,7 @@ def test_workers_run_at_the_same_time(tmp_path: Path) -> None:
     assert all(result_of(outcome) for outcome in ran(ProcessExecutor(2), tasks).values())
 
 
-def test_tasks_that_do_not_survive_the_way_are_failures_of_their_own(tmp_path: Path) -> None:
+def test_tasks_that_cannot_be_pickled_fail_alone(tmp_path: Path) -> None:
     tasks: list[RewriteTask] = [HeldTask("held", threading.Lock()), LostTask("lost"), WriteTask("sound", str(tmp_path))]
     outcomes = ran(ProcessExecutor(1), tasks)
     held, lost = failed_task(outcomes["held"]), failed_task(outcomes["lost"])
@@ -167,7 +167,7 @@ def test_the_caller_is_at_most_one_task_behind_each_worker(tmp_path: Path) -> No
 # ---------------------------------------------------------------------------------------------------------- observers
 
 
-def test_counters_and_events_arrive_and_progress_is_told_per_task(tmp_path: Path) -> None:
+def test_counters_and_events_arrive_with_progress_per_task(tmp_path: Path) -> None:
     observer = RecordingObserver()
     ran(ProcessExecutor(2), [TellingTask("told"), WriteTask("written", str(tmp_path), 1500)], observer=observer)
     assert observer.counters == {("told", (("task", "told"),)): 2, ("conformance_files", ()): 1}
@@ -178,7 +178,7 @@ def test_counters_and_events_arrive_and_progress_is_told_per_task(tmp_path: Path
     ]
 
 
-def test_an_event_that_cannot_travel_fails_its_task_where_it_was_told() -> None:
+def test_an_event_that_cannot_be_pickled_fails_its_task() -> None:
     observer = RecordingObserver()
     error = failed_task(ran(ProcessExecutor(1), [TellingTask("told", True)], observer=observer)["told"])
     assert error.kind == "TypeError"
@@ -195,7 +195,7 @@ def limits_told(count: int, budget: Budget) -> list[dict[str, object]]:
     return [dict(fields) for _, fields in observer.events]
 
 
-def test_running_tasks_share_the_limits_and_a_lone_one_has_them_all() -> None:
+def test_running_tasks_share_the_limits_and_a_single_task_has_all() -> None:
     budget = Budget(bytes_per_second=1000, total_bytes=600, deadline=1e12)
     assert limits_told(1, budget) == [{"bytes_per_second": 1000, "total_bytes": 600, "deadline": 1e12}]
     assert limits_told(2, budget) == [{"bytes_per_second": 500, "total_bytes": 300, "deadline": 1e12}] * 2
@@ -215,7 +215,7 @@ def test_all_workers_together_stay_within_the_total(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("sizes", "total", "expected"), [
     ((60, 60), 100, 1), ((60, 40), 100, 2), ((10, 70, 10, 10), 100, 4), ((101, 50, 50), 100, 2),
     ((70, 90, 30), 100, 2)])
-def test_a_piece_larger_than_a_part_of_the_total_gets_what_is_left_of_the_whole(
+def test_a_piece_larger_than_its_share_gets_the_rest_of_the_total(
         sizes: tuple[int, ...], total: int, expected: int) -> None:
     """A host that did as the error says, and gave that much, would never have got it done."""
     budget = Budget(total_bytes=total)
@@ -236,7 +236,7 @@ def test_a_deadline_ends_running_tasks(tmp_path: Path) -> None:
     assert error.reason == "deadline"
 
 
-def test_cancelling_reaches_running_tasks_and_refuses_the_others(tmp_path: Path) -> None:
+def test_cancelling_stops_running_tasks_and_refuses_queued_ones(tmp_path: Path) -> None:
     budget = Budget()
 
     def cancel() -> None:
@@ -292,7 +292,7 @@ def test_leaving_ends_running_tasks_and_leaves_no_process(tmp_path: Path) -> Non
     assert list(run) == []
 
 
-def test_leaving_kills_what_does_not_listen(tmp_path: Path) -> None:
+def test_leaving_kills_workers_that_ignore_the_cancel(tmp_path: Path) -> None:
     tasks: list[RewriteTask] = [MeetingTask("first", str(tmp_path), "stubborn.began"),
                                 StubbornTask("stubborn", str(tmp_path))]
     run = ProcessExecutor(2, grace_seconds=0).run(tasks)

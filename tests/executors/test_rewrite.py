@@ -42,7 +42,7 @@ def done(task: str, attempt: Attempt) -> RewriteResult:
 
 @attrs.frozen
 class CallTask:
-    """Calls a function of this process; returns what a task should, unless the function returns something."""
+    """Calls a function of this process; returns its result, or by default that of a task."""
 
     name: str
     call: Callable[[Attempt], object]
@@ -61,11 +61,11 @@ def rewriting_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("compactlib-rewrite")]
 
 
-# -------------------------------------------------------------------------------------------------------- what it lends
+# ------------------------------------------------------------------------------------------------ what it gives tasks
 
 
 @both_kinds
-def test_attempts_get_the_callers_observer_and_clock_and_a_budget_drawn_on_the_callers(workers: int) -> None:
+def test_attempts_get_the_callers_observer_clock_and_budget(workers: int) -> None:
     numbers = itertools.count(1)
     observer, clock, budget = RecordingObserver(), ManualClock(7), Budget(total_bytes=100)
 
@@ -88,7 +88,7 @@ def test_threads_run_at_the_same_time() -> None:
     assert all(result_of(outcome) for outcome in outcomes)
 
 
-def test_one_worker_begins_a_task_when_its_outcome_is_asked_for() -> None:
+def test_one_worker_begins_a_task_when_next_is_called() -> None:
     begun: list[str] = []
     run = LocalExecutor().run(CallTask(name, lambda attempt: begun.append(attempt.id)) for name in "abc")
     assert begun == []
@@ -97,7 +97,7 @@ def test_one_worker_begins_a_task_when_its_outcome_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_threads_run_only_so_far_ahead_of_the_caller(workers: int) -> None:
+def test_threads_run_a_bounded_number_of_tasks_ahead(workers: int) -> None:
     begun: list[str] = []
     run = LocalExecutor(workers).run(CallTask(f"{number}", lambda attempt: begun.append(attempt.id))
                                      for number in range(50))
@@ -111,8 +111,8 @@ def test_threads_run_only_so_far_ahead_of_the_caller(workers: int) -> None:
 
 @both_kinds
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_what_is_no_exception_ends_the_run_and_begins_nothing_more(workers: int,
-                                                                   interrupt: type[BaseException]) -> None:
+def test_a_base_exception_ends_the_run_and_begins_no_task(workers: int,
+                                                          interrupt: type[BaseException]) -> None:
     begun: list[str] = []
 
     def stop(attempt: Attempt) -> None:
@@ -138,7 +138,7 @@ def test_what_is_no_exception_ends_the_run_and_begins_nothing_more(workers: int,
     RewriteResult(task="another", attempt="1", files=(), bytes_read=0, bytes_written=0, seconds=0),
     RewriteResult(task="odd", attempt="2", files=(), bytes_read=0, bytes_written=0, seconds=0),
 ], ids=["no result", "another task's", "another attempt's"])
-def test_a_task_must_return_a_result_of_its_own(returned: object) -> None:
+def test_a_task_must_return_its_own_result(returned: object) -> None:
     executor = LocalExecutor(attempt_id=lambda: "1")
     (outcome,) = executor.run([CallTask("odd", lambda _: returned)])
     error = error_of(outcome)
@@ -171,7 +171,7 @@ def test_leaving_one_worker_begins_nothing_more() -> None:
     assert list(run) == []
 
 
-def test_leaving_threads_ends_what_runs_and_begins_nothing_more() -> None:
+def test_leaving_threads_ends_running_tasks_and_begins_none() -> None:
     begun: list[str] = []
 
     def work(attempt: Attempt) -> None:
@@ -208,7 +208,7 @@ def test_leaving_does_not_wait_for_a_paused_budget() -> None:
     assert budget.paused
 
 
-def test_an_iterator_that_was_never_asked_leaves_nothing() -> None:
+def test_an_iterator_without_a_call_of_next_leaves_nothing() -> None:
     begun: list[str] = []
     run = LocalExecutor(4).run([CallTask("a", lambda attempt: begun.append(attempt.id))])
     run.close()
@@ -226,7 +226,7 @@ def test_names_have_a_length(workers: int, name: str) -> None:
         LocalExecutor(workers).run([CallTask(name, lambda _: None)])
 
 
-# ---------------------------------------------------------------------------------------- for those who write executors
+# ---------------------------------------------------------------------------------------- for authors of executors
 
 
 class Mute(Exception):
@@ -242,7 +242,7 @@ def raised(error: Exception) -> Exception:
         return caught
 
 
-def test_foreign_errors_are_told_in_bounded_text() -> None:
+def test_foreign_errors_are_reported_in_bounded_text() -> None:
     error = foreign_error("t", raised(ValueError("x" * 100_000)))
     assert len(str(error)) < MAX_MESSAGE_CHARS + 200
     assert str(error).startswith("task 't' failed: ValueError: xxx")
@@ -251,7 +251,7 @@ def test_foreign_errors_are_told_in_bounded_text() -> None:
     assert "characters left out" in error.detail
 
 
-def test_foreign_errors_without_words_are_told_too() -> None:
+def test_foreign_errors_without_a_message_are_reported() -> None:
     error = foreign_error("t", raised(Mute()))
     assert isinstance(error, TaskFailed)
     assert error.kind == "Mute"
@@ -259,7 +259,7 @@ def test_foreign_errors_without_words_are_told_too() -> None:
 
 
 @pytest.mark.parametrize(("name", "executor"), garbage_executors().items())
-def test_what_is_no_outcome_of_a_task_is_named(name: str, executor: ExecutorBy) -> None:
+def test_a_result_that_is_no_outcome_is_named(name: str, executor: ExecutorBy) -> None:
     tasks = [CallTask("a", lambda attempt: None), CallTask("b", lambda attempt: None)]
     if name == "returns no iterator":
         with pytest.raises(TypeError, match="not iterable"):
@@ -282,7 +282,7 @@ def test_a_task_is_answered_once() -> None:
         next(answers)
 
 
-def test_what_an_executor_began_ends_with_its_answers() -> None:
+def test_an_executor_ends_its_tasks_with_its_iterator() -> None:
     ended: list[str] = []
 
     def run(tasks: Iterable[RewriteTask], *_: object) -> Iterator[RewriteOutcome]:
@@ -316,7 +316,7 @@ class ReportingTask:
         return RewriteResult(task=self.name, attempt=attempt.id, files=(), bytes_read=0, bytes_written=0, seconds=0.0)
 
 
-def test_an_observer_is_called_on_the_callers_thread_before_the_outcome() -> None:
+def test_an_observer_runs_on_the_callers_thread_before_the_outcome() -> None:
     seen: list[tuple[int, str]] = []
 
     class Here(RecordingObserver):

@@ -24,7 +24,7 @@ def test_check_value_of_the_polynomial(implementation: Crc32) -> None:
 
 @each_implementation
 @given(data=st.binary(max_size=300), start=st.integers(0, (1 << 32) - 1), cut=st.integers(0, 300))
-def test_agrees_with_zlib_in_one_go_and_continued(implementation: Crc32, data: bytes, start: int, cut: int) -> None:
+def test_checksum_agrees_with_zlib_in_parts(implementation: Crc32, data: bytes, start: int, cut: int) -> None:
     whole = implementation(data, start)
     assert whole == zlib.crc32(data, start)
     assert 0 <= whole < 1 << 32

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A value in a file of its own: whole after any crash, and what was acknowledged is there."""
+"""A value in its own file: whole after any crash, and not older than the last acknowledged write."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_value_survives_a_crash_at_any_point(tmp_path: Path) -> None:
 
 
 def test_value_that_a_successor_found_survives_a_power_failure() -> None:
-    """A successor syncs the folder when it opens, and then acknowledges what it found."""
+    """A successor syncs the folder when it opens, and then acknowledges the value that it found."""
     def succeeds(folder: Path, files: RecordingFiles) -> None:
         sync_names(files, folder)
         found = kept_in(folder, files).read()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LocalFiles(private=True)`: whatever a store makes is its owner's alone, whatever the umask."""
+"""`LocalFiles(private=True)`: only the owner can read the files of a store, under any umask."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def umask() -> Iterator[None]:
 
 
 def modes(folder: Path) -> dict[str, str]:
-    """What is in a folder, itself included, with the modes of all of it; symbolic links have none."""
+    """Return the modes of a folder and of everything in it; symbolic links have no mode."""
     found = {path: path.lstat().st_mode for path in (folder, *folder.rglob("*"))}
     return {str(path.relative_to(folder)): f"{stat.S_IMODE(mode):o}" for path, mode in found.items()
             if not stat.S_ISLNK(mode)}
@@ -135,7 +135,7 @@ STORES = [compacted(SegmentLogDriver()), compacted(RaftLogs()), compacted(BlobSt
 
 
 @pytest.mark.parametrize("make", STORES, ids=lambda make: make.__name__)
-def test_whatever_a_store_makes_is_its_owners_alone(make: Callable[[Path, Files], object], tmp_path: Path) -> None:
+def test_files_of_a_store_are_its_owners_alone(make: Callable[[Path, Files], object], tmp_path: Path) -> None:
     folder = tmp_path / "private"
     store = make(folder, LocalFiles(private=True))
     assert is_private(folder), modes(folder)

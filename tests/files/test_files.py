@@ -117,7 +117,7 @@ def test_a_real_limit_cuts_a_write_short_and_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"a" * 9000 + b"b" * 1000
 
 
-def test_a_real_limit_leaves_what_a_durable_write_would_replace(tmp_path: Path) -> None:
+def test_a_real_limit_leaves_the_old_file_of_a_durable_write(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
     (tmp_path / "source").write_bytes(b"c" * 20_000)
     told = run_limited("""
@@ -145,7 +145,7 @@ def test_files_are_not_inherited_by_other_programs(tmp_path: Path) -> None:
     out.close()
 
 
-def test_a_closed_file_refuses_and_leaves_the_next_one_with_its_number_alone(tmp_path: Path) -> None:
+def test_a_closed_file_leaves_the_next_file_of_its_number_alone(tmp_path: Path) -> None:
     closed = FILES.create(tmp_path / "closed")
     number = closed.fileno()
     closed.close()
@@ -241,7 +241,7 @@ def test_copies_between_file_systems(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- names and folders
 
 
-def test_names_come_and_go(tmp_path: Path) -> None:
+def test_names_are_created_and_removed(tmp_path: Path) -> None:
     FILES.make_folder(tmp_path / "sub")
     FILES.create(tmp_path / "a").close()
     FILES.link(tmp_path / "a", tmp_path / "sub" / "b")
@@ -257,7 +257,7 @@ def test_names_come_and_go(tmp_path: Path) -> None:
     assert list_folder(tmp_path) == ["d"]
 
 
-def test_a_symbolic_link_is_linked_itself(tmp_path: Path) -> None:
+def test_a_hard_link_of_a_symbolic_link_names_the_link(tmp_path: Path) -> None:
     (tmp_path / "s").symlink_to("nowhere")
     FILES.link(tmp_path / "s", tmp_path / "t")
     assert os.readlink(tmp_path / "t") == "nowhere"
@@ -282,7 +282,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str, str, int]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_the_disk_refuses_is_named(tmp_path: Path, case: str) -> None:
+def test_a_refusal_of_the_disk_names_the_operation(tmp_path: Path, case: str) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "loose").symlink_to("nowhere")
     (tmp_path / "full").mkdir()
@@ -448,7 +448,7 @@ def test_short_reads_are_finished() -> None:
         pytest.skip(BROKEN_MESSAGE + "no long file in /proc")
     with opened(path) as descriptor:
         wanted = 3 * mmap.PAGESIZE
-        assert len(os.pread(descriptor, wanted, 0)) < wanted, "the kernel gives less than asked for"
+        assert len(os.pread(descriptor, wanted, 0)) < wanted, "the kernel returns fewer bytes than requested"
         assert read_exactly(descriptor, wanted, 0) == path.read_bytes()[:wanted]
 
 
@@ -460,7 +460,7 @@ class _MadeByAnother(LocalFiles):
         super().make_folder(path)
 
 
-def test_a_missing_folder_is_made_whoever_is_faster(tmp_path: Path) -> None:
+def test_a_missing_folder_is_made_by_racing_threads(tmp_path: Path) -> None:
     assert make_missing_folder(LocalFiles(), tmp_path / "a")
     assert not make_missing_folder(LocalFiles(), tmp_path / "a")
     assert make_missing_folder(_MadeByAnother(), tmp_path / "b")

@@ -99,7 +99,7 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
         assert (tmp_path / "LOCK").exists()
 
 
-def test_removing_the_file_lets_nobody_in(tmp_path: Path) -> None:
+def test_removing_the_lock_file_admits_no_second_owner(tmp_path: Path) -> None:
     with FolderLock(tmp_path):
         (tmp_path / "LOCK").unlink()
         with pytest.raises(Busy, match="open for writing by a process;"):
@@ -107,7 +107,7 @@ def test_removing_the_file_lets_nobody_in(tmp_path: Path) -> None:
     FolderLock(tmp_path).release()
 
 
-def test_a_fork_neither_holds_nor_releases_what_its_parent_holds(tmp_path: Path) -> None:
+def test_a_fork_neither_holds_nor_releases_its_parents_lock(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FORK, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told, *rest = done.stdout.splitlines()
@@ -115,7 +115,7 @@ def test_a_fork_neither_holds_nor_releases_what_its_parent_holds(tmp_path: Path)
     assert rest == ["still held", "given up, although forks live"]
 
 
-def test_a_folder_that_is_not_there_or_read_only(tmp_path: Path) -> None:
+def test_an_absent_or_read_only_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"lock .*LOCK: No such file or directory"):
         FolderLock(tmp_path / "missing")
     with read_only_copy(tmp_path) as folder, pytest.raises(
@@ -137,7 +137,7 @@ def test_a_link_is_never_followed(tmp_path: Path, target: str) -> None:
     FolderLock(folder).release()
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_lock_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "LOCK")
     with pytest.raises(InvalidInput, match="not an ordinary file"):
         FolderLock(tmp_path)
@@ -148,13 +148,13 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_lock_left_by_another_holder_with_no_name(tmp_path: Path) -> None:
-    """What stands in the file means nothing, and may be anything."""
+    """The content of the lock file has no meaning."""
     (tmp_path / "LOCK").write_bytes(b"\xff\xfe\0")
     with FolderLock(tmp_path), pytest.raises(Busy):
         FolderLock(tmp_path)
 
 
-def test_an_interrupt_anywhere_leaves_no_lock_once_it_is_dealt_with(tmp_path: Path) -> None:
+def test_an_interrupt_anywhere_leaves_no_lock(tmp_path: Path) -> None:
     def work() -> None:
         with FolderLock(tmp_path):
             pass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is taken for a folder: a path. A URI is refused by name, everywhere."""
+"""A folder is named by a path. Every store refuses a URI by name."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ TAKERS: list[Callable[[Any], Any]] = [
 
 
 @pytest.mark.parametrize("take", TAKERS)
-def test_no_store_takes_it_for_a_folder(take: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-                                        ) -> None:
+def test_no_store_takes_a_uri_for_a_folder(take: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                           ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput, match="a URI"):
         take("s3a://bucket/logs")

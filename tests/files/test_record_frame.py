@@ -74,7 +74,7 @@ def test_another_version_is_refused_by_name(version: int, advice: str, rest: byt
 
 @pytest.mark.parametrize("data", [
     sealed(0, bytes(6)), sealed(3, b"\0\1" + bytes(4)), sealed(3, b"\x80\0" + bytes(4)), sealed(3, bytes(5))])
-def test_what_no_release_writes_is_damage_even_if_the_crc_holds(data: bytes) -> None:
+def test_a_record_no_release_writes_is_damage_with_a_good_crc(data: bytes) -> None:
     with pytest.raises(CorruptData, match="here"):
         FRAME.decode(data, "here")
 

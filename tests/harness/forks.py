@@ -50,7 +50,7 @@ class Fork:
             self._child = os.fork()
             if self._child == 0:
                 try:
-                    # The fork ends with its parent, whatever ends that.
+                    # The fork ends with its parent, however that ends.
                     os.close(self._going)
                     # This thread ends the process without a lock of Python.
                     faulthandler.dump_traceback_later(self._hangs_after_seconds, exit=True, file=writing)

@@ -3,7 +3,7 @@
 
 One command a line; `#` begins a comment. Numbers are written `1,2,20` or `1..16`; files `1` and `2->1`.
 
-| command | what it does |
+| command | effect |
 | --- | --- |
 | `limits entries=16 bytes=1000` | for segments that are created from here on (default 16 entries) |
 | `append 1..16 term 2 size 100` | entries with payloads that contain index and term, or of `size` zero bytes |

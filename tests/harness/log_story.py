@@ -3,7 +3,7 @@
 
 One command a line; `#` begins a comment. Numbers are written `1,2,20` or `1..16`, `none` for no number.
 
-| command | what it does |
+| command | effect |
 | --- | --- |
 | `append 1..16 term 2` | consecutive entries, with payloads that contain index and term |
 | `sync`, `flush`, `reset 5`, `compact major` | |

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An observer that sorts what it is notified of: progress, counters, samples, and all other events."""
+"""An observer that sorts its events: progress, counters, samples, and others."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def audit(machine: SchedulerMachine) -> None:
         mine, stored = vars(getattr(machine, part)), vars(getattr(again, part))
         for name in mine.keys() - set(_NOT_STORED):
             if mine[name] != stored[name]:
-                raise AuditFailed(f"{part}: {name} is {mine[name]!r:.300}; by what is stored it is "
+                raise AuditFailed(f"{part}: {name} is {mine[name]!r:.300}; by the stored blocks it is "
                                   f"{stored[name]!r:.300}")
     owners = Counter((job.plan.place, block_id) for job in machine.jobs for block_id in job.plan.source_blocks)
     for (place, block_id), count in owners.items():

@@ -29,7 +29,7 @@ def count_up(path: str, times: int) -> None:
 
 
 def live(path: str) -> None:
-    """Move a pair of keys on together, telling each number before and after, until killed."""
+    """Increment a pair of keys together, and print each number before and after, until killed."""
     store = SqliteStore(path)
     for number in count(int(store.get(b"left", b"k").value) + 1):
         os.write(sys.stdout.fileno(), b"begin %d\n" % number)

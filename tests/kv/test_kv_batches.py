@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of keys: in few requests, and what is certain of one that fails."""
+"""Batches of keys: few requests, and the known part of a failed batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compactlib.testing.failing import Failing
 
 
 @pytest.mark.parametrize("most", [3, 1])
-def test_failed_batch_says_what_it_wrote(most: int) -> None:
+def test_failed_batch_names_the_written_keys(most: int) -> None:
     before = {b"%d" % number: b"old" for number in range(7)}
     wanted = {key: None if key == b"3" else b"new" for key in [*before, b"7"]}
 
@@ -36,7 +36,7 @@ def test_failed_batch_says_what_it_wrote(most: int) -> None:
         found = {entry.key: entry.value for entry in store.scan(b"p")}
         landed = [found.get(key) == wanted[key] for key in wanted]
         if certain:
-            # A part that was told to have failed has changed nothing, and what follows it was not sent.
+            # A part reported as failed has changed nothing, and later parts were not sent.
             assert landed == sorted(landed, reverse=True)
             assert all(landed) if not failed else any(landed) == begun
         change_many(store, b"p", wanted)

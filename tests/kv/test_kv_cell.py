@@ -44,7 +44,7 @@ def both_kinds(choices: Choices) -> MemoryStore:
     return MemoryStore(predicates=choices.pick("the store", "version", "value"))
 
 
-def test_a_change_is_seen_by_the_next() -> None:
+def test_a_change_is_read_by_the_next_change() -> None:
     store = MemoryStore()
     cell = cell_over(store)
     assert cell.read() is None
@@ -116,11 +116,11 @@ def run_with_others(choices: Choices, *, before: str | None) -> None:
 
 
 @pytest.mark.parametrize("before", [None, "b"])
-def test_a_change_counts_once_whatever_gets_lost(before: str | None) -> None:
+def test_a_change_counts_once_when_answers_are_lost(before: str | None) -> None:
     assert explore(lambda choices: run_with_others(choices, before=before), most=3) > 500
 
 
-def test_a_lost_answer_is_known_although_others_wrote_since() -> None:
+def test_a_lost_answer_is_known_after_later_writes() -> None:
     for happens in (True, False):
         store = MemoryStore()
         cell_over(store, 9).update(with_word("b"))
@@ -161,7 +161,7 @@ def test_an_outcome_is_unknown_once_too_many_wrote_since() -> None:
         run(False)
 
 
-def test_what_a_change_raises_is_certain_only_once_earlier_writes_are() -> None:
+def test_an_error_of_a_change_waits_for_the_fate_of_earlier_writes() -> None:
     """A change that refuses after an unanswered write: its refusal counts if that write is lost for good."""
     for others, kind in ((1, InvalidInput), (0, OutcomeUnknown)):
         store = MemoryStore()
@@ -228,7 +228,7 @@ def test_a_last_try_that_happened_is_known() -> None:
         cell_over(losing(store, "set_if", happens=False), 1, tries=1).update(with_word("m"))
 
 
-def test_nothing_to_do_is_not_said_while_a_write_may_still_come() -> None:
+def test_no_change_is_returned_while_a_write_may_still_arrive() -> None:
     store = MemoryStore()
     cell_over(store, 9).update(with_word("b"))
     wanted = iter(["m", "b"])
@@ -236,7 +236,7 @@ def test_nothing_to_do_is_not_said_while_a_write_may_still_come() -> None:
         cell_over(losing(store, "set_if", happens=False), 1).update(lambda _: next(wanted), may_repeat=True)
 
 
-def test_a_write_that_the_store_repeats_by_itself_counts_once() -> None:
+def test_a_write_that_the_store_repeats_counts_once() -> None:
     """The repetition finds its own first write, and says that the condition failed."""
     store = MemoryStore()
 
@@ -272,7 +272,7 @@ def test_other_keys_are_written_in_the_same_step() -> None:
     explore(run, most=2)
 
 
-def test_a_condition_of_the_callers_own_ends_the_call() -> None:
+def test_a_failed_condition_of_the_caller_ends_the_call() -> None:
     store = MemoryStore()
     store.set(OTHER, K, b"there")
     with pytest.raises(PredicateFailed) as caught:
@@ -332,7 +332,7 @@ def test_damage_and_a_record_of_another_key_are_found() -> None:
 
 
 def test_money_moves_between_keys() -> None:
-    """No sum is lost or made, whatever answers are lost and whoever else moves some."""
+    """No sum is lost or made, when answers are lost and others transfer at the same time."""
     def run(choices: Choices) -> None:
         store = both_kinds(choices)
         for name in (b"a", b"b"):
@@ -374,7 +374,7 @@ def test_money_moves_between_keys() -> None:
 
 
 @pytest.mark.parametrize("happens", [True, False])
-def test_a_lost_answer_of_a_swap_is_known_if_nobody_else_writes(*, happens: bool) -> None:
+def test_a_swap_with_a_lost_answer_is_known_without_other_writers(*, happens: bool) -> None:
     store = MemoryStore()
     store.set(P, K, b"before")
     store.set(OTHER, b"log", b"before")
@@ -389,7 +389,7 @@ def test_a_lost_answer_of_a_swap_is_known_if_nobody_else_writes(*, happens: bool
     assert store.get(P, K).value == b"mine %d" % len(asked)
 
 
-def test_a_swap_that_writes_nothing_of_what_it_read_is_refused() -> None:
+def test_a_swap_that_writes_no_key_it_read_is_refused() -> None:
     with pytest.raises(InvalidInput, match="writes none of the keys that it read"):
         swap(MemoryStore(), [(P, K)], lambda _: Swap(None, {(P, b"elsewhere"): b"v"}))
     with contextlib.suppress(InvalidInput):
@@ -399,7 +399,7 @@ def test_a_swap_that_writes_nothing_of_what_it_read_is_refused() -> None:
 @pytest.mark.parametrize("kind", [
     SlowDown(operation="read", detail="a test"), PredicateFailed(partition=P, key=K),
     OutcomeUnknown(operation="write", path="a test", detail="of something else")])
-def test_what_refuses_a_decision_for_now_is_asked_again(kind: CompactlibError) -> None:
+def test_a_refused_decision_is_retried(kind: CompactlibError) -> None:
     asked: list[Found] = []
 
     def decide(found: Found) -> Swap[str]:

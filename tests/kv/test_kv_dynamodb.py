@@ -88,7 +88,7 @@ def test_the_largest_item_is_taken_and_a_larger_one_is_named(store: DynamoStore)
 
 
 def test_the_largest_transactions(store: DynamoStore) -> None:
-    """100 cells, 4 MiB; each cell is named to DynamoDB once, whatever is demanded of it and done with it."""
+    """100 cells, 4 MiB; a request names each cell once, also a cell with a condition and a change."""
     names = [b"%03d" % number for number in range(50)]
     store.transact([Condition(P, name, None) for name in names], [Put(P, name, b"") for name in names])
     assert keys_of(store) == names
@@ -100,7 +100,7 @@ def test_the_largest_transactions(store: DynamoStore) -> None:
 
 
 def test_several_conditions_on_one_cell(store: DynamoStore) -> None:
-    """All of them count, and the one that fails is told by the order in which they were given."""
+    """All of them count, and the failed condition is the first in the given order."""
     store.set(P, b"a", b"1")
     store.set(P, b"b", b"1")
     a, b = (store.get(P, key).predicate for key in (b"a", b"b"))
@@ -117,7 +117,7 @@ def test_several_conditions_on_one_cell(store: DynamoStore) -> None:
     assert keys_of(store) == [b"a", b"b"]
 
 
-def test_a_page_ends_at_a_megabyte_and_the_scan_goes_on(store: DynamoStore) -> None:
+def test_a_page_ends_at_a_megabyte_and_the_scan_continues(store: DynamoStore) -> None:
     keys = [b"%d" % number for number in range(8)]
     for key in keys:
         store.set(P, key, bytes(300_000))
@@ -127,7 +127,7 @@ def test_a_page_ends_at_a_megabyte_and_the_scan_goes_on(store: DynamoStore) -> N
 
 
 def test_an_empty_page_is_not_the_end() -> None:
-    """DynamoDB may stop looking before it has found anything, and says from where to go on."""
+    """DynamoDB may return an empty page with the key from which to continue."""
     table = new_table()
     direct = make(table)
     direct.set(P, b"k", b"v:k")
@@ -144,7 +144,7 @@ def test_an_empty_page_is_not_the_end() -> None:
 # -- refused for now
 
 
-def test_what_is_throttled_is_tried_again_for_as_long_as_the_host_says() -> None:
+def test_a_throttled_request_is_retried_for_the_hosts_time() -> None:
     table, clock = new_table(), ManualClock()
     with make_proxy() as proxy:
         store = make(table, proxy.address, busy_seconds=10.0, clock=clock)
@@ -163,7 +163,7 @@ def test_what_is_throttled_is_tried_again_for_as_long_as_the_host_says() -> None
         store.close()
 
 
-def test_a_read_of_many_that_dynamodb_leaves_for_later_waits_as_what_it_refuses() -> None:
+def test_unprocessed_keys_of_a_batch_wait_as_a_throttled_request() -> None:
     """Asked again at once, for ever, the answer would be the same."""
     table, clock = new_table(), ManualClock()
     direct = make(table)
@@ -220,7 +220,7 @@ def test_a_write_that_was_repeated_on_its_way_has_happened() -> None:
 # -- tables that are none, and other processes
 
 
-def test_a_table_of_something_else_is_refused() -> None:
+def test_a_table_of_another_schema_is_refused() -> None:
     table = new_table()
     client().create_table(TableName=table, BillingMode="PAY_PER_REQUEST",
                           KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
@@ -238,7 +238,7 @@ def test_a_table_of_something_else_is_refused() -> None:
         make(timeout_seconds=0.0)
 
 
-def test_what_others_have_put_into_the_table_is_found(store: DynamoStore) -> None:
+def test_foreign_items_in_the_table_are_found(store: DynamoStore) -> None:
     store.set(P, b"a", b"1")
     for foreign in ({"v": {"B": b"1"}}, {"v": {"S": "1"}, "n": {"B": bytes(16)}},
                     {"v": {"B": b"1"}, "n": {"B": b"short"}}):
@@ -249,7 +249,7 @@ def test_what_others_have_put_into_the_table_is_found(store: DynamoStore) -> Non
     store.delete(P, b"b")
 
 
-def test_a_table_that_is_gone_and_a_service_that_is_away(store: DynamoStore) -> None:
+def test_a_removed_table_and_an_absent_service_are_named(store: DynamoStore) -> None:
     client().delete_table(TableName=store.table)
     with pytest.raises(StoreFailed, match="ResourceNotFound"):
         store.get(P, b"k")
@@ -263,7 +263,7 @@ def test_processes_count_together() -> None:
     store.close()
 
 
-def test_a_child_process_is_told_to_open_it_anew(store: DynamoStore) -> None:
+def test_a_child_process_is_refused(store: DynamoStore) -> None:
     store.set(P, b"k", b"v")
     assert closed_in_a_child(store)
     assert store.get(P, b"k").value == b"v"

@@ -57,7 +57,7 @@ class Submitter(threading.Thread):
 
 
 def gathered(group: Ledger, count: int) -> None:
-    """Wait until so many are queued."""
+    """Wait until `count` writes are queued."""
     while len(group._queue) < count:  # noqa: SLF001
         threading.Event().wait(0.001)
 
@@ -78,7 +78,7 @@ def behind_a_commit(items: Sequence[int]) -> tuple[Ledger, list[Submitter]]:
     return ledger, threads
 
 
-def test_what_gathers_during_a_commit_is_the_next_batch_in_order() -> None:
+def test_writes_during_a_commit_are_the_next_batch_in_order() -> None:
     ledger, threads = behind_a_commit([1, 2, 3, 4, 5])
     ledger.gate.release()
     for thread in threads:
@@ -88,7 +88,7 @@ def test_what_gathers_during_a_commit_is_the_next_batch_in_order() -> None:
 
 
 @pytest.mark.parametrize("ended", [Busy("the disk is on fire"), KeyboardInterrupt(), SystemExit(3)])
-def test_what_ends_a_batch_reaches_each_thread_and_the_next_batch_goes_on(ended: BaseException) -> None:
+def test_a_batchs_error_reaches_each_thread_and_no_later_batch(ended: BaseException) -> None:
     """A Ctrl-C in the thread that leads says nothing of the writes that went with its own."""
     ledger, threads = behind_a_commit([2, 4, 6])
     ledger.error = ended
@@ -131,7 +131,7 @@ def interrupted_at(number: int, code: Callable[[], object]) -> bool:
     return left <= 0
 
 
-def test_a_leader_that_is_interrupted_at_any_line_leaves_nobody_hanging() -> None:
+def test_a_leader_interrupted_at_any_line_leaves_no_thread_hanging() -> None:
     """And no thread returns from a write that was not carried out, or learns a certain failure of one that was."""
     number, interrupted = 0, True
     while interrupted:

@@ -48,7 +48,7 @@ def store(server: str) -> Iterator[PostgresStore]:
     made.close()
 
 
-def test_of_two_transactions_that_read_what_the_other_writes_one_fails(store: PostgresStore, server: str) -> None:
+def test_one_of_two_transactions_with_crossed_reads_fails(store: PostgresStore, server: str) -> None:
     """Write skew: each demands that the other's key is absent. Under snapshot isolation alone both would pass."""
     # Each through a store of its own, so that they do not share a transaction.
     stores = [store, PostgresStore(server, table=store.table)]
@@ -68,7 +68,7 @@ def test_of_two_transactions_that_read_what_the_other_writes_one_fails(store: Po
     stores[1].close()
 
 
-def test_a_store_that_others_keep_locked_says_so(store: PostgresStore, server: str) -> None:
+def test_a_store_locked_by_others_raises_slow_down(store: PostgresStore, server: str) -> None:
     impatient = PostgresStore(server, table=store.table, busy_seconds=0.05)
     with locked(server, store.table), pytest.raises(SlowDown, match="lock timeout"):
         impatient.set(b"p", b"k", b"v")
@@ -77,7 +77,7 @@ def test_a_store_that_others_keep_locked_says_so(store: PostgresStore, server: s
 
 
 def end_all_connections(server: str) -> None:
-    """What a restart of the server, a failover or an idle time-out does to the connections of a store."""
+    """End the connections of a store, as a restart of the server, a failover or an idle time-out does."""
     with psycopg.connect(server, autocommit=True) as other:
         query = ("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'")
         other.execute(query.replace("SELECT pid", "SELECT pg_terminate_backend(pid)").encode())
@@ -86,14 +86,14 @@ def end_all_connections(server: str) -> None:
 
 
 def idle_connections(store: PostgresStore, count: int) -> None:
-    """Leave so many connections idle, as readers do that read at once."""
+    """Leave a number of connections idle, as concurrent readers do."""
     with contextlib.ExitStack() as lent:
         for _ in range(count):
             lent.enter_context(store._lent("test"))  # noqa: SLF001
 
 
 def test_connections_that_the_server_ended_are_replaced(store: PostgresStore, server: str) -> None:
-    """And nobody notices: what was not carried out on them is carried out on new ones."""
+    """No call fails: the work is repeated on new connections."""
     store.set(P, b"k", b"v")
     calls: list[Callable[[], object]] = [
         lambda: store.get(P, b"k"), lambda: store.set_if(P, b"k", b"new", EXISTS), lambda: list(store.scan(P)),
@@ -148,7 +148,7 @@ def test_a_commit_whose_answer_is_lost_is_of_unknown_outcome(server: str, carrie
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Ctrl-C is heard, also by who was begun in the background, where a shell has it ignored."""
+    """Ctrl-C arrives, also in a process begun in the background, where a shell ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -156,7 +156,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("word", [b"BEGIN", b"nextval", b"COMMIT"])
-def test_what_is_written_after_an_interrupt_is_committed(server: str, word: bytes) -> None:
+def test_a_write_after_an_interrupt_is_committed(server: str, word: bytes) -> None:
     """Not within the transaction that the interrupt has left open, which nobody ends."""
     table = new_table()
     direct = PostgresStore(server, table=table)
@@ -173,15 +173,15 @@ def test_what_is_written_after_an_interrupt_is_committed(server: str, word: byte
 
 @pytest.mark.parametrize("seconds", [0, 0.0004])
 def test_a_store_with_hardly_any_patience_waits_for_no_lock(store: PostgresStore, server: str, seconds: float) -> None:
-    """PostgreSQL takes 0 ms for no bound at all; here its own bound ends what would wait for ever."""
+    """PostgreSQL takes 0 ms for no bound; here its own bound ends an endless wait."""
     impatient = PostgresStore(server + "%20-cstatement_timeout%3D5s", table=store.table, busy_seconds=seconds)
     with locked(server, store.table), pytest.raises(SlowDown, match="lock timeout"):
         impatient.set(P, b"k", b"v")
     impatient.close()
 
 
-def test_what_breaks_right_before_the_commit_is_not_acknowledged(store: PostgresStore,
-                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_right_before_the_commit_is_not_acknowledged(store: PostgresStore,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction of psycopg whose connection was found broken ends without a commit, and without an error."""
     carry_out = PostgresStore._carry_out  # noqa: SLF001
 
@@ -197,7 +197,7 @@ def test_what_breaks_right_before_the_commit_is_not_acknowledged(store: Postgres
         store.get(P, b"k")
 
 
-def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_an_absent_server_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConnectFailed, match="check the address"):
         PostgresStore(f"host={tmp_path} dbname=none connect_timeout=2")
 
@@ -209,7 +209,7 @@ def test_a_table_of_a_later_release_is_refused(store: PostgresStore, server: str
         PostgresStore(server, table=store.table)
 
 
-def test_a_table_that_holds_something_else_is_refused(server: str) -> None:
+def test_a_table_with_other_columns_is_refused(server: str) -> None:
     table = new_table()
     with psycopg.connect(server, autocommit=True) as other:
         other.execute(f"CREATE TABLE {table} (name text)".encode())
@@ -218,7 +218,7 @@ def test_a_table_that_holds_something_else_is_refused(server: str) -> None:
 
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_a_store_that_is_there_is_opened_without_the_right_to_make_one(store: PostgresStore, server: str, *,
+def test_an_existing_store_is_opened_without_the_right_to_create(store: PostgresStore, server: str, *,
                                                                         writes: bool) -> None:
     store.set(P, b"k", b"v")
     role, name = f"least_{store.table}", psycopg.conninfo.conninfo_to_dict(server)["dbname"]
@@ -289,7 +289,7 @@ def test_a_database_and_a_copy_of_it_are_two_places(store: PostgresStore, server
         other.execute(f"DROP DATABASE {copy}".encode())
 
 
-def test_a_role_that_may_not_ask_for_the_system_says_no_place(store: PostgresStore, server: str) -> None:
+def test_a_role_without_rights_to_the_system_id_has_no_place(store: PostgresStore, server: str) -> None:
     with psycopg.connect(server, autocommit=True) as other:
         role = f"{store.table}_user"
         other.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM public")

@@ -17,13 +17,13 @@ def unknown() -> OutcomeUnknown:
     return OutcomeUnknown(operation="put", path="here", detail="no answer")
 
 
-def test_what_is_seen_is_the_answer() -> None:
+def test_resolve_returns_the_value_read() -> None:
     clock = ManualClock()
     assert resolve_unknown(lambda: "written", unknown(), clock=clock) == "written"
     assert clock.now() == 0
 
 
-def test_failed_looks_are_tried_again_with_growing_pauses() -> None:
+def test_failed_reads_are_retried_with_growing_pauses() -> None:
     clock = ManualClock()
     times: list[float] = []
 
@@ -38,7 +38,7 @@ def test_failed_looks_are_tried_again_with_growing_pauses() -> None:
     assert all(2 ** n * 0.01 <= pause <= 2 ** n * 0.02 for n, pause in enumerate(pauses))
 
 
-def test_what_cannot_be_seen_stays_unknown() -> None:
+def test_an_unreadable_outcome_stays_unknown() -> None:
     clock, looked = ManualClock(), 0
 
     def look() -> str:
@@ -55,7 +55,7 @@ def test_what_cannot_be_seen_stays_unknown() -> None:
     assert 1.1 <= clock.now() <= 2.3
 
 
-def test_a_real_store_is_looked_at() -> None:
+def test_resolve_reads_a_real_store() -> None:
     store = MemoryStore()
     store.set(b"p", b"k", b"v")
     assert resolve_unknown(lambda: store.get(b"p", b"k").value, unknown()) == b"v"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store in an SQLite file: processes, kills, damage, other files and versions, readers beside writers."""
+"""The store in an SQLite file: processes, kills, damage, other files and versions, readers during writes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[2]
 # -- durability, processes
 
 
-def test_an_interrupt_that_comes_as_a_transaction_begins_locks_nobody_out(tmp_path: Path) -> None:
+def test_an_interrupt_as_a_transaction_begins_leaves_no_lock(tmp_path: Path) -> None:
     """Ctrl-C while it waits for another writer is raised once it has the lock."""
     store, other = (SqliteStore(tmp_path / "kv", busy_seconds=0.1) for _ in range(2))
     with contextlib.suppress(KeyboardInterrupt), store._lent("test") as connection:  # noqa: SLF001
@@ -58,7 +58,7 @@ def test_an_interrupt_that_comes_as_a_transaction_begins_locks_nobody_out(tmp_pa
     other.close()
 
 
-def test_a_connection_in_use_is_closed_after_use_if_the_store_was_closed(tmp_path: Path) -> None:
+def test_a_connection_in_use_is_closed_after_its_use(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "kv")
     with store._lent("test") as connection:  # noqa: SLF001
         store.close()
@@ -67,7 +67,7 @@ def test_a_connection_in_use_is_closed_after_use_if_the_store_was_closed(tmp_pat
         connection.execute("SELECT 1")
 
 
-def test_the_disk_is_synced_as_asked(tmp_path: Path) -> None:
+def test_the_disk_is_synced_by_the_setting(tmp_path: Path) -> None:
     for synchronous, number in (("full", 2), ("normal", 1)):
         store = SqliteStore(tmp_path / synchronous, synchronous=synchronous)  # type: ignore[arg-type]
         with store._lent("test") as connection:  # noqa: SLF001
@@ -118,8 +118,8 @@ def test_a_writer_that_is_killed_leaves_whole_transactions(tmp_path: Path) -> No
             store.audit()
 
 
-def test_a_file_that_is_found_is_made_durable_before_anything_is_acknowledged_in_it(tmp_path: Path) -> None:
-    """Whoever made it may have been killed before it synced the folder; then a power failure would take the name."""
+def test_a_found_file_is_made_durable_before_an_acknowledgement(tmp_path: Path) -> None:
+    """The creator may have been killed before its sync of the folder; a power failure would then remove the name."""
     synced: list[str] = []
 
     class Noting(LocalFiles):
@@ -137,8 +137,8 @@ def test_a_file_that_is_found_is_made_durable_before_anything_is_acknowledged_in
             store.set(b"p", b"k", b"v")
 
 
-def test_another_process_may_set_the_file_up_at_any_statement_of_this_one(tmp_path: Path,
-                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_may_create_the_file_at_any_statement(tmp_path: Path,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     """Several processes open one new store at once; at each statement of one, another opens it whole."""
     statements = itertools.count()
     turn, path, met = -1, tmp_path / "kv", False
@@ -172,7 +172,7 @@ def refused(store: SqliteStore) -> bool:
     return True
 
 
-def test_a_child_forked_while_a_thread_writes_is_told_and_does_not_hang(tmp_path: Path) -> None:
+def test_a_child_forked_while_a_thread_writes_is_refused(tmp_path: Path) -> None:
     """The locks inside are held by a thread that the child does not have."""
     with contextlib.closing(SqliteStore(tmp_path / "kv", busy_seconds=60)) as store:
         store._changed.acquire()  # noqa: SLF001
@@ -189,7 +189,7 @@ def open_there(path: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("reads", [False, True])
-def test_a_child_forked_while_the_file_is_open_is_not_let_in(tmp_path: Path, *, reads: bool) -> None:
+def test_a_child_forked_while_the_file_is_open_is_refused(tmp_path: Path, *, reads: bool) -> None:
     """It would take its parent's locks for its own: the next to close the file, its parent too, removes the `-wal` that
     it writes to."""
     with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
@@ -208,11 +208,11 @@ def test_a_child_forked_while_the_file_is_open_is_not_let_in(tmp_path: Path, *, 
 
 
 @pytest.mark.parametrize("instead", [False, True])
-def test_what_is_written_to_a_file_that_is_gone_is_refused(tmp_path: Path, *, instead: bool) -> None:
+def test_a_write_to_a_removed_file_is_refused(tmp_path: Path, *, instead: bool) -> None:
     with contextlib.closing(SqliteStore(tmp_path / "kv")) as store, \
             contextlib.closing(SqliteStore(tmp_path / "kv")) as other:
         store.set(b"p", b"k", b"v")
-        other._drop_idle()  # noqa: SLF001 - so that it has to connect anew
+        other._drop_idle()  # noqa: SLF001 - so that it has to connect again
         (tmp_path / "kv").rename(tmp_path / "gone")
         if instead:
             SqliteStore(tmp_path / "kv").close()
@@ -224,13 +224,13 @@ def test_what_is_written_to_a_file_that_is_gone_is_refused(tmp_path: Path, *, in
             with pytest.raises(StoreFailed, match=r"put in its place|unable to open"):
                 call()
         if instead:
-            return  # which has taken what was in the `-wal`
+            return  # with the content of the `-wal`
         (tmp_path / "gone").rename(tmp_path / "kv")
         assert other.get(b"p", b"k").value == store.get(b"p", b"k").value == b"v"
 
 
-def test_readers_who_never_pause_do_not_let_the_wal_grow_for_ever(tmp_path: Path,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wal_is_bounded_under_readers_without_a_pause(tmp_path: Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compactlib.kv.sqlite._WAL_BYTES", 1 << 20)
     path, done = tmp_path / "kv", threading.Event()
 
@@ -260,8 +260,8 @@ def test_readers_who_never_pause_do_not_let_the_wal_grow_for_ever(tmp_path: Path
         store.audit()
 
 
-def test_a_reader_who_stays_costs_writers_one_wait_for_each_doubling(tmp_path: Path,
-                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_reader_costs_writers_one_wait_for_each_doubling(tmp_path: Path,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compactlib.kv.sqlite._WAL_BYTES", 1 << 20)
     path, clock = tmp_path / "kv", ManualClock()
     with contextlib.closing(SqliteStore(path, busy_seconds=0, clock=clock)) as store:
@@ -280,7 +280,7 @@ def test_a_reader_who_stays_costs_writers_one_wait_for_each_doubling(tmp_path: P
             store.set(b"p", b"k", b"v")
 
 
-def test_a_link_to_the_file_is_followed_also_by_one_who_only_reads(tmp_path: Path) -> None:
+def test_a_link_to_the_file_is_followed_by_a_reader(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder/kv")
     with contextlib.closing(SqliteStore(tmp_path / "link")) as store:
@@ -290,8 +290,8 @@ def test_a_link_to_the_file_is_followed_also_by_one_who_only_reads(tmp_path: Pat
             assert [entry.key for entry in reader.scan(b"p")] == [b"k", b"l"]
 
 
-def test_an_empty_database_becomes_no_store_where_there_must_be_one(tmp_path: Path) -> None:
-    """Also what is left by a process that was killed while it made a store."""
+def test_an_empty_database_is_refused_if_a_store_must_exist(tmp_path: Path) -> None:
+    """Also the leftover of a process that was killed while it created a store."""
     with contextlib.closing(sqlite3.connect(tmp_path / "kv")) as empty:
         empty.execute("PRAGMA journal_mode = WAL")
     with pytest.raises(NotAStore, match="without a key-value store"):
@@ -301,7 +301,7 @@ def test_an_empty_database_becomes_no_store_where_there_must_be_one(tmp_path: Pa
     SqliteStore(f"/{tmp_path}/kv", create=False).close()
 
 
-def test_an_audit_that_has_failed_holds_nothing_though_its_error_is_kept(tmp_path: Path) -> None:
+def test_a_failed_audit_holds_no_file_while_its_error_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "kv"
     with contextlib.closing(SqliteStore(path, busy_seconds=0)) as store, contextlib.closing(SqliteStore(path)) as other:
         store.transact((), [Put(b"p", b"%d" % number, b"v" * 100) for number in range(200)])
@@ -319,7 +319,7 @@ def test_an_audit_that_has_failed_holds_nothing_though_its_error_is_kept(tmp_pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the descriptors of a file by /proc")
-def test_what_the_disk_said_is_told_also_of_many_reads_at_once(tmp_path: Path) -> None:
+def test_the_disks_error_is_in_the_message_of_concurrent_reads(tmp_path: Path) -> None:
     """SQLite ends the transaction that an I/O error breaks; that it cannot be taken back then is nobody's news."""
     with contextlib.closing(SqliteStore(tmp_path / "kv")) as store:
         for number in range(60):
@@ -338,8 +338,8 @@ def test_what_the_disk_said_is_told_also_of_many_reads_at_once(tmp_path: Path) -
             assert store.get(b"p", b"3").value == b"v" * 100_000, "on a new connection"
 
 
-def test_a_commit_of_unknown_fate_stays_so_though_it_cannot_be_taken_back(tmp_path: Path,
-                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_of_unknown_fate_stays_unknown(tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
     broken: list[bool] = []
     connect = sqlite3.connect
 
@@ -409,7 +409,7 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
         SqliteStore(path)
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_an_absent_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="No such file"):
         SqliteStore(tmp_path / "no folder" / "kv")
     (tmp_path / "folder").mkdir()
@@ -504,7 +504,7 @@ def test_a_file_cut_short_is_damaged(tmp_path: Path) -> None:
             left.unlink()
 
 
-def test_a_store_that_must_be_there(tmp_path: Path) -> None:
+def test_an_absent_store_is_refused_without_create(tmp_path: Path) -> None:
     path = tmp_path / "kv"
     with pytest.raises(NotAStore, match="has 0 bytes"):
         SqliteStore(path, create=False)
@@ -533,7 +533,7 @@ def test_a_value_changed_behind_our_back_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM counter", "UPDATE counter SET version = 'x'"])
-def test_a_write_counter_that_is_gone(tmp_path: Path, statement: str) -> None:
+def test_a_lost_write_counter_is_refused(tmp_path: Path, statement: str) -> None:
     path = tmp_path / "kv"
     filled(path)
     with contextlib.closing(sqlite3.connect(path)) as other:
@@ -578,7 +578,7 @@ def test_a_reader_of_a_closed_store_changes_no_file_and_makes_none(tmp_path: Pat
     assert before == files_of(tmp_path)
 
 
-def test_a_reader_beside_an_owner_sees_what_is_committed(tmp_path: Path) -> None:
+def test_a_reader_during_an_owners_work_reads_committed_values(tmp_path: Path) -> None:
     with contextlib.closing(SqliteStore(tmp_path / "kv")) as owner:
         owner.set(b"p", b"k", b"first")
         with contextlib.closing(SqliteStore(tmp_path / "kv", read_only=True)) as reader:
@@ -591,7 +591,7 @@ def test_a_reader_beside_an_owner_sees_what_is_committed(tmp_path: Path) -> None
         assert before.items() <= files_of(tmp_path).items()
 
 
-def test_a_reader_whose_file_was_changed_by_a_later_owner_is_told_so(tmp_path: Path) -> None:
+def test_a_reader_is_busy_after_a_later_owner_changed_the_file(tmp_path: Path) -> None:
     SqliteStore(tmp_path / "kv").close()
     with contextlib.closing(SqliteStore(tmp_path / "kv", read_only=True)) as reader:
         with contextlib.closing(SqliteStore(tmp_path / "kv")) as owner:
@@ -627,7 +627,7 @@ def test_a_page_may_be_as_large_as_anybody_likes(tmp_path: Path) -> None:
                 assert [entry.key for entry in store.scan(b"p", page_size=1 << 80, keys_only=keys_only)] == [b"k"]
 
 
-def test_the_place_of_a_file_stays_where_that_is_renamed_and_folded(tmp_path: Path) -> None:
+def test_the_place_of_a_file_survives_a_rename_and_a_vacuum(tmp_path: Path) -> None:
     with contextlib.closing(SqliteStore(tmp_path / "one")) as store:
         store.set(b"p", b"k", b"v")
         place = store.place()

@@ -25,7 +25,7 @@ def test_an_object_is_a_file_that_any_tool_can_open(tmp_path: Path) -> None:
     assert (tmp_path / "deep" / "store" / "ranges" / "part-0").read_bytes() == b"bytes"
 
 
-def test_what_a_refused_sync_left_is_made_durable_before_it_is_read(tmp_path: Path) -> None:
+def test_an_object_after_a_refused_sync_is_synced_before_a_read(tmp_path: Path) -> None:
     """The folder was settled before, so that a read took all that it holds for durable."""
     class Refusing(LocalFiles):
         refuses = False

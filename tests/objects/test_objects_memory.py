@@ -42,7 +42,7 @@ def test_digests_are_known_again() -> None:
 
 
 @pytest.mark.parametrize("refused", [exceptions.AlreadyExistsError, exceptions.PreconditionError])
-def test_what_a_store_refuses_to_delete_is_not_taken_for_an_object_in_the_way(
+def test_a_refused_delete_does_not_raise_object_exists(
         refused: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     """It was `ObjectExists`, which a store says of a lease, too."""
     store = RemoteObjects(MemoryStore())
@@ -58,7 +58,7 @@ def test_what_a_store_refuses_to_delete_is_not_taken_for_an_object_in_the_way(
         store.delete(["key", "other"])
 
 
-def test_a_listing_of_a_prefix_asks_for_no_pages_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_of_a_prefix_requests_no_later_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     store, pages = RemoteObjects(MemoryStore()), []
     for key in ("runs/a", "runs/a1", "runs/a2", *(f"runs/b{number:04}" for number in range(2000))):
         store.create(key, b"")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare-and-set over an object store: one of several wins, whatever becomes of requests and answers."""
+"""Compare-and-set over an object store: one of several writers succeeds, also if requests and answers are lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def values(store: ObjectStore) -> list[bytes]:
     return [here._at(here._number(info.key)).value for info in store.list("value/")]  # noqa: SLF001
 
 
-def test_a_value_is_replaced_by_whoever_has_seen_the_last_one() -> None:
+def test_a_value_is_replaced_by_a_writer_that_read_the_last_one() -> None:
     store = MemoryObjects()
     here = register(store)
     assert here.read() is None
@@ -73,8 +73,8 @@ def test_of_many_threads_each_step_has_one_winner(make: Any, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("carried_out", [False, True])
 @pytest.mark.parametrize("fail_at", [1, 2, 3, 4])
-def test_an_answer_that_is_lost_is_looked_for(fail_at: int, carried_out: bool) -> None:
-    """Whichever request it is; what was refused before anything was written has changed nothing."""
+def test_a_lost_answer_is_resolved_by_a_read(fail_at: int, carried_out: bool) -> None:
+    """At each request; a request refused before the write has changed nothing."""
     store = UnsureObjects()
     first = register(store).replace(b"one", None)
     store.arm(fail_at, carried_out=carried_out)
@@ -101,7 +101,7 @@ def test_a_store_that_stays_away_leaves_the_outcome_unknown(fail_at: int, carrie
     seen = register(store).read()
     assert seen is not None
     assert seen.value == (b"one" if fail_at == 2 and not carried_out else b"two")
-    # Whatever it was: from what is seen it goes on.
+    # In each case the next write continues from the version read.
     assert register(store).replace(b"three", seen).number == seen.number + 1
 
 
@@ -132,8 +132,8 @@ def test_of_two_at_any_step_one_wins(before: int) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
-def test_who_was_paused_before_the_answer_knows_whether_others_have_built_on_it(steps: int) -> None:
-    """Between the write and the look others go on; it has won all the same."""
+def test_a_writer_paused_before_the_answer_learns_its_fate(steps: int) -> None:
+    """Between the write and the read others write further versions; it has succeeded."""
     store = UnsureObjects()
     first = register(store).replace(b"one", None)
 
@@ -150,8 +150,8 @@ def test_who_was_paused_before_the_answer_knows_whether_others_have_built_on_it(
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
-def test_who_was_paused_before_the_write_has_lost(forgotten: bool) -> None:
-    """Also where the name was forgotten meanwhile, and can be had again."""
+def test_a_writer_paused_before_the_write_is_stale(forgotten: bool) -> None:
+    """Also if the name was forgotten in the meantime, and is free again."""
     clock = ManualClock(0.0)
     store = UnsureObjects(clock=clock)
     first = register(store).replace(b"one", None)
@@ -175,7 +175,7 @@ def test_who_was_paused_before_the_write_has_lost(forgotten: bool) -> None:
     assert newest.value == b"later 3"
 
 
-def test_versions_are_forgotten_by_the_age_of_what_followed_them() -> None:
+def test_versions_are_forgotten_by_the_age_of_their_successors() -> None:
     clock = ManualClock(1000.0)
     store = MemoryObjects(clock=clock)
     here = register(store)
@@ -188,7 +188,7 @@ def test_versions_are_forgotten_by_the_age_of_what_followed_them() -> None:
     assert values(store) == [b"5", b"4"]
 
 
-def test_without_the_right_to_write_nothing_is_looked_for() -> None:
+def test_a_refused_permission_causes_no_further_read() -> None:
     class Refusing(MemoryObjects):
         def create(self, key: str, data: bytes | memoryview) -> Any:
             raise AccessDenied(operation="create", key=key, detail="told")
@@ -197,8 +197,8 @@ def test_without_the_right_to_write_nothing_is_looked_for() -> None:
         register(Refusing()).replace(b"one", None)
 
 
-def test_a_disk_that_refuses_leaves_no_version_of_which_nobody_knows(tmp_path: Path) -> None:
-    """Whichever step it is: a version is told, or it is not there; a link that is not synced yet is there."""
+def test_a_refused_write_leaves_no_version_of_unknown_outcome(tmp_path: Path) -> None:
+    """At each step: a version is returned, or is absent; a link before its sync counts as present."""
 
     def replaced(name: str, fail_at: int | None) -> tuple[FailingFiles, ObjectRegister, Version | None]:
         here = register(LocalObjects(tmp_path / name))
@@ -223,7 +223,7 @@ def test_a_disk_that_refuses_leaves_no_version_of_which_nobody_knows(tmp_path: P
     assert {True, False} == set(told)
 
 
-def test_a_name_that_is_none_is_refused() -> None:
+def test_an_invalid_name_is_refused() -> None:
     with pytest.raises(BadKey):
         ObjectRegister(MemoryObjects(), "../up")
 

@@ -71,7 +71,7 @@ def test_a_server_that_refuses_conditions_is_named() -> None:
         RemoteObjects(s3_servers.bucket(address, "hostile"))
 
 
-def test_a_client_that_tries_again_by_itself_opens_a_store_and_leaves_nothing() -> None:
+def test_a_retrying_client_opens_a_store_and_leaves_no_object() -> None:
     """It finds its own probe there, of which only the answer was lost."""
     with hostile(Manner.LOSES_THE_FIRST_ANSWER) as address:
         bucket = s3_servers.bucket(address, "hostile", retries=2)
@@ -87,7 +87,7 @@ def test_a_probe_whose_answer_is_lost_is_removed() -> None:
         assert [found for page in bucket.list() for found in page] == []
 
 
-def test_an_object_is_told_to_be_there_only_if_it_is_seen() -> None:
+def test_object_exists_is_raised_only_for_an_existing_object() -> None:
     """S3 answers 409 while another create or delete of the key is under way, which may leave nothing there."""
     with hostile(Manner.CONFLICTS) as address:
         with RemoteObjects(s3_servers.bucket(address, "hostile"), conditions="trusted") as store, \
@@ -116,7 +116,7 @@ def test_a_listing_in_disorder_or_with_an_error_is_no_short_listing() -> None:
                 list(store.list())
 
 
-def test_an_object_that_a_request_for_many_has_left_is_told() -> None:
+def test_an_object_left_by_a_batch_delete_is_reported() -> None:
     with hostile(Manner.KEEPS_THE_LAST) as address, RemoteObjects(s3_servers.bucket(address, "hostile")) as store:
         for key in ("a", "b", "c"):
             store.create(key, b"")
@@ -145,7 +145,7 @@ def test_the_probe_leaves_nothing_and_is_not_listed() -> None:
     bucket = s3_servers.new_bucket(servers.moto())
     with RemoteObjects(bucket):
         assert [found for page in bucket.list() for found in page] == []
-    # What a crash leaves of a probe is nobody's object.
+    # The leftover of a probe after a crash is no object.
     bucket.put("compactlib-probe/left", b"first")
     with RemoteObjects(bucket, conditions="trusted") as store:
         assert list(store.list()) == []
@@ -170,7 +170,7 @@ def test_a_server_that_is_away_is_named() -> None:
     assert (raised.value.operation, raised.value.key) == ("get", "a")
 
 
-def test_a_bucket_that_does_not_exist_is_told() -> None:
+def test_a_bucket_that_does_not_exist_is_named() -> None:
     missing = s3_servers.bucket(servers.moto(), "no-such-bucket")
     with pytest.raises((ObjectStoreFailed, ObjectNotFound)):
         RemoteObjects(missing)

@@ -66,7 +66,7 @@ def test_wheel_holds_the_package_its_types_and_the_licence(built: Path) -> None:
                                                                      "licenses/LICENSE"}
 
 
-def test_source_distribution_holds_what_the_two_commands_need(built: Path) -> None:
+def test_source_distribution_has_the_files_of_both_commands(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert names >= sources() | {"Makefile", "README.md", "pyproject.toml", "requirements.lock", "scripts/bootstrap.py",

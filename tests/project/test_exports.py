@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public surface: every name that a package promises exists and says what it is."""
+"""The public surface: every name of a face exists and has a docstring."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_package_and_each_name_that_it_offers_is_documented(package: str) -
 
 
 @pytest.mark.parametrize("name", shared_modules())
-def test_each_shared_module_documents_what_it_defines(name: str) -> None:
+def test_each_shared_module_documents_its_names(name: str) -> None:
     module = importlib.import_module(name)
     assert has_own_docstring(module)
     own = {public: value for public, value in vars(module).items()

@@ -20,7 +20,7 @@ TOP = Path(compactlib.__path__[0])
 # More than their share: the scheduler, whose host passes commands and operations in and takes answers out; the catalog,
 # for columns and changes of a table are what its callers write; the Raft log, whose host also writes snapshots, applies
 # and sends them, and answers `AppendEntries`; the pieces for an executor of one's own; the kits, which back-ends
-# inherit. What leaves a face lowers its bound. What authors of policies need is in `policy` and `policies`.
+# inherit. A removed name lowers its face's bound. Names for authors of policies are in `policy` and `policies`.
 AT_MOST = {
     "compactlib": 17,
     "compactlib.raftlog": 47, "compactlib.blobstore": 32, "compactlib.staging": 32, "compactlib.catalog": 43,
@@ -60,7 +60,7 @@ def defined_in(name: str) -> dict[str, Any]:
             and not isinstance(value, TypeVar)}
 
 @pytest.mark.parametrize("face", faces())
-def test_a_face_gives_what_type_checkers_read(face: str) -> None:
+def test_a_face_offers_the_names_that_type_checkers_read(face: str) -> None:
     package = importlib.import_module(face)
     for each in pkgutil.iter_modules(package.__path__):
         # The import binds the submodule to its package: no public name may be spelled alike.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages at the root are right: links lead somewhere, commands exist, and what they list is what there is."""
+"""The pages at the root are right: links have targets, commands exist, and lists are complete."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_command_of_make_exists(page: str) -> None:
     assert set(named) <= _targets()
 
 
-def test_what_contributing_names_is_there() -> None:
+def test_names_in_contributing_exist() -> None:
     page = (_ROOT / "CONTRIBUTING.md").read_text()
     for name in re.findall(r"`((?:compactlib|tests|docs|scripts)/[\w/.-]+)`", page):
         assert (_ROOT / name).exists(), name
@@ -55,7 +55,7 @@ def test_the_map_shows_every_room_in_the_order_of_imports() -> None:
         assert max(depth[name] for name in above) <= min(depth[name] for name in below), (above, below)
 
 
-def test_the_oldest_spark_and_arrow_are_tried_as_pyproject_states_them() -> None:
+def test_the_oldest_spark_and_arrow_tested_match_pyproject() -> None:
     tried = (_ROOT / ".github/workflows/change.yml").read_text()
     stated = [text for extra in ("spark", "staging") for text in _project()["project"]["optional-dependencies"][extra]]
     for package in ("pyspark", "pyarrow"):

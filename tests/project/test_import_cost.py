@@ -12,10 +12,10 @@ import pytest
 
 import compactlib
 
-# Packages at the edge, which may load what they adapt.
+# Packages at the edge, which may load the libraries that they adapt.
 EDGE = {"__main__", "cli", "demo", "lab", "spark", "testing"}
 CORE_DEPENDENCIES = {"attr", "attrs", "sortedcontainers"}
-# Used when installed, and cheap: CRC-32 and index sets in C. The last is what a Cython module brings along.
+# Used when installed, and cheap: CRC-32 and index sets in C. The last is loaded by a Cython module.
 FAST = {"isal", "zlib_ng", "cython_runtime"}
 # A second name for the main module, which `multiprocessing` of the standard library makes.
 ALIASES = {"__mp_main__"}

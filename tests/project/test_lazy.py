@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that load their names when they are asked for: a host pays for what it uses."""
+"""Packages that load a name at its first use: a host loads only the modules that it uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from tests.project.test_import_cost import loaded_by
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_an_absent_name_is_an_attribute_error() -> None:
     package = importlib.import_module("compactlib.raftlog")
     with pytest.raises(AttributeError, match=r"module 'compactlib\.raftlog' has no attribute 'SegmentLgo'"):
         package.SegmentLgo  # noqa: B018
@@ -26,7 +26,7 @@ def test_a_package_travels_as_any_module() -> None:
     assert cloudpickle.loads(cloudpickle.dumps(lambda package=package: package))() is package  # type: ignore[no-untyped-call]
 
 
-def test_all_names_come_with_a_star() -> None:
+def test_a_star_import_has_all_names() -> None:
     found: dict[str, object] = {}
     exec("from compactlib.kv import *", found)
     assert found.keys() - {"__builtins__"} == set(vars(importlib.import_module("compactlib.kv"))["__all__"])
@@ -56,7 +56,7 @@ HEAVY = {"asyncio", "concurrent", "email", "html", "http", "importlib.metadata",
 
 
 @pytest.mark.parametrize("statement", UNUSED)
-def test_a_host_pays_for_what_it_uses(statement: str) -> None:
+def test_a_host_loads_only_the_modules_it_uses(statement: str) -> None:
     assert all(map(find_spec, UNUSED[statement]))
     assert not loaded_by(statement) & (UNUSED[statement] | HEAVY)
 

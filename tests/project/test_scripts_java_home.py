@@ -28,7 +28,7 @@ exit 7
 
 @pytest.mark.parametrize(("told", "version"), [("17.0.9", 17), ("1.8.0_392", 8), ("21", 21), ("25-ea", 25),
                                                ("x", None)])
-def test_version_is_read_from_what_java_prints(told: str, version: int | None, tmp_path: Path) -> None:
+def test_version_is_read_from_the_output_of_java(told: str, version: int | None, tmp_path: Path) -> None:
     assert version_of(runtime(tmp_path, told)) == version
 
 

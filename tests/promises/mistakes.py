@@ -76,7 +76,7 @@ class Places:
 
 
 class LeftOut:
-    """A step at which one place never does what it asks for."""
+    """A step at which the operation of one place is left out."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -104,7 +104,7 @@ class OneStepLater:
         else:
             answer = act()
         for late in waiting:
-            # The file may have been closed meanwhile: then it is never done.
+            # The file may have been closed: then the operation never happens.
             with contextlib.suppress(CompactlibError):
                 late()
         return answer
@@ -151,7 +151,7 @@ def hazard_that_finds(variant: str, place: Place, driver: Driver[Any], folder: P
     Args:
         variant: of `VARIANTS`.
         place: of the library.
-        driver: of a store whose lives come to it.
+        driver: of a store with lives that reach it.
         folder: an existing folder, where worlds are made.
         seeds: of these lives.
         acts: how long each is.
@@ -164,6 +164,6 @@ def hazard_that_finds(variant: str, place: Place, driver: Driver[Any], folder: P
                               mistake=lambda: VARIANTS[variant](place))
             except KeyboardInterrupt:
                 raise
-            except BaseException:  # also what the kit kills a life with
+            except BaseException:  # also the kit's kill of a life
                 return hazard
     return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of a blob store with other segments answers as the store does, or there is none."""
+"""A copy of a blob store with other segments answers as the store does, or is not made."""
 
 from __future__ import annotations
 

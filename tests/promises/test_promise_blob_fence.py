@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker that lost its job while it copied commits nothing to a blob store; whoever has the job now compacts it."""
+"""A worker that lost its job while it copied commits nothing to a blob store; the new holder compacts it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.harness.blob_stores import START, answers, garbage_store, segment_nam
 
 @attrs.frozen
 class Overtaken:
-    """Copies as it should; meanwhile the job goes to somebody with a higher token."""
+    """Copies correctly; during the copy the job is assigned again with a higher token."""
 
     fence: LockingFence
     token: int

@@ -31,7 +31,7 @@ ALL = CompactAll(min_used_fraction=0.0, skip_valid="all")
 
 
 def half_dead(folder: Path, count: int = 80) -> tuple[BlobStore, dict[str, bytes]]:
-    """A store of many segments, half of whose blobs are deleted; and those that are live."""
+    """Return a store of many segments with half of its blobs deleted; and the live ones."""
     store = BlobStore(folder, CONFIG, policy=ALL)
     live: dict[str, bytes] = {}
     for number in range(count):
@@ -80,7 +80,7 @@ def test_blobs_stay_when_the_store_is_closed_after_a_damaged_output(tmp_path: Pa
         assert store.verify().is_sound
 
 
-def test_blob_compaction_keeps_what_earlier_steps_did_when_a_later_output_is_damaged(tmp_path: Path) -> None:
+def test_blob_compaction_keeps_earlier_steps_before_a_damaged_output(tmp_path: Path) -> None:
     """A step has eight outputs at most; the damaged file is one of the second step."""
     store, live = half_dead(tmp_path / "store", 250)
     with store:
@@ -94,7 +94,7 @@ def test_blob_compaction_keeps_what_earlier_steps_did_when_a_later_output_is_dam
         assert store.verify().is_sound
 
 
-def test_other_blob_stores_are_compacted_when_the_output_of_one_is_damaged(tmp_path: Path) -> None:
+def test_other_blob_stores_are_compacted_after_a_damaged_output(tmp_path: Path) -> None:
     stores = [half_dead(tmp_path / name) for name in ("one", "two", "three")]
     executor = DamagingExecutor(flip_a_bit, frozenset({1}))
     outcomes = compact_many([(store, None) for store, _ in stores], executor=executor)
@@ -107,7 +107,7 @@ def test_other_blob_stores_are_compacted_when_the_output_of_one_is_damaged(tmp_p
 
 @pytest.mark.parametrize("damage", [flip_a_bit, cut_the_tail, zero_the_head, None])
 def test_blobs_stay_when_outputs_are_damaged_in_a_crash(tmp_path: Path, damage: Damage | None) -> None:
-    """The system loses what it had taken of the new segments, at any step before the first source goes."""
+    """The system loses bytes of the new segments, at any step before the removal of the first source."""
     begun, live = half_dead(tmp_path / "begun", 25)
     begun.close()
     before = set(os.listdir(tmp_path / "begun"))

@@ -25,7 +25,7 @@ def newest_first(record: Survivor) -> int:
 
 
 def content_of(store: BlobStore, name: str) -> object:
-    """What a get answers, without the rest."""
+    """Return the answer of a get, without its details."""
     answer = store.get(name)
     return answer.content if isinstance(answer, Blob) else answer
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader of a blob store beside its owner lists the blobs and plans as the owner does."""
+"""A reader of a blob store that an owner has open lists the blobs and plans as the owner does."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_reader_sees_new_blobs_when_it_is_refreshed(tmp_path: Path) -> None:
             b"k%d" % number for number in range(COUNT) if number % 3)}
 
 
-def test_reader_plans_what_the_owner_would_do(tmp_path: Path) -> None:
+def test_reader_plans_as_the_owner(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     with filled(folder) as store, BlobReader(folder, CONFIG) as reader:
         before = digest_of(folder)

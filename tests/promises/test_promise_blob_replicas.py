@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer that takes over what another store tells it answers as that one does, whatever it had before."""
+"""A peer that applies another store's changes answers as that store, from any earlier state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LIVES = {
 @pytest.mark.parametrize("told", range(6))
 @pytest.mark.parametrize("name", LIVES)
 def test_peer_follows_a_blob(name: str, told: int, tmp_path: Path) -> None:
-    """The peer is told after each step from `told` on, and at the end."""
+    """The peer is updated after each step from `told` on, and at the end."""
     clock = ManualClock(1_700_000_000.0)
     with (BlobStore(tmp_path / "one", CONFIG, clock=clock) as one,
           BlobStore(tmp_path / "two", CONFIG, clock=clock) as two):
@@ -57,7 +57,7 @@ def test_peer_follows_a_blob(name: str, told: int, tmp_path: Path) -> None:
 
 
 def test_peer_keeps_its_own_delete(tmp_path: Path) -> None:
-    """What the other one tells again is older than the delete, and of the same life."""
+    """The repeated change of the other store is older than the delete, and of the same life."""
     with BlobStore(tmp_path / "one", CONFIG) as one, BlobStore(tmp_path / "two", CONFIG) as two:
         one.put(b"id", b"content")
         one.delete(b"id")
@@ -94,7 +94,7 @@ def _take_over(one: BlobStore, two: BlobStore) -> None:
 
 
 def _take_over_entry(one: BlobStore, two: BlobStore, entry: Any) -> None:
-    """As the documentation tells a host to."""
+    """As the documentation advises a host."""
     def append(kind: RecordKind, at: float, content: bytes = b"") -> None:
         two.append_replicated(kind, entry.id, content, op_time=at, life_version=entry.life_version,
                               permanent=entry.is_permanent, expires_at=entry.expires_at)

@@ -14,14 +14,14 @@ from scripts.faces import OUTSIDE, ROOT, internals
 TESTS = ("tests/promises", "tests/harness")
 PLACES = (*TESTS, *OUTSIDE)
 STILL_INSIDE = {
-    "benchmarks/catalog.py": "steps of a decision and of a recovery, each by itself",
-    "benchmarks/growth.py": "steps of a poll, a recovery and a table's plan, each by itself",
+    "benchmarks/catalog.py": "single steps of a decision and of a recovery",
+    "benchmarks/growth.py": "single steps of a poll, a recovery and a table's plan",
     "benchmarks/raftlog_compaction.py": "the rewrite with and without NumPy",
     "benchmarks/scheduler.py": "the scheduler's state without a host",
     "benchmarks/spark_rewrites.py": "a task of the staging area without a repository",
     "examples/etcd_store.py": "a pool of connections, and how versions are compared",
 }
-"""What imports internals for now, and what it needs of them. This list only shrinks."""
+"""The files that import internals, and their reasons. This list only shrinks."""
 
 
 def files() -> list[str]:
@@ -30,7 +30,7 @@ def files() -> list[str]:
 
 
 def mechanisms(tree: ast.AST) -> Iterator[str]:
-    """The modules that tests of mechanisms have, of those that are imported: they go when the mechanisms go."""
+    """Return the imported modules of tests of mechanisms: they are removed with the mechanisms."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "tests":
             yield from (alias.name for alias in node.names if alias.name not in ("harness", "promises"))
@@ -51,13 +51,13 @@ def test_file_imports_faces_only(file: str) -> None:
     if file in STILL_INSIDE:
         assert found, f"{file} imports faces only: take it from STILL_INSIDE"
     else:
-        assert found == [], "import it from a face of its package, or hold the promise by what a user sees"
+        assert found == [], "import it from a face of its package, or test the promise by its effect for a user"
 
 
 def test_list_of_exceptions_names_files_that_exist() -> None:
     assert sorted(STILL_INSIDE.keys() - {*files()}) == []
 
 
-def test_promise_has_a_name_of_its_own() -> None:
+def test_promise_has_its_own_name() -> None:
     names = [Path(file).name for file in files() if file.startswith(TESTS) and Path(file).name.startswith("test_")]
     assert sorted(names) == sorted(set(names))

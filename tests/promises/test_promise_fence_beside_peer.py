@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes have one fence open; one is killed while it admits a token, and the other one goes on."""
+"""Two processes have one fence open; one is killed while it admits a token, and the other one continues."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from compactlib.fences import FencedOff, FileFence
 from compactlib.testing import FilesInFront, Killed, RecordingFiles, Request, explore_crashes, record
 
 
-def test_live_fence_answers_by_what_is_durable(tmp_path: Path) -> None:
-    """What it admits on top of a killed peer's record is still refused to an older token after a power failure."""
+def test_live_fence_answers_by_durable_records(tmp_path: Path) -> None:
+    """An admission based on a killed peer's record still refuses an older token after a power failure."""
     crashes = 0
     for killed_at in itertools.count(1):
         changes = itertools.count(1)

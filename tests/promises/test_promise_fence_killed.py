@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process dies while another one, which goes on, has the same fence open."""
+"""A process dies while another one has the same fence open, and continues."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def started(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def killed(process: subprocess.Popen[str]) -> str:
-    """Kill a process; returns what it had still printed."""
+    """Kill a process, and return its last output."""
     process.send_signal(signal.SIGKILL)
     return process.communicate()[0]
 
@@ -71,7 +71,7 @@ def test_guarded_step_ends_with_its_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "kv"])
-def test_what_a_killed_process_acknowledged_counts_for_one_that_lives(kind: str, tmp_path: Path) -> None:
+def test_a_killed_processs_admission_counts_for_a_live_process(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "fence"
     for heard in (1, 7, 30):
         store = None if kind == "file" else SqliteStore(path)
@@ -100,7 +100,7 @@ def test_what_a_killed_process_acknowledged_counts_for_one_that_lives(kind: str,
 
 
 class Kill:
-    """The process ends before its n-th change; whatever it asks for afterwards is `Killed`."""
+    """The process ends before its n-th change; every later operation raises `Killed`."""
 
     def __init__(self, number: int) -> None:
         self.left = number
@@ -119,7 +119,7 @@ def peer_works(fence: FileFence) -> None:
 
 
 def live_answers(fence: FileFence, files: RecordingFiles) -> None:
-    """The process that lives answers on top of what it finds, and each answer has to stay true."""
+    """The live process bases its answers on the records it finds, and each answer must stay true."""
     done = fence.committed("log")
     if done is not None:
         files.acknowledge(("committed", done.token))
@@ -144,7 +144,7 @@ def answers_stay(folder: Path, acknowledged: object) -> None:
             assert done.token >= token
 
 
-def test_answers_on_top_of_what_a_killed_process_left_survive_a_power_failure(tmp_path: Path) -> None:
+def test_answers_based_on_a_killed_process_survive_a_power_failure(tmp_path: Path) -> None:
     for number in itertools.count(1):
         kill = Kill(number)
 
@@ -211,7 +211,7 @@ def test_after_a_failed_sync_a_later_one_proves_nothing(tmp_path: Path) -> None:
     assert files.writes == 1
 
 
-def test_what_a_killed_fork_admitted_counts_for_its_parent(tmp_path: Path) -> None:
+def test_a_killed_forks_admission_counts_for_its_parent(tmp_path: Path) -> None:
     fence = FileFence(tmp_path / "fence")
     fence.admit("log", 3)
     child = os.fork()

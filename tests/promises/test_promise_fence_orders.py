@@ -29,7 +29,7 @@ _PATIENCE_SECONDS = 60
 
 
 class Turns:
-    """Lets one of several threads make one request at a time, in a given order; then whoever is left, in turn."""
+    """Lets one of several threads make one request at a time, in a given order; then the remaining ones, in turn."""
 
     def __init__(self, actors: int, order: Sequence[int]) -> None:
         self._changed = threading.Condition()
@@ -87,7 +87,7 @@ def run_in_order(store: KVStore, actors: Sequence[Actor], order: Sequence[int]) 
 
 
 def orders(first: int, second: int) -> Iterator[list[int]]:
-    """Every way to mix so many turns of actor 0 with so many of actor 1."""
+    """Return every interleaving of the turns of actor 0 and actor 1."""
     for places in itertools.combinations(range(first + second), first):
         yield [0 if place in places else 1 for place in range(first + second)]
 
@@ -108,7 +108,7 @@ def floor_raiser(fence: KVFence, notes: list[Any]) -> None:
 
 def check_two_workers(store: KVStore, notes: list[list[Any]]) -> None:
     old, new = notes
-    # The new one is never refused, and what it was told at its admission stayed true until it committed.
+    # The new one is never refused, and the answer at its admission stays true until it commits.
     assert len(new) == 2
     seen = new[0].committed
     assert new[1] == Admission("job", 9, Commitment(9, b"new"))
@@ -129,7 +129,7 @@ def test_two_workers_in_every_order() -> None:
         check_two_workers(store, notes)
 
 
-def test_two_workers_who_are_the_first() -> None:
+def test_two_first_workers_of_a_resource_are_ordered() -> None:
     rng = random.Random(5)
     for order in rng.sample(list(orders(7, 7)), 200):
         store = MemoryStore()
@@ -157,7 +157,7 @@ def test_a_worker_and_a_rising_floor_in_every_order(worker: Actor) -> None:
         assert KVFence(store).committed("job") == (done if worker is new_worker else None)
 
 
-def test_a_record_that_the_rising_floor_removes_lets_nobody_in_who_was_too_late_before() -> None:
+def test_a_record_removed_by_the_floor_admits_no_late_worker() -> None:
     for order in orders(5, 4):
         store = MemoryStore()
         KVFence(store).admit("job", 6)
@@ -166,8 +166,8 @@ def test_a_record_that_the_rising_floor_removes_lets_nobody_in_who_was_too_late_
 
 
 @pytest.mark.parametrize("before", [1, 2, 3])
-def test_a_floor_that_rises_during_a_commit_is_what_it_is_refused_for(before: int) -> None:
-    """Also where the record is gone between two of its requests: it was admitted, and says so."""
+def test_a_commit_is_refused_by_a_floor_that_rises_during_it(before: int) -> None:
+    """Also if the record is removed between two of its requests: it was admitted, and returns so."""
     store = MemoryStore()
     KVFence(store).admit("job", 5)
     requests = itertools.count(1)
@@ -181,7 +181,7 @@ def test_a_floor_that_rises_during_a_commit_is_what_it_is_refused_for(before: in
     assert KVFence(store).committed("job") is None
 
 
-def test_a_floor_that_cannot_be_read_after_a_first_token_leaves_its_outcome_unknown() -> None:
+def test_an_unreadable_floor_leaves_a_first_token_unknown() -> None:
     """Also if the store only throttles: an error of another kind says that nothing was changed."""
     store, requests = MemoryStore(), itertools.count(1)
 
@@ -213,7 +213,7 @@ OTHERS: dict[str, Callable[[ObjectFence], Any]] = {
 
 @pytest.mark.parametrize("others", OTHERS)
 @pytest.mark.parametrize("known", [False, True])
-def test_whatever_another_does_at_any_request_a_late_commit_changes_nothing(others: str, *, known: bool) -> None:
+def test_a_late_commit_changes_nothing_under_any_interleaving(others: str, *, known: bool) -> None:
     for at in itertools.count(1):
         objects = UnsureObjects()
         if known:
@@ -241,7 +241,7 @@ def test_whatever_another_does_at_any_request_a_late_commit_changes_nothing(othe
         assert done is (others == "the same token" or before == [Commitment(5, b"ours")])
 
 
-def test_what_lies_below_the_floor_goes_and_in_time_its_objects_too() -> None:
+def test_records_below_the_floor_are_removed_and_later_their_objects() -> None:
     clock = ManualClock(1000.0)
     objects = MemoryObjects(clock=clock)
     fence = fence_in(objects, clock)
@@ -259,7 +259,7 @@ def test_what_lies_below_the_floor_goes_and_in_time_its_objects_too() -> None:
     assert fence.admit("job 3", 30) == Admission("job 3", 30, None)
 
 
-def test_a_record_that_was_removed_long_ago_and_begins_anew_is_not_overtaken() -> None:
+def test_a_record_begun_again_after_its_removal_is_not_overtaken() -> None:
     """At any request of one with a lower token the objects of the old record go, and a higher token commits."""
     for at in itertools.count(1):
         clock = ManualClock(1000.0)
@@ -323,7 +323,7 @@ def interrupted_at(kind: str, at: int, others: Callable[[Fence], object], *, kno
 
 
 @pytest.mark.parametrize("kind", ["kv", "objects"])
-def test_a_first_token_below_a_floor_that_rises_meanwhile_is_refused(kind: str) -> None:
+def test_a_first_token_below_a_rising_floor_is_refused(kind: str) -> None:
     for at in itertools.count(1):
         fence, _, given = interrupted_at(kind, at, lambda other: other.raise_floor(7))
         try:
@@ -337,7 +337,7 @@ def test_a_first_token_below_a_floor_that_rises_meanwhile_is_refused(kind: str) 
 
 
 @pytest.mark.parametrize("kind", ["kv", "objects"])
-def test_a_record_that_is_wanted_again_while_the_floor_rises_is_not_forgotten(kind: str) -> None:
+def test_a_record_used_while_the_floor_rises_is_kept(kind: str) -> None:
     for at in itertools.count(1):
         fence, plain, given = interrupted_at(kind, at, lambda other: other.admit("job", 9), known=3)
         fence.raise_floor(7)
@@ -349,7 +349,7 @@ def test_a_record_that_is_wanted_again_while_the_floor_rises_is_not_forgotten(ki
 
 
 @pytest.mark.parametrize("kind", ["kv", "objects"])
-def test_a_record_that_cannot_be_read_keeps_no_other_from_being_removed(kind: str) -> None:
+def test_an_unreadable_record_does_not_stop_other_removals(kind: str) -> None:
     store, objects = MemoryStore(), MemoryObjects()
     fence: Fence = KVFence(store) if kind == "kv" else fence_in(objects)
     names = [f"job {number}" for number in range(5)]

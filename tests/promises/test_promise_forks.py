@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A forked child uses nothing that its parent has open: each call says so, and the parent goes on."""
+"""A forked child uses no open object of its parent: each call refuses, and the parent continues."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sqlite_store(folder: Path) -> Opened:
 
 
 @pytest.mark.parametrize("opener", [segment_log, raft_log_store, blob_store, sqlite_store])
-def test_fork_is_refused_by_every_call_and_its_parent_goes_on(opener: Callable[[Path], Opened], tmp_path: Path) -> None:
+def test_fork_is_refused_by_every_call_and_its_parent_works(opener: Callable[[Path], Opened], tmp_path: Path) -> None:
     store, calls, read = opener(tmp_path)
 
     def refused() -> list[str]:
@@ -73,7 +73,7 @@ def test_fork_is_refused_by_every_call_and_its_parent_goes_on(opener: Callable[[
         read()
 
 
-def test_fork_of_a_fork_is_refused_what_either_has_open(tmp_path: Path) -> None:
+def test_fork_of_a_fork_is_refused_by_objects_of_both(tmp_path: Path) -> None:
     def refused(log: SegmentLog) -> bool:
         with pytest.raises(Closed, match="fork"):
             log.read(1)

@@ -34,7 +34,7 @@ DRIVERS: Mapping[str, Driver[Any]] = {
     "raft_log_store": RaftLogStoreDriver(),
     "blob_store": BlobStoreDriver(),
 }
-"""A place is tried in the first store that comes to it. Scheduler hosts and repositories come to no others."""
+"""A place is tried in the first store that reaches it. Scheduler hosts and repositories reach no others."""
 LIBRARY = Path(compactlib.__file__).parent
 EVERY_DAY = ("file_fence", "local_objects")
 ACTS = {"file_fence": 6, "local_objects": 4}
@@ -51,7 +51,7 @@ class Row:
     Attributes:
         places: their name, or that of a helper with whichever callers.
         variants: which mistakes.
-        why: nothing is lost; or what would be, and why no hazard comes to it.
+        why: the reason why nothing is lost; or the loss, and why no hazard reaches it.
     """
 
     places: str
@@ -191,7 +191,7 @@ SELDOM: Sequence[Row] = (
     Row("rename in files.disk.write_durably < files.durable_record.write < blobstore.hard_delete._overwrite", BOTH,
         "few lives erase anything"),
 )
-"""Something is lost, and the hazards seldom come to it, or never: a driver to sharpen."""
+"""Something is lost, and the hazards reach it seldom or never: a driver to sharpen."""
 
 
 @cache
@@ -244,7 +244,7 @@ def test_mistake_makes_a_hazard_fail_or_has_a_row(store: str, tmp_path: Path) ->
 def test_row_names_a_place_that_is_reached() -> None:
     reached = [place for store in DRIVERS for place in _places(store)]
     stale = [row.places for row in (*SUPERFLUOUS, *SELDOM) if not any(_is_at(row, place) for place in reached)]
-    assert not stale, f"no store comes to these places: {stale}"
+    assert not stale, f"no store reaches these places: {stale}"
 
 
 def test_row_names_functions_of_the_library() -> None:

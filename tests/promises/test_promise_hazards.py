@@ -64,12 +64,12 @@ NOWHERE: Mapping[str, frozenset[str]] = {
     "local_log": frozenset({"paused_owners"}),  # its host's snapshots are in a key-value store
     "blob_store": _OWNED_FOLDER | _ALONE,
     "scheduler_in_folder": frozenset({"paused_owners"}),
-    # Any process may use a fence at any time, one after the other by the same lock; a fork goes on with its parent's.
+    # Any process may use a fence at any time, one after the other by the same lock; a fork continues with its parent's.
     # Its clock is for waiting alone, and one owner waits for nobody. It has nothing to close. To ask it for a token is
     # to write one.
     "file_fence": _OWNED_FOLDER | _ALONE | {"opened_on_a_full_disk", "forks", "clock_jumps", "interrupts_of_closing"},
     # They write to a key-value store alone, which loses nothing; have no settings, go by no wall clock, and a fork has
-    # its own copy of what is in memory. A fence has nothing to close, and neither has an election without a thread.
+    # its own copy of the memory. A fence has nothing to close, and neither has an election without a thread.
     "kv_fence": _ON_A_DISK | {"forks", "clock_jumps", "other_settings", "interrupts_of_closing"},
     "lease_election": _ON_A_DISK | {"forks", "clock_jumps", "other_settings", "interrupts_of_closing"},
     # It reads no clock and has no settings, and any process may write to its folder. An object is a
@@ -79,10 +79,10 @@ NOWHERE: Mapping[str, frozenset[str]] = {
     # They write to a key-value store alone, which loses nothing that it has acknowledged.
     "catalog": _ON_A_DISK,
     "scheduler_in_store": _ON_A_DISK,
-    # SQLite writes its file by itself; it reads no wall clock; one file that is put back whole is the older store.
+    # SQLite writes its file without `Files`; it reads no wall clock; one file put back whole is the older store.
     "kv_sqlite": _POWER | _ALONE | {"clock_jumps", "older_files"},
     "repository_sqlite": _POWER | _ALONE | {"older_files"},
-    # Nothing is on a disk, and a fork has its own copy of what is in memory.
+    # Nothing is on a disk, and a fork has its own copy of the memory.
     "repository_memory": _POWER | _PUT_BACK | _FULL_DISK | {"forks"},
     "repository_values": _POWER | _PUT_BACK | _FULL_DISK | {"forks"},
     # A fork has its own copy of the branches, which are in memory.
@@ -111,11 +111,11 @@ CASES = [pytest.param(store, hazard, id=f"{store}-{hazard}") for store in DRIVER
          if hazard not in NOWHERE.get(store, ()) and (hazard != "readers" or store in HAVE_READERS)]
 
 HISTORIES, LIVES = 14, 2
-"""The everyday sample of a hazard; 30 histories in 3 lives for what is known not to hold, which ends at the first."""
+"""The everyday sample of a hazard; 30 histories in 3 lives for a row of KNOWN, which end at the first failure."""
 
 
 @pytest.mark.parametrize(("store", "hazard"), CASES)
-def test_store_keeps_what_it_acknowledged(store: str, hazard: str, tmp_path: Path, effort: efforts.Effort) -> None:
+def test_store_keeps_its_acknowledged_state(store: str, hazard: str, tmp_path: Path, effort: efforts.Effort) -> None:
     """See the hazard's own docstring."""
     known = KNOWN.get((store, hazard))
     few, lives = (30, 3) if known else (HISTORIES // 2, 1) if store in SAME_REPOSITORY else (HISTORIES, LIVES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host's code raises in a thread, a task or a service of the library is never silent.
+"""An exception of a host's code in a thread, a task or a service of the library is never silent.
 
 Each row of the tables is one place at which the library calls the host where no caller of the host's waits for an
 answer. The error is logged with its traceback by a logger of the package. Where the object has `last_error` and
@@ -79,8 +79,8 @@ class Host:
     """The host's code: every call of it raises.
 
     Attributes:
-        error: what it raises.
-        folder: where a store may lie.
+        error: the exception it raises.
+        folder: for the files of a store.
         called: set by the first call.
     """
 
@@ -148,7 +148,7 @@ class MistakenFence:
 
 
 def until(is_so: Callable[[], object]) -> None:
-    """Return as soon as it is so, or give up: what follows then says what is missing."""
+    """Return as soon as the condition holds, or after a time; the next assertion then reports the difference."""
     deadline = time.monotonic() + PATIENCE / 6
     while not is_so() and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -384,7 +384,7 @@ class OneNode:
 
 
 def catalog_host(method: str) -> Row:
-    """A round goes on, or ends, and the next one follows."""
+    """A round continues, or ends, and the next one follows."""
     def row(host: Host) -> Seen:
         in_database = method in ("assignments", "database publish")
         node = catalog_node(QuietDatabase(host, method.split()[-1]) if in_database else QuietDatabase(),

@@ -51,7 +51,7 @@ def reopened(folder: Path, openings: int) -> BlobStore:
 
 
 def answers(store: BlobStore) -> dict[int, str]:
-    """What the store says of each blob that was put."""
+    """Return the store's answer for each blob that was put."""
     found: dict[int, str] = {}
     for number in range(COUNT):
         try:
@@ -72,7 +72,7 @@ def test_blob_store_opens_without_a_lost_segment_and_serves_the_rest(tmp_path: P
 
 
 @every_segment
-def test_blobs_are_there_when_a_lost_segment_is_put_back_after_an_opening(tmp_path: Path, segment: str) -> None:
+def test_blobs_are_read_after_a_lost_segment_was_put_back(tmp_path: Path, segment: str) -> None:
     filled(tmp_path / "store")
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     lose(tmp_path / "store", segment, index_too=False)
@@ -112,7 +112,7 @@ def test_verify_is_not_sound_when_a_segment_is_lost_with_its_index(
 
 
 @every_segment
-def test_opening_tells_of_a_lost_segment_each_time(tmp_path: Path, segment: str) -> None:
+def test_opening_reports_a_lost_segment_each_time(tmp_path: Path, segment: str) -> None:
     filled(tmp_path / "store")
     lose(tmp_path / "store", segment, index_too=False)
     with reopened(tmp_path / "store", 2) as store:
@@ -120,7 +120,7 @@ def test_opening_tells_of_a_lost_segment_each_time(tmp_path: Path, segment: str)
 
 
 @every_segment
-def test_opening_tells_of_a_segment_lost_with_its_index(tmp_path: Path, segment: str) -> None:
+def test_opening_reports_a_segment_lost_with_its_index(tmp_path: Path, segment: str) -> None:
     filled(tmp_path / "store")
     lose(tmp_path / "store", segment, index_too=True)
     with BlobStore(tmp_path / "store", CONFIG) as store:

@@ -65,7 +65,7 @@ every_host = pytest.mark.parametrize("rebuilds", [False, True], ids=["without a 
 
 
 def grown(base: Path) -> None:
-    """A log of 200 entries, whose newest snapshot covers 150 of them; beside it lies a copy of an older one of 100."""
+    """A log of 200 entries, whose newest snapshot covers 150 of them; with a copy of an older one of 100."""
     log, machine = opened(base, rebuilds=False)
     write(log, machine, 1, 100)
     log.close()
@@ -144,7 +144,7 @@ def test_log_names_the_loss_of_its_snapshot_at_opening(what: Callable[[Path], No
         opened(tmp_path, rebuilds=rebuilds)
 
 
-def test_other_logs_of_the_store_go_on(tmp_path: Path) -> None:
+def test_other_logs_of_the_store_work(tmp_path: Path) -> None:
     grown(tmp_path)
     lost(tmp_path)
     with RaftLogStore(tmp_path / "log") as store:

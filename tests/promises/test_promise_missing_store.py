@@ -46,7 +46,7 @@ def test_a_missing_store_is_named_and_not_made(make: Callable[..., object], tmp_
 
 @pytest.mark.parametrize("make", [each for each in STORES if each not in (SqliteStore, FileFence)],
                          ids=lambda make: str(make.__name__))
-def test_a_folder_of_something_else_is_left_as_it_is(make: Callable[..., object], tmp_path: Path) -> None:
+def test_a_folder_of_other_files_is_left_unchanged(make: Callable[..., object], tmp_path: Path) -> None:
     for name in ("empty", "photos"):
         (tmp_path / name).mkdir()
     (tmp_path / "photos" / "me.jpg").write_text("hello")
@@ -59,7 +59,7 @@ def test_a_folder_of_something_else_is_left_as_it_is(make: Callable[..., object]
 
 
 @pytest.mark.parametrize("make", STORES, ids=lambda make: str(make.__name__))
-def test_a_store_that_is_there_is_opened_without_create(make: Callable[..., object], tmp_path: Path) -> None:
+def test_an_existing_store_is_opened_without_create(make: Callable[..., object], tmp_path: Path) -> None:
     closed(make(tmp_path / "store", create=True))
     closed(make(tmp_path / "store", create=False))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Power failures at chosen places, where the hazards draw theirs: after a kill in a change, and within a write.
 
-What a killed process has not synced is in the page cache: its successor finds it, builds on it, and may lose it. What
-is left of a torn write must not come back when something shorter was written over it.
+Writes of a killed process without a sync are in the page cache: its successor reads them, builds on them, and may lose
+them. The rest of a torn write must not return after a shorter write over it.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from tests.promises.drivers.segment_log import SegmentLogDriver
 
 @attrs.frozen
 class Story:
-    """Acts before, the act that is killed, and an act of the successor; each as what it draws first.
+    """Acts before, the killed act, and an act of the successor; each as its first choices.
 
     Attributes:
         driver: of the store.
         before: done, and durable. If none, the process that is killed is also the first that opens the store.
         killed: the act that is killed.
         after: the successor's acts.
-        seed: of what the successor draws.
-        losses: combinations of what a power failure takes, at each of its points.
+        seed: of the successor's choices.
+        losses: combinations of lost changes at each point of a power failure.
     """
 
     driver: Driver[Any]
@@ -74,8 +74,8 @@ STORIES = {
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_successor_builds_on_what_is_durable(name: str, tmp_path: Path, effort: efforts.Effort) -> None:
-    """What both lives have acknowledged is there, whatever of the first one's changes the power failure takes."""
+def test_successor_builds_on_durable_state(name: str, tmp_path: Path, effort: efforts.Effort) -> None:
+    """Both lives' acknowledged state is kept, for any lost changes of the first life."""
     story = STORIES[name]
     driver, bench = story.driver, Bench(story.driver, tmp_path / "after", Effort())
     prepared, before = tmp_path / "before", Journal()
@@ -131,7 +131,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_change_survives_any_loss(name: str, tmp_path: Path) -> None:
-    """The power fails at each point of one act, and of what was not durable any part is there."""
+    """The power fails at each point of one act, and any part of the undurable changes is kept."""
     story = LOSSES[name]
     driver, bench, before = story.driver, Bench(story.driver, tmp_path, Effort()), Journal()
     folder = tmp_path / "life"
@@ -163,7 +163,7 @@ TORN: dict[str, tuple[Driver[Any], Sequence[str], Sequence[tuple[Any, ...]]]] = 
 
 @pytest.mark.parametrize("name", TORN)
 def test_torn_write_stays_away(name: str, tmp_path: Path) -> None:
-    """What was torn off is not found again, nor called damage, after writes and a compaction behind it."""
+    """A torn tail is neither found again nor called damage, after later writes and a compaction."""
     driver, before, after = TORN[name]
     bench = Bench(driver, tmp_path, Effort())
 

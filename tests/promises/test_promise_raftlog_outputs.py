@@ -63,7 +63,7 @@ def test_log_compaction_fails_by_name_when_outputs_are_damaged(tmp_path: Path, d
         assert_all_live(log)
 
 
-def test_other_groups_of_a_log_are_rewritten_when_one_output_is_damaged(tmp_path: Path) -> None:
+def test_other_groups_of_a_log_are_rewritten_after_a_damaged_output(tmp_path: Path) -> None:
     with half_dead(tmp_path / "log") as log:
         with pytest.raises(CompactionFailed) as caught:
             log.compact(policy=SeedPolicy(), executor=DamagingExecutor(flip_a_bit, frozenset({0})))
@@ -75,7 +75,7 @@ def test_other_groups_of_a_log_are_rewritten_when_one_output_is_damaged(tmp_path
 
 @pytest.mark.parametrize("damage", [flip_a_bit, cut_the_tail, zero_the_head])
 def test_log_entries_stay_when_outputs_are_damaged_in_a_crash(tmp_path: Path, damage: Damage) -> None:
-    """The system loses what it had taken of new segments, at any step before they are in force."""
+    """The system loses bytes of new segments, at any step before they are in force."""
     half_dead(tmp_path / "begun").close()
     before = own_files(tmp_path / "begun")
     damaged = 0

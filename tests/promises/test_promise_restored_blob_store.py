@@ -15,10 +15,10 @@ CONFIG = BlobStoreConfig(capacity_bytes=1 << 22, segment_bytes=1 << 18, deleted_
 
 
 class Peer:
-    """Asks a store for what is new, and begins again where it is told to.
+    """Polls a store for changes, and restarts when its token is refused.
 
     Attributes:
-        known: the ids that it has heard of since it last began.
+        known: the ids that it received since it last began.
         resets: how often it began again.
     """
 
@@ -38,7 +38,7 @@ class Peer:
             self.known.update(bytes(each.id).decode() for each in found.entries)
             if found.at_end:
                 return
-        raise AssertionError("the store never comes to its end")
+        raise AssertionError("the polls never reach the end of the store")
 
 
 def put_many(store: BlobStore, name: str, count: int) -> set[str]:
@@ -71,7 +71,7 @@ def put_back(folder: Path, *, lost: int, written: int) -> tuple[BlobStore, Peer,
 
 
 @pytest.mark.parametrize("lost", [0, 5])
-def test_peer_hears_of_everything_when_a_store_was_opened_again(tmp_path: Path, lost: int) -> None:
+def test_peer_receives_all_changes_of_a_reopened_store(tmp_path: Path, lost: int) -> None:
     with BlobStore(tmp_path / "store", CONFIG) as store:
         ids = put_many(store, "old", 100)
     peer = Peer()
@@ -85,7 +85,7 @@ def test_peer_hears_of_everything_when_a_store_was_opened_again(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("lost", [100, 1000])
-def test_peer_begins_again_when_its_token_lies_ahead_of_a_restored_store(tmp_path: Path, lost: int) -> None:
+def test_peer_restarts_when_its_token_is_ahead_of_a_restored_store(tmp_path: Path, lost: int) -> None:
     store, peer, ids = put_back(tmp_path, lost=lost, written=0)
     with store:
         peer.follow(store)
@@ -94,7 +94,7 @@ def test_peer_begins_again_when_its_token_lies_ahead_of_a_restored_store(tmp_pat
 
 
 @pytest.mark.parametrize("written", [20, 100, 150])
-def test_peer_hears_of_everything_written_to_a_restored_store(tmp_path: Path, written: int) -> None:
+def test_peer_receives_all_changes_of_a_restored_store(tmp_path: Path, written: int) -> None:
     store, peer, ids = put_back(tmp_path, lost=100, written=written)
     with store:
         peer.follow(store)
@@ -102,7 +102,7 @@ def test_peer_hears_of_everything_written_to_a_restored_store(tmp_path: Path, wr
 
 
 @pytest.mark.parametrize("written", [20, 100, 150])
-def test_peer_is_told_that_a_restored_store_is_another_history(tmp_path: Path, written: int) -> None:
+def test_peer_is_refused_by_another_history_of_a_restored_store(tmp_path: Path, written: int) -> None:
     store, peer, _ = put_back(tmp_path, lost=100, written=written)
     with store:
         peer.follow(store)

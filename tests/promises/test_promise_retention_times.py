@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retention removes what is known to be old. A block of which no time is known is not known to be old."""
+"""Retention removes blocks by their times. A block without times is not old."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_block_without_times_is_added_after_a_retention(kept: SqliteStore) -> 
     assert names_of(scheduler) == {"untold"}
 
 
-def test_a_block_without_times_is_so_after_opening(kept: SqliteStore) -> None:
+def test_a_block_without_times_stays_without_times_after_opening(kept: SqliteStore) -> None:
     scheduler = opened(kept, ManualClock(NOW))
     scheduler.add_blocks((block("untold"), block("epoch", 0.0)))
     scheduler = opened(kept, ManualClock(NOW))
@@ -86,7 +86,7 @@ def test_a_block_without_times_is_found_in_any_span(kept: SqliteStore) -> None:
     scheduler.read(audit)
 
 
-def test_retention_removes_old_blocks_beside_one_of_several_tenants(kept: SqliteStore) -> None:
+def test_retention_removes_old_blocks_but_none_of_several_tenants(kept: SqliteStore) -> None:
     scheduler = opened(kept, ManualClock(NOW))
     scheduler.add_blocks((block("mixed", tenant=""), block("old", NOW - 9 * DAY)))
     scheduler.retain(NOW - 7 * DAY)
@@ -104,7 +104,7 @@ def test_a_block_that_retention_removed_is_in_no_later_job(kept: SqliteStore) ->
     assert [plan.source_blocks for plan in scheduler.poll(PollRequest(job_capacity=9)).compaction_jobs] == [("new",)]
 
 
-def test_a_block_has_both_times_or_none() -> None:
+def test_a_block_has_both_times_or_neither() -> None:
     with pytest.raises(InvalidInput, match="give finite times, min_time <= max_time, or None for both"):
         BlockMeta(id="b", tenant="acme", shard=7, level=0, min_time=3.0)
     with pytest.raises(InvalidInput, match="or None for both"):

@@ -23,12 +23,12 @@ from tests.promises.drivers.scheduler import KVSchedulerDriver
 
 @attrs.frozen
 class Script:
-    """Acts of the first opening, each as what it draws first.
+    """Acts of the first opening, each as its first choices.
 
     Attributes:
         driver: acts.
         acts: of the first opening.
-        hazards: what goes wrong.
+        hazards: the failures.
         others: acts of later openings, an owner that takes over or a peer; the same if `None`.
     """
 
@@ -59,7 +59,7 @@ SCRIPTS = {
 
 
 class Scripted:
-    """A driver whose acts after each opening are those of a script; what comes behind its end is drawn."""
+    """A driver whose acts after each opening are those of a script; later acts are drawn."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -87,7 +87,7 @@ class Scripted:
 @pytest.mark.parametrize(("name", "hazard"), [
     pytest.param(name, hazard, id=f"{name}-{hazard}") for name, script in SCRIPTS.items()
     for hazard in script.hazards])
-def test_script_keeps_what_it_acknowledged(name: str, hazard: str, tmp_path: Path) -> None:
+def test_script_keeps_its_acknowledged_state(name: str, hazard: str, tmp_path: Path) -> None:
     """Every history of the hazard in which one thing goes wrong."""
     script = SCRIPTS[name]
     acts = max(len(script.acts), len(script.others or ()))

@@ -29,7 +29,7 @@ from tests.promises.damage import Damage, every_damage
 
 
 class DamagingStore(MemoryStore):
-    """Damages pieces of snapshots, where it is told to."""
+    """Damages chosen pieces of snapshots."""
 
     def __init__(self, damage: Damage) -> None:
         super().__init__()

@@ -48,7 +48,7 @@ class Blocks:
 
     def merged(self, spark: SparkSession, names: list[str], options: MergeOptions,
                **told: Any) -> tuple[Scheduler, BaseException | None]:
-        """The scheduler after a merge, a clean-up of what it left, and a retention of seven days; the first error."""
+        """Return the scheduler after a merge, a clean-up of leftovers, and retention of seven days; the first error."""
         clock = ManualClock(NOW)
         scheduler = Scheduler(KVLog(MemoryStore(), clock=clock), None,
                               SchedulerConfig(levels=(LevelConfig(max_blocks=len(names)),)))
@@ -83,7 +83,7 @@ def spans_of(scheduler: Scheduler) -> list[tuple[float | None, float | None]]:
     return [(block.min_time, block.max_time) for block in known(scheduler)]
 
 
-def test_a_merge_removes_no_source_when_a_footer_says_0_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_merge_removes_no_source_with_0_rows_in_a_footer(spark: SparkSession, tmp_path: Path) -> None:
     blocks = Blocks.under(tmp_path)
     for name in ("b0", "b1"):
         shutil.copy(ODD, blocks.path_of(name))
@@ -105,7 +105,7 @@ def test_a_merge_removes_no_source_when_metadata_is_wrong_as_well(spark: SparkSe
     assert blocks.path_of("b1").exists()
 
 
-def test_a_merge_removes_no_source_when_all_headers_say_0_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_merge_removes_no_source_with_0_rows_in_all_headers(spark: SparkSession, tmp_path: Path) -> None:
     """Two bytes of a footer that were lost: the rows are there still, and a column's chunk knows of them."""
     blocks = Blocks.under(tmp_path)
     for name in ("b0", "b1"):
@@ -150,7 +150,7 @@ def test_rows_without_times_have_the_span_of_the_sources(spark: SparkSession, tm
     assert blocks.rows_of(scheduler) == 200
 
 
-def test_rows_without_times_have_no_time_when_the_sources_have_none(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_without_times_have_no_time_if_the_sources_have_none(spark: SparkSession, tmp_path: Path) -> None:
     blocks = Blocks.under(tmp_path)
     times = pa.array([NOW] * 50 + [None] * 50, pa.float64())
     for name in ("b0", "b1"):
@@ -162,7 +162,7 @@ def test_rows_without_times_have_no_time_when_the_sources_have_none(spark: Spark
 
 
 def test_a_service_without_times_outlives_retention(spark: SparkSession, tmp_path: Path) -> None:
-    """One of many services writes no times, and what is sorted by service gives it a block of its own."""
+    """One of many services writes no times, and sorting by service gives it its own block."""
     blocks = Blocks.under(tmp_path)
     names = [f"service-{letter}" for letter in "abc"]
     table = pa.table({"service": pa.array([name for name in [*names, "zz"] for _ in range(250)]),
@@ -181,8 +181,8 @@ def test_a_service_without_times_outlives_retention(spark: SparkSession, tmp_pat
     assert blocks.rows_of(scheduler) == 2_000
 
 
-def test_outputs_without_a_time_column_have_no_time_when_a_source_has_none(spark: SparkSession,
-                                                                           tmp_path: Path) -> None:
+def test_outputs_without_a_time_column_need_times_of_all_sources(spark: SparkSession,
+                                                                 tmp_path: Path) -> None:
     blocks = Blocks.under(tmp_path)
     for name in ("b0", "b1"):
         parquet.write_table(pa.table({"v": pa.array(range(10))}), blocks.path_of(name))

@@ -52,7 +52,7 @@ def test_a_run_makes_no_store_that_is_missing(spark: SparkSession, tmp_path: Pat
     names = stores(tmp_path)
 
     def open_log(folder: str) -> SegmentLog:
-        """Makes what is not there."""
+        """Creates an absent store."""
         return SegmentLog(folder, LogOptions())
 
     before = sorted(os.listdir(tmp_path))
@@ -65,7 +65,7 @@ def test_a_run_makes_no_store_that_is_missing(spark: SparkSession, tmp_path: Pat
     assert os.listdir(tmp_path / "photos") == ["me.jpg"]
 
 
-def test_a_run_over_names_that_are_no_paths_asks_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_run_over_names_that_are_no_paths_calls_exists(spark: SparkSession, tmp_path: Path) -> None:
     stores(tmp_path)
     top = str(tmp_path)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sweep of a folder of blocks deletes nothing for a list that names none of the blocks that are there: it is that of
-an empty scheduler, or of another folder.
+"""A sweep of a folder of blocks deletes nothing for a list without any block of the folder: the list is of an empty
+scheduler, or of another folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def keys(blocks: BlockFolder) -> int:
 
 
 def meta(name: str, tenant: str = "acme") -> BlockMeta:
-    """What a scheduler knows of a block."""
+    """Return a scheduler's record of a block."""
     return BlockMeta(id=name, tenant=tenant, shard=3, level=0)
 
 
@@ -46,7 +46,7 @@ def test_sweep_deletes_nothing_if_no_block_is_known(tmp_path: Path, known: tuple
     assert keys(blocks) == 2
 
 
-def test_sweep_deletes_what_is_unknown_beside_what_is_known(tmp_path: Path) -> None:
+def test_sweep_deletes_unknown_blocks_and_keeps_known_ones(tmp_path: Path) -> None:
     blocks = filled(tmp_path)
     assert blocks.sweep((meta("b0"),), now=FAR_FUTURE, older_than_seconds=60.0) == 1
     assert keys(blocks) == 1

@@ -93,7 +93,7 @@ def test_commit_fails_by_name_when_the_files_it_made_are_damaged(damage: Damage,
 
 
 class DamagingObjects(MemoryObjects):
-    """Damages what it is given, where it is told to."""
+    """Damages chosen outputs."""
 
     def __init__(self, kind: str, damage: Damage) -> None:
         super().__init__()

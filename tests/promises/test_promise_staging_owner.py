@@ -36,7 +36,7 @@ class World(ABC):
 
     @abstractmethod
     def catalogue(self, name: str) -> KVStore:
-        """The catalogue of this name, made if there is none."""
+        """Return the catalogue of this name; create it if absent."""
 
     def open(self, name: str = "prod", *, options: StagingOptions = OPTIONS, repository: str = "main") -> Repository:
         """A repository over a catalogue."""
@@ -116,7 +116,7 @@ def leave_garbage(repository: Repository, message: str = "taken back") -> None:
 
 
 def assert_refused(repository: Repository, world: World) -> str:
-    """A reclaim of this repository deletes no range, and says why; gives what it says."""
+    """Check that a reclaim of this repository deletes no range, and return its reason."""
     before = world.files()
     said = repository.reclaim().why
     assert world.files() == before
@@ -126,7 +126,7 @@ def assert_refused(repository: Repository, world: World) -> str:
 
 
 def assert_collects(repository: Repository, world: World) -> None:
-    """A reclaim of this repository deletes what it does not need, and keeps what it does."""
+    """Check that a reclaim of this repository deletes unneeded ranges, and keeps the others."""
     leave_garbage(repository)
     before = world.files()
     report = repository.reclaim()
@@ -168,7 +168,7 @@ def test_repository_of_another_name_collects_no_range(world: World) -> None:
     assert_whole(prod)
 
 
-def test_worker_goes_on_when_the_catalogue_is_empty(world: World) -> None:
+def test_worker_continues_when_the_catalogue_is_empty(world: World) -> None:
     prod = filled(world.open())
     before = world.files()
     worker = StagingWorker(reclaim_seconds=600)
@@ -187,7 +187,7 @@ def test_worker_goes_on_when_the_catalogue_is_empty(world: World) -> None:
     assert_whole(prod)
 
 
-def test_ranges_that_nobody_owns_need_to_be_adopted(world: World) -> None:
+def test_ranges_without_an_owner_need_to_be_adopted(world: World) -> None:
     """They were made by repositories that do not own them, or by an earlier release."""
     filled(world.open(options=SHARED))
     owner = world.open()
@@ -232,7 +232,7 @@ def test_a_repository_opens_while_its_object_store_is_away() -> None:
     assert_collects(filled(world.open()), world)
 
 
-def test_reclaim_keeps_staged_entries_of_a_repository_beside(world: World) -> None:
+def test_reclaim_keeps_staged_entries_of_another_repository(world: World) -> None:
     """In the same key-value store: tokens that it does not know are another's."""
     options = StagingOptions(owns_ranges=True, grace_seconds=0, retries=Retries(10, 0))
     prod = filled(world.open(options=options))
@@ -277,7 +277,7 @@ def test_backup_put_in_place_of_the_catalogue_is_noticed(disk: OnDisk) -> None:
 
 
 def test_backup_from_before_an_adoption_is_noticed(disk: OnDisk) -> None:
-    """Also in the very file, where nothing else tells it."""
+    """Also if the backup is copied into the same file, so that the store's place is unchanged."""
     filled(disk.open())
     disk.stop()
     shutil.copy(disk.path("prod"), disk.path("backup"))
@@ -298,7 +298,7 @@ def test_catalogue_that_was_renamed_still_owns_its_ranges(disk: OnDisk) -> None:
 
 
 class Saying(MemoryStore):
-    """A host's own store, which says what it is told to."""
+    """A host's own store with a given place."""
 
     said: str | None = None
 
@@ -332,7 +332,7 @@ def test_refusal_names_both_places_until_adopted() -> None:
     assert_refused(world.open(), world)
 
 
-def test_store_that_says_no_place_needs_adoption_once() -> None:
+def test_store_without_a_place_needs_adoption_once() -> None:
     world = SayingWorld(None)
     repository = filled(world.open())
     assert_refused(repository, world)
@@ -357,7 +357,7 @@ def test_store_without_a_place_member_says_nothing() -> None:
     assert_collects(world.open(), world)
 
 
-def test_metered_store_has_the_place_of_the_one_behind_it(disk: OnDisk) -> None:
+def test_metered_store_has_the_place_of_its_store(disk: OnDisk) -> None:
     filled(disk.open())
     store = metered(disk.catalogue("prod"), EventRecorder(), name="catalogue")
     assert_collects(Repository(store, CommittedRanges(disk.objects), options=OPTIONS), disk)
@@ -392,7 +392,7 @@ class Hooked(MemoryObjects):
         return super().create(key, data)
 
 
-def test_collection_ends_when_another_adopts_meanwhile() -> None:
+def test_collection_ends_when_another_repository_adopts() -> None:
     objects = Hooked()
     world = InMemory(objects)
     prod = filled(world.open())

@@ -38,7 +38,7 @@ SMALL = SegmentLimits(max_entries=16)
 
 
 def payload_of(index: int, term: int = 1) -> bytes:
-    """A payload whose length and bytes tell which entry it belongs to; each fifth is empty."""
+    """Return a payload with length and bytes of its index; each fifth is empty."""
     return b"" if index % 5 == 0 else b"%d in %d, " % (index, term) * (1 + index % 3)
 
 
@@ -88,12 +88,12 @@ def compact_to_rest(log: SegmentLog) -> int:
         if report.is_empty:
             return count
         done(report)
-    raise AssertionError("compaction does not come to rest")
+    raise AssertionError("compaction does not reach a state without work")
 
 
 @attrs.frozen
 class Expected:
-    """What a log must answer.
+    """The expected answers of a log.
 
     Attributes:
         entries: all that must be readable, by index.
@@ -105,14 +105,14 @@ class Expected:
 
     @classmethod
     def of(cls, entries: Iterable[Entry], snapshot: int = -1, live: Iterable[int] = ()) -> Expected:
-        """What is left of `entries` (later ones win) after a snapshot."""
+        """Return the rest of `entries` (later ones win) after a snapshot."""
         kept = set(live)
         written = {entry.index: entry for entry in entries}
         return cls({index: entry for index, entry in sorted(written.items()) if index > snapshot or index in kept},
                    snapshot)
 
     def answer(self, index: int) -> Entry | DeadEntry | MissingEntry:
-        """What a read of `index` must say."""
+        """Return the expected answer to a read of `index`."""
         if index in self.entries:
             return self.entries[index]
         return DeadEntry(index, self.snapshot) if index <= self.snapshot else MissingEntry(index)
@@ -185,7 +185,7 @@ def overwritten(folder: Path) -> Expected:
 
 
 def sources_of(folder: Path, members: Iterable[int], live: Iterable[int]) -> tuple[SegmentSource, ...]:
-    """What a task needs to know of these segments."""
+    """Return a task's input for these segments."""
     wanted = IndexSet.from_sorted(sorted(live))
     with LogReader(folder) as log:
         refs = {ref.number: ref for ref in log.refs}
@@ -206,7 +206,7 @@ def rewritten(folder: Path, members: Sequence[int], live: Iterable[int]) -> Rewr
 
 
 def commit_group(files: Files, folder: Path, members: Sequence[int], file: RewrittenFile) -> None:
-    """All steps of a commit, one after the other, of a file that holds what it is to hold."""
+    """All steps of a commit, one after the other, of a file with its final content."""
     with SegmentReader(file.path) as reader:
         live = reader.index.index_set()
     check_rewritten(file, members, [live], Copier())
@@ -232,13 +232,13 @@ def picture(folder: Path) -> dict[str, bytes | str]:
 
 
 def resolved(folder: Path) -> dict[str, bytes | str]:
-    """As `picture`, but a link is told by the file it leads to in the end, over however many other links."""
+    """As `picture`, but a link is shown as the file at the end of its chain."""
     return {name: os.path.relpath(os.path.realpath(folder / name), os.path.realpath(folder)) if isinstance(content, str)
             else content for name, content in picture(folder).items()}
 
 
 def links(folder: Path) -> dict[int, str]:
-    """The links in a folder: number to what it says."""
+    """Return the links in a folder: number to target."""
     return {number: os.readlink(folder / name) for name in sorted(os.listdir(folder))
             if (number := segment_number(name)) is not None and os.path.islink(folder / name)}
 

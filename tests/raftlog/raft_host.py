@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of `RaftLog` share: small logs, rows of entries, what can be read."""
+"""Shared by the tests of `RaftLog`: small logs, rows of entries, readable entries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(first: int, last: int, term: int = 1) -> list[tuple[int, int, bytes]]:
 
 
 def overwrite(log: RaftLog, entries: list[tuple[int, int, bytes]]) -> None:
-    """Take back what the log holds from the first of them on, and append them; nothing is synced."""
+    """Truncate the log from the first of the entries, and append them, without a sync."""
     log.reset(entries[0][0] - 1)
     log.append(entries)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of reading share: small segments, the same question put in every way there is, and a plain model."""
+"""Shared by the tests of reading: small segments, the same read by every method, and a plain model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def native_record(index: int, term: int, payload: bytes, offset: int) -> bytes:
 
 
 def segment_answers(reader: SegmentReader, indexes: Sequence[int]) -> dict[int, Told]:
-    """What a segment says of each of `indexes` (ascending); every way of asking must agree."""
+    """Return a segment's answer for each of `indexes` (ascending); all methods must agree."""
     single: dict[int, Told] = {}
     for index in indexes:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Files` that let a test watch, or leave out, what a compaction does to the disk."""
+"""`Files` that let a test observe, or leave out, a compaction's changes of the disk."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ STRAGGLES_SECONDS = 100.0
 
 @attrs.frozen
 class CopyTask:
-    """Copies `source` into `folder` under a name of the attempt's, 1000 bytes at a time, and tells where it runs."""
+    """Copies `source` into `folder` under a name of the attempt's, 1000 bytes at a time, and emits its place."""
 
     name: str
     source: str
@@ -120,7 +120,7 @@ class FailingTask:
 
 @attrs.frozen
 class ReturningTask:
-    """Returns `value` whatever it is, or (for `PARTITION`) the number of the partition it ran in."""
+    """Returns `value`, or (for `PARTITION`) the number of its partition."""
 
     name: str
     value: Any
@@ -150,7 +150,7 @@ class WeightedTask:
 
 @attrs.frozen
 class WaitingTask:
-    """Makes a file beside `path` and waits until `path` is there."""
+    """Creates a file next to `path`, and waits until `path` exists."""
 
     name: str
     path: str
@@ -187,11 +187,11 @@ class FullDisk(LocalFiles):
 
 
 class StragglingFiles(LocalFiles):
-    """A disk on which the first attempt comes to a halt with its file open, until its job has published without it.
+    """A disk on which the first attempt pauses with its file open, until its job has published without it.
 
     Args:
-        marker: is made by the first attempt, with the name of its file in it. It goes on when `<marker>.published` is
-            there, and says so with `<marker>.woke`.
+        marker: is made by the first attempt, with the name of its file in it. It continues when `<marker>.published`
+            exists, and then creates `<marker>.woke`.
     """
 
     def __init__(self, marker: str) -> None:

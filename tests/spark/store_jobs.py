@@ -31,7 +31,7 @@ from compactlib.raftlog import (
 from compactlib.spark import HeldFence, plan_many
 from tests.raftlog.wrapped_files import WatchedFiles
 
-# Old names are kept however long the run takes: what a log holds is compared file by file.
+# Old names are kept for a run of any length: logs are compared file by file.
 LIMITS = LogOptions(limits=SegmentLimits(max_entries=10), keep_links_seconds=86_400.0)
 
 
@@ -91,12 +91,12 @@ def open_deadly(folder: str, deadly: str) -> SegmentLog:
 
 
 def open_mortal(folder: str, deaths: Mapping[str, int], notes: str) -> SegmentLog:
-    """As `open_log`; the first that opens one of `deaths` dies before so many changes of the disk. Runs on a worker."""
+    """As `open_log`; the first that opens one of `deaths` dies at a given change of the disk. Runs on a worker."""
     numbers = itertools.count()
 
     def look(operation: str, path: str) -> None:
         if next(numbers) == deaths.get(folder):
-            # Whoever makes the file is the first.
+            # The creator of the file is the first.
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(os.path.join(notes, os.path.basename(folder)), os.O_CREAT | os.O_EXCL))
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -115,7 +115,7 @@ def kv_fence_of(folder: str, fences: str, token: int) -> CommitFence:
 
 
 def plan_log(folder: str) -> LogPlan:
-    """What a major compaction of one of these logs would do."""
+    """Return the plan of a major compaction of one of these logs."""
     with LogReader(folder) as log:
         return log.plan(SeedPolicy())
 

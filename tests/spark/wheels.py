@@ -24,7 +24,7 @@ def ship_wheel(spark: SparkSession, path: Path) -> str:
 
 
 def library_wheel(folder: Path) -> Path:
-    """compactlib's own wheel, built as a release is, without a look at the network."""
+    """compactlib's own wheel, built as a release is, without network access."""
     built = folder / "dist"
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)], cwd=ROOT, check=True,
                    capture_output=True, timeout=120)
@@ -35,7 +35,7 @@ def library_wheel(folder: Path) -> Path:
 def python_without_library(folder: Path) -> dict[str, str]:
     """The environment of workers that have PySpark and its packages, and no compactlib: `PYSPARK_PYTHON` and the rest.
 
-    What is installed in a path of `PYTHONPATH` is there, but not what is installed by reference, as this tree is.
+    Packages in a path of `PYTHONPATH` are found, but not packages installed by reference, as this tree is.
     """
     venv.create(folder / "bare", symlinks=True, with_pip=False)
     environment = {"PYSPARK_PYTHON": str(folder / "bare" / "bin" / "python"),

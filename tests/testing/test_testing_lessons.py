@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broken promise is reported as a lesson: the promise, what was found, what was expected, and what to do."""
+"""A broken promise is reported as a lesson: the promise, the result, the expected result, and advice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Kit(ConformanceKit):
             same(found, number, case="a week")
 
     def test_refusals(self, error: Exception | None) -> None:
-        """What is odd is refused."""
+        """Invalid values are refused."""
         with expect(InvalidInput):
             if error is not None:
                 raise error
@@ -47,13 +47,13 @@ def test_lesson_has_promise_both_values_and_advice() -> None:
 
 @pytest.mark.parametrize(("error", "found"), [
     (None, "nothing was raised"), (KeyError("k"), "KeyError was raised: 'k'")])
-def test_an_error_that_does_not_come_is_a_mismatch(error: Exception | None, found: str) -> None:
+def test_a_missing_error_is_a_mismatch(error: Exception | None, found: str) -> None:
     with pytest.raises(PromiseBroken) as caught:
         Kit().test_refusals(error)
     assert (caught.value.expected, caught.value.found) == ("InvalidInput", found)
 
 
-def test_an_error_of_the_host_is_told_with_its_place() -> None:
+def test_an_error_of_the_host_is_reported_with_its_place() -> None:
     with pytest.raises(PromiseBroken, match=r"ValueError: invalid literal.*\n +raised in test_own_errors, test_"):
         Kit().test_own_errors()
 

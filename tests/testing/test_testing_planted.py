@@ -84,7 +84,7 @@ class ReadsThenWrites(MemoryStore):
 
 
 class UpsertsOnCompare(MemoryStore):
-    """A predicate on a key that is gone creates it."""
+    """A predicate on an absent key creates it."""
 
     def set_if(self, partition: bytes, key: bytes, value: Any, predicate: Any) -> None:
         try:
@@ -618,7 +618,7 @@ ROWS = [pytest.param(suite, promise, plugin, id=f"{plugin.__name__}-{promise}")
 
 
 def suite_of(kind: type[Any], plugin: Any) -> Any:
-    """The suite, which holds the plug-in and has what the plug-in says of itself."""
+    """The suite with the plug-in, and the plug-in's description of itself."""
     suite: Any = kind()
     if issubclass(plugin, PlainRows):
         made = RowsOf()
@@ -664,7 +664,7 @@ def test_check_returns_names_without_pytest(suite: type[Any], check: Callable[[P
 
 
 @pytest.mark.parametrize("suite", PLANTED)
-def test_suite_says_what_to_fill_in(suite: Any) -> None:
+def test_suite_names_the_methods_to_fill_in(suite: Any) -> None:
     maker = next(name for name in vars(suite) if name.startswith("make_"))
     with pytest.raises(NotImplementedError, match="override make"):
         getattr(suite(), maker)(*([Path()] if "folder" in getattr(suite, maker).__annotations__ else []))

@@ -120,7 +120,7 @@ class OverANetwork(KVStoreConformance):
             store.close()
         direct.close()
 
-    def test_a_server_that_is_too_busy_says_so_whatever_is_asked(self, tmp_path: Path) -> None:
+    def test_a_busy_server_raises_slow_down_for_every_request(self, tmp_path: Path) -> None:
         direct = self.make_store(tmp_path)
         _prepare(direct)
         with self.make_proxy() as proxy:

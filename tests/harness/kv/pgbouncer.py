@@ -22,7 +22,7 @@ AVAILABLE = shutil.which("pgbouncer") is not None
 
 @contextmanager
 def pgbouncer(server: str, *, connections: int = 3) -> Iterator[str]:
-    """Start it with so many connections to the server; yields how to connect to it."""
+    """Start it with a number of connections to the server; yield the address of it."""
     found = conninfo_to_dict(server)
     with tempfile.TemporaryDirectory(prefix="pgb-") as folder:
         port, config = free_port(), Path(folder) / "pgbouncer.ini"

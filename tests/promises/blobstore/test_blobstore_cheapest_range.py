@@ -27,7 +27,7 @@ def ranges(view: BlobView, least: int) -> list[tuple[Fraction, int, int]]:
 
 
 def view_of(sealed: list[int | None]) -> BlobView:
-    """A store whose sealed segments hold so many valid bytes of ten; `None` for one that may not be compacted."""
+    """Return a store with these tenths of valid bytes in its sealed segments; `None`: a segment not to be compacted."""
     segments = [SegmentView(name=SegmentName(place, 0), used_bytes=10, valid_bytes=valid or 0,
                             eligible=valid is not None) for place, valid in enumerate(sealed)]
     newest = SegmentView(name=SegmentName(len(sealed), 0), used_bytes=0, valid_bytes=0, eligible=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays the stories in `promises/scenarios/blobstore/compaction_*.txt`; `blob_compaction_story.py` tells how."""
+"""Plays the stories in `promises/scenarios/blobstore/compaction_*.txt`; `blob_compaction_story.py` lists commands."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def killed_in_a_hard_delete(folder: Path, clock: ManualClock, disk: Disk, left: 
     return is_killed
 
 
-def test_blob_that_comes_back_stays(tmp_path: Path) -> None:
-    """Beside the owner, a reader answers the same."""
+def test_blob_that_is_put_again_stays(tmp_path: Path) -> None:
+    """A reader answers the same as the owner."""
     left, came_back = 0, 0
     while True:
         disk, clock, folder = Disk(), ManualClock(1_700_000_000.0), tmp_path / str(left)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache that is full takes what is put, and gives up what expires next, and only that."""
+"""A full cache takes each blob, and evicts the blobs that expire next, and no others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compactlib.clock import ManualClock
 CONFIG = BlobStoreConfig.cache(1 << 16, max_blob_bytes=600)
 
 
-def test_full_cache_gives_up_what_expires_next(tmp_path: Path) -> None:
+def test_full_cache_evicts_the_blobs_that_expire_next(tmp_path: Path) -> None:
     clock, rng = ManualClock(1_000_000.0), Random(1)
     expires = {b"%d" % key: rng.randrange(1_000, 10_000) for key in range(300)}
     with BlobStore(tmp_path / "cache", CONFIG, clock=clock) as store:

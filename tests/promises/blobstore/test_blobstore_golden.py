@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The formats are promises: a store written by an earlier release is read as it was meant, and still written alike.
 
-`python -m tests.promises.blobstore.test_blobstore_golden` writes the golden files anew; a change in one of them
+`python -m tests.promises.blobstore.test_blobstore_golden` writes the golden files; a change in one of them
 is a new format version, or a mistake.
 """
 
@@ -58,7 +58,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != "LOCK")
 
 
-def test_the_golden_store_is_read_as_it_was_meant(scratch: Path) -> None:
+def test_the_golden_store_is_read(scratch: Path) -> None:
     shutil.copytree(GOLDEN, scratch / "store")
     with opened(scratch / "store", 1_000_010.0) as store:
         assert store.recovery.to_dicts() == []
@@ -103,7 +103,7 @@ def test_a_store_is_still_written_alike(scratch: Path) -> None:
         assert (scratch / "store" / name).read_bytes() == (GOLDEN / name).read_bytes(), name
 
 
-def test_the_golden_bytes_are_what_the_pages_say() -> None:
+def test_the_golden_bytes_match_the_pages() -> None:
     """Decoded by hand, field by field, from `docs/formats/blobstore-log.md` and `blobstore-index.md`."""
     crc = zlib.crc32
     descriptor = (GOLDEN / "STORE").read_bytes()
@@ -143,7 +143,7 @@ def test_a_golden_token() -> None:
         "<I", zlib.crc32(token.to_bytes()[:29])).hex()
 
 
-def test_the_golden_list_is_what_the_page_says() -> None:
+def test_the_golden_list_matches_the_page() -> None:
     """Two slots of one page each; the last write is in the first one: two segments, no step, no full round."""
     data = (GOLDEN / "SEGMENTS").read_bytes()
     half = len(data) // 2

@@ -89,12 +89,12 @@ def test_low_space_of_nothing_compacts_nothing(scratch: Path) -> None:
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
-def test_low_space_refuses_what_is_no_part(fraction: float) -> None:
+def test_low_space_refuses_a_number_that_is_no_fraction(fraction: float) -> None:
     with pytest.raises(InvalidInput, match="0 to 1"):
         LowSpace(fraction)
 
 
-def test_a_store_says_when_nothing_compacts_it(scratch: Path) -> None:
+def test_a_store_reports_that_nothing_compacts_it(scratch: Path) -> None:
     clock = ManualClock(1_000_000.0)
     manager = CompactionManager([OnRequest(), LowSpace(fraction=0)], clock=clock)
     lines = "manager.add(store.name, store)"
@@ -115,7 +115,7 @@ def test_a_store_says_when_nothing_compacts_it(scratch: Path) -> None:
 
 
 @pytest.mark.parametrize("max_blob_bytes", [3_000, 0])
-def test_an_empty_plan_names_what_would_open_it(max_blob_bytes: int, scratch: Path) -> None:
+def test_an_empty_plan_names_its_gate(max_blob_bytes: int, scratch: Path) -> None:
     """Each segment has some dead bytes: with room for a large blob kept free in each output, none is freed."""
     clock = ManualClock(1_000_000.0)
     with opened(scratch / "store", clock, max_blob_bytes=max_blob_bytes) as store:

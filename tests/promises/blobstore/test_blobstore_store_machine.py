@@ -118,7 +118,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(policy=st.sampled_from(sorted(POLICIES)), crashes=st.booleans())
     def compact(self, policy: str, crashes: bool) -> None:
-        """What is dead goes, everything else stays; if a budget ends it, whole steps were done."""
+        """Dead records are removed, all others stay; a spent budget leaves whole steps."""
         plan = self.store.plan(POLICIES[policy])
         if plan.is_empty:
             assert plan.why
@@ -144,7 +144,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(lose_index=st.booleans())
     def kill(self, lose_index: bool) -> None:
-        """The process ends; what it had written reaches the disk."""
+        """The process ends; its writes reach the disk."""
         self.lives += 1
         again = self.folder.with_name(str(self.lives))
         shutil.copytree(self.folder, again)
@@ -162,7 +162,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def follow(self) -> None:
-        """A peer that asks now and then knows, after each time that it has reached the end, what is so now."""
+        """A peer that polls now and then has the present state each time it has reached the end."""
         at_end = False
         while not at_end:
             found = self.store.entries_since(self.token)
@@ -171,7 +171,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.followed[entry.id] = (entry.is_deleted, entry.is_permanent, entry.life_version)
             self.token = ReplicationToken.from_bytes(found.token.to_bytes())
             at_end = found.at_end
-        # What the store has forgotten, the peer may know.
+        # The peer may know blobs that the store has forgotten.
         now = {key: (blob.deleted_ms is not None, blob.permanent, blob.life) for key, blob in self.model.blobs.items()}
         assert {key: self.followed.get(key) for key in now} == now
 

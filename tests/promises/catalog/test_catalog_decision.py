@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a decision allows: nothing that a limit forbids, and whatever no limit does; its reasons name the same gate."""
+"""A decision allows a version exactly if no limit forbids it; its reasons name the same gate."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_decision_takes_the_highest_version_without_limits(seed: int) -> None:
     assert decision.target == max(free, default=None), decision
     if decision.target != in_force and in_force > 1:
         assert decision.limits
-        # The reason names the gate that is named first, with whoever holds it.
+        # The reason names the first gate, with its holder.
         assert decision.reason().startswith(str(decision.limits[0]))
 
 
@@ -118,7 +118,7 @@ def test_why_names_the_node_that_explain_names() -> None:
         assert named in plan.explain()
 
 
-def test_replica_that_was_copied_is_heard_of_by_rounds_under_way() -> None:
+def test_a_running_round_learns_of_a_copied_replica() -> None:
     """A's report is from before its replica became a copy of C's, which has moved on since."""
     catalog, clock = service()
     catalog.execute([PutObject(CatalogTable("T"), schema="S", zone="Z")], wait=False)
@@ -153,8 +153,8 @@ def test_replica_that_was_copied_is_heard_of_by_rounds_under_way() -> None:
     assert catalog.history.earliest == 0
 
 
-def test_partition_that_was_assigned_to_another_node_since_the_decision_keeps_its_table() -> None:
-    """The assignments are looked up, and the decision asked, once more right before the cut."""
+def test_partition_moved_since_the_decision_keeps_its_table() -> None:
+    """The assignments are read, and the decision is made, once more right before the cut."""
     cluster = Cluster()
     cluster.add_table(1)
     cluster.grow(6)
@@ -171,7 +171,7 @@ def test_partition_that_was_assigned_to_another_node_since_the_decision_keeps_it
     assert cluster.service.history.earliest == 0
 
 
-def test_copy_of_what_was_cut_is_refused() -> None:
+def test_copy_of_a_cut_version_is_refused() -> None:
     catalog, clock = service()
     for number in range(5):
         clock.advance(1.0)
@@ -191,7 +191,7 @@ def test_copy_of_what_was_cut_is_refused() -> None:
     assert times.published(2, 0) == now  # the earlier data still needs it
 
 
-def test_choice_above_what_is_safe_is_refused() -> None:
+def test_choice_above_the_safe_version_is_refused() -> None:
     catalog, clock = service()
     for number in range(5):
         clock.advance(1.0)

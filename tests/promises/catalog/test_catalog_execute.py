@@ -57,7 +57,7 @@ def schemas(catalog: Catalog) -> set[str]:
     return {schema.name for schema in catalog.schemas.values()}
 
 
-def test_batch_is_one_version_or_none() -> None:
+def test_batch_is_one_version_or_changes_nothing() -> None:
     service = service_on()
     made = service.execute([*TABLE, PutObject(Schema("S"), if_exists="keep")])
     assert (made.version, made.applied, made.attempts) == (1, (True, True, True, True, False), 1)
@@ -108,7 +108,7 @@ def test_objects_keep_their_ids_and_give_their_names_free() -> None:
     service.audit()
 
 
-def test_what_cannot_be_stored_changes_nothing() -> None:
+def test_a_command_that_cannot_be_stored_changes_nothing() -> None:
     service = service_on(MemoryStore(limits=attrs.evolve(MemoryStore().limits, max_value_bytes=1500)))
     for bad in (PutObject(Schema("S", {"a": object()})), PutObject(Schema("S", {"a": float("nan")}))):  # type: ignore[dict-item]
         with pytest.raises(InvalidInput):
@@ -215,7 +215,7 @@ def test_version_of_a_clock_far_ahead_is_not_waited_for() -> None:
     assert clock.now() == 1000.0
 
 
-def test_timestamps_ascend_though_the_clock_jumps_back() -> None:
+def test_timestamps_ascend_when_the_clock_jumps_back() -> None:
     wall = ManualClock(1000.0)
     clock = HybridClock(wall, max_skew_seconds=0.5)
     first = clock.now()
@@ -244,7 +244,7 @@ def grown(store: KVStore, names: Sequence[str]) -> CatalogService:
     return service
 
 
-def test_cut_deletes_what_lies_below_on_every_node() -> None:
+def test_cut_deletes_earlier_versions_on_every_node() -> None:
     store = MemoryStore()
     service, other = grown(store, "ABCDEF"), service_on(store)
     before = {version: schemas(service.catalog(version)) for version in range(1, 7)}
@@ -291,7 +291,7 @@ def test_budget_that_is_spent_before_the_cut_changes_nothing() -> None:
     assert cut_to(service, 4, budget=Budget(total_bytes=10_000)).earliest == 4
 
 
-def test_closed_service_says_so() -> None:
+def test_closed_service_raises_closed() -> None:
     service = grown(MemoryStore(), "AB")
     service.close()
     service.close()

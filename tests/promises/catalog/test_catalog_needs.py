@@ -93,7 +93,7 @@ def everywhere(time: int) -> dict[int, int]:
     return dict.fromkeys(range(4), time)
 
 
-def test_zone_holds_what_lies_before_the_change_that_it_has_not_followed() -> None:
+def test_zone_keeps_the_versions_before_a_change_not_yet_followed() -> None:
     world = Rebalances("ssd")
     first, change = world.commit(2), world.commit(4)
     held = change - 1
@@ -109,7 +109,7 @@ def test_zone_holds_what_lies_before_the_change_that_it_has_not_followed() -> No
         assert world.need(progress) == expected, progress
 
 
-def test_change_that_was_committed_before_the_last_one_was_in_force_is_not_followed_by_that() -> None:
+def test_zone_does_not_follow_a_change_older_than_the_last() -> None:
     world = Rebalances("ssd", "nvme")
     assert world.commit(5) < world.activation(4)
     held = world.commit(5) - 1
@@ -183,7 +183,7 @@ def test_time_counts_after_a_flush_that_began_later() -> None:
     assert again.published(7, 0) == 30
 
 
-def test_later_life_of_a_partition_begins_anew_and_the_earlier_one_changes_nothing() -> None:
+def test_later_life_of_a_partition_ignores_the_earlier_one() -> None:
     store = MemoryStore()
     old, new = PublishedTimes(store, "A"), PublishedTimes(store, "A")
     old.register(7, 0, incarnation=1, created_at=10)
@@ -202,7 +202,7 @@ def test_later_life_of_a_partition_begins_anew_and_the_earlier_one_changes_nothi
     assert PublishedTimes(store, "A").register(7, 0, incarnation=2, created_at=10) == 20
 
 
-def test_times_of_partitions_that_are_gone_are_forgotten() -> None:
+def test_times_of_removed_partitions_are_forgotten() -> None:
     clock = ManualClock(1000.0)
     service = service_at(clock)
     service.execute([PutObject(Schema("S")), put_zone("hdd", if_exists="refuse"),
@@ -251,7 +251,7 @@ def test_watermark_waits_for_its_readers_and_survives() -> None:
     assert LowWatermark(store, "A", HybridClock(clock), earliest=pending + 5).value.time == pending + 5
 
 
-def test_watermark_comes_into_force_only_when_the_store_has_it() -> None:
+def test_watermark_is_in_force_only_after_its_write() -> None:
     """Though its last reader ends before: after a restart others would read below it."""
     clock, seen = ManualClock(1000.0), list[int | None]()
 
@@ -341,7 +341,7 @@ def test_next_pin_after_a_thousand_is_refused() -> None:
 # ---------------------------------------------------------------------------------------------------------- a report
 
 
-def test_report_has_the_lowest_floor_of_each_factor_and_names_what_fails() -> None:
+def test_report_has_the_lowest_floor_of_each_factor_and_errors() -> None:
     clock = ManualClock(1000.0)
     service = service_at(clock)
     transactions = ActiveTransactions(lambda: service.history, service.clock)

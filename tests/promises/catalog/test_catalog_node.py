@@ -98,7 +98,7 @@ def test_node_begins_nothing_before_it_has_joined() -> None:
 
 
 def test_node_joins_after_the_greatest_skew_of_the_clocks() -> None:
-    """A time that somebody handed out before does not lie above any transaction of the node."""
+    """An earlier time is not above any transaction of the node."""
     store, clock = MemoryStore(), ManualClock(1000.0)
     node, before = node_on(store, clock), clock.monotonic()
     node.join()
@@ -106,7 +106,7 @@ def test_node_joins_after_the_greatest_skew_of_the_clocks() -> None:
     node.close()
 
 
-def test_each_life_has_an_incarnation_of_its_own() -> None:
+def test_each_life_has_its_own_incarnation() -> None:
     store = MemoryStore()
     members = Members(store)
     assert [members.join("A"), members.join("B"), members.join("A")] == [NodeId("A", 1), NodeId("B", 2), NodeId("A", 3)]
@@ -139,7 +139,7 @@ def test_node_that_was_taken_out_begins_nothing_more() -> None:
     assert stopped.join() == NodeId("A", 4)
 
 
-def test_node_whose_partition_needs_what_was_cut_while_it_was_away_does_not_join() -> None:
+def test_node_that_needs_a_version_cut_in_its_absence_cannot_join() -> None:
     """Though that was there when the partition was registered."""
     store, clock = MemoryStore(), ManualClock(1000.0)
     stays, back = node_on(store, clock), node_on(store, clock, "B")
@@ -180,7 +180,7 @@ def test_node_refuses_a_time_above_its_own_report() -> None:
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_node_takes_in_what_others_write(is_refused: bool) -> None:
+def test_node_applies_the_updates_of_other_nodes(is_refused: bool) -> None:
     """Also once a store that was away for a while is there again."""
     store, clock, refusing = MemoryStore(), ManualClock(1_000.0), Refusing()
     writer = node_on(store, clock, "B")
@@ -219,7 +219,7 @@ def test_node_raises_the_watermark_and_forgets_expired_pins() -> None:
     assert node.failures == 0
     assert seen == sorted(set(seen))
     assert {pin.owner for pin in pins.all()} == {"long"}
-    # What a reader holds is not passed, and the rise comes once it has let go.
+    # The watermark does not pass a reader's time, and rises after the reader has ended.
     low.lock("reader", seen[-1])
     clock.advance(60.0)
     node.run_pending()
@@ -231,7 +231,7 @@ def test_node_raises_the_watermark_and_forgets_expired_pins() -> None:
     assert again.watermark.value == low.value
 
 
-def test_node_has_partitions_destroyed_that_nobody_can_read() -> None:
+def test_node_destroys_partitions_without_readers() -> None:
     clock, database = ManualClock(1_000_000.0), Database()
     node = node_on(MemoryStore(), clock, database=database, data_availability_seconds=10.0)
     node.service.execute([PutObject(Schema("S")), PutObject(Zone("Z", 2)),
@@ -252,7 +252,7 @@ def test_node_has_partitions_destroyed_that_nobody_can_read() -> None:
     assert len(node.published) == 0
 
 
-def test_nodes_elect_one_and_replace_it() -> None:
+def test_nodes_elect_a_coordinator_and_replace_it() -> None:
     store, clock = MemoryStore(), ManualClock(1000.0)
     nodes = [node_on(store, clock, name, lease_seconds=9.0) for name in "ABC"]
 
@@ -299,7 +299,7 @@ def test_election_raises_the_term_of_the_log() -> None:
 
 
 async def turns_of_the_loop() -> None:
-    """Let the event loop do whatever it has to do."""
+    """Let the event loop run all pending work."""
     for _ in range(200):
         await asyncio.sleep(0)
 
@@ -319,7 +319,7 @@ class Watched(Cluster):
         return await super().report(node)
 
     def coordinating(self, story: Callable[[], Awaitable[None]], **how: Any) -> None:
-        """Run a story beside a node that coordinates when it is elected."""
+        """Run a story with a node that coordinates when it is elected."""
         async def run() -> None:
             self.may_report = asyncio.Event()
             self.may_report.set()
@@ -342,7 +342,7 @@ class Watched(Cluster):
         return self.nodes["A"].last_round
 
 
-def test_round_is_run_when_the_node_is_elected_and_when_its_watermark_moves() -> None:
+def test_round_runs_at_an_election_and_at_a_watermark_move() -> None:
     cluster = Watched()
 
     async def story() -> None:
@@ -369,7 +369,7 @@ def test_round_is_run_when_the_node_is_elected_and_when_its_watermark_moves() ->
     cluster.coordinating(story)
 
 
-def test_what_asks_for_a_round_while_one_runs_starts_one_more() -> None:
+def test_a_request_during_a_round_starts_one_more() -> None:
     cluster = Watched()
 
     async def story() -> None:

@@ -114,7 +114,7 @@ def test_inspect_of_a_repository_needs_no_ranges(tmp_path: Path, capsys: Console
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "store of logs"])
-def test_plan_says_why(kind: str, tmp_path: Path, capsys: Console) -> None:
+def test_plan_gives_its_reason(kind: str, tmp_path: Path, capsys: Console) -> None:
     planned = data(capsys, "plan", MAKERS[kind](tmp_path))
     assert re.search(r"\d|=", planned["why"])
     assert isinstance(planned["is_empty"], bool)
@@ -139,15 +139,15 @@ def test_named_policy_is_the_one_that_plans(kind: str, policies: list[str], tmp_
     (["compact", "logs"], "compacts them itself"),
     (["inspect", "none"], "none does not exist"),
 ])
-def test_what_does_not_fit_is_refused_with_what_does(arguments: list[str], said: str, tmp_path: Path,
-                                                     capsys: Console) -> None:
+def test_an_invalid_argument_is_refused_with_the_valid_ones(arguments: list[str], said: str, tmp_path: Path,
+                                                            capsys: Console) -> None:
     for make in MAKERS.values():
         make(tmp_path)
     command, name, *rest = arguments
     assert re.search(said, refusal(capsys, command, tmp_path / name, *rest))
 
 
-def test_several_repositories_of_a_file_are_told_apart(tmp_path: Path, capsys: Console) -> None:
+def test_several_repositories_of_a_file_are_chosen_by_name(tmp_path: Path, capsys: Console) -> None:
     path = repository(tmp_path)
     with contextlib.closing(SqliteStore(path)) as store, \
             Repository(store, CommittedRanges(LocalObjects(tmp_path / "ranges")), name="second") as opened:
@@ -163,7 +163,7 @@ def test_several_repositories_of_a_file_are_told_apart(tmp_path: Path, capsys: C
 # --- compact ------------------------------------------------------------------------------------------------------
 
 
-def test_compact_of_a_log_does_what_was_planned(tmp_path: Path, capsys: Console) -> None:
+def test_compact_of_a_log_carries_out_its_plan(tmp_path: Path, capsys: Console) -> None:
     folder = raft_log(tmp_path)
     planned = answer(capsys, "plan", folder, "--policy", "seed")[1]
     assert "dropped" in planned or "drop" in planned
@@ -278,7 +278,7 @@ def test_verify_finds_damage_of_the_records_of_a_repository(tmp_path: Path, caps
     assert answer(capsys, "verify", path)[0] == 1
 
 
-def test_verify_finds_live_entries_that_are_gone(tmp_path: Path, capsys: Console) -> None:
+def test_verify_finds_missing_live_entries(tmp_path: Path, capsys: Console) -> None:
     folder = raft_log(tmp_path)
     min(folder.glob("*.segment")).unlink()
     assert {row["kind"] for row in data(capsys, "verify", folder, code=1)} == {"missing"}
@@ -320,7 +320,7 @@ def test_module_is_the_console_script(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"{folder}: 8 segments")
 
 
-def test_spark_that_is_not_installed_is_named_with_what_to_install(tmp_path: Path) -> None:
+def test_missing_spark_is_named_with_the_package_to_install(tmp_path: Path) -> None:
     folder = raft_log(tmp_path)
     before = all_bytes(folder)
     done = run_console("compact", "--executor", "spark", folder, before="sys.modules['pyspark'] = None")
@@ -329,7 +329,7 @@ def test_spark_that_is_not_installed_is_named_with_what_to_install(tmp_path: Pat
     assert all_bytes(folder) == before
 
 
-def test_output_that_nobody_reads_ends_the_command(tmp_path: Path) -> None:
+def test_a_closed_output_pipe_ends_the_command(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as out:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: a real log of real files, compacted, verified and compared; what is wrong is found."""
+"""The demo: a real log of real files, compacted, verified and compared; wrong values are found."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_same_seed_gives_the_same_log(source: Path, tmp_path: Path) -> None:
     assert logs[0] == logs[1] != logs[2]
 
 
-def test_temporary_folder_is_gone_afterwards(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_folder_is_removed_at_the_end(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     assert main(["demo", "--input", str(source), "--executor", "local"]) == 0
@@ -150,7 +150,7 @@ def test_damage_is_found_and_the_logs_stay(source: Path, tmp_path: Path, capsys:
     assert sorted(path.name for path in kept.iterdir()) == ["local", "other", "written"]
 
 
-def test_value_that_is_not_what_was_written_is_found(source: Path, tmp_path: Path, capsys: Console) -> None:
+def test_a_wrong_value_is_found(source: Path, tmp_path: Path, capsys: Console) -> None:
     """Of a log that is sound in itself: one value is another one, with its checksum."""
     kept = tmp_path / "kept"
 

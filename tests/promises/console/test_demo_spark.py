@@ -28,14 +28,14 @@ def test_demo_compacts_here_and_on_spark_to_the_same_bytes(spark: SparkSession, 
     assert spark.range(3).count() == 3, "the session is not the demo's own"
 
 
-def test_process_starts_and_ends_a_session_of_its_own(tmp_path: Path) -> None:
+def test_process_starts_and_ends_its_own_session(tmp_path: Path) -> None:
     folder = raft_log(tmp_path)
     done = run_console("compact", "--policy", "seed", "--executor", "spark", "--workers", "1", folder)
     assert done.returncode == 0, done.stderr
     assert main(["verify", str(folder)]) == 0
 
 
-def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
+def test_without_java_one_line_advises_to_install_java(tmp_path: Path) -> None:
     folder = raft_log(tmp_path)
     before = all_bytes(folder)
     without = f"os.environ['PATH'] = '/bin:/usr/bin'; os.environ['JAVA_HOME'] = {str(tmp_path)!r}"

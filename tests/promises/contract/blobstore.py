@@ -50,7 +50,7 @@ class BlobStores:
         kept = {key: content for key, content in blobs.items() if content[1] % 2}
         with journal.trying(kept):
             for key, content in blobs.items():
-                # As a peer had it: expired already, since the clock stands still.
+                # As a peer has it: already expired, since the clock does not move.
                 store.append_replicated(RecordKind.PUT, key, content, op_time=NOW,
                                         expires_at=None if key in kept else NOW - 1)
             store.close_active_segment()
@@ -70,14 +70,14 @@ class BlobStores:
 
 
 class ErasingBlobStores(BlobStores):
-    """Stores whose reclaim overwrites what is deleted."""
+    """Stores with a reclaim that overwrites deleted blobs."""
 
     config = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 10, journal_max_entries=0, max_blob_bytes=0,
                              compaction_bytes_per_second=None, hard_delete=True, hard_delete_bytes_per_second=None)
 
 
 def data_files(folder: Path) -> list[Path]:
-    """Segments and their indexes; what is noted of a compaction is none of its data."""
+    """Segments and their indexes; the record of a compaction is no data."""
     return [path for path in folder.iterdir() if path.suffix in (".log", ".index")]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the packages offer, each as a pytest parameter named `package-Factory`."""
+"""The offers of the packages, each a pytest parameter named `package-Factory`."""
 
 from __future__ import annotations
 

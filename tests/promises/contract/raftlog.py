@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `compactlib.raftlog` offers to the contract: a log by itself, a log of a store, and the policies."""
+"""The offers of `compactlib.raftlog` to the contract: a single log, a log of a store, and the policies."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def _payload(index: int) -> bytes:
 
 
 def _live_after(first: int, last: int, snapshot: Sequence[int]) -> list[int]:
-    """What is alive of everything up to `last`: what was, and every fourth of the new entries, the last one too."""
+    """Return the live indexes up to `last`: the earlier ones, every fourth of the new entries, and the last."""
     return sorted({*snapshot, *range(first, last + 1, 4), last})
 
 
 class RaftLogs:
-    """A log of a store, with what it holds in memory and in the write-ahead log."""
+    """A log of a store, with its entries in memory and in the write-ahead log."""
 
     def settings(self) -> Sequence[LogOptions]:
         # Every compaction rewrites, and old names go at once.
@@ -58,7 +58,7 @@ class RaftLogs:
         live = _live_after(new[0], new[-1], list(store.state.live))
         with journal.trying({index: _payload(index) for index in new if index in live}):
             store.append((index, 1, _payload(index)) for index in new)
-            # Before the snapshot: what is dead by then never comes to segments.
+            # Before the snapshot: entries dead at a flush are not written to segments.
             store.flush()
             store.snapshot(new[-1], live)
 

@@ -89,7 +89,7 @@ class _HookedWriter(SnapshotWriter):
 
 
 class WritingWorkers(ServiceFactory):
-    """Workers that find a snapshot due at each look, and nothing to compact."""
+    """Workers with a snapshot due at each call, and nothing to compact."""
 
     def make(self, folder: Path, hooks: ServiceHooks, *, observer: Observer) -> LogCompactionWorker:
         self.log = log = open_log(folder / "log", StoreOptions(background=False))
@@ -109,7 +109,7 @@ class WritingWorkers(ServiceFactory):
         service.request_snapshot()
 
     def held(self, service: Any) -> Sequence[object]:
-        """What was written and is in force, or is removed: nothing else lies there."""
+        """The folder has the snapshot in force and no other."""
         whole = {self.log.state.index} if self.log.state.manifest is not None else set()
         names = [path.name for path in self.folder.iterdir()] if self.folder.exists() else []
         return [name for name in names if int(name.split("-")[0]) not in whole] if whole else names

@@ -22,7 +22,7 @@ _THREADS_SECONDS = 3.0
 
 
 class ServiceHooks:
-    """What a service calls in its work.
+    """The function that a service calls.
 
     Attributes:
         on_decide: what `decides` does; a test sets it.
@@ -56,14 +56,14 @@ class ServiceFactory(abc.ABC):
         """Return a service that was not started, with something to do at once."""
 
     def wake(self, service: Any) -> None:  # noqa: B027
-        """Make it due now, also after an error. Default: nothing, for one that comes back within a second by itself."""
+        """Make it due now, also after an error. Default: nothing, for a service with retries within a second."""
 
     def held(self, service: Any) -> Sequence[object]:
         """Return the leases, locks and runs that its work holds now."""
         return ()
 
     def release(self, service: Any) -> None:  # noqa: B027
-        """Release what was opened beside the service, after its `stop`. May be called twice."""
+        """Release the objects opened with the service, after its `stop`. May be called twice."""
 
 
 class Running:
@@ -88,7 +88,7 @@ class Running:
             self.factory.wake(self.service)
 
     def until(self, is_so: Callable[[], bool], meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Wake it, and do something else meanwhile, until something is so."""
+        """Wake it, and call `meanwhile` until the condition holds."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not is_so():
             assert time.monotonic() < deadline, f"not in time; last_error is {self.service.last_error!r}"
@@ -97,7 +97,7 @@ class Running:
             time.sleep(_POLL_SECONDS)
 
     def pending(self) -> int:
-        """Wake it, and do what is due; returns what `run_pending` does."""
+        """Wake it, run the due work, and return the result of `run_pending`."""
         self.wake()
         done: int = self.service.run_pending()
         return done

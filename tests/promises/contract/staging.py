@@ -38,7 +38,7 @@ KEYS, FILLS = 6, 10
 
 
 class Repositories:
-    """Repositories in memory: one for each world, whatever opens it."""
+    """Repositories in memory: one for each world, for all owners."""
 
     has_peers = True
 
@@ -54,7 +54,7 @@ class Repositories:
             main = repository.create_branch("main")
             main.put_many({b"%d/%d" % (number, key): b"value %d" % key
                            for number in range(FILLS) for key in range(KEYS)})
-            main.commit("what was there before")
+            main.commit("the state before")
         return repository
 
     def stores_of(self, world: World) -> tuple[KVStore, ObjectStore]:

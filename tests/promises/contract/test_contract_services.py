@@ -17,7 +17,7 @@ from tests.promises.contract.services import PATIENCE_SECONDS, Running, ServiceF
 
 
 class Bug(Exception):
-    """An error that is none of the library's."""
+    """An error that is not of the library."""
 
 
 @pytest.fixture(params=offered("SERVICES"))
@@ -33,7 +33,7 @@ def test_new_service_has_met_nothing(running: Running) -> None:
     assert running.hooks.decided == 0
 
 
-def test_started_service_works_in_a_thread_of_its_own(running: Running) -> None:
+def test_started_service_works_in_its_own_thread(running: Running) -> None:
     threads: list[threading.Thread] = []
     running.hooks.on_decide = lambda: threads.append(threading.current_thread())
     running.service.start()
@@ -78,7 +78,7 @@ def test_run_pending_works_in_its_caller(running: Running) -> None:
     running.require_released()
 
 
-def test_error_of_its_work_is_kept_and_it_goes_on(running: Running) -> None:
+def test_error_of_the_work_is_kept_and_the_service_continues(running: Running) -> None:
     error = Bug("what is unexpected")
     running.hooks.on_decide = raising(error, times=2)
     running.service.start()
@@ -88,7 +88,7 @@ def test_error_of_its_work_is_kept_and_it_goes_on(running: Running) -> None:
     running.until(lambda: not running.factory.held(running.service))
 
 
-def test_run_pending_keeps_what_its_work_raises(running: Running) -> None:
+def test_run_pending_keeps_the_error_of_its_work(running: Running) -> None:
     error = Bug("what is unexpected")
     running.hooks.on_decide = raising(error)
     running.until(lambda: running.service.failures > 0, running.pending)
@@ -108,7 +108,7 @@ def test_interrupt_passes_through_run_pending(running: Running, error: BaseExcep
     running.require_released()
 
 
-def test_stop_cancels_what_works(running: Running) -> None:
+def test_stop_cancels_running_work(running: Running) -> None:
     budgets: list[Budget] = []
 
     def work(budget: Budget) -> None:

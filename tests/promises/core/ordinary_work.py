@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bit of ordinary work with every package, under one observer: what a host's dashboards would see of it."""
+"""A bit of ordinary work with every package, under one observer, as a host's dashboard would receive it."""
 
 from __future__ import annotations
 

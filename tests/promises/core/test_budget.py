@@ -84,7 +84,7 @@ def test_the_total_may_be_spent_to_the_last_byte_and_not_beyond() -> None:
     budget.spend(0)
 
 
-def test_a_piece_larger_than_the_whole_total_is_told_apart() -> None:
+def test_a_piece_larger_than_the_whole_total_has_its_own_message() -> None:
     with pytest.raises(BudgetSpent, match="total_bytes has to be at least 101") as refused:
         Budget(total_bytes=100).spend(101)
     assert refused.value.reason == "bytes"
@@ -257,7 +257,7 @@ def test_cancel_wakes_every_paused_thread() -> None:
     assert reasons == ["cancelled"] * 4
 
 
-def test_cancel_is_final_whatever_comes_after_it() -> None:
+def test_cancel_is_final() -> None:
     budget = Budget()
     budget.cancel()
     budget.pause()
@@ -270,7 +270,7 @@ def test_cancel_is_final_whatever_comes_after_it() -> None:
     assert repr(budget) == "Budget(cancelled, spent_bytes=0)"
 
 
-def test_each_refusal_is_an_error_of_its_own() -> None:
+def test_each_refusal_is_its_own_error() -> None:
     budget = Budget()
     budget.cancel()
     first, second = budget.refusal, budget.refusal
@@ -298,7 +298,7 @@ def test_threads_never_get_more_than_the_total_between_them() -> None:
 # ------------------------------------------------------------------------------------------ children and sharing
 
 
-def test_a_child_draws_on_its_parent_and_has_a_count_of_its_own() -> None:
+def test_a_child_spends_from_its_parent_and_has_its_own_count() -> None:
     budget = Budget(total_bytes=100)
     child = budget.child()
     child.spend(30)
@@ -375,7 +375,7 @@ def test_a_child_that_is_paused_pauses_no_other() -> None:
     child.spend(1)
 
 
-def test_a_budget_in_a_worker_ends_when_its_host_says_so() -> None:
+def test_a_budget_in_a_worker_ends_when_its_host_cancels() -> None:
     ended: list[bool] = []
     budget = Budget.from_limits(BudgetLimits(), is_ended=lambda: bool(ended))
     budget.child().spend(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`clock`: the system's clock keeps its contract, the manual one moves exactly as told, from any thread."""
+"""`clock`: the system's clock keeps its contract, the manual one moves exactly as set, from any thread."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def eager_switching() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def test_system_clock_is_after_this_library_was_written_and_never_goes_back() -> None:
+def test_system_clock_is_recent_and_never_goes_back() -> None:
     clock = SystemClock()
     assert clock.now() > 1_700_000_000
     readings = [clock.monotonic() for _ in range(100)]
     assert readings == sorted(readings)
 
 
-def test_system_clock_sleeps_at_least_as_long_as_told() -> None:
-    # The one place where sleeping is what is tested: it cannot return too early, however busy the machine.
+def test_system_clock_sleeps_at_least_the_given_time() -> None:
+    # The only test of real sleeping: `sleep` cannot return too early on a busy machine.
     clock = SystemClock()
     start = clock.monotonic()
     clock.sleep(0.001)
@@ -49,7 +49,7 @@ def test_system_clocks_are_equal_and_travel() -> None:
 
 @pytest.mark.parametrize("clock", [SystemClock(), ManualClock()])
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
-def test_no_clock_sleeps_for_what_is_no_duration(clock: Clock, seconds: float) -> None:
+def test_clocks_refuse_an_invalid_duration(clock: Clock, seconds: float) -> None:
     with pytest.raises(InvalidInput, match="seconds"):
         clock.sleep(seconds)
 
@@ -69,7 +69,7 @@ def test_setting_the_wall_clock_back_leaves_monotonic_alone() -> None:
     assert repr(clock) == "ManualClock(10.0)"
 
 
-def test_manual_clock_refuses_what_is_no_time() -> None:
+def test_manual_clock_refuses_an_invalid_time() -> None:
     clock = ManualClock(7)
     with pytest.raises(InvalidInput, match="-1"):
         clock.advance(-1)
@@ -80,7 +80,7 @@ def test_manual_clock_refuses_what_is_no_time() -> None:
     assert (clock.now(), clock.monotonic()) == (7.0, 0.0)
 
 
-def test_a_pickled_manual_clock_stands_where_it_stood_and_moves_alone() -> None:
+def test_a_pickled_manual_clock_keeps_its_time_and_moves_alone() -> None:
     clock = ManualClock(100)
     clock.advance(1)
     copy = pickle.loads(pickle.dumps(clock))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package is importable from its modules alone, and an import loads no more than is asked for."""
+"""A package is importable from its modules alone, and an import loads only the modules that it needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import compactlib
 
 PACKAGES = [f"compactlib.{each.name}" for each in pkgutil.iter_modules(compactlib.__path__) if each.ispkg]
-# What a host's process gets that freezes or repackages the library: modules, and no other file.
+# A host that freezes or repackages the library has its modules, and no other file.
 ONLY_MODULES = """
 import os, sys
 opened = []
@@ -43,6 +43,6 @@ def test_names_of_a_package_load_from_modules_alone(package: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_import_of_a_package_loads_none_of_its_modules(package: str) -> None:
-    # Loading what a log needs takes 0.2 seconds; a package by itself takes a few milliseconds.
+    # Loading the modules of a log takes 0.2 seconds; a package alone takes a few milliseconds.
     loaded = {name for name in printed(MODULES_OF.format(package=package)) if name != "compactlib._lazy"}
     assert loaded == {"compactlib", package}

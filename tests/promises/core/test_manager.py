@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`manager`: whose turn it is, what a turn ends in, and how stores come, go and are opened again."""
+"""`manager`: the order of turns, the outcomes of a turn, and stores that are added, removed and opened again."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_store_is_compacted_and_reclaimed_each_period() -> None:
     assert manager.run_pending() == 2
 
 
-def test_the_report_says_how_each_ended() -> None:
+def test_the_report_has_the_outcome_of_each_store() -> None:
     store = Store()
     store.compacts, store.reclaims = [Report(why="nothing is dead\nand more")], [Report(why="nothing to reclaim")]
     manager = managing(ManualClock())
@@ -98,7 +98,7 @@ def test_the_report_says_how_each_ended() -> None:
     assert "nothing is dead" in str(manager.report())
 
 
-def test_requests_come_first_and_then_what_is_due_for_longest() -> None:
+def test_requests_are_first_and_then_the_longest_due() -> None:
     clock, calls = ManualClock(), list[str]()
     manager = managing(clock)
     for name in ("a", "b", "c"):
@@ -148,7 +148,7 @@ def test_times_and_parts_are_in_their_ranges(make: Callable[[], object]) -> None
         make()
 
 
-def test_little_space_is_compacted_whatever_the_triggers_are_and_once_for_each_loss() -> None:
+def test_low_space_compacts_under_any_triggers_once_for_each_loss() -> None:
     clock, store = ManualClock(), SmallStore()
     manager = managing(clock, OnRequest())
     manager.add("store", store)
@@ -180,7 +180,7 @@ def test_little_space_can_be_left_alone() -> None:
     assert manager.run_pending() == 0
 
 
-def test_disks_work_side_by_side_and_the_stores_of_one_do_not() -> None:
+def test_disks_work_in_parallel_and_stores_of_one_disk_in_turn() -> None:
     clock = ManualClock()
     manager = managing(clock, OnRequest())
     running, both, at_once = [0], threading.Barrier(2), list[int]()
@@ -219,7 +219,7 @@ def test_the_disk_of_a_folder_is_its_device(tmp_path: Path) -> None:
     assert row(manager)["disk"] == disk_of(tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------- what a turn ends in
+# ---------------------------------------------------------------------------------------------- outcomes of a turn
 
 
 def test_a_failure_is_tried_again_with_a_growing_delay_and_shown() -> None:
@@ -266,7 +266,7 @@ def test_an_exit_in_a_turn_ends_no_thread_and_passes_through_a_caller() -> None:
     Busy("another compaction runs"), Report(is_partial=True),
     BudgetSpent("cancelled", reason="cancelled", spent_bytes=0),
     BudgetSpent("late", reason="deadline", spent_bytes=0)])
-def test_busy_cancelled_and_partial_are_no_failures_and_come_again_at_the_period(ending: Any) -> None:
+def test_busy_cancelled_and_partial_turns_repeat_at_the_period(ending: Any) -> None:
     clock, store = ManualClock(), Store()
     manager = managing(clock)
     store.compacts = [ending]
@@ -284,7 +284,7 @@ def test_a_budget_of_too_few_bytes_is_a_failure() -> None:
     assert row(manager)["failures"] == 1
 
 
-def test_a_store_gets_what_it_was_added_with() -> None:
+def test_a_store_is_compacted_with_the_arguments_of_add() -> None:
     store, budgets = Store(), [Budget(total_bytes=7)]
     manager = managing(ManualClock())
     manager.add("store", store, policy="p", executor="e", fence="f", new_budget=lambda: budgets[0])
@@ -303,7 +303,7 @@ def test_a_budget_that_cannot_be_made_is_a_failure() -> None:
     assert row(manager)["last"].startswith("ZeroDivisionError")
 
 
-def test_a_reclaim_goes_in_slices_and_other_stores_come_in_between() -> None:
+def test_a_reclaim_runs_in_slices_between_turns_of_other_stores() -> None:
     clock, calls, slices = ManualClock(), list[str](), list[float]()
     manager = managing(clock, OnRequest())
     first, second = Store("first", calls), Store("second", calls)
@@ -392,7 +392,7 @@ def test_an_opener_that_fails_is_tried_again() -> None:
     assert other.calls == ["compact other", "reclaim other"]
 
 
-def test_what_cannot_be_compacted_is_refused() -> None:
+def test_an_object_without_compaction_is_refused() -> None:
     manager = managing(ManualClock())
     for wrong in (object(), object):
         with pytest.raises(InvalidInput, match="has no compact"):
@@ -412,7 +412,7 @@ def waiting_for_the_end(begun: threading.Event) -> Callable[[Budget], Any]:
 
 @pytest.mark.parametrize("own", [None, Budget()])
 @pytest.mark.parametrize("end", ["remove", "stop"])
-def test_removing_and_stopping_cancel_what_runs_and_wait(own: Budget | None, end: str) -> None:
+def test_removing_and_stopping_cancel_the_turn_and_wait(own: Budget | None, end: str) -> None:
     store, begun = Store(), threading.Event()
     store.compacts = [waiting_for_the_end(begun)]
     manager = CompactionManager([OnRequest()])

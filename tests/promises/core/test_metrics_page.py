@@ -76,15 +76,15 @@ def texts(nodes: list[ast.AST]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def in_the_code(texts: set[str]) -> set[str]:
-    """Names that stand in the code as a whole."""
+    """Names that occur whole in the code."""
     return {text for text in texts if re.fullmatch(rf"({_PACKAGES})[_.][a-z_.]+", text)}
 
-def test_every_name_that_stands_in_the_code_is_on_the_page(in_the_code: set[str]) -> None:
+def test_every_event_name_in_the_code_is_on_the_page(in_the_code: set[str]) -> None:
     assert in_the_code - listed().keys() == set()
     assert len(in_the_code) > 60
 
 def test_the_page_names_nothing_that_the_code_does_not() -> None:
-    """Either as a whole, or as what is put together of parts: `staging_ranges_*`."""
+    """Either as a whole, or as a pattern of parts: `staging_ranges_*`."""
     texts = {text for node in _all_nodes() if isinstance(node, ast.Constant | ast.JoinedStr)
              and (text := _text(node)) is not None and re.fullmatch(r"[a-z_*]+", text) and re.search(r"[a-z]{4}", text)}
     forms = [re.compile(text.replace("*", "[a-z]+")) for text in texts]
@@ -117,7 +117,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> RecordingObserver:
     ordinary_work(tmp_path_factory.mktemp("work"), observer)
     return observer
 
-def test_what_ordinary_work_tells_is_on_the_page_with_its_labels(told: RecordingObserver) -> None:
+def test_events_of_ordinary_work_are_on_the_page_with_labels(told: RecordingObserver) -> None:
     rows = listed()
     for kind, counted in (("counter", told.counters.keys()), ("measurement", told.measured.keys())):
         for name, labels in counted:
@@ -138,7 +138,7 @@ def test_ordinary_work_touches_every_package(told: RecordingObserver) -> None:
                                                              "scheduler", "staging", "store"}
     assert {"compact", "experiments"} <= {each.work for each in told.progresses}
 
-def test_prometheus_takes_all_of_it_under_the_same_names(told: RecordingObserver) -> None:
+def test_prometheus_exports_all_events_under_the_same_names(told: RecordingObserver) -> None:
     registry = prometheus_client.CollectorRegistry()
     exported = PrometheusObserver(registry)
     for event, fields in told.raw:

@@ -48,8 +48,8 @@ def test_an_interrupt_in_an_observer_passes_through() -> None:
         notify(Interrupted(), "happened")
 
 
-def test_what_is_no_observer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    notify(object(), "happened")  # type: ignore[arg-type]  # what a host without a type checker may give
+def test_an_object_that_is_no_observer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    notify(object(), "happened")  # type: ignore[arg-type]  # as a host without a type checker may pass
     assert "AttributeError" in caplog.text
 
 
@@ -219,7 +219,7 @@ def test_labels_are_those_of_the_first_use(registry: prometheus_client.Collector
     }
 
 
-def test_names_and_labels_are_made_what_prometheus_allows(registry: prometheus_client.CollectorRegistry) -> None:
+def test_names_and_labels_are_made_valid_for_prometheus(registry: prometheus_client.CollectorRegistry) -> None:
     observer = PrometheusObserver(registry, prefix="my.host")
     observer.event("bytes-freed", add=1, **{"log.name": "a"})
     observer.event("bytes.freed", add=2, **{"log-name": "a"})

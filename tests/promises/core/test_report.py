@@ -44,7 +44,7 @@ class Cells(HTMLParser):
             self.cells[-1] += data
 
 
-def test_numbers_stand_right_and_text_left_also_beside_gaps() -> None:
+def test_numbers_align_right_and_text_left_also_with_gaps() -> None:
     assert str(EXAMPLE).split("\n") == [
         "A plan",
         "segment   live  ratio  why",
@@ -65,7 +65,7 @@ def test_small_numbers_are_not_shown_as_zero() -> None:
     assert shown == ["0.000", "0.000123", "-0.500", "1,000,000,000.000", "inf", "nan"]
 
 
-def test_a_table_without_rows_says_so() -> None:
+def test_a_table_without_rows_prints_that_it_is_empty() -> None:
     assert str(Table(("a", "bcd"), ())) == "a  bcd\n-  ---\n(no rows)"
     assert str(Table.from_dicts([], title="Nothing")) == "Nothing\n(no rows)"
     assert "(no rows)" in Table.from_dicts([])._repr_html_()
@@ -77,7 +77,7 @@ def test_rows_and_columns_must_match() -> None:
         Table(("a", "b"), ((1, 2), (1, 2, 3)))
 
 
-def test_dictionaries_come_back_as_they_went_in() -> None:
+def test_dictionaries_are_read_as_written() -> None:
     rows: list[dict[str, object]] = [{"a": 1, "b": [1, 2]}, {"a": None, "b": "x\ny"}]
     assert Table.from_dicts(rows).to_dicts() == rows
 

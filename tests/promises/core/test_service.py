@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`service`: a function is called when it is due, whatever it raises, and ends when its service is stopped."""
+"""`service`: a function is called when it is due, also after any error, and ends when its service is stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compactlib.service import PeriodicService
 
 
 class Work:
-    """Counts its calls; raises what it is given next."""
+    """Counts its calls; raises the errors that it was given, in order."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -37,7 +37,7 @@ class Work:
             assert self.called.wait_for(lambda: self.calls >= calls, 60)
 
 
-def test_it_is_called_at_start_and_every_period() -> None:
+def test_the_function_is_called_at_start_and_every_period() -> None:
     clock, work = ManualClock(), Work()
     service = PeriodicService(work, name="work", every_seconds=10, clock=clock)
     assert [service.run_pending(), service.run_pending()] == [True, False]
@@ -48,7 +48,7 @@ def test_it_is_called_at_start_and_every_period() -> None:
     assert work.calls == 2
 
 
-def test_without_a_period_it_is_called_when_woken() -> None:
+def test_without_a_period_the_function_is_called_when_woken() -> None:
     clock, work = ManualClock(), Work()
     service = PeriodicService(work, name="work", clock=clock)
     assert service.run_pending()
@@ -58,7 +58,7 @@ def test_without_a_period_it_is_called_when_woken() -> None:
     assert [service.run_pending(), service.run_pending()] == [True, False]
 
 
-def test_a_call_says_when_the_next_is_due() -> None:
+def test_a_call_returns_the_time_of_the_next() -> None:
     clock, work = ManualClock(), Work()
     service = PeriodicService(work, name="work", every_seconds=10, clock=clock)
     work.returns = 2.0
@@ -67,7 +67,7 @@ def test_a_call_says_when_the_next_is_due() -> None:
     assert service.run_pending()
 
 
-def test_what_is_woken_during_a_call_is_called_once_more() -> None:
+def test_a_wake_during_a_call_causes_one_more_call() -> None:
     def work(budget: Budget) -> None:
         if not calls:
             service.wake()
@@ -103,7 +103,7 @@ def test_errors_are_logged_and_tried_again_with_a_growing_delay(caplog: pytest.L
     assert service.run_pending(), "the delay begins at its first value after a success"
 
 
-def test_a_thread_calls_it_until_it_is_stopped() -> None:
+def test_a_thread_calls_the_function_until_the_stop() -> None:
     work = Work()
     with PeriodicService(work, name="work", every_seconds=0.001) as service:
         service.start()
@@ -146,7 +146,7 @@ def test_a_clock_that_raises_ends_nothing() -> None:
         work.wait(calls + 1)
 
 
-def test_stop_cancels_the_budget_of_what_runs_and_waits() -> None:
+def test_stop_cancels_the_budget_of_the_call_and_waits() -> None:
     begun, ended = threading.Event(), []
 
     def work(budget: Budget) -> None:
@@ -172,7 +172,7 @@ def test_stop_cancels_the_budget_of_what_runs_and_waits() -> None:
     caller.join()
 
 
-def test_stop_says_what_does_not_end() -> None:
+def test_stop_names_the_call_that_does_not_end() -> None:
     begun, go = threading.Event(), threading.Event()
 
     def work(budget: Budget) -> None:
@@ -190,7 +190,7 @@ def test_stop_says_what_does_not_end() -> None:
     service.stop()
 
 
-def test_it_is_not_stopped_or_run_from_within() -> None:
+def test_a_service_is_not_stopped_or_run_from_its_function() -> None:
     refused: list[str] = []
 
     def work(budget: Budget) -> None:

@@ -15,7 +15,7 @@ def test_the_page_of_benchmarks_names_every_script() -> None:
                if '__name__ == "__main__"' in path.read_text()}
     assert set(re.findall(r"^\| `(\w+\.py)`", _PAGE.read_text(), re.MULTILINE)) == scripts
 
-def test_a_run_replaces_the_rows_of_its_script_and_leaves_the_others(tmp_path: Path,
+def test_a_run_replaces_the_rows_of_its_script_alone(tmp_path: Path,
                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(_ROOT / "benchmarks")
     bench = importlib.import_module("bench")

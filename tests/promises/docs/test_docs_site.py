@@ -51,7 +51,7 @@ def test_the_index_of_formats_names_every_page() -> None:
 
 
 @pytest.mark.parametrize("page", ["differences.md", "checks.md"])
-def test_every_path_that_a_page_of_internals_names_is_there(page: str) -> None:
+def test_every_path_in_a_page_of_internals_exists(page: str) -> None:
     text = (_DOCS / "internals" / page).read_text()
     named = set(re.findall(r"`((?:benchmarks|compactlib|examples|tests)/[^`]+)`", text))
     assert named

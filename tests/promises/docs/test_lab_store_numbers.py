@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each of the five stores, run for real, tells the numbers that the page promises of it; the dashboard asks for no
-others."""
+"""Each of the five stores, run for real, emits the numbers of its page; the dashboard reads no others."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 def promised() -> dict[str, set[str]]:
-    """The series of each kind, as the table of the page has them: what is no dash."""
+    """The series of each kind in the table of the page; a dash is no series."""
     page = (DOCS / "metrics.md").read_text()
     head, = re.findall(r"^\| series \|(.*)\|$", page, re.MULTILINE)
     kinds = [name.strip(" `") for name in head.split("|")]
@@ -36,7 +35,7 @@ def promised() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_a_store_that_runs_tells_every_series_that_the_page_promises_and_no_other(kind: str, tmp_path: Path) -> None:
+def test_a_running_store_emits_exactly_the_series_of_the_page(kind: str, tmp_path: Path) -> None:
     observer = RecordingObserver()
     STORES[kind](tmp_path / "store", observer)
     told = {name for name, labels in [*observer.counters, *observer.measured] if ("kind", kind) in labels}
@@ -53,7 +52,7 @@ def test_a_store_that_runs_tells_every_series_that_the_page_promises_and_no_othe
             "scheduler": {("done", "job"), ("failed", "excluded")}}[kind] <= outcomes, outcomes
 
 
-def test_logs_of_one_id_in_two_stores_are_told_apart(tmp_path: Path) -> None:
+def test_logs_of_one_id_in_two_stores_have_separate_series(tmp_path: Path) -> None:
     observer = RecordingObserver()
     for name in ("first", "second"):
         with RaftLogStore(tmp_path / name, StoreOptions(log=LogOptions(observer=observer))) as store:
@@ -73,7 +72,7 @@ def queries(panel: dict[str, Any]) -> list[str]:
     return [target["expr"] for target in panel.get("targets", ())]
 
 
-def test_the_dashboard_asks_for_names_that_are_told_with_labels_that_they_have(tmp_path: Path) -> None:
+def test_the_dashboard_uses_existing_names_and_labels(tmp_path: Path) -> None:
     observer = RecordingObserver()
     for kind, work in STORES.items():
         work(tmp_path / kind, observer)

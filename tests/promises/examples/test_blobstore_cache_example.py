@@ -13,7 +13,7 @@ from compactlib.blobstore import BlobReader
 EXAMPLE = Path(__file__).parents[3] / "examples" / "blob_cache.py"
 
 
-def test_it_runs_as_a_script(tmp_path: Path) -> None:
+def test_example_runs_as_a_script(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, str(EXAMPLE), str(tmp_path / "cache")], capture_output=True, text=True,
                             check=False)
     assert result.returncode == 0, result.stderr
@@ -21,7 +21,7 @@ def test_it_runs_as_a_script(tmp_path: Path) -> None:
     assert counted is not None
     hits, misses = map(int, counted.groups())
     assert hits + misses == 12_000
-    # Twice what the store holds was put, and most of what was asked for was there.
+    # Twice the store's capacity was put, and most reads found their page.
     assert misses * 11_000 > 1.1 * (16 << 20)
     assert hits > 2 * misses
     with BlobReader(tmp_path / "cache") as reader:

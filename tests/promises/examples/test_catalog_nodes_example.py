@@ -26,7 +26,7 @@ def test_history_is_held_by_a_dead_node_until_it_is_taken_out(tmp_path: Path) ->
 
 
 @pytest.mark.cluster
-def test_history_in_postgresql_is_held_by_a_dead_node_until_it_is_taken_out() -> None:
+def test_dead_node_holds_history_in_postgresql_until_removed() -> None:
     with postgres() as url:
         check(run(url))
 
@@ -36,7 +36,7 @@ def test_history_is_cut_when_every_replica_has_flushed() -> None:
 
 
 @pytest.mark.cluster
-def test_leader_of_a_raft_group_coordinates_and_the_former_one_cuts_nothing() -> None:
+def test_leader_of_a_raft_group_coordinates_and_a_former_one_cannot() -> None:
     (first, second), refused = rounds_of_leaders()
     assert second[0] > first[0]
     assert (first[1], second[1]) == (3, 6)

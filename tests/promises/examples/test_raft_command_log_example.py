@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`examples/raft_command_log.py`: a command log of one's own keeps what `CommandLog` promises."""
+"""`examples/raft_command_log.py`: a host's own command log keeps the promises of `CommandLog`."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ def test_one_of_two_nodes_is_no_majority() -> None:
     one, other = free_addresses(2)
     with RaftCommandLog(one, [other], **QUICK) as log:
         log.start(Payloads())
-        with pytest.raises(NotLeader, match="none is known"):
+        with pytest.raises(NotLeader, match="no leader is known"):
             log.propose(b"x")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`examples/far_behind.py`: followers get a snapshot over streams between processes; one is killed, and goes on."""
+"""`examples/far_behind.py`: followers get a snapshot over streams between processes; one is killed, and resumes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 EXAMPLE = Path(__file__).parents[3] / "examples" / "far_behind.py"
 
 
-def test_killed_follower_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_killed_follower_resumes_its_transfer(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, str(EXAMPLE), str(tmp_path)], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     whole, killed, resumed, same = result.stdout.splitlines()

@@ -27,7 +27,7 @@ LOGS = {f"log-{number}": 10 * (number + 4) for number in range(4)}
 
 
 class Process:
-    """A worker of its own process, and what it has said."""
+    """A worker in its own process, and its output."""
 
     def __init__(self, *words: str) -> None:
         self.made = subprocess.Popen([sys.executable, "-m", "examples.raftlog_jobs", *words], cwd=ROOT,
@@ -42,7 +42,7 @@ class Process:
             self.said.append(line.split())
 
     def close(self) -> None:
-        """End it as its host would; one that is gone already is left at that."""
+        """End it as its host would; an ended process is left alone."""
         assert self.made.stdin is not None
         assert self.made.stdout is not None
         self.made.send_signal(signal.SIGCONT)
@@ -109,7 +109,7 @@ def test_one_worker_is_killed_and_one_is_woken_too_late(tmp_path: Path) -> None:
         assert [name, token] not in [said[1:] for said in healthy.said if said[0] == "started"]
         late.made.send_signal(signal.SIGCONT)
         until(lambda: any(said[:2] == ["failed", name] for said in list(late.said)))
-        # Its fence tells it, or the scheduler before that.
+        # Its fence refuses it, or the scheduler before that.
         assert [said[2] for said in late.said if said[:2] == ["failed", name]] in (["FencedOff"], ["JobLost"])
         until(lambda: scheduler.read(lambda machine: not machine.jobs))
         assert not scheduler.read(lambda machine: machine.quarantine)

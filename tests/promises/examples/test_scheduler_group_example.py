@@ -80,7 +80,7 @@ def test_the_leader_is_killed_and_the_worker_follows(tmp_path: Path) -> None:
         client = stack.enter_context(SchedulerClient(list(nodes.values()), timeout_seconds=60.0))
         with Worker(client, execute, options=WorkerOptions(capacity=4, poll_seconds=0.1, max_poll_seconds=1.0)):
             for turn in range(3):
-                # Twelve jobs; all of them are done before the next turn, whoever leads.
+                # Twelve jobs; all of them are done before the next turn, under any leader.
                 added = client.add_blocks(blocks(100 * turn))
                 assert sorted(added.queued + added.duplicate) == sorted(block.id for block in blocks(100 * turn))
                 while len(done) < 12 * (turn + 1):

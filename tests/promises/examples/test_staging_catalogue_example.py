@@ -24,7 +24,7 @@ def _module() -> ModuleType:
     return module
 
 
-def test_it_runs_as_a_script(tmp_path: Path) -> None:
+def test_example_runs_as_a_script(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, str(_EXAMPLE), str(tmp_path / "work")], capture_output=True, text=True,
                             check=False)
     assert result.returncode == 0, result.stderr

@@ -13,7 +13,7 @@ from compactlib.testing import ExecutorConformance
 
 @pytest.fixture(autouse=True)
 def workers_without_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers import the main module anew; this one's is pytest, which costs more than the rest and helps nobody."""
+    """Give workers an empty main module: they would import pytest, which costs more than the rest of the test."""
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "__spec__", None)
     monkeypatch.delattr(main, "__file__", raising=False)

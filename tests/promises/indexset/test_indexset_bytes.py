@@ -80,7 +80,7 @@ def test_the_golden_file_of_version_2() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 63), st.integers(0, MAX_INDEX), st.integers(0, 3)), max_size=30))
-def test_any_set_is_stored_as_the_page_says(choices: list[tuple[int, int, int]]) -> None:
+def test_any_set_is_stored_as_on_the_page(choices: list[tuple[int, int, int]]) -> None:
     starts = [(at >> shift, length) for shift, at, length in choices]
     index_set = IndexSet.from_runs((at, min(at + length, MAX_INDEX)) for at, length in starts)
     assert index_set.to_bytes() == by_the_page(index_set)
@@ -88,7 +88,7 @@ def test_any_set_is_stored_as_the_page_says(choices: list[tuple[int, int, int]])
 
 @pytest.mark.parametrize("bits", [3, 6, 7, 13, 20, 40, 50])
 @pytest.mark.parametrize("rare", [0, 57, 62])
-def test_many_runs_are_stored_as_the_page_says(bits: int, rare: int) -> None:
+def test_many_runs_are_stored_as_on_the_page(bits: int, rare: int) -> None:
     # `rare`: once in a while a gap that takes more bytes than the others.
     rng = random.Random(bits)
     at = 0
@@ -150,7 +150,7 @@ def test_an_error_names_the_file_and_the_place_in_it() -> None:
     assert f"/log/SNAPSHOT at offset {28 + len(damaged) - 4}" in str(caught.value)
 
 
-def test_bytes_of_another_kind_are_told_from_damage() -> None:
+def test_bytes_of_another_kind_are_no_damage() -> None:
     other = b"CLRAFSEG" + EXAMPLE.to_bytes()[8:]
     with pytest.raises(CorruptData, match=r"expected magic b'CLINDSET', found b'CLRAFSEG'"):
         IndexSet.from_bytes(other)
@@ -183,7 +183,7 @@ def large(*numbers: int) -> bytes:
     sealed(1, 2, 1, 1, b"\xfe\x02" + large(MAX_INDEX)),     # above 2**64 - 1
     sealed(1, 1, 1, 1, b"\x03\xff" + large(MAX_INDEX)),
 ])
-def test_bytes_that_nobody_wrote_are_damage_even_with_a_good_checksum(stored: bytes) -> None:
+def test_invalid_bytes_are_damage_even_with_a_good_checksum(stored: bytes) -> None:
     with pytest.raises(CorruptData) as caught:
         IndexSet.from_bytes(stored)
     assert caught.value.offset == HEADER_BYTES
@@ -192,7 +192,7 @@ def test_bytes_that_nobody_wrote_are_damage_even_with_a_good_checksum(stored: by
 @given(st.integers(0, 4), st.sampled_from([1, 1, 1, 2, 4, 8, 0]), st.sampled_from([1, 1, 1, 2, 8]),
        st.lists(st.integers(0, 3) | st.sampled_from([254, 255]), max_size=5).map(bytes)
        | st.binary(max_size=30))
-def test_whatever_is_taken_is_canonical(runs: int, of_heads: int, of_tails: int, body: bytes) -> None:
+def test_accepted_bytes_are_canonical(runs: int, of_heads: int, of_tails: int, body: bytes) -> None:
     stored = sealed(1, runs, of_heads, of_tails, body)
     try:
         taken = IndexSet.from_bytes(stored)

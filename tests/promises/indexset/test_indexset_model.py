@@ -29,7 +29,7 @@ def made(model: set[int]) -> IndexSet:
 
 
 def check(index_set: IndexSet, model: set[int]) -> None:
-    """The set is canonical, and every way to look at it tells what the model holds."""
+    """The set is canonical, and every way to read it agrees with the model."""
     index_set.audit()
     ascending = sorted(model)
     assert list(index_set) == index_set.members() == expanded(index_set.runs()) == ascending
@@ -51,7 +51,7 @@ def test_from_iterable(indexes: list[int]) -> None:
 
 
 @given(st.lists(indexes(), max_size=12))
-def test_from_sorted_takes_what_ascends_strictly_and_nothing_else(indexes: list[int]) -> None:
+def test_from_sorted_takes_strictly_ascending_values_only(indexes: list[int]) -> None:
     if all(before < after for before, after in pairwise(indexes)):
         check(IndexSet.from_sorted(indexes), set(indexes))
     else:
@@ -135,7 +135,7 @@ def test_bytes_and_pickles_bring_the_set_back(model: set[int]) -> None:
 
 
 class LongLives(RuleBasedStateMachine):
-    """Sets made of sets made of sets, each beside its model; an operation must leave its operands as they were."""
+    """Sets made of sets made of sets, each with its model; an operation must leave its operands as they were."""
 
     pairs = Bundle[tuple[IndexSet, frozenset[int]]]("pairs")
 

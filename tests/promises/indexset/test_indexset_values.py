@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`IndexSet` as a value: what it accepts, what it says at its ends, what it takes in memory; positions in a column."""
+"""`IndexSet` as a value: accepted values, results at its ends, its memory; positions in a column."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_chunks_hold_at_least_one_member() -> None:
 
 
 @pytest.mark.parametrize("refused", [-1, 4, 5, MAX_INDEX + 1])
-def test_builder_is_unchanged_by_what_it_refuses(refused: int) -> None:
+def test_builder_is_unchanged_by_a_refused_value(refused: int) -> None:
     builder = IndexSetBuilder()
     builder.append(4)
     before = builder.build()
@@ -131,7 +131,7 @@ def test_unsorted_columns_are_refused_or_answered_rightly(column: list[int], mem
 @pytest.mark.parametrize(("column", "members"), [
     ([1, 5, 3, 9], [3]), ([1, 3, 5, 9], [5, 3]), ([1, 3, 3, 9], [3]), ([4, 6, 5, 7], [5]),
 ])
-def test_what_is_out_of_order_is_named(column: list[int], members: list[int]) -> None:
+def test_values_out_of_order_are_named(column: list[int], members: list[int]) -> None:
     with pytest.raises(Unsorted) as caught:
         merge_positions(column, members)
     assert caught.value.found <= caught.value.previous

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`examples/etcd_store.py`, a store of one's own, keeps what every store promises, on a real server over a network."""
+"""`examples/etcd_store.py`, a host's own store, keeps the promises of every store, on a real server over a network."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A key-value store in a file of the first release is read, and goes on."""
+"""A key-value store in a file of the first release is read and written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compactlib.kv import SqliteStore
 
 
 def test_a_file_of_the_first_release_is_read(tmp_path: Path) -> None:
-    # As `docs/formats/kv-sqlite.md` says; the copy, because opening changes what SQLite keeps beside the file.
+    # As `docs/formats/kv-sqlite.md` says; the copy, because opening changes SQLite's other files in the folder.
     golden = Path(__file__).parents[1] / "golden" / "kv" / "kv-v1.sqlite"
     header = golden.read_bytes()[:100]
     assert (header[60:64], header[68:72]) == (b"\0\0\0\1", b"CLKV")

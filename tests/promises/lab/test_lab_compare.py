@@ -46,7 +46,7 @@ KINDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_cores_give_the_results_of_one(kind: str) -> None:
+def test_all_cores_give_the_results_of_one_core(kind: str) -> None:
     observer = RecordingObserver()
     here = compare(*KINDS[kind], seeds=(1, 2), observer=observer)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
@@ -92,7 +92,7 @@ class Raising:
         raise ZeroDivisionError("the policy's bug")
 
 
-def test_a_replay_that_fails_keeps_nothing_of_the_others() -> None:
+def test_a_failed_replay_leaves_the_other_results() -> None:
     workload, model, good = Uniform(keys=200, writes=400), BlobLogModel.of_slots(20, 16), Greedy(min_used_fraction=0.0)
     with ThreadPoolExecutor(2) as pool:
         tables = [compare([good, Raising()], [workload], model, mapper=mapper) for mapper in (map, pool.map)]

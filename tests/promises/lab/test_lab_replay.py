@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replay: what it counts, that it refuses what does not fit, and that it repeats."""
+"""A replay counts, refuses invalid arguments, and repeats."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_record_that_fits_no_segment_is_refused_by_name() -> None:
     TtlMix(keys=500, writes=2_000, lives_seconds=((0.3, 1.0), (0.3, 0.2))),
     Uniform(keys=300, writes=2_000, record_bytes=3, spread=0.6),
 ], ids=lambda workload: workload.name)
-def test_a_placed_log_holds_what_it_was_given(placement: Any, workload: Any) -> None:
+def test_a_placed_log_holds_every_written_record(placement: Any, workload: Any) -> None:
     """Also four fifths full, where no write is refused."""
     plain = replay(workload, GREEDY, BlobLogModel.of_slots(200, 16)).total
     for model in (BlobLogModel.of_slots(200, 16, placement=placement, max_dead_fraction=0.2, copies_renew=True),
@@ -332,7 +332,7 @@ def test_bytes_of_a_raft_log_add_up() -> None:
     assert total.seconds_to_reclaim > 0.25
 
 
-def test_a_raft_log_of_which_everything_dies_is_dropped_without_copies() -> None:
+def test_a_raft_log_without_live_entries_is_dropped_without_copies() -> None:
     model = RaftLogModel(limits=SegmentLimits(max_entries=10), snapshot_every=100, major_every=1)
     total = replay(Uniform(keys=1, writes=999), SeedPolicy(), model).total
     assert (total.copied_bytes, total.freed_segments) == (0, 99)
@@ -352,7 +352,7 @@ def test_every_block_is_compacted_once() -> None:
     assert total.write_amplification == pytest.approx(2.0)
 
 
-def test_workers_that_hang_are_refused_and_their_jobs_done_by_others() -> None:
+def test_jobs_of_hanging_workers_are_done_by_other_workers() -> None:
     model = SchedulerModel(config=attrs.evolve(CONFIG, max_failures=0), workers=3, hang_rate=0.3)
     total = replay(BLOCKS, ByPriority(), model, seed=5).total
     assert total.assigned > total.compactions
@@ -371,7 +371,7 @@ def test_jobs_that_fail_too_often_are_given_up() -> None:
     assert total.end < 86_400  # Nobody waits for them.
 
 
-def test_bytes_of_blocks_add_up_and_time_to_reclaim_is_the_delay_and_a_poll() -> None:
+def test_bytes_of_blocks_add_up_and_reclaim_takes_delay_and_poll() -> None:
     model = SchedulerModel(config=attrs.evolve(CONFIG, cleanup_delay_seconds=100.0), kept_part=0.5, workers=20)
     total = replay(BLOCKS, ByPriority(), model, seed=2).total
     assert total.live_bytes == total.used_bytes == pytest.approx(total.user_bytes / 2, rel=1e-6)

@@ -33,7 +33,7 @@ def deletes(number: int) -> PressurePolicy:
 
 
 
-def test_deletes_of_what_is_not_there_leave_no_tombstones(tmp_path: Path) -> None:
+def test_deletes_of_absent_keys_leave_no_tombstones(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("time,op,key,size\n0,delete,a,\n1,put,a,5\n2,delete,a,\n3,delete,a,\n")
     total = replay(CsvTrace(tmp_path / "t.csv"), deletes(10), BranchModel(tombstone_bytes=2)).total
     assert (total.deletes, total.peak_tombstones, total.used_bytes, total.live_bytes) == (2, 1, 2, 0)
@@ -44,7 +44,7 @@ def test_a_key_that_is_deleted_twice_is_one_tombstone_for_the_sensor(tmp_path: P
     assert replay(CsvTrace(tmp_path / "t.csv"), deletes(2), BranchModel()).total.compactions == 0
 
 
-def test_a_range_that_becomes_empty_is_freed_and_one_that_comes_again_is_there(tmp_path: Path) -> None:
+def test_an_emptied_range_is_freed_and_counts_when_written_again(tmp_path: Path) -> None:
     """The only range is emptied, filled and emptied again; each delete compacts, and so does the end of the second."""
     (tmp_path / "t.csv").write_text("time,op,key,size\n0,put,a,1\n1,put,b,1\n2,delete,a,\n3,delete,b,\n4,put,a,1\n"
                                     "5,put,b,1\n6,delete,a,\n")

@@ -33,7 +33,7 @@ def ticking(path: Path, seconds: float) -> CsvTrace:
 
 
 @pytest.mark.parametrize("name", ["trace.csv", "trace.csv.gz"])
-def test_a_csv_trace_is_what_the_schema_says(tmp_path: Path, name: str) -> None:
+def test_a_csv_trace_follows_the_schema(tmp_path: Path, name: str) -> None:
     text = ("\n".join(LINES) + "\n").encode()
     (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     assert rows(CsvTrace(tmp_path / name)) == ROWS
@@ -103,7 +103,7 @@ def test_a_size_that_no_replay_counts_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "plain", "trailing"])
-def test_a_packed_trace_that_cannot_be_unpacked_is_corrupt_and_not_shorter(tmp_path: Path, damage: str) -> None:
+def test_a_truncated_packed_trace_is_corrupt(tmp_path: Path, damage: str) -> None:
     text = "time,op,key,size\n" + "".join(f"{number},put,{number * 7_919 % 1_000},5\n" for number in range(2 * PIECE))
     packed = gzip.compress(text.encode())
     half = len(packed) // 2
@@ -225,7 +225,7 @@ def times(trace: CsvTrace) -> list[int]:
     return [at for *_, at in trace.rows(0)]
 
 
-def test_what_shares_a_second_is_spread_over_it_in_order(tmp_path: Path) -> None:
+def test_operations_of_one_second_are_spread_in_order(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("version,time,op,size,lbn\n1,5,2a,8192,7\n1,4,28,512,0\n1,7,28,512,0\n")
     assert times(published(tmp_path / "t.csv", "cloudphysics")) == [5_000, 5_000, 5_000, 5_500, 7_000]
 
@@ -254,7 +254,7 @@ def test_a_tick_is_a_length_of_time(tick: Any) -> None:
         TraceLayout(name="x", tick_seconds=tick)
 
 
-def test_what_a_second_replaces_is_dead_within_it(tmp_path: Path) -> None:
+def test_a_record_replaced_within_its_second_is_dead_in_it(tmp_path: Path) -> None:
     """5,000 writes of 50 keys in one second fit a log of 200 records; they did not when all were made at once."""
     (tmp_path / "t.csv").write_text("time,op,key,size\n" + "".join(
         f"1,put,k{number % 50},1\n" for number in range(5_000)))

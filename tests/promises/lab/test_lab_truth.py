@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulator against what is known without it: closed forms of write amplification, and a published comparison."""
+"""The simulator against independent results: closed forms of write amplification, and a published comparison."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_both_match_their_closed_forms_in_a_log_that_is_nearly_full(fill: float)
 
 
 @pytest.mark.parametrize("fill", [0.5, 0.8])
-def test_with_survivors_in_an_open_segment_greedy_matches_at_the_nominal_utilisation(fill: float) -> None:
+def test_greedy_matches_with_survivors_in_an_open_segment(fill: float) -> None:
     """Also with the default of one segment a plan, where a store that closes its outputs is far above."""
     found = steady(Greedy(min_used_fraction=0), fill, overwrites=3, placement=UserAndSurvivors())
     assert found.write_amplification == pytest.approx(greedy_write_amplification(fill, PER_SEGMENT), rel=0.03)
     assert found.filled > 0.99
 
 
-def test_what_closed_outputs_leave_empty_is_what_they_cost() -> None:
+def test_closed_outputs_cost_their_empty_parts() -> None:
     """With one segment a plan, outputs are closed a third empty on average, and the log acts as one that is fuller."""
     found = steady(Greedy(min_used_fraction=0), 0.5, overwrites=3)
     assert found.filled < 0.9
@@ -81,13 +81,13 @@ def test_what_closed_outputs_leave_empty_is_what_they_cost() -> None:
 
 
 @pytest.mark.soak
-def test_in_a_large_log_that_is_nearly_full_greedy_matches_at_the_nominal_utilisation() -> None:
+def test_greedy_matches_in_a_large_log_that_is_nearly_full() -> None:
     found = steady(Greedy(min_used_fraction=0), 0.9, overwrites=3, segments=3_200, placement=UserAndSurvivors())
     assert found.write_amplification == pytest.approx(greedy_write_amplification(0.9, PER_SEGMENT), rel=0.03)
 
 
 @pytest.mark.parametrize("fill", [0.75, 0.8])
-def test_cost_benefit_beats_greedy_when_a_tenth_of_the_keys_gets_most_writes(fill: float) -> None:
+def test_cost_benefit_beats_greedy_when_few_keys_get_most_writes(fill: float) -> None:
     """Rosenblum and Ousterhout (1992), section 3.5 and 3.6: with 90 % of the writes to 10 % of the files, greedy
     cleaning costs more than cost-benefit, by up to a half at high utilisation."""
     greedy = steady(Greedy(**_TRIGGER), fill, hot=True)

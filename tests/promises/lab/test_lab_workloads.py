@@ -24,7 +24,7 @@ def rows(workload: Workload, seed: int = 3) -> list[tuple[int, int, int, int, in
 
 
 @pytest.mark.parametrize("workload", ALL, ids=str)
-def test_a_seed_is_one_history_and_time_does_not_go_back(workload: Workload) -> None:
+def test_a_seed_gives_one_history_with_ascending_times(workload: Workload) -> None:
     told = rows(workload)
     assert all(rows(workload) == told for _ in range(9))
     assert rows(workload, seed=4) != told
@@ -39,7 +39,7 @@ def test_hot_keys_get_their_share() -> None:
     assert counts[True] / 20_000 == pytest.approx(0.9, abs=0.01)
 
 
-def test_the_most_popular_key_of_zipf_gets_what_the_law_says() -> None:
+def test_the_most_popular_key_of_zipf_gets_the_share_of_the_law() -> None:
     counts = Counter(key for _, key, *_ in rows(Zipf(keys=100, writes=20_000))[100:])
     whole = sum(1 / rank for rank in range(1, 101))
     first, second = (count for _, count in counts.most_common(2))
@@ -52,7 +52,7 @@ def test_uniform_writes_touch_all_keys_alike() -> None:
     assert all(count == pytest.approx(2_000, rel=0.1) for count in counts.values())
 
 
-def test_times_to_live_come_in_their_shares() -> None:
+def test_times_to_live_have_their_shares() -> None:
     lives = Counter(life for *_, life, _ in rows(TtlMix(keys=10, writes=20_000, lives_seconds=((0.25, 2.0),))))
     assert lives[2_000] / 20_010 == pytest.approx(0.25, abs=0.02)
     assert set(lives) == {2_000, FOREVER}
@@ -60,7 +60,7 @@ def test_times_to_live_come_in_their_shares() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.8])
 @pytest.mark.parametrize("by_container", [True, False])
-def test_containers_share_a_time_to_live_and_in_the_control_nothing_is_shared(share: float, by_container: bool) -> None:
+def test_containers_share_a_time_to_live_unlike_the_control(share: float, by_container: bool) -> None:
     workload = Expiring(keys=2_000, writes=20_000, share=share, containers=10, by_container=by_container)
     lives: dict[int, list[int]] = {}
     for _, key, _, life, _ in workload.rows(3):
@@ -89,7 +89,7 @@ def test_sizes_spread_around_the_middle() -> None:
     assert 140 < max(sizes) <= 150
 
 
-def test_reads_come_in_between_and_change_nothing_else() -> None:
+def test_reads_are_interleaved_and_change_no_write() -> None:
     plain = Bursts(keys=500, writes=3_000, every=1_000, burst_keys=100)
     told = list(WithReads(of=plain, reads=0.25).rows(3))
     assert [row for row in told if row[0] != READ] == rows(plain)

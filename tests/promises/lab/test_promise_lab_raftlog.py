@@ -32,7 +32,7 @@ LIMITS = SegmentLimits(max_entries=6, max_bytes=4_000)
 
 @pytest.mark.parametrize("policy", [SeedPolicy(), SeedPolicy(max_sources=3, reclaim_fraction=0.2), RaPolicy(),
                                     CostPolicy()], ids=str)
-def test_a_plan_in_the_lab_is_the_logs_own(tmp_path: Path, policy: LogPolicy) -> None:
+def test_a_plan_in_the_lab_equals_the_logs(tmp_path: Path, policy: LogPolicy) -> None:
     random = Random(str(policy))
     lab = RaftLogModel(limits=LIMITS, snapshot_every=1 << 30, major_every=2).start(policy)
     groups = drops = 0
@@ -56,8 +56,8 @@ def test_a_plan_in_the_lab_is_the_logs_own(tmp_path: Path, policy: LogPolicy) ->
 
 @pytest.mark.parametrize("trigger", [EveryNMinors(2), DeadRatio(2.0), DeadBytes(8_000), Elapsed(100.0),
                                      EveryNMinors(4) | (Elapsed(50.0) & DeadRatio(0.5, "entries"))], ids=str)
-def test_a_trigger_in_the_lab_is_the_logs_own(tmp_path: Path, trigger: Trigger) -> None:
-    """Both are told to compact; each decides by its trigger whether that is a major compaction."""
+def test_a_trigger_in_the_lab_equals_the_logs(tmp_path: Path, trigger: Trigger) -> None:
+    """Compact both; each decides by its trigger whether that is a major compaction."""
     random = Random(str(trigger))
     clock = ManualClock(1_700_000_000.0)
     lab = RaftLogModel(limits=LIMITS, snapshot_every=1 << 30, trigger=trigger).start(CostPolicy())

@@ -37,7 +37,7 @@ _START = 1_700_000_000
 
 
 class BothWorlds:
-    """A real store, and a log of numbers, that are told the same."""
+    """A real store, and a log of numbers, with the same operations."""
 
     def __init__(self, folder: Path, policy: BlobPolicy, *, retention: float,
                  placement: Any = None, replaces: bool = False) -> None:
@@ -47,7 +47,7 @@ class BothWorlds:
         self.clock = ManualClock(_START)
         self.store = BlobStore(folder / "store", self.config, policy=policy, clock=self.clock,
                                place=placement)
-        # What is replaced leaves no tombstone, and a put of a known key is of an id with a history.
+        # A replaced record leaves no tombstone, and a put of a known key is of an id with a history.
         self.replaces = replaces
         looks_ahead = getattr(policy, "needs_forecast", False)
         self.log = BlobLogModel.of_store(
@@ -106,7 +106,7 @@ class BothWorlds:
 
 
 def shared(view: BlobView) -> BlobView:
-    """What the lab knows, too: nothing of files."""
+    """Return the state that the lab has, too: without files."""
     return attrs.evolve(view, incarnation=b"", segments=tuple(attrs.evolve(each, disk_bytes=None)
                                                               for each in view.segments))
 
@@ -127,7 +127,7 @@ def shared(view: BlobView) -> BlobView:
     (DecliningCost(**_GATE, decline=None), 0.0),
     (StatsBased(**_GATE), 11.0),
 ], ids=lambda value: getattr(value, "name", str(value)))
-def test_a_decision_in_the_lab_is_the_stores_own(tmp_path: Path, policy: BlobPolicy, retention: float) -> None:
+def test_a_decision_in_the_lab_equals_the_stores(tmp_path: Path, policy: BlobPolicy, retention: float) -> None:
     random = Random(f"{policy.name} {retention}")
     both = BothWorlds(tmp_path, policy, retention=retention)
     carried_out = 0
@@ -151,8 +151,8 @@ def test_a_decision_in_the_lab_is_the_stores_own(tmp_path: Path, policy: BlobPol
     (DecliningCost(**_GATE, min_reclaimed_segments=4), 0.0),
     (DecliningCost(**_GATE, min_reclaimed_segments=2, max_reclaimed_segments=6), 1.0),
 ], ids=lambda value: getattr(value, "name", str(value)))
-def test_survivors_lie_in_the_lab_as_in_a_store(tmp_path: Path, placement: SurvivorPlacement, policy: BlobPolicy,
-                                                retention: float) -> None:
+def test_survivors_have_equal_places_in_the_lab_and_a_store(tmp_path: Path, placement: SurvivorPlacement,
+                                                            policy: BlobPolicy, retention: float) -> None:
     random = Random(f"{placement}")
     both = BothWorlds(tmp_path, policy, retention=retention, placement=placement)
     classes: set[int] = set()
@@ -188,8 +188,8 @@ class ByHistory:
     Greedy(**_GATE, min_reclaimed_segments=4, copy_order="choice"),
     CostBenefit(**_GATE, min_reclaimed_segments=2),
 ], ids=lambda value: getattr(value, "name", str(value)))
-def test_what_is_put_again_and_again_lies_in_the_lab_as_in_a_store(tmp_path: Path, placement: Any,
-                                                                   policy: BlobPolicy) -> None:
+def test_rewritten_keys_have_equal_places_in_the_lab_and_a_store(tmp_path: Path, placement: Any,
+                                                                 policy: BlobPolicy) -> None:
     random = Random(f"{placement.name}")
     both = BothWorlds(tmp_path, policy, retention=0.0, placement=placement, replaces=True)
     classes: set[int] = set()
@@ -199,7 +199,7 @@ def test_what_is_put_again_and_again_lies_in_the_lab_as_in_a_store(tmp_path: Pat
             # Few keys are put often. A blob that expires would stay, in a store, as long as one that it has replaced.
             both.put(int(60 * random.random() ** 2), random.randrange(1, 400), FOREVER)
             if number % 25 == 24:
-                # What is replaced is dead at once in a store, in the lab a millisecond later.
+                # A replaced record is dead at once in a store, in the lab a millisecond later.
                 both.clock.advance(0.125)
                 both.decide()
                 classes |= set(both.classes)

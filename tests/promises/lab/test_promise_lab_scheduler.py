@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler decides in the lab as a durable one does, which is opened anew from its store again and again."""
+"""A scheduler decides in the lab as a durable one does, which is opened again and again from its store."""
 
 from __future__ import annotations
 

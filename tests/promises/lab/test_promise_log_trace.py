@@ -47,6 +47,6 @@ def test_log_trace_is_replayed_from_a_reader(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("per_second", [0, -1.0, float("nan")])
-def test_log_trace_refuses_a_pace_that_is_none(tmp_path: Path, per_second: float) -> None:
+def test_log_trace_refuses_an_invalid_pace(tmp_path: Path, per_second: float) -> None:
     with open_log(tmp_path / "log") as log, pytest.raises(InvalidInput, match="per_second"):
         LogTrace(log, per_second=per_second)

@@ -17,7 +17,7 @@ _PATH_OF_A_MACHINE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|var)/")
 
 
 def notebooks(*, with_spark: bool) -> list[Path]:
-    """Those that start Spark, or those that do not."""
+    """Return the notebooks that start Spark, or the others."""
     return sorted(path for path in NOTEBOOKS.glob("*.ipynb")
                   if ("SparkSession.builder" in path.read_text()) is with_spark)
 
@@ -29,12 +29,12 @@ def check_run(path: Path, folder: Path) -> None:
         assert gives == was, (f"cell [{number}] gives {gives}, and {was} is kept; if that is meant, "
                               f"run python -m tests.promises.notebooks.run {path.relative_to(ROOT)}")
     assert list((folder / "tmp").iterdir()) == []
-    # Hypothesis, which tries policies, keeps its own folder beside a notebook.
+    # Hypothesis, which tries policies, keeps its own folder next to a notebook.
     assert {each.name for each in folder.iterdir()} <= {"tmp", "ipython", ".hypothesis"}
 
 
 def check_kept(path: Path) -> None:
-    """What a reader sees without running it: in order, with plots, small, without traces of the machine it ran on."""
+    """Check the stored notebook: cells in order, with plots, small, without traces of the machine it ran on."""
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     nbformat.validate(notebook)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]

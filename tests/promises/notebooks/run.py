@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the notebooks of docs/ from top to bottom, and keep their outputs: `python -m tests.promises.notebooks.run`.
 
-They are kept with their outputs, so that whoever reads them on a code host sees tables and plots without running
-anything; tests/promises/notebooks holds that a run gives the same tables and texts. Commit what this writes after a
-change of a notebook, or of what it shows. The notebook about Spark needs a Java.
+They are kept with their outputs, so that a reader on a code host sees tables and plots without running
+anything; tests/promises/notebooks checks that a run gives the same tables and texts. Commit the written files after a
+change of a notebook, or of the code that it shows. The notebook about Spark needs a Java.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def run(path: Path, folder: Path) -> Any:
 
     Args:
         path: the notebook, which is not changed.
-        folder: an empty folder: what the notebook writes, and what it leaves in `folder / "tmp"`, lands there.
+        folder: an empty folder for the files of the notebook, its temporary files in `folder / "tmp"`.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell raised; the message shows the cell and its traceback.
@@ -61,7 +61,7 @@ def _without_pixels(output: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run those that are named, or all."""
+    """Run the named notebooks, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebooks", nargs="*", type=Path, help="default: all of docs/notebooks")
     for path in parser.parse_args().notebooks or sorted(NOTEBOOKS.glob("*.ipynb")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notebooks of the docs: one for each package, each runs from top to bottom and gives what it shows."""
+"""The notebooks of the docs: one for each package, each runs from top to bottom and gives its stored outputs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LONG = ("lab-placement", "blobstore-policies")
 
 @pytest.mark.parametrize("path", [pytest.param(path, marks=pytest.mark.cluster) if path.stem in LONG else path
                                   for path in WITHOUT_SPARK], ids=lambda path: path.stem)
-def test_a_run_from_top_to_bottom_gives_what_is_kept(path: Path, tmp_path: Path) -> None:
+def test_a_run_from_top_to_bottom_gives_the_stored_outputs(path: Path, tmp_path: Path) -> None:
     check_run(path, tmp_path)
 
 
 @pytest.mark.parametrize("path", WITHOUT_SPARK + WITH_SPARK, ids=lambda path: path.stem)
-def test_a_reader_sees_tables_and_plots_and_what_to_try(path: Path) -> None:
+def test_a_notebook_has_tables_and_plots_and_exercises(path: Path) -> None:
     check_kept(path)
 
 

@@ -13,5 +13,5 @@ from tests.promises.notebooks.reading import check_run, notebooks
 @pytest.mark.spark
 @pytest.mark.cluster
 @pytest.mark.parametrize("path", notebooks(with_spark=True), ids=lambda path: path.stem)
-def test_a_run_from_top_to_bottom_gives_what_is_kept(path: Path, tmp_path: Path) -> None:
+def test_a_run_from_top_to_bottom_gives_the_stored_outputs(path: Path, tmp_path: Path) -> None:
     check_run(path, tmp_path)

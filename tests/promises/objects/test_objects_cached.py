@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that were read are kept on a disk of one's own, and checked when they are read there."""
+"""Read objects are kept on a local disk, and checked when they are read there."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_copy_that_is_damaged_is_fetched(tmp_path: Path, damage: bytes) -> Non
     assert (counted.reads, objects.failures) == (2, 1)
 
 
-def test_copies_take_no_more_than_they_may(tmp_path: Path) -> None:
+def test_copies_stay_within_their_limit(tmp_path: Path) -> None:
     counted = Counted()
     for number in range(10):
         counted.behind.create(f"{number}", bytes(100))

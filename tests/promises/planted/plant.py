@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 
 ROOT = Path(__file__).parents[3]
-HAZARDS = "tests/promises/test_promise_hazards.py::test_store_keeps_what_it_acknowledged"
+HAZARDS = "tests/promises/test_promise_hazards.py::test_store_keeps_its_acknowledged_state"
 
 
 @attrs.frozen
@@ -25,8 +25,8 @@ class Mistake:
         file: in which file of the library.
         before: the text that is replaced; it occurs once in the file.
         after: the text in its place.
-        tests: the promise tests that must notice it; `"store-hazard"` stands for that case of the everyday hazards.
-        loss: what a user would lose.
+        tests: the promise tests that must notice it; `"store-hazard"` names that case of the everyday hazards.
+        loss: the user's loss.
     """
 
     id: str

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from tests.promises.planted.plant import Mistake
 
-KILLED = "tests/promises/test_promise_power_stories.py::test_successor_builds_on_what_is_durable"
+KILLED = "tests/promises/test_promise_power_stories.py::test_successor_builds_on_durable_state"
 LOSSES = "tests/promises/test_promise_power_stories.py::test_change_survives_any_loss"
-SCRIPTS = "tests/promises/test_promise_scripts.py::test_script_keeps_what_it_acknowledged"
+SCRIPTS = "tests/promises/test_promise_scripts.py::test_script_keeps_its_acknowledged_state"
 LEFTOVERS = "tests/promises/staging/test_staging_leftovers.py::"
 PAIRS = "tests/promises/staging/test_staging_interleavings.py::test_every_pair_of_operations"
 TRUNCATED = "tests/promises/raftlog/test_raftlog_truncation.py::test_truncation_survives_a_power_failure"
@@ -102,7 +102,7 @@ MISTAKES: Sequence[Mistake] = (
         "catalog-copy-unheard", "compactlib/catalog/published.py",
         "                    pins.pin(f\"a copy on {self._node}\", history.version_at(began), history, ttl_seconds=0)\n",
         "                    pass\n",
-        ("tests/promises/catalog/test_catalog_decision.py::test_replica_that_was_copied_is_heard_of_by_rounds_under_way",),
+        ("tests/promises/catalog/test_catalog_decision.py::test_a_running_round_learns_of_a_copied_replica",),
         "A replica that was copied must replay versions that a round under way has cut."),
     Mistake(
         "catalog-published-before-flush", "compactlib/catalog/published.py",
@@ -114,13 +114,13 @@ MISTAKES: Sequence[Mistake] = (
         "catalog-watermark-in-force-unkept", "compactlib/catalog/watermark.py",
         "                self._limit = max(self._limit, wanted)\n",
         "                self._limit = self._stored = max(self._limit, wanted)\n",
-        ("tests/promises/catalog/test_catalog_needs.py::test_watermark_comes_into_force_only_when_the_store_has_it",),
+        ("tests/promises/catalog/test_catalog_needs.py::test_watermark_is_in_force_only_after_its_write",),
         "Data goes below a low watermark that a restart forgets: readers begin below it."),
     Mistake(
         "catalog-decision-not-asked-again", "compactlib/catalog/service.py",
         "        limits = limits_of(attrs.evolve(plan.view, history=history, now=now), target)\n",
         "        limits = ()\n",
-        ("tests/promises/catalog/test_catalog_decision.py::test_partition_that_was_assigned_to_another_node_since_the_decision_keeps_its_table",),
+        ("tests/promises/catalog/test_catalog_decision.py::test_partition_moved_since_the_decision_keeps_its_table",),
         "History is cut though a partition has moved to a node that was not asked."),
     Mistake(
         "catalog-pieces-not-read-back", "compactlib/catalog/update_log.py",
@@ -132,7 +132,7 @@ MISTAKES: Sequence[Mistake] = (
         "catalog-pin-of-what-was-cut", "compactlib/catalog/pins.py",
         "            if version < state.earliest:\n",
         "            if False:\n",
-        ("tests/promises/catalog/test_catalog_decision.py::test_copy_of_what_was_cut_is_refused",),
+        ("tests/promises/catalog/test_catalog_decision.py::test_copy_of_a_cut_version_is_refused",),
         "A pin is granted on a version that is gone."),
     Mistake(
         "catalog-term-not-raised-by-election", "compactlib/catalog/lease.py",
@@ -150,7 +150,7 @@ MISTAKES: Sequence[Mistake] = (
         "catalog-joined-without-its-versions", "compactlib/catalog/node.py",
         "                self.service.history.at(needed.time)\n",
         "                pass\n",
-        ("tests/promises/catalog/test_catalog_node.py::test_node_whose_partition_needs_what_was_cut_while_it_was_away_does_not_join",),
+        ("tests/promises/catalog/test_catalog_node.py::test_node_that_needs_a_version_cut_in_its_absence_cannot_join",),
         "A node joins with a replica that must replay versions that are gone."),
     Mistake(
         "catalog-hole-in-the-log-unseen", "compactlib/catalog/check.py",
@@ -163,7 +163,7 @@ MISTAKES: Sequence[Mistake] = (
         "        if refs and self._known_newest() is None:\n",
         "        if refs and self._writer is None:\n",
         ("tests/promises/raftlog/test_raftlog_truncation.py::"
-         "test_truncation_of_a_killed_owner_survives_its_successor_and_a_power_failure",),
+         "test_truncation_of_a_killed_owner_survives_a_power_failure",),
         "Truncated entries are there again behind acknowledged ones, and the log cannot be opened."),
     Mistake(
         "segment-not-synced", "compactlib/raftlog/segment/writer.py",
@@ -313,7 +313,7 @@ MISTAKES: Sequence[Mistake] = (
         "                pin = log.pin(row.live)\n"
         "                pin.release()\n"
         "                pin.read = log.read\n",
-        (RECEIVED + "test_leader_sends_its_snapshot_while_a_newer_one_leaves_its_entries_dead",),
+        (RECEIVED + "test_leader_sends_a_snapshot_while_a_newer_one_is_taken",),
         "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
         "pinned-entries-not-flushed", "compactlib/raftlog/raft_log.py",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promise tests notice each planted mistake of the table, and none where there is none."""
+"""The promise tests detect each planted mistake of the table, and pass without one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.promises.planted.table import MISTAKES
 
 
 def test_mistakes_can_be_planted() -> None:
-    """Each text that a mistake replaces occurs once in its file, what stands there then is Python, and names differ."""
+    """Each text that a mistake replaces occurs once in its file, the result is Python, and names differ."""
     stale = [mistake.id for mistake in MISTAKES if (ROOT / mistake.file).read_text().count(mistake.before) != 1]
-    assert not stale, f"plant these anew, or drop them where their line is gone: {stale}"
+    assert not stale, f"plant these again, or drop them if their line was removed: {stale}"
     for mistake in MISTAKES:
         compile((ROOT / mistake.file).read_text().replace(mistake.before, mistake.after), mistake.id, "exec")
     assert max(Counter(mistake.id for mistake in MISTAKES).values()) == 1
@@ -24,7 +24,7 @@ def test_mistakes_can_be_planted() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[mistake.id for mistake in MISTAKES])
 def test_planted_mistake_is_noticed(mistake: Mistake, tmp_path: Path) -> None:
-    """One of the tests that the row names fails; none of them is missing."""
+    """One of the row's tests fails; all of them exist."""
     ended = run(planted(mistake, tmp_path), mistake.nodes, "-x")
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "\nFAILED " in ended.stdout, ended.stdout

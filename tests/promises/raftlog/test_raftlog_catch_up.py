@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Followers of a Raft log catch up by what the leader's log gives them, and triggers say when a log is compacted."""
+"""Followers of a Raft log catch up with entries of the leader's log, and triggers decide when a log is compacted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_follower_catches_up(had: str, tmp_path: Path) -> None:
 
 
 def follow(leader: RaftLog, follower: RaftLog) -> None:
-    """Send what the follower lacks, a little at a time, from where its answer says that both agree."""
+    """Send the missing entries, a few at a time, from the index at which both agree by the follower's answer."""
     after = leader.last_index
     for _ in range(1_000):
         sent = leader.entries_after(after, max_bytes=100)
@@ -86,7 +86,7 @@ TRIGGERS = {
 
 
 @pytest.mark.parametrize("name", TRIGGERS)
-def test_trigger_holds_back_what_is_not_worth_it(name: str, tmp_path: Path) -> None:
+def test_trigger_holds_back_work_of_little_gain(name: str, tmp_path: Path) -> None:
     """Until twice as much is dead as alive nothing is rewritten, and the empty plan says why."""
     for step, worth_it in ((10, True), (2, False)):
         with SegmentLog(tmp_path / str(step), attrs.evolve(OPTIONS.log, trigger=TRIGGERS[name])) as log:

@@ -39,7 +39,7 @@ def test_missing_segment_is_named_by_verify_and_stops_the_entries(snapshot: int 
         assert next(entry.index for entry in log.entries(middle.last + 1)) == middle.last + 1
 
 
-def test_ended_segment_is_free_to_go(tmp_path: Path) -> None:
+def test_ended_segment_can_be_removed(tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:
         log.append([(index, 1, b"entry") for index in range(1, 9)])
         log.end_segment()

@@ -40,7 +40,7 @@ payloads = st.sampled_from([b"", b"a", b"payload of some length", b"x" * 70])
 
 @attrs.define(eq=False)
 class Held:
-    """Something that reads, opened earlier: what was true then, and what was written since."""
+    """An earlier reader: the state at its opening, and the later writes."""
 
     then: PlainLog
     kind: str
@@ -53,14 +53,14 @@ class Held:
         self.written.add(entry)
 
     def may_be(self, index: int, now: PlainLog) -> list[Told]:
-        """What it may answer for an index: what is true now, or, if it was taken back since, anything that ever was."""
+        """Return the allowed answers for an index: the present one, or any earlier one if it was truncated since."""
         answer = now.answer(index)
         if index < self.written_from or isinstance(answer, DeadEntry):
             return [answer]
         return [answer, self.then.answer(index), *self.ever(index)]
 
     def may_still_be(self, index: int, now: PlainLog) -> list[Told]:
-        """The same for those who do not know of snapshots that were recorded since."""
+        """Return the same for readers without the later snapshots."""
         taken_back = self.ever(index) if index >= self.written_from else []
         return [now.answer(index), self.then.answer(index), *taken_back]
 
@@ -165,7 +165,7 @@ class LogMachine(RuleBasedStateMachine):
         assert report.is_empty == plan.is_empty, (plan, report)
         assert not report.failed
         if not self.leases and not self.held:
-            # What is overwritten goes with the sync that makes it so for good, what was leased with the next reclaim.
+            # Overwritten files are removed at the sync of the overwrite, leased files at the next reclaim.
             self.log.sync()
             self.log.reclaim()
             files = [name for name in os.listdir(self.folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever reads payloads or a state into one buffer gives it again and again, with other bytes each time."""
+"""A caller may read payloads or a state into one buffer, and pass it repeatedly with other bytes each time."""
 
 from __future__ import annotations
 

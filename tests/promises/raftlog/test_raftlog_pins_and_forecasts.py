@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compaction of a log says beforehand is what it does, and a pin holds back what it names and nothing else."""
+"""A compaction of a log does what its plan forecasts, and a pin keeps its segments and no others."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_forecast_holds_to_the_byte(policy: LogPolicy, live: range, tmp_path: Pa
         assert all(log.read(index) == Entry(index, 1, payload(index)) for index in live)
 
 
-def test_pin_keeps_what_it_names_and_lets_other_segments_go(tmp_path: Path) -> None:
-    """A follower that is behind reads what it needs through a compaction; all other dead entries give room back."""
+def test_pin_keeps_its_segments_and_no_others(tmp_path: Path) -> None:
+    """A follower reads the entries it lacks during a compaction; all other dead entries are freed."""
     with in_a_store(tmp_path) as log:
         before = bytes_of(tmp_path)
         log.snapshot(100, range(1, 20))

@@ -24,7 +24,7 @@ class Story:
     """The little language of the scenario files.
 
     `cap`, `segments` and `snapshot` describe the log; a line of segments after a plan begins a new log. `plan` prints
-    the plan, `apply` prints it and goes on with the log that it would leave.
+    the plan, `apply` prints it and continues with the resulting log.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Story:
 
 
 def told(plan: LogPlan) -> list[str]:
-    """A plan as the scenarios tell it; neighbours that are kept for the same reason share a line."""
+    """Print a plan as in the scenarios; neighbours kept for the same reason share a line."""
     lines: list[str] = []
     for (action, reason), same in groupby(plan.to_dicts(), key=lambda row: (row["action"], row["reason"])):
         rows = list(same)
@@ -97,7 +97,7 @@ def _segments(line: str) -> list[SegmentStats]:
 
 
 def replay(text: str) -> str:
-    """The scenario with what the plans print in the place of what it expects under `----`."""
+    """Return the scenario with the printed plans in place of the expected ones under `----`."""
     story, out, skipping = Story(), [], False
     for line in text.splitlines():
         skipping = skipping and bool(line)
@@ -114,6 +114,6 @@ def replay(text: str) -> str:
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("plan_*.txt")), ids=lambda path: path.stem)
 def test_scenario(path: Path) -> None:
     text = path.read_text()
-    assert text.startswith("# "), "a scenario opens with what it tells"
+    assert text.startswith("# "), "a scenario begins with a line that describes it"
     assert "----\n" in text
     assert replay(text) == text

@@ -20,7 +20,7 @@ WRITTEN_BY_RA = Path(__file__).parents[3].parent / "shared" / "data" / "ra-segme
 
 def write_segment(folder: Path, number: int, entries: Sequence[Entry], *, version: int = 2,
                   unchecked: bool = False) -> Path:
-    """A file as Ra writes it; a CRC of 0 where it was told to compute none."""
+    """Return the bytes of a file of Ra; a CRC is 0 if Ra is configured without CRCs."""
     folder.mkdir(exist_ok=True)
     record = RECORDS[version]
     start = 8 + MOST * record.size
@@ -64,7 +64,7 @@ def test_an_entry_that_was_taken_back_is_not_copied(tmp_path: Path) -> None:
     assert imported(tmp_path / "ra", tmp_path / "log") == [*some(1, 3), *some(4, 5, term=2), *some(6, 8, term=3)]
 
 
-def test_a_damaged_payload_is_named_and_what_came_before_is_there(tmp_path: Path) -> None:
+def test_a_damaged_payload_is_named_and_earlier_entries_stay(tmp_path: Path) -> None:
     path = write_segment(tmp_path / "ra", 1, some(1, 6))
     place = 8 + MOST * 32 + 10 * 3
     data = bytearray(path.read_bytes())
@@ -96,7 +96,7 @@ def test_a_lost_index_is_not_taken_for_an_empty_one(tmp_path: Path, first: int, 
         import_ra(tmp_path / "ra", log)
 
 
-def test_what_cannot_be_imported_is_named(tmp_path: Path) -> None:
+def test_an_invalid_source_of_an_import_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     write_segment(tmp_path / "ra", 1, some(1, 2))
     (later := write_segment(tmp_path / "later", 1, [])).write_bytes(struct.pack(">4sHH", b"RASG", 3, 8))

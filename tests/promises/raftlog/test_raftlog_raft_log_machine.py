@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RaftLog` against a plain model: whatever is done in whatever order, and whatever crash comes in between."""
+"""`RaftLog` against a plain model: any operations in any order, with any crash between them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RELAXED = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 @settings(max_examples=40, deadline=None, suppress_health_check=RELAXED)
 @given(OPERATIONS, st.sampled_from((0, 3)))
-def test_any_order_of_operations_gives_what_the_model_says(operations: list[Operation], keep_trailing: int) -> None:
+def test_any_order_of_operations_agrees_with_the_model(operations: list[Operation], keep_trailing: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         world = World(Path(folder) / "store", options=store_options(keep_trailing=keep_trailing))
         for operation in operations:
@@ -102,14 +102,14 @@ def test_a_crash_at_every_step_loses_nothing_confirmed(name: str, tmp_path: Path
 
 @settings(max_examples=2, deadline=None, suppress_health_check=RELAXED)
 @given(st.lists(OPERATION, min_size=4, max_size=12), st.integers(0, 1000))
-def test_a_crash_in_any_mixture_and_in_the_recovery_loses_nothing_confirmed(operations: list[Operation],
-                                                                            seed: int) -> None:
+def test_crashes_in_work_and_recovery_lose_nothing_confirmed(operations: list[Operation],
+                                                             seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         crash_everywhere(Path(folder), operations, states=2, recoveries=4, seed=seed)
 
 
 def refuse_steps(tmp_path: Path, seeds: range, every: int) -> None:
-    """A full disk, and one that is broken, at every so many steps of some lives."""
+    """A full disk, and a broken one, at a sample of the steps of some lives."""
     for seed in seeds:
         operations = random_operations(random.Random(20 + seed), 14)
         counting = FailingFiles()
@@ -130,7 +130,7 @@ def test_soak_a_disk_that_refuses_any_step(tmp_path: Path) -> None:
 
 
 def refuse(folder: Path, operations: list[Operation], files: FailingFiles) -> None:
-    """Live until the disk refuses something; then look with a disk that is well what is there."""
+    """Work until the disk refuses an operation; then read the log on a sound disk."""
     promised = dict.fromkeys(LOGS, 0)
     models = {name: RaftModel() for name in LOGS}
     world = None

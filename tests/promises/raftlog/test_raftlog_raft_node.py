@@ -44,7 +44,7 @@ async def kill_the_leader(group: Group, clients: Clients, rng: random.Random) ->
 
 
 async def cut_the_leader_off(group: Group, clients: Clients, rng: random.Random) -> None:
-    """It goes on leading whom nobody hears, until it hears of the other one."""
+    """A leader without a connection stays leader, until it receives a message of the new leader."""
     leader = await group.leader()
     await group.drop(leader, [name for name in NAMES if name != leader])
     term = (await group.statuses())[leader]["term"]
@@ -56,7 +56,7 @@ async def cut_the_leader_off(group: Group, clients: Clients, rng: random.Random)
 
 
 async def cut_a_follower_off_and_kill_the_leader(group: Group, clients: Clients, rng: random.Random) -> None:
-    """It comes back with a high term and a short log, and must not lead with that."""
+    """A member returns with a high term and a short log, and must not become leader."""
     leader = await group.leader()
     gone, other = rng.sample([name for name in NAMES if name != leader], 2)
     await group.drop(gone, [leader, other])
@@ -82,7 +82,7 @@ async def let_the_leader_sleep(group: Group, clients: Clients, rng: random.Rando
 
 
 async def cut_in_two(group: Group, clients: Clients, rng: random.Random) -> None:
-    """Two members do not hear each other, and both hear the third."""
+    """Two members cannot reach each other, and both reach the third."""
     one, other = rng.sample(NAMES, 2)
     await group.drop(one, [other])
     await clients.write(10)
@@ -114,7 +114,7 @@ async def live(folder: Path, seed: int, chosen: Sequence[Event] = ()) -> None:
 
 
 @pytest.mark.cluster
-def test_clients_see_one_store_though_members_are_killed_and_cut_off(tmp_path: Path) -> None:
+def test_clients_see_one_store_when_members_are_killed_or_cut_off(tmp_path: Path) -> None:
     asyncio.run(live(tmp_path, 1, EVENTS[:3]))
 
 

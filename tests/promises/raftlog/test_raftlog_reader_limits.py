@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reader of a log's folder says without its owner: the same plan, and each segment's entries, dead or live."""
+"""A reader of a log's folder gives the owner's plan, and each segment's entries, dead or live."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def leader(folder: Path, *, keep_trailing: int = 0) -> Iterator[Member]:
 
 
 def require_snapshot(log: RaftLog) -> None:
-    """What the leader has is there, and nothing else up to the snapshot."""
+    """The follower has the leader's entries, and no others up to the snapshot."""
     assert log.state.index == LAST
     for index in range(1, LAST + 1):
         assert log.read(index) == (entry(index) if index in LIVE else DeadEntry(index, LAST))
@@ -131,7 +131,7 @@ def require_installed(ended: Ended, to: Member) -> None:
 
 
 @pytest.mark.parametrize("had", FOLLOWERS)
-def test_follower_has_what_its_leader_has(had: str, tmp_path: Path) -> None:
+def test_follower_equals_its_leader_after_a_snapshot(had: str, tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of:
         with follower(tmp_path / "follower", had) as to:
             ended = transfer(of, to)
@@ -209,7 +209,7 @@ def cut_at(kind: str, nth: int = 0) -> Change:
 
 
 def test_torn_state_is_taken_once_more_from_its_start(tmp_path: Path) -> None:
-    """A power failure may leave other bytes of it than those that were written."""
+    """A power failure may leave other bytes than the written ones."""
     with leader(tmp_path / "leader") as of:
         with follower(tmp_path / "follower") as to:
             transfer(of, to, change=cut_at("state", nth=5))
@@ -227,8 +227,8 @@ def test_torn_state_is_taken_once_more_from_its_start(tmp_path: Path) -> None:
             assert ended.received.resumed_at == 0
 
 
-def test_transfer_goes_on_where_the_line_was_cut(tmp_path: Path) -> None:
-    """At each frame in turn; the follower begins anew between some of them. No byte of the state comes twice."""
+def test_transfer_resumes_after_a_cut_connection(tmp_path: Path) -> None:
+    """At each frame in turn; the follower restarts between some of them. No byte of the state is sent twice."""
     arrived: list[int] = []
 
     def cut_before(number: int) -> Change:
@@ -257,7 +257,7 @@ def test_transfer_goes_on_where_the_line_was_cut(tmp_path: Path) -> None:
                     require_unchanged(to)
 
 
-def test_follower_has_the_snapshot_though_its_leader_does_not_hear_of_it(tmp_path: Path) -> None:
+def test_follower_has_the_snapshot_when_its_answer_is_lost(tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
         ended = transfer(of, to, change=cut_at("installed"))
         assert isinstance(ended.sent, TransferBroken)
@@ -316,7 +316,7 @@ def test_damaged_state_of_the_leader_is_named_on_both_sides(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["offer", "accept", "live", "entries", "state"])
-def test_frame_that_comes_twice_is_refused_as_damage(kind: str, tmp_path: Path) -> None:
+def test_repeated_frame_is_refused_as_damage(kind: str, tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
         ended = transfer(of, to, change=lambda frame: [frame.data] * (1 + (frame.kind == kind)))
         assert any(isinstance(error, FrameDamaged) for error in ended.errors), ended
@@ -447,7 +447,7 @@ def test_follower_that_is_little_behind_is_sent_entries_instead(tmp_path: Path) 
         require_unchanged(to)
 
 
-def test_term_that_begins_meanwhile_ends_both_sides(tmp_path: Path) -> None:
+def test_term_that_begins_during_a_transfer_ends_both_sides(tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
 
         def change(frame: Passing) -> Sequence[bytes]:
@@ -462,7 +462,7 @@ def test_term_that_begins_meanwhile_ends_both_sides(tmp_path: Path) -> None:
         require_unchanged(to)
 
 
-def test_refusal_is_heard_though_the_follower_reads_no_more(tmp_path: Path) -> None:
+def test_refusal_arrives_when_the_follower_stops_reading(tmp_path: Path) -> None:
     """The rest does not fit into the stream, and the sender must not wait for room."""
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
 
@@ -493,16 +493,16 @@ def test_log_without_its_live_entries_is_not_given_the_snapshot(tmp_path: Path) 
         require_unchanged(to)
 
 
-def test_machine_is_restored_before_the_next_snapshot_comes(tmp_path: Path) -> None:
+def test_machine_is_restored_before_the_next_snapshot_arrives(tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
         assert transfer(of, to).is_well
         assert isinstance(transfer(of, to, applied=10).received, InvalidInput)
 
 
-# -- leaders that go on
+# -- leaders that continue
 
 
-def test_leader_sends_its_snapshot_while_a_newer_one_leaves_its_entries_dead(tmp_path: Path) -> None:
+def test_leader_sends_a_snapshot_while_a_newer_one_is_taken(tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
 
         def change(frame: Passing) -> Sequence[bytes]:
@@ -571,7 +571,7 @@ def test_cancelled_receiver_leaves_the_old_log_or_the_snapshot(kind: str, tmp_pa
             require_installed(transfer(of, to), to)
 
 
-def test_cancelled_receiver_sees_through_what_it_puts_in_force(tmp_path: Path) -> None:
+def test_cancelled_receiver_completes_its_switch(tmp_path: Path) -> None:
     """It is cancelled while a thread of it renames the state into its place."""
     armed: list[Callable[[], object]] = []
     was_renamed: list[str] = []
@@ -684,7 +684,7 @@ def test_disk_that_refuses_leaves_the_old_log_or_a_closed_one(had: str, tmp_path
 
 
 def how_it_ended(ended: Ended, to: Member, agreed: Sequence[Entry], had: Sequence[Entry]) -> str:
-    """What the same object has after a transfer: it is never in between."""
+    """Check the same object after a transfer: it has the old or the new state."""
     if ended.is_well:
         require_snapshot(to)
         return "well"
@@ -694,7 +694,7 @@ def how_it_ended(ended: Ended, to: Member, agreed: Sequence[Entry], had: Sequenc
     except Closed:
         return "closed"
     assert to.state.index == -1
-    # What contradicts the snapshot, and what lies behind that, may be gone.
+    # Entries that contradict the snapshot, and later ones, may be removed.
     assert held == had[:len(held)], held
     assert len(held) >= len(agreed)
     return "unchanged"
@@ -703,9 +703,9 @@ def how_it_ended(ended: Ended, to: Member, agreed: Sequence[Entry], had: Sequenc
 # -- everything together
 
 
-def test_follower_has_what_its_leader_has_and_keeps_what_it_acknowledged(tmp_path: Path, effort: Effort) -> None:
+def test_follower_equals_its_leader_and_keeps_acknowledged_entries(tmp_path: Path, effort: Effort) -> None:
     """Lines are cut, bytes damaged, frames repeated; the follower's disk refuses, and its process is killed; the leader
-    goes on, and takes newer snapshots. At last all is well."""
+    continues, and takes newer snapshots. The last transfer has no faults."""
     with leader(tmp_path / "leader"):
         pass
     lives = count()
@@ -719,7 +719,7 @@ def test_follower_has_what_its_leader_has_and_keeps_what_it_acknowledged(tmp_pat
 
 
 class Life:
-    """One history of a leader and a follower, which is opened anew for each of its transfers."""
+    """One history of a leader and a follower, which is opened again for each of its transfers."""
 
     def __init__(self, template: Path, folder: Path, choices: Choices) -> None:
         self.pick = choices.pick
@@ -730,7 +730,7 @@ class Life:
             pass
         self.kept = {each.index: each for each in FOLLOWERS[had] if each == entry(each.index)}
         self.heard = -1
-        """The snapshot of which the leader has heard that it is in force."""
+        """Return the snapshot that the follower has reported as in force."""
 
     def live(self) -> None:
         with member(self.leader) as of:
@@ -751,7 +751,7 @@ class Life:
                 require_same(of, to)
 
     def go_on(self, of: RaftLog) -> None:
-        """What the leader does meanwhile."""
+        """Let the leader work during the transfer."""
         does = self.pick("the leader", "waits", "appends", "takes a snapshot")
         if does != "waits":
             of.append([entry(index) for index in range(of.last_index + 1, of.last_index + 6)])

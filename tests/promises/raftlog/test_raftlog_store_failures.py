@@ -22,7 +22,7 @@ def refused(request: Request) -> StorageError:
     return StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), request.kind, request.path)
 
 
-def test_store_of_a_thousand_logs_goes_on_when_one_fails(tmp_path: Path) -> None:
+def test_store_of_a_thousand_logs_works_when_one_log_fails(tmp_path: Path) -> None:
     failing = [False]
 
     def step(request: Request, act: Callable[[], Any]) -> Any:
@@ -208,7 +208,7 @@ def test_missing_wal_files_are_named(tmp_path: Path) -> None:
         RaftLogStore(tmp_path)
 
 
-def test_snapshot_after_an_opening_on_a_full_disk_covers_no_truncated_entry(tmp_path: Path) -> None:
+def test_snapshot_after_a_full_disk_covers_no_truncated_entry(tmp_path: Path) -> None:
     """The killed owner has truncated entries in its write-ahead log alone; segments are cut before the snapshot."""
     full, cuts, is_cut = [False], [False], [False]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of one store, each appended to by a thread, beside reads and compactions, on a disk that refuses one step."""
+"""Logs of one store, each with an appending thread, during reads and compactions, on a disk that refuses one step."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def options_of(rng: random.Random, files: FailingFiles) -> StoreOptions:
 
 
 class Appender:
-    """One thread and its log, and what was acknowledged.
+    """One thread, its log, and the acknowledged entries.
 
     Args:
         store: the store.
         log: the log.
-        seed: of what it does.
+        seed: of its operations.
     """
 
     def __init__(self, store: RaftLogStore, log: RaftLog, seed: str) -> None:
@@ -70,7 +70,7 @@ class Appender:
             act()
         except (StorageError, Busy):
             self._term += 1
-            # Another thread's failure may have closed the log meanwhile.
+            # Another thread's failure may have closed the log.
             self._last = min(self._last, self._log.last_index)
 
     def _append(self) -> None:
@@ -176,7 +176,7 @@ def live(seed: int, files: FailingFiles) -> int:
     return files.count
 
 
-def test_what_was_acknowledged_of_any_log_is_there_whichever_step_the_disk_refuses(effort: Effort) -> None:
+def test_acknowledged_entries_survive_any_refused_step(effort: Effort) -> None:
     for seed in range(effort(1, 400)):
         changes, rng = live(seed, FailingFiles()), random.Random(seed)
         for _ in range(3):

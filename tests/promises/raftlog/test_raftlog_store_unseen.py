@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that does not let a store of logs look at its files for a moment: nothing is lost, at work or at opening."""
+"""A disk that refuses one `stat` or listing to a store of logs: nothing is lost, at work or at opening."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def payload_of(log_id: str, index: int) -> bytes:
 
 
 def work(store: RaftLogStore, acknowledged: dict[str, int]) -> None:
-    """Appends over many WAL files, flushes, compactions; what is refused is done again by what comes behind it."""
+    """Appends over many WAL files, flushes, compactions; a refused step is repeated by a later operation."""
     for turn in range(24):
         log_id, number = IDS[turn % 2], turn // 2
         with contextlib.suppress(CompactlibError):
@@ -53,7 +53,7 @@ def check(store: RaftLogStore, acknowledged: dict[str, int]) -> None:
                                               for index in range(1, last + 1)]
 
 
-def test_a_look_that_the_disk_refuses_at_work_loses_nothing(tmp_path: Path, effort: Effort) -> None:
+def test_a_refused_stat_during_work_loses_nothing(tmp_path: Path, effort: Effort) -> None:
     looks = 1
     number = 0
     while number <= looks:
@@ -72,7 +72,7 @@ def test_a_look_that_the_disk_refuses_at_work_loses_nothing(tmp_path: Path, effo
     assert looks > 20
 
 
-def test_a_look_that_the_disk_refuses_at_opening_takes_no_log_for_damaged(tmp_path: Path, effort: Effort) -> None:
+def test_a_refused_stat_at_opening_is_no_damage(tmp_path: Path, effort: Effort) -> None:
     acknowledged: dict[str, int] = {}
     with RaftLogStore(tmp_path / "made", OPTIONS) as store:
         work(store, acknowledged)

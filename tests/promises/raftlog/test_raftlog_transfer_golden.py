@@ -26,7 +26,7 @@ def test_frames_are_those_of_the_golden_file(tmp_path: Path) -> None:
     assert b"".join(frame.data for frame in conversation(tmp_path).frames) == GOLDEN.read_bytes()
 
 
-def test_page_shows_a_frame_as_it_is_sent(tmp_path: Path) -> None:
+def test_frame_on_the_page_matches_the_sent_bytes(tmp_path: Path) -> None:
     block = PAGE.read_text().partition("```hex\n")[2].partition("```")[0]
     shown = bytes.fromhex("".join(line[6:] for line in block.splitlines()))
     assert [shown] == [frame.data for frame in conversation(tmp_path).frames if frame.kind == "entries"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Truncation cuts files: after a call that cuts, and after a crash at any step of it, no file holds what was cut."""
+"""Truncation cuts files: after a call that cuts, and after a crash at any step of it, no file has a cut entry."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def rows(first: int, last: int, term: int) -> list[tuple[int, int, bytes]]:
 
 
 def terms_in_segments(log: RaftLog) -> dict[int, int]:
-    """What the files of a log hold and is not dead, whatever its memory says."""
+    """Return the live entries in the files of a log, independent of its memory."""
     found: dict[int, int] = {}
     for path in sorted(Path(log.folder).glob("*.segment")):
         if not path.is_symlink() and path.stat().st_size:
@@ -113,10 +113,10 @@ class Beside:
 
 @attrs.define
 class Life:
-    """A log, and the states that it went through; those that were synced are acknowledged.
+    """A log with the history of its states; synced states are acknowledged.
 
     Attributes:
-        states: what it held after each call.
+        states: the entries after each call.
         cuts: by state, the last index that the call before it has kept.
     """
 
@@ -142,7 +142,7 @@ class Life:
         self.log.compact(policy=SeedPolicy(), executor=Beside(do))
 
     def may_hold(self, acknowledged: int) -> Iterator[Terms]:
-        """What a crash may leave: no hole, no mixture, and nothing less than was acknowledged and not cut since."""
+        """Check the state after a crash: no hole, no mixture, and no acknowledged entry lost but by a later cut."""
         kept = max(self.states[acknowledged], default=0)
         for number in range(acknowledged, len(self.states)):
             # The cut of the next call may have begun.
@@ -256,8 +256,8 @@ def test_truncation_survives_a_power_failure(story: Callable[[Life], None], tmp_
 
 
 @pytest.mark.parametrize("story", [within_a_segment, several_segments], ids=lambda story: story.__name__)
-def test_truncation_of_a_killed_owner_survives_its_successor_and_a_power_failure(story: Callable[[Life], None],
-                                                                                 effort: Effort) -> None:
+def test_truncation_of_a_killed_owner_survives_a_power_failure(story: Callable[[Life], None],
+                                                               effort: Effort) -> None:
     """A successor reads a cut that was never synced, and acknowledges an entry behind it."""
     def first(folder: Path, files: RecordingFiles) -> None:
         with SegmentLog(folder / "log", options(files)) as log:
@@ -539,7 +539,7 @@ def test_append_over_held_entries_without_room_changes_nothing(tmp_path: Path) -
         assert terms_of(log.entries()) == {**dict.fromkeys(range(1, 6), 1), 6: 2}
 
 
-def test_a_log_that_failed_in_a_cut_says_so_and_is_opened_again(tmp_path: Path) -> None:
+def test_a_log_that_failed_in_a_cut_closes_and_opens_again(tmp_path: Path) -> None:
     failing = {"is": False}
 
     def step(request: Request, act: Callable[[], Any]) -> Any:
@@ -594,7 +594,7 @@ def test_a_reader_sees_a_log_before_or_after_a_cut(tmp_path: Path) -> None:
     assert all(each in [*prefixes, after] for each in seen)
 
 
-def test_a_log_of_a_store_that_failed_is_opened_again_while_others_go_on(tmp_path: Path) -> None:
+def test_a_failed_log_of_a_store_opens_again_while_others_work(tmp_path: Path) -> None:
     failing = {"is": False}
 
     def step(request: Request, act: Callable[[], Any]) -> Any:
@@ -631,7 +631,7 @@ def test_a_reader_of_a_store_sees_a_log_before_or_after_a_cut(tmp_path: Path) ->
     before, after = dict.fromkeys(range(1, 15), 1), {**dict.fromkeys(range(1, 6), 1), 6: 2, 7: 2}
 
     def read(folder: Path, place: int) -> tuple[Terms, int]:
-        """What is read by a reader that is paused at this place while a leader's entries cut the log."""
+        """Return the answers of a reader paused at this place while a leader's entries cut the log."""
         with RaftLogStore(folder, store_options()) as store:
             store.log("a").append(rows(1, 14, 1))
             store.flush()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker of a log compacts when it is due and writes snapshots, and a host hears of changes before files go."""
+"""The worker of a log compacts when it is due and writes snapshots, and notifies a host before files are removed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_request_during_a_compaction_is_carried_out_after_it(tmp_path: Path) -> 
         assert report.dropped
 
 
-def test_worker_asks_the_trigger_once_in_a_period(tmp_path: Path) -> None:
+def test_worker_calls_the_trigger_once_in_a_period(tmp_path: Path) -> None:
     clock = ManualClock(1e9)
     with half_dead(tmp_path, trigger=DeadRatio(2.0), clock=clock) as log:
         worker = LogCompactionWorker(log, every_seconds=60.0, clock=clock)
@@ -105,7 +105,7 @@ def test_worker_of_a_closed_log_rests(tmp_path: Path) -> None:
         assert worker.failures == 0
 
 
-def test_host_hears_of_changes_before_files_go(tmp_path: Path) -> None:
+def test_host_is_notified_of_changes_before_files_are_removed(tmp_path: Path) -> None:
     heard: list[SegmentChanges] = []
     listed: dict[int, Any] = {}
 
@@ -128,7 +128,7 @@ def test_host_hears_of_changes_before_files_go(tmp_path: Path) -> None:
         assert files_of(log) >= set(listed)
 
 
-def test_files_stay_until_the_host_has_heard(tmp_path: Path) -> None:
+def test_files_stay_until_the_host_was_notified(tmp_path: Path) -> None:
     broken = [True]
 
     def on_changes(changes: SegmentChanges) -> None:

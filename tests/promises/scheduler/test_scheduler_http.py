@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler over HTTP, under uvicorn in a thread: who is answered, what is said, and where the client asks next."""
+"""A scheduler over HTTP, under uvicorn in a thread: authentication, answers, and the client's next address."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def test_a_job_goes_over_http_and_back() -> None:
         assert client.status()["blocks"] == scheduler.status()["blocks"] == 1
 
 
-def test_without_the_token_nobody_is_answered() -> None:
+def test_without_the_token_every_request_is_refused() -> None:
     with served(SchedulerApplication(opened(), tokens={"workers": SECRET})) as address:
         with SchedulerClient([address], token=SECRET) as client:
             assert client.status()["jobs"] == 0
         for token in (None, "another secret of that length"):
-            with SchedulerClient([address], token=token) as client, pytest.raises(TurnedAway, match="say who asks"):
+            with SchedulerClient([address], token=token) as client, pytest.raises(TurnedAway, match="no credentials"):
                 client.status()
     with pytest.raises(InvalidInput, match="at least 16"):
         SchedulerApplication(opened(), tokens={"workers": "short"})
@@ -93,7 +93,7 @@ def test_a_page_in_a_browser_is_not_answered() -> None:
     ("/v1/poll", b'{"job_capacity":-1}', 400, "room for 0 jobs or more"), ("/v1/nothing", b"{}", 404, "/v1/poll"),
     ("/v1/add_blocks", b'{"blocks":[{"id":"","tenant":"","shard":0,"level":0}]}', 400, "not a block id"),
     ("/v1/poll", b" " * 2000, 413, "max_body_bytes=1000")])
-def test_what_cannot_be_carried_out_is_refused_by_name(path: str, body: bytes, status: int, message: str) -> None:
+def test_an_invalid_request_is_refused_by_name(path: str, body: bytes, status: int, message: str) -> None:
     scheduler = opened()
     with served(SchedulerApplication(scheduler, max_body_bytes=1000)) as address:
         found, said = asked(address, "POST", path, body)
@@ -104,7 +104,7 @@ def test_what_cannot_be_carried_out_is_refused_by_name(path: str, body: bytes, s
 
 
 class Node:
-    """A node that answers as it is told to."""
+    """A node with fixed answers."""
 
     def __init__(self, answer: Callable[[], PollResponse]) -> None:
         self.asked = 0
@@ -149,7 +149,7 @@ def test_a_poll_that_may_have_been_carried_out_is_not_repeated() -> None:
     assert "/secret/place" not in str(caught.value)
 
 
-def test_a_node_that_is_not_there_is_passed_over() -> None:
+def test_an_absent_node_is_skipped() -> None:
     with served(SchedulerApplication(Node(PollResponse))) as address:
         with SchedulerClient(["http://127.0.0.1:1", address]) as client:
             assert client.poll(PollRequest()) == PollResponse()
@@ -160,6 +160,6 @@ def test_a_node_that_is_not_there_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:80", "ftp://127.0.0.1", "http://10.0.0.1:80", "http://a/b"])
-def test_an_address_that_is_none_or_open_to_strangers_is_refused(address: str) -> None:
+def test_an_invalid_or_public_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidInput):
         SchedulerClient([address])

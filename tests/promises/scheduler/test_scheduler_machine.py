@@ -41,7 +41,7 @@ POLICIES: list[AssignmentPolicy] = [USUAL, FAIR, SmallestFirst(window=2, max_wai
 
 
 def lived_through(history: tuple[SchedulerStep, ...], policy: AssignmentPolicy) -> None:
-    # At the end, a replica with another policy replays what was recorded, and has the same state.
+    # At the end, a replica with another policy replays the recorded commands, and has the same state.
     world = SchedulerHistory(CONFIG, policy)
     for step in history:
         world.step(step)

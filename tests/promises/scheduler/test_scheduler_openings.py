@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler that is opened again: what it keeps, who owns it, and which settings hold."""
+"""A scheduler that is opened again: its state, its owner, and its settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def logs(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Comman
     return opened
 
 
-def test_settings_hold_until_others_are_given(logs: Callable[..., CommandLog]) -> None:
+def test_settings_hold_until_they_are_replaced(logs: Callable[..., CommandLog]) -> None:
     with Scheduler(logs(), None, PAIRS) as scheduler:
         assert scheduler.read(lambda machine: machine.config) == PAIRS
         scheduler.configure(attrs.evolve(PAIRS, max_failures=7))
@@ -49,7 +49,7 @@ def test_settings_hold_until_others_are_given(logs: Callable[..., CommandLog]) -
         assert scheduler.read(lambda machine: machine.config) == PAIRS
 
 
-def test_what_was_carried_out_is_not_judged_by_later_settings(logs: Callable[..., CommandLog]) -> None:
+def test_later_settings_do_not_change_earlier_commands(logs: Callable[..., CommandLog]) -> None:
     with Scheduler(logs(), None, PAIRS) as scheduler:
         scheduler.add_blocks(blocks("a", "b", "c", "d"))
         scheduler.poll(PollRequest(job_capacity=5))
@@ -59,7 +59,7 @@ def test_what_was_carried_out_is_not_judged_by_later_settings(logs: Callable[...
         assert scheduler.read(lambda machine: [state for _, state in machine.jobs.phases(0.0)]) == jobs
 
 
-def test_tokens_begin_above_what_fences_remember(logs: Callable[..., CommandLog]) -> None:
+def test_tokens_begin_above_the_tokens_of_fences(logs: Callable[..., CommandLog]) -> None:
     first = 1 << 40
     for life in range(2):
         with Scheduler(logs(first if not life else 1), None, PAIRS) as scheduler:
@@ -133,7 +133,7 @@ def test_a_snapshot_that_fails_is_tried_again_after_a_while() -> None:
         assert scheduler.status()["blocks"] == 95
 
 
-def test_a_former_owner_is_told_what_to_do_and_changes_nothing() -> None:
+def test_a_former_owner_is_refused_with_advice_and_changes_nothing() -> None:
     store = MemoryStore()
     former = Scheduler(KVLog(store), SnapshotStore(store), PAIRS)
     former.add_blocks(blocks("a"))
@@ -147,7 +147,7 @@ def test_a_former_owner_is_told_what_to_do_and_changes_nothing() -> None:
     assert owner.status()["blocks"] == 2
 
 
-def test_a_snapshot_of_a_former_owner_does_not_take_the_place_of_a_later_one() -> None:
+def test_a_former_owners_snapshot_does_not_replace_a_later_one() -> None:
     store = MemoryStore()
     former = Scheduler(KVLog(store), SnapshotStore(store))
     former.add_blocks(blocks("a"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which job a poll gives out, and what a clock that was ahead costs."""
+"""The job that a poll assigns, and the cost of a clock that was ahead."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Desk:
         self.scheduler = Scheduler(KVLog(MemoryStore(), clock=self.clock), None, ONES, policy=policy)
 
     def queue(self, *blocks: BlockMeta) -> None:
-        """Make a job of each; call it once, since a later poll would give out those that there are."""
+        """Make a job of each block; call it once, since a later poll would assign the jobs."""
         self.scheduler.add_blocks(blocks)
         assert self.scheduler.poll(PollRequest(job_capacity=len(blocks))).compaction_jobs == ()
 
@@ -58,7 +58,7 @@ def block(name: str, *, tenant: str = "A", level: int = 0, size_bytes: int = 0) 
     return BlockMeta(id=name, tenant=tenant, shard=0, level=level, size_bytes=size_bytes)
 
 
-def test_an_expired_lease_is_not_hidden_behind_a_live_one_with_fewer_failures() -> None:
+def test_an_expired_lease_is_found_behind_a_live_lease() -> None:
     desk = Desk()
     desk.queue(block("lost"), block("healthy"))
     assert sources(desk.take()) == ["lost"]
@@ -72,7 +72,7 @@ def test_an_expired_lease_is_not_hidden_behind_a_live_one_with_fewer_failures() 
     assert sources(desk.take(2)) == ["lost"]
 
 
-def test_unassigned_jobs_come_before_expired_ones_and_fewer_failures_before_more() -> None:
+def test_unassigned_jobs_are_before_expired_then_fewer_failures() -> None:
     desk = Desk()
     desk.queue(block("expired"), block("failed"), block("new"))
     assert sources(desk.take()) == ["expired"]
@@ -83,7 +83,7 @@ def test_unassigned_jobs_come_before_expired_ones_and_fewer_failures_before_more
     assert sources(desk.take(3)) == ["new", "failed", "expired"]
 
 
-def test_small_levels_come_first() -> None:
+def test_small_levels_are_first() -> None:
     desk = Desk()
     desk.queue(block("large", level=1), block("small"))
     assert sources(desk.take(2)) == ["small", "large"]
@@ -110,7 +110,7 @@ def test_workers_are_shared_out_by_weights() -> None:
     assert (taken.count("A"), taken.count("B")) == (6, 2)
 
 
-def test_the_smallest_job_goes_first_unless_another_has_waited_for_long() -> None:
+def test_the_smallest_job_is_first_unless_another_waits_too_long() -> None:
     for waited, first in ((30.0, "small"), (61.0, "large")):
         desk = Desk(SmallestFirst(max_wait_seconds=60.0))
         desk.queue(block("large", size_bytes=1000), block("small", size_bytes=10))
@@ -129,7 +129,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("jobs", [("no such job",), ("twice", "twice")])
-def test_a_policy_that_chooses_what_cannot_be_assigned_changes_nothing(jobs: tuple[str, ...]) -> None:
+def test_an_invalid_choice_of_a_policy_changes_nothing(jobs: tuple[str, ...]) -> None:
     desk = Desk(Broken(*jobs))
     desk.scheduler.add_blocks([block("a")])
     before = desk.scheduler.status()
@@ -138,7 +138,7 @@ def test_a_policy_that_chooses_what_cannot_be_assigned_changes_nothing(jobs: tup
     assert desk.scheduler.status() == before
 
 
-def test_a_lease_of_a_leader_hours_ahead_ends_within_a_lease_of_the_next_poll() -> None:
+def test_a_lease_of_a_leader_hours_ahead_is_shortened() -> None:
     desk = Desk()
     desk.queue(block("a"))
     desk.clock.set_now(1000.0 + 7200.0)

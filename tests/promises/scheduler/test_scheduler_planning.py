@@ -71,7 +71,7 @@ def test_a_batch_that_is_not_full_waits_until_it_is_old() -> None:
     assert planner.scheduler.status()["jobs"] == 1
 
 
-def test_what_does_not_fill_a_job_joins_later_blocks() -> None:
+def test_blocks_that_fill_no_job_join_later_blocks() -> None:
     planner = Planner(LevelConfig(max_blocks=3))
     planner.add("a", "b", "c", "d")
     assert planner.plan() == ["a,b,c"]
@@ -79,7 +79,7 @@ def test_what_does_not_fill_a_job_joins_later_blocks() -> None:
     assert planner.plan() == ["d,e,f"]
 
 
-def test_a_job_takes_no_block_that_brings_it_above_its_bytes_except_its_first() -> None:
+def test_a_job_exceeds_its_bytes_only_by_its_first_block() -> None:
     planner = Planner(LevelConfig(max_blocks=10, max_job_bytes=100))
     planner.add("big", size_bytes=500)
     planner.add("a", "b", size_bytes=60)
@@ -88,7 +88,7 @@ def test_a_job_takes_no_block_that_brings_it_above_its_bytes_except_its_first() 
     assert planner.plan() == ["big", "a", "b,c"]
 
 
-def test_blocks_whose_times_lie_too_far_apart_are_not_joined() -> None:
+def test_blocks_with_distant_times_are_not_joined() -> None:
     planner = Planner(LevelConfig(max_blocks=3, max_range_seconds=100.0))
     planner.add("a", time=0.0)
     planner.add("b", time=100.0)
@@ -111,7 +111,7 @@ def test_no_more_jobs_are_queued_than_the_limit() -> None:
     assert planner.scheduler.status()["jobs"] == 2
 
 
-def test_other_levels_plan_what_was_left_alone() -> None:
+def test_a_setting_for_a_level_plans_its_waiting_blocks() -> None:
     planner = Planner(LevelConfig(max_blocks=1))
     planner.add("a", "b", level=1)
     planner.scheduler.configure(SchedulerConfig(levels=(LevelConfig(max_blocks=1), LevelConfig(max_blocks=2))))
@@ -151,7 +151,7 @@ def output(name: str = "out", *, tenant: str = "A", shard: int = 1, level: int =
     ({"source_blocks": ()}, "made of no sources"), ({"new_blocks": (output(), output())}, "a block is named twice"),
     ({"new_blocks": (output(level=2),)}, "has level 2"), ({"new_blocks": (output(shard=3),)}, "shard 3"),
     ({"new_blocks": (output(tenant="B"),)}, "of tenant 'B'")])
-def test_results_that_do_not_fit_the_job_count_a_failure_and_change_no_block(changes: dict[str, Any],
+def test_invalid_results_count_as_a_failure_and_change_no_block(changes: dict[str, Any],
                                                                             problem: str) -> None:
     planner = Planner(LevelConfig(max_blocks=2))
     planner.add("a", "b")
@@ -166,7 +166,7 @@ def test_results_that_do_not_fit_the_job_count_a_failure_and_change_no_block(cha
     assert planner.scheduler.read(lambda machine: [block.id for block in machine.index.blocks()]) == ["a", "b"]
 
 
-def test_a_token_that_nobody_was_given_yet_is_refused() -> None:
+def test_a_token_that_was_never_assigned_is_refused() -> None:
     planner = Planner(LevelConfig(max_blocks=1))
     planner.add("a")
     planner.scheduler.poll(PollRequest(job_capacity=1))

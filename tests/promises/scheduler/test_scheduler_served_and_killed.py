@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that serves a scheduler over HTTP is killed while jobs run; the workers go on with its successor."""
+"""The process that serves a scheduler over HTTP is killed while jobs run; the workers continue with its successor."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def until(is_so: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_workers_go_on_with_the_successor_of_a_scheduler_that_was_killed(tmp_path: Path) -> None:
+def test_workers_continue_with_the_successor_of_a_killed_scheduler(tmp_path: Path) -> None:
     runs: Counter[str] = Counter()
     may_end = threading.Event()
     blocks = [BlockMeta(id=f"b{number}", tenant="acme", shard=1, level=0) for number in range(JOBS)]

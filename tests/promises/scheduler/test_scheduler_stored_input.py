@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a log could not give back is refused before it is written there: a scheduler that was asked for it goes on, and
-can be opened again."""
+"""A command that the log could not decode later is refused before its write: the scheduler works on, and can be opened
+again."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_an_operation_that_cannot_be_stored_is_not_written(method: str, given: A
 
 @pytest.mark.parametrize(("method", "given"), [
     ("retain", "soon"), ("retain", 10**400), ("requeue", [5]), ("configure", "x"), ("add_blocks", ["a"])])
-def test_a_scheduler_over_a_folder_that_is_given_something_else_goes_on(method: str, given: Any,
-                                                                        tmp_path: Path) -> None:
+def test_a_scheduler_works_on_after_an_invalid_argument(method: str, given: Any,
+                                                        tmp_path: Path) -> None:
     with Scheduler(LocalLog(tmp_path / "log"), SnapshotStore(MemoryStore())) as scheduler:
         with pytest.raises(InvalidInput):
             getattr(scheduler, method)(given)

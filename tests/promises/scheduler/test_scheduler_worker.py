@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker runs jobs, keeps their leases, gives them back, cleans up, and ends when it is told to."""
+"""A worker runs jobs, keeps their leases, gives them back, cleans up, and ends when it is stopped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUICK = WorkerOptions(poll_seconds=0.01, max_poll_seconds=0.05)
 
 
 def opened(count: int = 2, *, clock: ManualClock | None = None, **settings: float) -> Scheduler:
-    """A scheduler with so many blocks, each a job of its own, planned already."""
+    """Return a scheduler with a number of planned jobs of one block each."""
     config = SchedulerConfig(levels=(LevelConfig(max_blocks=1),), **settings)  # type: ignore[arg-type]
     scheduler = Scheduler(KVLog(MemoryStore(), clock=clock), None, config)
     scheduler.add_blocks(BlockMeta(id=f"b{number}", tenant="acme", shard=1, level=0) for number in range(count))
@@ -64,7 +64,7 @@ def levels_of(scheduler: Scheduler) -> list[int]:
     return sorted(scheduler.read(lambda machine: [block.level for block in machine.index.blocks()]))
 
 
-def test_jobs_run_in_threads_and_their_outputs_take_the_place_of_sources() -> None:
+def test_jobs_run_in_threads_and_outputs_replace_sources() -> None:
     scheduler, runs = opened(3), []
 
     def execute(job: RunningJob) -> CompactedBlocks:
@@ -107,7 +107,7 @@ def test_run_pending_works_in_the_thread_of_its_caller() -> None:
 
 
 def test_an_interrupt_of_run_pending_leaves_no_job_behind() -> None:
-    """The next calls do what the interrupt left, or give it back. At a part of the places, for time."""
+    """The next calls complete the interrupted work, or release it. At a sample of the places, to save time."""
     with ThreadPoolExecutor(1) as elsewhere:
         class Remote:
             """Polls in another thread, where no interrupt comes."""
@@ -147,7 +147,7 @@ def test_a_job_that_checks_keeps_its_lease_in_run_pending() -> None:
     assert levels_of(scheduler) == [1]
 
 
-def test_a_lost_job_that_comes_back_in_the_same_answer_is_another_run() -> None:
+def test_a_lost_job_assigned_again_in_the_same_answer_is_a_new_run() -> None:
     clock = ManualClock(1000.0)
     scheduler, tokens = opened(1, clock=clock), []
     worker = Worker(scheduler, lambda job: execute(job), clock=clock, options=WorkerOptions(capacity=2))
@@ -218,7 +218,7 @@ def test_results_that_cannot_be_stored_fail_the_job_and_not_the_poll() -> None:
     assert scheduler.table().to_dicts()[0]["failures"] == 1
 
 
-def test_stop_cancels_jobs_and_gives_them_back() -> None:
+def test_stop_cancels_and_releases_jobs() -> None:
     scheduler, began = opened(1), threading.Event()
 
     def execute(job: RunningJob) -> CompactedBlocks:
@@ -252,7 +252,7 @@ def test_a_job_that_raises_because_it_was_stopped_has_not_failed() -> None:
     assert (row["phase"], row["failures"]) == ("unassigned", 0)
 
 
-def test_a_job_that_ends_while_the_poll_that_loses_it_is_under_way_is_over() -> None:
+def test_a_job_that_ends_during_the_poll_that_loses_it_is_over() -> None:
     scheduler, may_end = opened(1), threading.Event()
     threads: list[threading.Thread] = []
 
@@ -309,7 +309,7 @@ def test_a_worker_that_is_stopped_by_its_own_job_ends() -> None:
     assert levels_of(scheduler) == [1]
 
 
-def test_an_error_of_the_transport_is_kept_and_polls_go_on() -> None:
+def test_an_error_of_the_transport_is_kept_and_polls_continue() -> None:
     scheduler, polls = opened(1), []
     observer = RecordingObserver()
 
@@ -327,7 +327,7 @@ def test_an_error_of_the_transport_is_kept_and_polls_go_on() -> None:
     assert [fields["in_a_row"] for name, fields in observer.events if name == "scheduler_poll_failed"] == [1, 2]
 
 
-def test_a_worker_deletes_what_tombstones_name_and_confirms_it() -> None:
+def test_a_worker_deletes_the_blocks_of_tombstones_and_confirms() -> None:
     clock = ManualClock(1000.0)
     scheduler = opened(2, clock=clock, cleanup_delay_seconds=60.0)
     deleted: list[str] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker whose job or transport hangs keeps neither its process nor whoever stops it."""
+"""A worker with a hanging job or transport delays neither the end of its process nor its `stop`."""
 
 from __future__ import annotations
 

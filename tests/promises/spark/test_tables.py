@@ -80,7 +80,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_rows_of_a_log_are_what_it_reads(snapshot: bool, tmp_path: Path) -> None:
+def test_rows_of_a_log_equal_its_entries(snapshot: bool, tmp_path: Path) -> None:
     folder = make_log(tmp_path / "log", snapshot=snapshot)
     rows = Table("raftlog", folder, partition_bytes="1").rows()
     assert [row["index"] for row in rows] == list(range(1, 76))
@@ -120,7 +120,7 @@ def test_many_logs_are_one_table(tmp_path: Path) -> None:
         Table("raftlog", f"{tmp_path}/none*")
 
 
-def test_damage_ends_the_read_or_comes_in_its_column(tmp_path: Path) -> None:
+def test_damage_ends_the_read_or_is_in_its_column(tmp_path: Path) -> None:
     folder = make_log(tmp_path / "log")
     flip(min(folder.glob("*.segment")), -1)
     with pytest.raises(CorruptData, match="segment"):
@@ -243,7 +243,7 @@ def test_chosen_segments_are_read(store: BlobStore, tmp_path: Path) -> None:
         Table("blobstore", tmp_path / "blobs", segments="99_0")
 
 
-def test_damaged_blob_ends_the_read_or_comes_in_its_column(store: BlobStore, tmp_path: Path) -> None:
+def test_damaged_blob_ends_the_read_or_is_in_its_column(store: BlobStore, tmp_path: Path) -> None:
     first = Table("blobstore", tmp_path / "blobs", segments="1_0").rows()[0]
     (path,) = (tmp_path / "blobs").glob("1_0*.log")
     flip(path, first["offset"] + first["size"] - 20)

@@ -50,7 +50,7 @@ def test_files_are_keys_of_the_object_store() -> None:
         assert pq.read_metadata(io.BytesIO(objects.get(file.path))).num_rows == file.rows
 
 
-def test_files_of_an_older_commit_stay_what_they_are(tmp_path: Path) -> None:
+def test_files_of_an_older_commit_stay_unchanged(tmp_path: Path) -> None:
     main = branch_with_commits(LocalObjects(tmp_path))
     view, before = main.head(), main.head().files()
     main.delete_many([file.first_key for file in before])
@@ -63,7 +63,7 @@ def test_files_of_an_older_commit_stay_what_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_files_of_an_empty_commit_are_none(is_committed: bool) -> None:
+def test_an_empty_commit_has_no_files(is_committed: bool) -> None:
     main = Repository(MemoryStore(), CommittedRanges(MemoryObjects())).create_branch("main")
     main.put(b"a", b"1")
     if is_committed:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The range formats are promises: files of an earlier release are read as they were meant, and named as they were.
 
-`python -m tests.promises.staging.test_committed_golden` writes the golden files anew; a change in one of them is a new
+`python -m tests.promises.staging.test_committed_golden` writes the golden files; a change in one of them is a new
 format version, or a mistake. What Parquet's own writer makes of a range may differ from release to release; its id may
 not.
 """
@@ -56,7 +56,7 @@ def golden_files() -> dict[str, bytes]:
     return files
 
 
-def test_the_ids_are_what_they_always_were() -> None:
+def test_the_ids_match_the_golden_ids() -> None:
     layer, _, base = stored(PlainFormat())
     assert base == METARANGE
     first = layer.ranges_of(base)[0]
@@ -134,7 +134,7 @@ def test_the_range_page_is_enough_to_check_a_parquet_range() -> None:
         (key, CONTENT[key]) for key in sorted(CONTENT)[FIRST]]
 
 
-def test_the_examples_of_the_pages_are_what_is_written() -> None:
+def test_the_examples_of_the_pages_match_the_written_bytes() -> None:
     for page, name in (("staging-range.md", "staging-range-plain-v1.bin"),
                        ("staging-metarange.md", "staging-metarange-v1.bin")):
         shown = re.search(r"```hex\n(.*?)```", (FORMATS_PAGES / page).read_text(), re.DOTALL)

@@ -13,7 +13,7 @@ from tests.harness.staging_world import StagingWorld as World
 
 def crossed(seed: int, *, dev: dict[bytes, bytes | None], main: dict[bytes, bytes | None],
             strategy: Any = "fail") -> tuple[Branch, Branch]:
-    """Two branches of `k=1` that each committed these changes, and then merged what the other one committed."""
+    """Two branches of `k=1` that each committed these changes, and then merged the other branch's commit."""
     world = World(seed=seed)
     first = world.branch({"k": "1"})
     second = world.repo.create_branch("dev", first.name)
@@ -43,7 +43,7 @@ def contents(branch: Branch) -> dict[bytes, bytes]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_key_that_was_put_back_is_merged_whatever_the_ids(seed: int) -> None:
+def test_a_restored_key_is_merged_under_any_ids(seed: int) -> None:
     main, dev = crossed(seed, dev={b"k": None}, main={b"other": b"x"})
     assert contents(main) == contents(dev) == {b"other": b"x"}
     change(main, {b"k": b"1"})
@@ -52,7 +52,7 @@ def test_a_key_that_was_put_back_is_merged_whatever_the_ids(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_key_that_both_changed_again_is_a_conflict_whatever_the_ids(seed: int) -> None:
+def test_a_key_changed_on_both_sides_conflicts_under_any_ids(seed: int) -> None:
     main, dev = crossed(seed, dev={b"k": None}, main={b"other": b"x"})
     change(main, {b"k": b"2"})
     change(dev, {b"k": b"1"})  # as one of the common ancestors has it
@@ -62,7 +62,7 @@ def test_a_key_that_both_changed_again_is_a_conflict_whatever_the_ids(seed: int)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_two_resolutions_of_one_conflict_are_a_conflict_whatever_the_ids(seed: int) -> None:
+def test_two_resolutions_of_one_conflict_conflict_under_any_ids(seed: int) -> None:
     main, dev = crossed(seed, dev={b"k": b"dev"}, main={b"k": b"main"}, strategy="destination_wins")
     assert (contents(main), contents(dev)) == ({b"k": b"main"}, {b"k": b"dev"})
     with pytest.raises(MergeConflict):

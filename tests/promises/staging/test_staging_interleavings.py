@@ -60,7 +60,7 @@ def test_an_operation_against_a_rewrite_and_the_cleanup_after_it(operation: str,
 
 @pytest.mark.parametrize("name", [*PAIRED, "diff"])
 def test_an_operation_against_a_garbage_collection(name: str, effort: Effort) -> None:
-    """What is collected may be just what the operation makes again, under the same name."""
+    """A collected file may be the one that the operation creates again, under the same name."""
     for setup in ("garbage", "compacted"):
         explore(setup, [name], ["collect"], most=effort(FEW, MANY))
 

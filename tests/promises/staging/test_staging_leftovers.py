@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a repository no longer needs it gives back: staged records, ranges, and what a killed process has left."""
+"""A repository deletes unneeded staged records and ranges, and the leftovers of a killed process."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def contents(repository: Repository) -> dict[bytes, bytes]:
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_work_without_end_leaves_nothing_behind(is_killed: bool) -> None:
-    """What is staged takes up as much after a hundred rounds as after ten, also where processes are killed."""
+    """Staged records take as much space after a hundred rounds as after ten, also if processes are killed."""
     place, rng, taken = Place(), Random(3), list[int]()
     place.open().create_branch("main")
     for number in range(100):
@@ -111,7 +111,7 @@ def test_work_without_end_leaves_nothing_behind(is_killed: bool) -> None:
 
 
 def test_entry_written_late_into_a_cleaned_token_is_removed() -> None:
-    """A writer stands still while its token is committed and cleaned up; then it writes into it, and once more."""
+    """A writer is paused while its token is committed and cleaned up; then it writes into it, twice."""
     place = Place()
     main = place.open().create_branch("main")
     main.put(b"a", b"1")
@@ -136,7 +136,7 @@ def test_entry_written_late_into_a_cleaned_token_is_removed() -> None:
 
 
 def test_branch_that_is_made_too_late_of_a_collected_commit_is_refused() -> None:
-    """Its maker stands still while the commit is deleted with its branch, and collected."""
+    """Its creator is paused while the commit is deleted with its branch, and collected."""
     place = Place()
     main = place.open().create_branch("main")
     main.put(b"a", b"1")
@@ -157,7 +157,7 @@ def test_branch_that_is_made_too_late_of_a_collected_commit_is_refused() -> None
 
 
 def test_compaction_whose_result_was_collected_yields() -> None:
-    """It stands still before its last write while a collection takes what it has made."""
+    """It is paused before its last write while a collection removes its files."""
     place = Place()
     repository = place.open()
     main = repository.create_branch("main")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of listings and diffs: where they begin and end, and how much they look at."""
+"""Pages of listings and diffs: their first and last keys, and the entries they read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compactlib.staging import (
 from tests.harness.staging_world import StagingWorld as World, diff
 
 
-def test_pages_go_on_where_the_last_one_ended() -> None:
+def test_a_page_begins_where_the_last_one_ended() -> None:
     main = World().branch({f"k{number}": "x" for number in range(7)}, staged={"k3": None, "k33": "y"})
     pages = []
     after: bytes | None = None
@@ -24,13 +24,13 @@ def test_pages_go_on_where_the_last_one_ended() -> None:
     assert pages == [(b"k0", b"k1"), (b"k2", b"k33"), (b"k4", b"k5"), (b"k6",)]
 
 
-def test_a_page_tells_how_many_entries_it_has_looked_at_staged_and_committed() -> None:
+def test_a_page_counts_its_staged_and_committed_entries() -> None:
     main = World().branch({f"k{number}": "x" for number in range(7)}, staged={"k3": None, "k33": "y"})
     assert main.list().scanned == 9
 
 
-def test_a_page_looks_at_a_bounded_number_of_entries() -> None:
-    """100 tombstones before one key, 10 looks a page: some pages are empty, and none is long."""
+def test_a_page_reads_a_bounded_number_of_entries() -> None:
+    """100 tombstones before one key, 10 reads a page: some pages are empty, and no page is long."""
     world = World(options=StagingOptions(max_scanned=10))
     main = world.branch({}, staged={f"a{number:03}": None for number in range(100)} | {"z": "1"})
     pages, after = [], cast("bytes | None", None)
@@ -47,7 +47,7 @@ def test_a_page_looks_at_a_bounded_number_of_entries() -> None:
     assert list(main.differences()) == list(World.branch(world, {}, name="same", staged={"z": "1"}).differences())
 
 
-def test_a_diff_looks_at_a_bounded_number_of_keys() -> None:
+def test_a_diff_reads_a_bounded_number_of_keys() -> None:
     world = World(options=StagingOptions(max_scanned=10))
     main = world.branch({}, staged={f"a{number:03}": None for number in range(35)})
     page = main.diff()
@@ -82,7 +82,7 @@ def test_common_prefixes_are_passed_over_by_seeking() -> None:
     assert inside.keys == (b"b/",)
 
 
-def test_a_page_does_not_end_between_a_deleted_common_prefix_and_the_keys_below_it() -> None:
+def test_a_page_does_not_end_inside_a_deleted_common_prefix() -> None:
     """It said that the next one begins behind the prefix, and so the prefix was listed nowhere."""
     world = World(options=StagingOptions(max_scanned=1))
     main = world.branch({"a/": "", "a/1": "1", "b": "2", "c/": "", "d": "3"}, staged={"a/": None, "c/": None})

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole branch API against plain dictionaries, with compactions and cleanups wherever they like (G3, C23).
 
-The model knows nothing of tokens and compactions: a branch is two dictionaries, HEAD and what is there now. Whatever a
-compaction, a cleanup or a seal does between two calls must not be seen.
+The model knows nothing of tokens and compactions: a branch is two dictionaries, HEAD and the present. A
+compaction, a cleanup or a seal between two calls must have no visible effect.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def run_eight(folder: Path, store: str, rounds: int) -> None:
 
 
 def check_end(repo: Repository, page: Page) -> None:
-    """What is left is the last version of each key; it is committed as it is; and everything dropped is cleaned up."""
+    """The last version of each key is staged and committed unchanged, and all dropped tokens are cleaned up."""
     main = repo.branch("main")
     repo.audit()
     held = {entry.key: entry.record.data for entry in main.entries() if entry.record is not None}
@@ -64,7 +64,7 @@ def test_eight_processes_on_postgresql_for_long(tmp_path: Path) -> None:
         run_eight(tmp_path, server, 600)
 
 
-def test_a_reader_that_is_shown_too_little_says_so() -> None:
+def test_check_found_fails_for_a_wrong_read() -> None:
     check_found(1, b"3", 3, 4)
     check_found(1, None, 4, 5)
     check_found(1, None, 0, 0)

@@ -31,7 +31,7 @@ from tests.harness.staging_world import (
 pytestmark = pytest.mark.usefixtures("backend")
 
 
-def test_a_put_is_seen_on_the_branch_and_not_in_head() -> None:
+def test_a_put_is_read_on_the_branch_and_not_in_head() -> None:
     main = World().branch({"a": "1", "b": "2"})
     main.put(b"a", b"9")
     assert main.get(b"a") == record("9")
@@ -47,7 +47,7 @@ def test_a_delete_hides() -> None:
     assert diff(main) == ["b removed 2->"]
 
 
-def test_deleting_what_is_not_there_writes_nothing() -> None:
+def test_deleting_an_absent_key_writes_nothing() -> None:
     world = World()
     main = world.branch({"a": "1"})
     world.token_writes()
@@ -56,7 +56,7 @@ def test_deleting_what_is_not_there_writes_nothing() -> None:
     assert diff(main) == []
 
 
-def test_what_was_put_and_deleted_is_no_difference() -> None:
+def test_a_key_that_was_put_and_deleted_is_no_difference() -> None:
     main = World().branch({})
     main.put(b"c", b"3")
     main.delete(b"c")
@@ -107,7 +107,7 @@ def test_a_commit_takes_in_everything() -> None:
     assert (after.sealed_tokens, diff(main)) == (0, [])
 
 
-def test_a_reader_that_changes_the_metadata_of_a_commit_changes_nobody_elses() -> None:
+def test_changing_a_read_commits_metadata_changes_no_other() -> None:
     world = World()
     main = world.branch({"a": "1"}, staged={"a": "2"})
     given = {"by": "ann"}
@@ -132,7 +132,7 @@ def test_commits_without_changes_leave_nothing_behind(backend: str, staged: dict
     assert main.status().sealed_tokens == 0
 
 
-def test_an_empty_commit_if_asked_for() -> None:
+def test_an_empty_commit_is_made_if_allowed() -> None:
     main = World().branch({"a": "1"})
     stats = committed(main.commit("empty", allow_empty=True))
     assert (stats.added, stats.changed, stats.removed, stats.ranges_written) == (0, 0, 0, 0)
@@ -167,7 +167,7 @@ def test_no_merge_into_a_dirty_branch() -> None:
     assert contents(main) == {"a": "9"}
 
 
-def test_a_tombstone_that_hides_nothing_does_not_hide_what_a_merge_brings() -> None:
+def test_a_tombstone_of_no_key_does_not_hide_a_merged_key() -> None:
     world = World()
     main = world.branch({}, staged={"foo": None})
     world.branch({"foo": "1"}, name="source")

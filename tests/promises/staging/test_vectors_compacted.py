@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases with known answers about the reads, commits and resets of a branch that was compacted.
 
-`test_vectors_compaction.py` has those that are about what a compaction does. They run on every store, as
+`test_vectors_compaction.py` has the cases of the compaction itself. They run on every store, as
 `test_vectors_branch.py`.
 """
 
@@ -46,7 +46,7 @@ def test_a_commit_after_a_compaction_writes_nothing_and_clears_it() -> None:
     assert world.repo.commit(stats.commit_id).metarange_id == compacted
 
 
-def test_deleting_again_what_a_compaction_removed_writes_nothing() -> None:
+def test_deleting_a_compacted_tombstone_again_writes_nothing() -> None:
     world, main = sigma()
     world.token_writes()
     main.delete(b"a")
@@ -199,13 +199,13 @@ def test_callers_give_no_identities() -> None:
 # ----------------------------------------------------------------------- the outcome
 
 
-def test_a_compaction_that_equals_head_is_no_change_and_is_let_go_of() -> None:
+def test_a_compaction_that_equals_head_is_no_change_and_released() -> None:
     main = World().branch({"a": "1"}, compacted={"a": "1"})
     assert ended(main.commit("nothing")) == "no_changes"
     assert main.status().compacted_metarange_id is None
 
 
-def test_staged_changes_that_take_back_what_was_compacted_are_no_change() -> None:
+def test_staged_changes_that_undo_a_compaction_are_no_change() -> None:
     main = World().branch({"a": "1"}, compacted={"a": "2", "b": "3"}, staged={"a": "1", "b": None})
     assert diff(main) == []
     assert ended(main.commit("nothing")) == "no_changes"
@@ -213,7 +213,7 @@ def test_staged_changes_that_take_back_what_was_compacted_are_no_change() -> Non
     assert contents(main) == {"a": "1"}
 
 
-def test_the_loser_of_two_commits_is_told_that_its_changes_are_committed() -> None:
+def test_the_loser_of_two_commits_learns_its_changes_are_committed() -> None:
     """The second commit runs as a whole at the moment when the first one has sealed."""
     world = World()
     main = world.branch({}, staged={"a": "1"})
@@ -227,7 +227,7 @@ def test_the_loser_of_two_commits_is_told_that_its_changes_are_committed() -> No
     assert len(list(main.log())) == 2
 
 
-def test_a_commit_that_a_hard_reset_came_before_does_not_say_that_all_is_committed() -> None:
+def test_a_commit_after_a_hard_reset_does_not_report_success() -> None:
     world = World()
     main = world.branch({"a": "1"})
     first = main.status().commit_id
@@ -243,7 +243,7 @@ def test_a_commit_that_a_hard_reset_came_before_does_not_say_that_all_is_committ
 
 
 def test_a_seal_in_front_does_not_make_a_commit_build_again() -> None:
-    """The fast path: what is only sealed in front stays sealed."""
+    """The fast path: a token sealed during the commit stays sealed."""
     world = World()
     main = world.branch({}, staged={"a": "1"})
 
@@ -257,7 +257,7 @@ def test_a_seal_in_front_does_not_make_a_commit_build_again() -> None:
     assert (main.status().sealed_tokens, diff(main)) == (1, ["late added ->1"])
 
 
-def test_a_compaction_meanwhile_makes_a_commit_build_again_on_it() -> None:
+def test_a_commit_is_built_again_after_a_concurrent_compaction() -> None:
     world = World()
     main = world.branch({"z": "0"}, staged={"a": "1"})
     world.hooks.before_create = world.compact

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compactor: cases with known answers, and what it answers."""
+"""The compactor: cases with known answers, and its reports."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_at_most_one_compaction_starts_within_the_window() -> None:
 
 
 @pytest.mark.parametrize(("ahead_seconds", "throttled"), [(3600, False), (60, True), (300, True), (301, False)])
-def test_a_start_in_the_future_is_a_clock_gone_wrong(ahead_seconds: float, throttled: bool) -> None:
+def test_a_start_in_the_future_is_a_wrong_clock(ahead_seconds: float, throttled: bool) -> None:
     world, branch = sigma()
     ahead = World(world.store, world.objects, seed=2)
     ahead.clock.set_now(world.clock.now() + ahead_seconds)
@@ -156,7 +156,7 @@ def test_one_delete_inside_a_range_writes_one_range() -> None:
     assert stats.applied.ranges_reused == len(ranges) - 1
 
 
-def test_what_a_compaction_needs_is_live_and_what_it_superseded_is_not() -> None:
+def test_a_compactions_ranges_are_live_and_superseded_ones_are_not() -> None:
     world = World(options=StagingOptions(owns_ranges=True, range_grace_seconds=10))
     branch = world.branch({"a": "1", "b": "2"}, staged={"a": None, "c": "3"})
     first = compacted(world).metarange_id
@@ -222,7 +222,7 @@ def seen(branch: Branch) -> object:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(OPERATIONS, st.booleans()), max_size=12))
-def test_nobody_sees_whether_a_compaction_ran(steps: list[tuple[tuple[object, ...], bool]]) -> None:
+def test_readers_see_no_difference_after_a_compaction(steps: list[tuple[tuple[object, ...], bool]]) -> None:
     plain, other = World(), World()
     left, right = plain.branch({"a": "1", "d/1": "1"}), other.branch({"a": "1", "d/1": "1"})
     for operation, compacts in steps:

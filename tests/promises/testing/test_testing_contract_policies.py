@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check of policies is content with a sound one, and finds planted mistakes, each told with what to do."""
+"""The check of policies passes a sound policy, and finds planted mistakes, each reported with advice."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_sound_policy_passes_on_examples_and_on_a_strategy() -> None:
 
 
 @pytest.mark.parametrize(("policy", "told"), MISTAKES, ids=lambda each: type(each).__name__)
-def test_a_mistake_of_a_policy_is_found_and_told(policy: Any, told: str) -> None:
+def test_a_mistake_of_a_policy_is_found_and_named(policy: Any, told: str) -> None:
     with pytest.raises(PromiseBroken) as broken:
         check_policy(policy, VIEWS)
     assert told in str(broken.value)
@@ -214,7 +214,7 @@ def test_a_strategy_finds_the_smallest_view() -> None:
     assert "LineView(store='a', files=())" in str(broken.value)
 
 
-def test_a_judge_may_ask_for_more() -> None:
+def test_a_judge_may_check_more() -> None:
     def judge(policy: Any, view: LineView, now: float, choice: LineChoice) -> None:
         assert len(choice.files) <= 0, "takes more than it may"
 

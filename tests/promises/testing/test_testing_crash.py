@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The explorers: they find planted mistakes, pass sound protocols, and tell a failure so that it can be repeated."""
+"""The explorers: they find planted mistakes, pass sound protocols, and print a failure so that it can be repeated."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_sound_protocol_passes(tmp_path: Path, work: Work, check: Look) -> None:
     assert explore_crashes(record(tmp_path, work), check) > 8
 
 
-# ------------------------------------------------------------------------------------------------- what a failure tells
+# ---------------------------------------------------------------------------------------------- the report of a failure
 
 
 def failing(folder: Path) -> tuple[Recording, str]:
@@ -157,7 +157,7 @@ def failing(folder: Path) -> tuple[Recording, str]:
     return recording, note_of(caught.value)
 
 
-def test_failure_tells_what_happened(tmp_path: Path) -> None:
+def test_failure_prints_the_history(tmp_path: Path) -> None:
     _, note = failing(tmp_path / "work")
     assert [" ".join(line.split()) for line in note.splitlines()] == [
         "after this crash the folder is wrong:",
@@ -189,7 +189,7 @@ def test_picks_of_another_recording_are_refused(tmp_path: Path, picks: dict[int,
         repeat_crash(recording, picks, tmp_path / "out")
 
 
-def test_failure_with_the_least_lost_comes_first(tmp_path: Path) -> None:
+def test_failure_with_the_least_loss_is_first(tmp_path: Path) -> None:
     def check(folder: Path, acknowledged: Sequence[Any]) -> None:
         there = os.listdir(folder)
         if "a" not in there or not ("b" in there or "c" in there):
@@ -275,7 +275,7 @@ def entries_follow(folder: Path, acknowledged: Sequence[Any]) -> None:
     assert len(found) >= max(acknowledged, default=-1) + 1
 
 
-def test_opening_that_does_not_sync_what_it_finds_is_found() -> None:
+def test_opening_without_a_sync_of_found_files_is_detected() -> None:
     assert explore_kills(life, life, entries_follow) > 30
     with pytest.raises(AssertionError, match=r"killed before change 2; .*points=\[2\]") as caught:
         explore_kills(careless, careless, entries_follow)
@@ -286,7 +286,7 @@ def test_opening_that_does_not_sync_what_it_finds_is_found() -> None:
     assert note_of(alone.value) == note_of(caught.value)
 
 
-def test_what_a_killed_life_acknowledged_counts() -> None:
+def test_acknowledgements_of_a_killed_life_count() -> None:
     def forgetful(folder: Path, files: RecordingFiles) -> None:
         for name in (folder / "log").glob("*"):
             files.unlink(name)
@@ -296,7 +296,7 @@ def test_what_a_killed_life_acknowledged_counts() -> None:
         explore_kills(life, forgetful, entries_follow, prepare=lambda folder: (folder / "log").mkdir())
 
 
-def test_real_log_is_killed_and_goes_on() -> None:
+def test_real_log_is_killed_and_opens_again() -> None:
     def append(folder: Path, files: RecordingFiles) -> None:
         with SegmentLog(folder / "s", LogOptions(files=files, limits=SegmentLimits(max_entries=2))) as log:
             for _ in range(3):
@@ -312,7 +312,7 @@ def test_real_log_is_killed_and_goes_on() -> None:
     assert explore_kills(append, append, check, limit_per_point=4, power_failures=2, seed=3) > 50
 
 
-def test_lives_that_swallow_the_kill_or_go_past_their_files_are_refused() -> None:
+def test_lives_that_swallow_the_kill_or_leave_their_files_fail() -> None:
     def swallows(folder: Path, files: RecordingFiles) -> None:
         try:
             files.make_folder(folder / "a")

@@ -38,7 +38,7 @@ def generator() -> None:
 
 
 @pytest.mark.parametrize("function", [plain, generator])
-def test_each_place_is_reached_once_and_lets_locks_go(function: Callable[[], None]) -> None:
+def test_each_place_is_reached_once_and_releases_locks(function: Callable[[], None]) -> None:
     with Interrupted(files=(__file__,)) as whole:
         function()
     assert whole.places > 6
@@ -52,7 +52,7 @@ def test_each_place_is_reached_once_and_lets_locks_go(function: Callable[[], Non
     assert len(set(where)) > 4
 
 
-def test_pause_goes_on_where_it_was() -> None:
+def test_pause_resumes_at_its_place() -> None:
     paused = list[str]()
     with Interrupted(3, lambda: paused.append("here"), files=(__file__,)) as interrupted:
         plain()

@@ -40,7 +40,7 @@ def test_no_other_choice_moves_fewer_entries(members: frozenset[int], max_runs: 
     assert plan.is_empty == (plan.runs_before <= max_runs)
 
 
-def test_the_oldest_of_equal_runs_go_first_and_the_plan_prints_itself() -> None:
+def test_the_oldest_of_equal_runs_are_first_and_the_plan_prints() -> None:
     plan = plan_clump(IndexSet.from_sorted([1, 5, 9, 20, 30]), 4)
     assert list(plan.indexes) == [1, 5]
     assert repr(plan) == "<ClumpPlan: 2 entries again, 5 to 4 runs, 0 segments emptied>"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The copiers of a rewrite: with and without NumPy they give the same bytes, whatever lies in a segment."""
+"""The copiers of a rewrite: with and without NumPy they give the same bytes, for any content of a segment."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def joined(copier: Copier, readers: list[SegmentReader], live: IndexSet) -> tupl
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_both_give_what_is_live_byte_for_byte(name: str, tmp_path: Path) -> None:
+def test_both_copy_live_bytes_exactly(name: str, tmp_path: Path) -> None:
     """The same two copiers serve all logs, as tasks use one after the other."""
     both = copiers()
     for seed in range(3 if name == "large" else 12):
@@ -67,7 +67,7 @@ def test_both_give_what_is_live_byte_for_byte(name: str, tmp_path: Path) -> None
 
 
 def pieces_of(copier: Copier, path: Path, live: IndexSet, ref: SegmentRef) -> tuple[bytes, bytes] | str:
-    """What a copier makes of a segment, or what it says is wrong with it."""
+    """Return a copier's output of a segment, or its error."""
     try:
         with ExitStack() as stack:
             part = copier.part(stack, str(path), live, ref)
@@ -77,7 +77,7 @@ def pieces_of(copier: Copier, path: Path, live: IndexSet, ref: SegmentRef) -> tu
         return f"{type(error).__name__}: {error}"
 
 
-def test_both_name_damage_to_a_live_entry_alike_and_pass_over_a_dead_one(tmp_path: Path) -> None:
+def test_both_name_a_damaged_live_entry_and_skip_a_dead_one(tmp_path: Path) -> None:
     vector_45(tmp_path)
     path = tmp_path / segment_name(1)
     with SegmentReader(path) as reader:
@@ -92,8 +92,8 @@ def test_both_name_damage_to_a_live_entry_alike_and_pass_over_a_dead_one(tmp_pat
     assert f"corrupt data in {path} at offset {place} (index {ref.first + 2})" in plain
 
 
-def test_both_find_what_is_live_between_gaps_and_name_what_is_missing(tmp_path: Path) -> None:
-    """A merged segment has gaps: what was dead is gone, and a live set that names it is wrong."""
+def test_both_copy_live_entries_between_gaps_and_name_missing_ones(tmp_path: Path) -> None:
+    """A merged segment has gaps in place of dead entries, and a live set that names one is wrong."""
     filled(tmp_path, last=101, snapshot=100, live=())
     held = IndexSet.from_runs([(1, 40), (50, 50), (60, 90)])
     path, ref = Path(rewritten(tmp_path, [1, 2, 3, 4, 5, 6], held).path), SegmentRef(1, 1, 100)

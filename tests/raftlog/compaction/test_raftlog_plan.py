@@ -47,7 +47,7 @@ def view_of(*counts: tuple[int, int, int, int], newest: bool = True, limits: Seg
 
 @attrs.frozen
 class Fixed:
-    """A policy that answers as it is told."""
+    """A policy with a fixed choice."""
 
     choice: LogChoice
 
@@ -64,7 +64,7 @@ def test_a_long_group_becomes_adjacent_parts_of_nearly_equal_size(count: int, pa
     assert [number for group in plan.groups for number in group.numbers] == list(range(1, count + 1))
 
 
-def test_the_name_of_an_output_has_room_for_the_most_members_and_not_for_one_more() -> None:
+def test_the_name_of_an_output_limits_its_members() -> None:
     largest = 10**16 - 1
     longest = compacting_name(range(largest - MAX_GROUP_MEMBERS + 1, largest + 1))
     assert len(longest) <= 255
@@ -72,7 +72,7 @@ def test_the_name_of_an_output_has_room_for_the_most_members_and_not_for_one_mor
     assert len(compacting_name(range(largest - MAX_GROUP_MEMBERS, largest + 1))) > 255
 
 
-def test_a_wholly_live_segment_is_not_rewritten_alone_whatever_the_policy_says() -> None:
+def test_a_wholly_live_segment_is_not_rewritten_alone() -> None:
     plan = plan_for(view_of((10, 10, 100, 100)), Fixed(LogChoice(((1,),), (), "told")))
     assert plan.is_empty
     assert plan.left_out[0].reason == "all of it is live: the policy 'fixed' would rewrite it for nothing"

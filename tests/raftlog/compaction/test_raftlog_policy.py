@@ -41,7 +41,7 @@ def grouped(policy: LogPolicy, counts: Sequence[tuple[int, int, int, int]], limi
 
 
 def chosen_by(policy: LogPolicy, segments: Sequence[SegmentStats], limits: SegmentLimits = CAP_128) -> LogChoice:
-    """What a policy chooses if these are the candidates."""
+    """Return a policy's choice from these candidates."""
     view = view_of_candidates(segments, limits)
     assert view.candidates == tuple(segments)
     return policy.choose(view, 0.0)
@@ -63,7 +63,7 @@ def test_the_policy_keeps_its_contract(policy: LogPolicy, effort: Effort) -> Non
 
 @given(segment_sequences(min_live=1), st.integers(1, 9) | st.none())
 @settings(max_examples=50)
-def test_groups_are_filled_with_neighbours_and_none_could_take_one_more(
+def test_groups_are_filled_with_neighbours_up_to_the_limit(
         segments: tuple[SegmentStats, ...], max_sources: int | None) -> None:
     groups = filled_groups(segments, CAP_128, max_sources)
     assert [segment for group in groups for segment in group] == list(segments)
@@ -77,7 +77,7 @@ def test_groups_are_filled_with_neighbours_and_none_could_take_one_more(
 
 @given(segment_sequences(min_live=1), st.sampled_from([2, 3, 8]))
 @settings(max_examples=50)
-def test_seed_comes_to_rest_in_as_many_runs_as_the_source_limit_needs(
+def test_seed_policy_ends_in_the_runs_that_its_source_limit_needs(
         segments: tuple[SegmentStats, ...], max_sources: int) -> None:
     view = view_of_candidates(segments, CAP_128)
     rounds = 0
@@ -91,7 +91,7 @@ def test_seed_comes_to_rest_in_as_many_runs_as_the_source_limit_needs(
 
 @given(segment_sequences(min_live=1))
 @settings(max_examples=50)
-def test_ra_does_what_the_rule_of_the_notes_says_step_by_step(segments: tuple[SegmentStats, ...]) -> None:
+def test_ra_policy_follows_the_published_rule_step_by_step(segments: tuple[SegmentStats, ...]) -> None:
     expected: list[list[int]] = []
     group: list[int] = []
     room_entries, room_bytes = 128, 5_000
@@ -122,7 +122,7 @@ def cost(members: Sequence[SegmentStats], overhead: int) -> tuple[int, int]:
     return sum(map(stored_live_bytes, members)), freed
 
 
-def test_cost_spends_what_a_run_may_copy_on_the_cheapest_groups() -> None:
+def test_cost_spends_its_copy_limit_on_the_cheapest_groups() -> None:
     counts = of_26((128, 60), (128, 128), (128, 10), (128, 128), (128, 30))
     full = CostPolicy(max_sources=1)
     assert grouped(full, counts) == [(1,), (3,), (5,)]

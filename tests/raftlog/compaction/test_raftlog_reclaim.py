@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is removed, and when: dropped segments, links of merged ones, and what a lease holds in place."""
+"""Removals and their times: dropped segments, links of merged ones, and files held by a lease."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reclaimed(log: SegmentLog) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return report.segments, report.links
 
 
-def test_old_names_stay_for_a_minute_and_go_with_the_next_call(tmp_path: Path) -> None:
+def test_old_names_stay_for_a_minute_until_the_next_call(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     clock = now_clock()
     with SegmentLog(tmp_path, options(clock=clock, keep_links_seconds=60.0)) as log:
@@ -81,7 +81,7 @@ def test_old_names_stay_as_long_as_a_lease_that_may_need_them(tmp_path: Path) ->
         expected.check(log)
 
 
-def test_chained_links_lead_to_the_end_of_the_chain_until_they_go(tmp_path: Path) -> None:
+def test_chained_links_lead_to_the_end_until_their_removal(tmp_path: Path) -> None:
     expected = chained(tmp_path)
     clock = now_clock()
     with SegmentLog(tmp_path, options(clock=clock)) as log, log.lease():
@@ -114,7 +114,7 @@ def test_a_plan_made_before_answers_everything_after(tmp_path: Path) -> None:
         assert links(tmp_path) == {}
 
 
-def test_a_scan_that_began_before_goes_on_through_compactions(tmp_path: Path) -> None:
+def test_an_earlier_scan_continues_through_compactions(tmp_path: Path) -> None:
     filled(tmp_path, last=81, snapshot=80, live=range(1, 81, 4), keep_links_seconds=0.0)
     with SegmentLog(tmp_path, options(keep_links_seconds=0.0)) as log:
         scan = log.entries()
@@ -122,7 +122,7 @@ def test_a_scan_that_began_before_goes_on_through_compactions(tmp_path: Path) ->
         log.snapshot(80, [1, 21, 53, 57, 77])
         compact_to_rest(log)
         log.append([entry_of(82)])
-        # What was alive when its segment was reached; what died before is left out, what came later is not waited for.
+        # The entries alive when the scan reached their segment: without earlier deaths, and without later entries.
         assert [entry.index for entry in first] == [1, 5, 9, 13, 17, 21]
         rest = [entry.index for entry in scan]
         assert {53, 57, 77, 81} <= set(rest)
@@ -131,7 +131,7 @@ def test_a_scan_that_began_before_goes_on_through_compactions(tmp_path: Path) ->
 
 
 def test_the_list_is_switched_before_any_file_goes(tmp_path: Path) -> None:
-    """Whatever loses its file is not listed any more at that moment, and everything alive can be read."""
+    """A segment is unlisted at the moment it loses its file, and all live entries can be read."""
     expected = filled(tmp_path, last=81, snapshot=80, live=[1, 2, 40, 50, 51, 70])
     seen: list[str] = []
 
@@ -156,7 +156,7 @@ def test_the_list_is_switched_before_any_file_goes(tmp_path: Path) -> None:
     assert f"unlink {THREE}" in seen
 
 
-def test_what_the_disk_does_not_let_go_is_told_and_tried_again(tmp_path: Path) -> None:
+def test_a_refused_removal_is_reported_and_retried(tmp_path: Path) -> None:
     expected = filled(tmp_path, last=49, snapshot=48, live=[40])
 
     def refuse(operation: str, path: str) -> None:

@@ -201,7 +201,7 @@ def test_after_the_commit_the_links_are_completed(stage: Stage, tmp_path: Path) 
 
 @pytest.mark.parametrize("refused", ["create", "write", "sync"])
 def test_a_job_that_never_made_its_output_loses_nothing(refused: str, tmp_path: Path) -> None:
-    """Ra's marker without `.compacting` is taken for a commit at the next start, and 20 and 40 are gone."""
+    """Ra's marker without `.compacting` is taken for a commit at the next start, and 20 and 40 are lost."""
     expected = vector_45(tmp_path)
     before = picture(tmp_path)
 
@@ -221,7 +221,7 @@ def test_a_job_that_never_made_its_output_loses_nothing(refused: str, tmp_path: 
         assert len(log.refs) == 4
 
 
-def test_garbage_names_and_stray_temporary_files_go(tmp_path: Path) -> None:
+def test_garbage_names_and_stray_temporary_files_are_removed(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     before = picture(tmp_path)
     strangers = ["nonsense.compacting", compacting_name([3, 1]), f"{ONE}.tmp", "SNAPSHOT.tmp", f"{TWO}.link",
@@ -250,7 +250,7 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rewrite-my-project", "old.compacting", "a.segment"])
-def test_a_folder_that_only_looks_like_leftovers_is_not_emptied(name: str, tmp_path: Path) -> None:
+def test_a_folder_named_like_leftovers_is_not_emptied(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / "thesis.txt").write_text("do not delete")
     with pytest.raises(NotALog):
@@ -291,7 +291,7 @@ def test_two_interrupted_groups_are_both_resolved(first: str, second: str, tmp_p
         expected.check(log)
 
 
-def test_a_failed_job_does_not_stand_in_the_way_of_the_next(tmp_path: Path) -> None:
+def test_a_failed_job_does_not_block_the_next(tmp_path: Path) -> None:
     """Ra keeps the half-written file, appends to it, and answers `full` until restart."""
     expected = vector_45(tmp_path, live=[1, 2, 21, 41])
     before = picture(tmp_path)
@@ -310,7 +310,7 @@ def test_a_failed_job_does_not_stand_in_the_way_of_the_next(tmp_path: Path) -> N
         assert log.refs == (SegmentRef(1, 1, 41), SegmentRef(4, 49, 49))
 
 
-def test_a_live_index_that_is_in_no_file_is_an_error_and_nothing_changes(tmp_path: Path) -> None:
+def test_a_live_index_without_a_file_is_an_error(tmp_path: Path) -> None:
     vector_45(tmp_path)
     whole = (tmp_path / TWO).read_bytes()
     os.unlink(tmp_path / TWO)
@@ -320,7 +320,7 @@ def test_a_live_index_that_is_in_no_file_is_an_error_and_nothing_changes(tmp_pat
         writer.seal()
     before = picture(tmp_path)
     with SegmentLog(tmp_path, options()) as log:
-        # The other segment goes on; the one with the gap, and the neighbour it would be merged with, stay as they are.
+        # The other segment is compacted; the one with the gap, and the neighbour it would be merged with, stay.
         first, second = failed(log), failed(log)
         assert [group.members for group in first[0].done] == [(1,)]
         assert [group.members for group in first[0].failed] == [(2, 3)]
@@ -339,7 +339,7 @@ def test_a_live_index_that_is_in_no_file_is_an_error_and_nothing_changes(tmp_pat
 
 
 @pytest.mark.parametrize("state", ["name only", "whole file", "committed"])
-def test_an_interrupted_rewrite_of_one_segment(state: str, tmp_path: Path) -> None:
+def test_an_interrupted_rewrite_of_a_single_segment_is_recovered(state: str, tmp_path: Path) -> None:
     expected = filled(tmp_path, last=17, snapshot=16, live=[3, 4])
     old = (tmp_path / ONE).read_bytes()
     new = output(tmp_path, [1], [3, 4])
@@ -355,7 +355,7 @@ def test_an_interrupted_rewrite_of_one_segment(state: str, tmp_path: Path) -> No
         expected.check(log)
 
 
-def test_a_leader_that_cannot_be_read_takes_nothing_with_it(tmp_path: Path) -> None:
+def test_an_unreadable_leader_keeps_its_members_files(tmp_path: Path) -> None:
     """The members that still have files of their own keep them."""
     vector_45(tmp_path)
     own = (tmp_path / THREE).read_bytes()
@@ -403,7 +403,7 @@ def test_the_log_opens_on_a_disk_without_room_for_links(tmp_path: Path) -> None:
         assert links(tmp_path) == {2: ONE}
 
 
-def test_what_recovery_did_is_told(tmp_path: Path) -> None:
+def test_recovery_is_reported(tmp_path: Path) -> None:
     vector_45(tmp_path)
     no_link(tmp_path, output(tmp_path, [1, 2, 3], LIVE))
     (tmp_path / "SNAPSHOT.tmp").write_bytes(b"")

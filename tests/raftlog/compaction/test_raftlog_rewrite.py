@@ -35,7 +35,7 @@ LIVE = [1, 2, 20, 40]
 
 
 def attempt(number: int = 1, *, budget: Budget | None = None, observer: Observer | None = None) -> Attempt:
-    """An attempt whose clock stands still."""
+    """An attempt with a clock that does not move."""
     return Attempt(f"try-{number}", budget or Budget(), observer or Observers(), ManualClock())
 
 
@@ -96,7 +96,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(fail_at: int, tmp_path: Path) -
     assert contents(task.run(attempt())) == [entry_of(index) for index in LIVE]
 
 
-def test_the_budget_is_asked_before_each_piece_and_what_it_stops_leaves_nothing(tmp_path: Path) -> None:
+def test_the_budget_is_checked_before_each_piece(tmp_path: Path) -> None:
     vector_45(tmp_path)
     before = picture(tmp_path)
     live_bytes = sum(len(payload_of(index)) for index in LIVE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triggers: when each is due, how they join, and what a plan says of one."""
+"""Triggers: their due times, their combination, and the trigger in a plan."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_setting_out_of_its_range_is_refused(make: object) -> None:
         make()  # type: ignore[operator]
 
 
-def test_minors_count_towards_a_major_and_a_major_that_was_cut_short_is_still_due() -> None:
+def test_minors_count_towards_a_major_and_a_partial_one_is_due() -> None:
     cadence = MajorCadence(EveryNMinors(2), ManualClock())
     for due in (False, False, True):
         is_due, why = cadence.judge(VIEW)

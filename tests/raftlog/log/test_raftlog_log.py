@@ -72,7 +72,7 @@ def segment_files(folder: Path) -> list[str]:
 # -- opening and closing
 
 
-def test_a_torn_tail_is_told(tmp_path: Path) -> None:
+def test_a_torn_tail_is_reported(tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:
         log.append((index, 1, b"payload") for index in (1, 2))
         log.sync()
@@ -80,7 +80,7 @@ def test_a_torn_tail_is_told(tmp_path: Path) -> None:
         log.sync()
         copied = copy_folder(tmp_path, tmp_path.parent / (tmp_path.name + "-copy"))
     os.truncate(copied / segment_name(1), os.path.getsize(copied / segment_name(1)) - 9)
-    # The newer seal is damaged, so that only what is whole tells; 3 and 4 are no longer known to be durable.
+    # The newer seal is damaged, so that only whole entries count; 3 and 4 are no longer known to be durable.
     data = bytearray((copied / segment_name(1)).read_bytes())
     data[72] ^= 1
     (copied / segment_name(1)).write_bytes(data)
@@ -115,7 +115,7 @@ def test_the_largest_index(tmp_path: Path) -> None:
         assert log.read(MAX_INDEX) == Entry(MAX_INDEX, MAX_INDEX, b"last")
 
 
-# -- what was published may become old
+# -- outdated published state
 
 
 def test_an_overwrite_after_reopening_a_sealed_segment(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_it_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("max_open", [1, 128])
 def test_compactions_and_snapshots_that_it_has_not_seen(tmp_path: Path, max_open: int) -> None:
-    """Segments vanish, are rewritten under their name, become links and lose them. What is alive is still read."""
+    """Segments vanish, are rewritten under their name, become links and lose them. Live entries are still read."""
     with SegmentLog(tmp_path, options()) as log:
         log.append(rows(1, 22))
         log.snapshot(8, range(1, 9))
@@ -85,7 +85,7 @@ def test_compactions_and_snapshots_that_it_has_not_seen(tmp_path: Path, max_open
 
 
 @pytest.mark.parametrize("how", ["read_many", "entries", "plan"])
-def test_a_read_in_bulk_goes_on_over_a_compaction_elsewhere(tmp_path: Path, how: str) -> None:
+def test_a_bulk_read_continues_through_another_compaction(tmp_path: Path, how: str) -> None:
     with SegmentLog(tmp_path, options()) as log:
         log.append(rows(1, 22))
         log.sync()
@@ -132,7 +132,7 @@ def test_a_folder_in_the_middle_of_a_commit(tmp_path: Path) -> None:
         model.check(log)
 
 
-def test_a_list_and_a_snapshot_of_one_moment(tmp_path: Path) -> None:
+def test_a_list_and_a_snapshot_are_of_one_moment(tmp_path: Path) -> None:
     """Entries that were appended, and called alive, after the list was read must not be taken for lost."""
     with SegmentLog(tmp_path, options()) as log:
         log.append(rows(1, 6))
@@ -148,7 +148,7 @@ def test_a_list_and_a_snapshot_of_one_moment(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_and_a_compaction_while_the_list_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between its look at the snapshot and its look at the segments: the list lacks what was alive a moment before."""
+    """Between its reads of the snapshot and the segments: the list lacks segments that were alive before."""
     with SegmentLog(tmp_path, options()) as log:
         log.append(rows(1, 10))
         log.snapshot(8, [2, 6])
@@ -186,7 +186,7 @@ def test_verify_names_every_damaged_entry_and_segment(tmp_path: Path) -> None:
         LogReader(tmp_path)
 
 
-def test_scans_stop_or_go_on_at_damage(tmp_path: Path) -> None:
+def test_scans_stop_or_continue_at_damage(tmp_path: Path) -> None:
     with SegmentLog(tmp_path, options()) as log:
         log.append(rows(1, 6))
     flip_byte(tmp_path / segment_name(1), payload_place(tmp_path, 1, 3))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `LogReader` of a log of a store: it says what the `RaftLog` says, although the newest entries are in the WAL."""
+"""A `LogReader` of a log of a store: it answers as the `RaftLog`, although the newest entries are in the WAL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def entries(first: int, last: int, term: int = 1) -> Iterator[Entry]:
 
 
 def require_same(log: RaftLog, folder: Path, top: int = 120) -> None:
-    """Whatever is asked of the reader, the log says the same."""
+    """Check that each answer of the reader is the log's."""
     with LogReader(folder) as reader:
         indexes = range(top)
         expected = [log.read(index) for index in indexes]
@@ -60,7 +60,7 @@ def test_live_entries_in_the_wal_are_no_damage(tmp_path: Path) -> None:
         assert set(IndexSet.from_sorted([7, 8])) <= set(reader.unflushed)
 
 
-def test_what_leaves_the_wal_while_a_reader_looks_is_read_from_the_segments(tmp_path: Path) -> None:
+def test_entries_flushed_during_a_read_are_read_from_the_segments(tmp_path: Path) -> None:
     with open_log(tmp_path / "store", OPTIONS) as log, LogReader(tmp_path / "store/logs/log") as reader:
         log.append(entries(1, 50))
         log.sync()
@@ -75,7 +75,7 @@ def test_what_leaves_the_wal_while_a_reader_looks_is_read_from_the_segments(tmp_
         assert list(reader.entries()) == list(log.entries())
 
 
-def test_a_listing_that_shows_neither_the_old_file_nor_the_new_hides_no_wal(tmp_path: Path,
+def test_a_listing_without_old_and_new_file_hides_no_wal(tmp_path: Path,
                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder is listed while its only file is replaced: the system may show neither."""
     with open_log(tmp_path / "store", OPTIONS) as log:
@@ -95,7 +95,7 @@ def test_a_listing_that_shows_neither_the_old_file_nor_the_new_hides_no_wal(tmp_
         assert torn
 
 
-def test_what_was_taken_back_in_the_wal_is_not_given_as_live(tmp_path: Path) -> None:
+def test_entries_truncated_in_the_wal_are_not_live(tmp_path: Path) -> None:
     """The segments had the entry of term 1, and the snapshot of term 2 was taken for theirs."""
     with open_log(tmp_path / "store", OPTIONS) as log:
         log.append(entries(1, 50))
@@ -113,7 +113,7 @@ def test_what_was_taken_back_in_the_wal_is_not_given_as_live(tmp_path: Path) -> 
             assert not reader.unflushed
 
 
-def test_a_damaged_wal_is_told_by_name(tmp_path: Path) -> None:
+def test_a_damaged_wal_is_named(tmp_path: Path) -> None:
     with open_log(tmp_path / "store", OPTIONS) as log:
         log.append(entries(1, 50))
         log.sync()
@@ -127,8 +127,8 @@ def test_a_damaged_wal_is_told_by_name(tmp_path: Path) -> None:
         LogReader(tmp_path / "store/logs/log")
 
 
-def test_a_segment_log_is_not_opened_beside_a_write_ahead_log(tmp_path: Path) -> None:
-    """It knew nothing of what the WAL has taken back, and would have been overtaken by its replay."""
+def test_a_segment_log_is_not_opened_with_a_write_ahead_log(tmp_path: Path) -> None:
+    """It knew nothing of the WAL's truncations, and a replay would have contradicted it."""
     with open_log(tmp_path / "store", OPTIONS) as log:
         log.append(entries(1, 50))
     with pytest.raises(Unsupported, match="RaftLogStore"):
@@ -168,5 +168,5 @@ def histories(seeds: range, folder: Path) -> None:
                 require_same(log, folder / str(seed) / "logs/one")
 
 
-def test_any_history_is_read_as_its_log_reads_it(tmp_path: Path) -> None:
+def test_any_history_is_read_as_by_its_log(tmp_path: Path) -> None:
     histories(range(12), tmp_path)

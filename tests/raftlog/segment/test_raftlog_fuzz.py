@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any byte changed, any cut: a named error or the right answer; no other exception, wrong data or wrong Missing.
 
-What a seal names is durable: it may be damaged, never missing. Behind the seal of the newest segment a crash cannot be
-told from damage: there entries may be gone, the last ones first.
+Entries covered by a seal are durable: they may be damaged, never missing. After the seal of the newest segment a crash
+is indistinguishable from damage: entries may be missing, the last ones first.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_every_change_of_a_sealed_segment(tmp_path: Path, tail: TailRule) -> Non
         path.write_bytes(data)
         with contextlib.suppress(CorruptData, Unsupported), SegmentReader(path, tail=tail, number=1) as reader:
             answers = segment_answers(reader, INDEXES)
-            # Even where a damaged seal makes it look like one that was left open, nothing that counts is missing.
+            # Also if a damaged seal makes it similar to an open segment, no durable entry is missing.
             assert is_right(answers, [model])
             opened += 1
     # In the payloads; in the seal, where that is allowed; and in the part of the index region that was never used.
@@ -125,7 +125,7 @@ def test_every_change_of_a_file_of_a_log(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [segment_name(1), segment_name(2), "SNAPSHOT"])
-def test_a_writer_that_meets_damage_changes_nothing_or_goes_on(tmp_path: Path, name: str) -> None:
+def test_a_writer_at_damage_changes_nothing_or_continues(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "whole"
     folder.mkdir()
     states = write_log(folder).states[len(SYNCED):]
@@ -153,7 +153,7 @@ def test_a_writer_that_meets_damage_changes_nothing_or_goes_on(tmp_path: Path, n
 
 @given(st.data())
 def test_many_changes_at_once(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """A sealed segment that must be sealed: whatever is done to it, nothing wrong comes out."""
+    """A sealed segment that must be sealed: after any damage no wrong entry is read."""
     folder = tmp_path_factory.getbasetemp() / "many-changes"
     if not folder.exists():
         folder.mkdir()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The formats are promises: files are read as they were meant, and written alike; earlier versions are refused by name.
 
-`python -m tests.raftlog.segment.test_raftlog_golden` writes the golden files anew; a change in one of them is a new
+`python -m tests.raftlog.segment.test_raftlog_golden` writes the golden files; a change in one of them is a new
 format
 version, or a mistake.
 """
@@ -145,7 +145,7 @@ def test_the_page_of_snapshots_shows_the_golden_file() -> None:
     assert bytes.fromhex("".join(line[6:] for line in shown.splitlines())) == (GOLDEN / "SNAPSHOT.state").read_bytes()
 
 
-def test_the_example_of_the_page_is_what_is_written(tmp_path: Path) -> None:
+def test_the_example_of_the_page_matches_the_written_bytes(tmp_path: Path) -> None:
     with SegmentWriter.create(LocalFiles(), tmp_path, 7, SegmentLimits(max_entries=2, max_bytes=1000)) as writer:
         writer.append(5, 3, b"hello")
         writer.seal()

@@ -24,7 +24,7 @@ u64 = st.integers(0, (1 << 64) - 1)
 u32 = st.integers(0, (1 << 32) - 1)
 
 
-def test_a_header_is_as_its_page_says() -> None:
+def test_a_header_matches_its_page() -> None:
     body = b"CLRAFSEG" + struct.pack("<HHIQQI", 1, 40, 3, 1000, 7, 0)
     assert native.encode_header(HEADER) == body + struct.pack("<I", zlib.crc32(body))
     assert HEADER.data_start == 104 + 40 * 3
@@ -52,14 +52,14 @@ def test_a_later_version_is_unsupported_not_damaged() -> None:
 
 
 @pytest.mark.parametrize(("sealed", "state"), [(False, 5), (True, 6)])
-def test_a_seal_is_as_its_page_says(sealed: bool, state: int) -> None:
+def test_a_seal_matches_its_page(sealed: bool, state: int) -> None:
     seal = native.Seal(2, 195, 0x1234ABCD, sealed, 7)
     body = struct.pack("<IIQIQ", 2, state, 195, 0x1234ABCD, 7)
     assert native.encode_seal(seal) == body + struct.pack("<I", zlib.crc32(body))
     assert native.decode_seal(native.encode_start(HEADER, seal)) == seal
 
 
-def test_seals_are_written_in_turn_and_the_newer_one_counts_while_it_is_whole() -> None:
+def test_seals_alternate_and_the_newer_whole_one_counts() -> None:
     older, newer = attrs.evolve(SEAL, entries=1, sequence=8), attrs.evolve(SEAL, sequence=9)
     assert (older.place, newer.place) == (72, 40)
     start = native.encode_start(HEADER, older, newer)
@@ -72,7 +72,7 @@ def test_seals_are_written_in_turn_and_the_newer_one_counts_while_it_is_whole() 
     assert all(native.decode_seal(start[:size]) is None for size in range(40, 72))
 
 
-def test_a_record_is_as_its_page_says() -> None:
+def test_a_record_matches_its_page() -> None:
     head = native.head_crc(5, 3, 5)
     record = native.encode_record(5, 3, 5, head, 184, zlib.crc32(b"hello", head))
     assert record == native_record(5, 3, b"hello", 184)

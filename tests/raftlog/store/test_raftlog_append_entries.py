@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a leader sends: Raft's rule (section 5.3 of the paper), whatever comes twice, late or out of order."""
+"""Messages of a leader: Raft's rule (section 5.3 of the paper), also for repeated, late and disordered messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def terms(log: RaftLog) -> list[tuple[int, int]]:
     return [(entry.index, entry.term) for entry in log.entries()]
 
 
-def test_a_message_that_comes_twice_takes_nothing_back(log: RaftLog) -> None:
+def test_a_repeated_message_truncates_nothing(log: RaftLog) -> None:
     """An obvious handler that gives it to `append` is refused by name: it took back synced entries."""
     assert log.append_entries(0, 0, rows(1, 10)) == AppendAnswer(True, 10, 11)
     assert log.append_entries(2, 1, rows(3, 4)) == AppendAnswer(True, 4, 5)
@@ -55,7 +55,7 @@ def test_only_another_term_takes_entries_back(log: RaftLog) -> None:
     assert log.last_index == 8
 
 
-def test_a_refusal_says_where_to_go_on(log: RaftLog) -> None:
+def test_a_refusal_names_the_next_index(log: RaftLog) -> None:
     assert log.append_entries(7, 2, rows(8, 8, 2)) == AppendAnswer(False, -1, 0)
     log.append_entries(0, 0, [*rows(1, 10), *rows(11, 30, 2), *rows(31, 60, 4)])
     assert log.append_entries(90, 5, rows(91, 91, 5)) == AppendAnswer(False, -1, 61)
@@ -66,7 +66,7 @@ def test_a_refusal_says_where_to_go_on(log: RaftLog) -> None:
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_what_a_snapshot_covers_counts_as_the_leaders(flushed: bool, log: RaftLog) -> None:
+def test_entries_covered_by_a_snapshot_count_as_the_leaders(flushed: bool, log: RaftLog) -> None:
     log.append_entries(0, 0, rows(1, 20, 3))
     log.snapshot(15, [7])
     if flushed:
@@ -82,7 +82,7 @@ def test_what_a_snapshot_covers_counts_as_the_leaders(flushed: bool, log: RaftLo
     assert terms(log) == before == [(7, 3), (16, 4)]
 
 
-def test_a_log_that_begins_in_the_middle_says_what_it_needs(tmp_path: Path) -> None:
+def test_a_log_that_begins_in_the_middle_names_the_index_it_needs(tmp_path: Path) -> None:
     with open_log(tmp_path / "zero", SMALL) as log:
         assert log.append_entries(-1, 0, rows(0, 3)) == AppendAnswer(True, 3, 4)
         with pytest.raises(InvalidInput, match="the first entry is 5, and follows 3"):
@@ -122,10 +122,10 @@ def test_an_answer_is_durable_and_a_large_message_is_taken_in_parts(tmp_path: Pa
     log.close()
 
 
-# -- what a leader sends
+# -- messages of a leader
 
 
-def test_what_follows_an_index_is_the_message_to_send(tmp_path: Path) -> None:
+def test_entries_after_an_index_are_the_message_to_send(tmp_path: Path) -> None:
     with open_log(tmp_path / "leader", SMALL) as leader, open_log(tmp_path / "follower", SMALL) as follower:
         assert leader.entries_after(-1) == leader.entries_after(0) == leader.entries_after(9) == AppendEntries(0, 0, ())
         leader.append([*rows(1, 30), *rows(31, 40, 2)])
@@ -142,7 +142,7 @@ def test_what_follows_an_index_is_the_message_to_send(tmp_path: Path) -> None:
         assert first == AppendEntries(0, 0, (Entry(1, 1, b"1"),))
 
 
-def test_a_leader_goes_on_behind_what_it_shares_of_the_term_that_conflicts(tmp_path: Path) -> None:
+def test_a_leader_resumes_after_its_last_entry_of_the_conflict_term(tmp_path: Path) -> None:
     """The first index of a long term may be one that the leader has no more, though the logs differ at the end only."""
     with open_log(tmp_path / "leader", attrs.evolve(SMALL, keep_trailing=5)) as leader, \
             open_log(tmp_path / "follower", SMALL) as follower:
@@ -155,7 +155,7 @@ def test_a_leader_goes_on_behind_what_it_shares_of_the_term_that_conflicts(tmp_p
         message = leader.entries_after(40)
         assert message is not None
         assert follower.append_entries(*message) == AppendAnswer(True, 50, 51)
-        # Of a term that it has not, or not any more; and what was not refused.
+        # Of a term that it has not, or not any more; and an accepted message.
         assert leader.next_index(AppendAnswer(False, -1, 36, 3)) == 36
         assert leader.next_index(AppendAnswer(False, -1, 20, 1)) == 20
         assert leader.next_index(AppendAnswer(False, -1, 60)) == 60
@@ -171,7 +171,7 @@ def test_a_follower_behind_the_snapshot_needs_it(log: RaftLog) -> None:
     assert [log.term_of(index) for index in (6, 7, 28, 29, 30, 31, 41)] == [None, 1, None, 1, 1, 1, None]
 
 
-def test_the_last_entries_of_a_snapshot_stay_for_followers_that_are_a_little_behind(tmp_path: Path) -> None:
+def test_trailing_entries_stay_for_followers_slightly_behind(tmp_path: Path) -> None:
     options = attrs.evolve(SMALL, keep_trailing=6)
     log = open_log(tmp_path / "store", options)
     log.append([*rows(1, 27), *rows(28, 40, 2)])
@@ -189,7 +189,7 @@ def test_the_last_entries_of_a_snapshot_stay_for_followers_that_are_a_little_beh
         assert log.read(24) == DeadEntry(24, 30)
     log.close()
     log = open_log(tmp_path / "store", options)
-    # What has died does not come back: neither in the next snapshot, nor under other settings.
+    # A dead entry does not return: neither in the next snapshot, nor under other settings.
     log.snapshot(32, [7])
     assert indexes(log) == [7, *range(27, 41)]
     log.close()
@@ -201,7 +201,7 @@ def test_the_last_entries_of_a_snapshot_stay_for_followers_that_are_a_little_beh
     log.close()
 
 
-def test_a_checkpoint_that_becomes_the_snapshot_keeps_trailing_entries_too(tmp_path: Path) -> None:
+def test_a_checkpoint_made_the_snapshot_keeps_trailing_entries(tmp_path: Path) -> None:
     with open_log(tmp_path / "store", attrs.evolve(SMALL, keep_trailing=3)) as log:
         log.append(rows(1, 20))
         log.checkpoint(12, [4], [b"state"])
@@ -217,13 +217,13 @@ def test_a_checkpoint_that_becomes_the_snapshot_keeps_trailing_entries_too(tmp_p
 
 @attrs.define
 class Paper:
-    """A follower's log as the paper has it, from 1 on, and what it has committed."""
+    """A follower's log as in the paper, from 1 on, and its commit index."""
 
     terms: list[int] = attrs.field(factory=list)
     snapshot: int = 0
 
     def take(self, prev_index: int, prev_term: int, sent: Sequence[int]) -> bool:
-        """Rules 2 to 4 of the paper's AppendEntries, with what the snapshot covers as matching."""
+        """Rules 2 to 4 of the paper's AppendEntries, with entries covered by the snapshot as matching."""
         if prev_index > self.snapshot and (prev_index > len(self.terms) or self.terms[prev_index - 1] != prev_term):
             return False
         for index, term in enumerate(sent, prev_index + 1):
@@ -237,7 +237,7 @@ class Paper:
 
 
 def leaders(rng: random.Random) -> list[list[int]]:
-    """Logs of leaders one after another, as terms: each keeps what is committed of the one before, and goes on."""
+    """Logs of leaders one after another, as terms: each keeps the committed entries of its predecessor, and appends."""
     found = [[1] * rng.randrange(1, 9)]
     for term in range(2, rng.randrange(3, 7)):
         kept = rng.randrange(len(found[-1]) + 1)
@@ -250,7 +250,7 @@ def payload(index: int, term: int) -> bytes:
 
 
 def message_of(log: Sequence[int], first: int, last: int) -> tuple[int, int, list[tuple[int, int, bytes]]]:
-    """What a leader with this log sends, from one index to another."""
+    """Return a leader's message from one index to another."""
     return (first - 1, log[first - 2] if first > 1 else 0,
             [(index, log[index - 1], payload(index, log[index - 1])) for index in range(first, last + 1)])
 
@@ -272,7 +272,7 @@ def live_under(folder: Path, seed: int) -> None:
             while common < min(len(leader), len(model.terms)) and leader[common] == model.terms[common]:
                 common += 1
             if model.snapshot > common:
-                # No such leader is elected: it lacks what is committed.
+                # No such leader is elected: it lacks committed entries.
                 continue
             sent = []
             for _ in range(rng.randrange(1, 9)):
@@ -323,8 +323,8 @@ def live_under(folder: Path, seed: int) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32))
-def test_any_deliveries_of_any_leaders_leave_what_the_paper_says(tmp_path_factory: pytest.TempPathFactory,
-                                                                 seed: int) -> None:
+def test_any_deliveries_of_any_leaders_follow_the_paper(tmp_path_factory: pytest.TempPathFactory,
+                                                        seed: int) -> None:
     live_under(tmp_path_factory.mktemp("log") / "store", seed)
 
 
@@ -338,7 +338,7 @@ def test_soak_deliveries(start: int, tmp_path: Path) -> None:
 # -- crashes
 
 
-def test_a_crash_at_every_step_leaves_what_was_answered(tmp_path: Path, effort: Effort) -> None:
+def test_a_crash_at_every_step_keeps_answered_entries(tmp_path: Path, effort: Effort) -> None:
     """Each answer's entries are there after any crash from then on, until another leader's take their place."""
     leader, other = [1, 1, 1, 2, 2, 2, 2], [1, 1, 1, 2, 3, 3]
     messages = [message_of(leader, 1, 3), message_of(leader, 4, 7), message_of(leader, 2, 5), message_of(other, 4, 6),

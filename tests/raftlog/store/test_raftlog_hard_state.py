@@ -68,7 +68,7 @@ def test_neither_goes_back(tmp_path: Path) -> None:
             log.record_hard_state(4, "b")
         for term, name in ((-1, None), (2**64, None), (6, ""), (6, "x" * 256), (6, b"a"), (6, "\udc80")):
             with pytest.raises(InvalidInput):
-                log.record_hard_state(term, name)  # type: ignore[arg-type]  # what a host may give
+                log.record_hard_state(term, name)  # type: ignore[arg-type]  # as a host may pass
         with pytest.raises(InvalidInput, match="the term is 'six'; it is a whole number"):
             log.record_hard_state("six")  # type: ignore[arg-type]
         assert log.hard_state == HardState(5, "a")
@@ -97,7 +97,7 @@ def test_closing_waits_for_a_vote_that_is_being_recorded(tmp_path: Path) -> None
         again.record_hard_state(5, "b")
 
 
-def test_each_log_of_a_store_has_its_own_and_it_goes_with_the_log(tmp_path: Path) -> None:
+def test_each_log_has_its_own_vote_which_is_removed_with_it(tmp_path: Path) -> None:
     with RaftLogStore(tmp_path, SMALL) as store:
         store.log("one").record_hard_state(4, "a")
         store.log("two").record_hard_state(7)
@@ -140,7 +140,7 @@ def test_the_bytes_are_those_of_the_page_and_of_every_release(tmp_path: Path) ->
     assert read_hard_state(GOLDEN.parent) == HardState(7, "node-b")
 
 
-def test_damage_anywhere_is_refused_by_name_and_keeps_no_other_log_back(tmp_path: Path) -> None:
+def test_damage_anywhere_is_refused_by_name_for_one_log_alone(tmp_path: Path) -> None:
     with RaftLogStore(tmp_path / "store", SMALL) as store:
         store.log("a").append_entries(0, 0, rows(1, 5))
         store.log("a").record_hard_state(7, "node-b")
@@ -182,7 +182,7 @@ def test_damage_anywhere_is_refused_by_name_and_keeps_no_other_log_back(tmp_path
 LIFE: list[tuple[int, str | None]] = [(1, "a"), (2, None), (2, "b"), (5, None), (6, "c")]
 
 
-def test_a_crash_at_every_step_leaves_what_was_answered_or_the_next(tmp_path: Path, effort: Effort) -> None:
+def test_a_crash_at_every_step_keeps_the_answered_vote_or_the_next(tmp_path: Path, effort: Effort) -> None:
     def run(inside: Path, files: RecordingFiles) -> None:
         with open_log(inside / "store", store_options(files)) as log:
             for place, (term, name) in enumerate(LIFE):
@@ -229,7 +229,7 @@ def test_a_disk_that_refuses_any_step_gives_no_vote_that_is_forgotten(tmp_path: 
                 assert found.term > answered.term or answered.voted_for in (None, found.voted_for)
 
 
-def test_a_compaction_that_clears_leftovers_away_takes_no_vote_with_it(tmp_path: Path) -> None:
+def test_a_compaction_that_removes_leftovers_keeps_the_vote(tmp_path: Path) -> None:
     """It removed the file that was about to take its place, and the member's vote failed."""
     cleared: list[str] = []
 
@@ -250,7 +250,7 @@ def test_a_compaction_that_clears_leftovers_away_takes_no_vote_with_it(tmp_path:
         assert log.hard_state == HardState(3, "a")
 
 
-def test_what_a_crash_has_left_of_a_vote_goes_when_the_log_is_opened(tmp_path: Path) -> None:
+def test_leftovers_of_a_vote_are_removed_at_opening(tmp_path: Path) -> None:
     with open_log(tmp_path, SMALL) as log:
         log.record_hard_state(3, "a")
     left = tmp_path / "logs/log/HARD_STATE.tmp"

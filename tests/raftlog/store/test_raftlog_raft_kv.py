@@ -81,7 +81,7 @@ def test_delete_one_of_three_and_put_it_again(tmp_path: Path) -> None:
         assert store.items() == {"k1": b"k1", "k2": b"again", "k3": b"k3"}
 
 
-def test_it_agrees_with_a_dictionary_through_snapshots_compactions_and_restarts(tmp_path: Path) -> None:
+def test_raft_kv_agrees_with_a_dictionary_through_restarts(tmp_path: Path) -> None:
     rng, expected = random.Random(3), dict[str, bytes]()
     store = KvStore(str(tmp_path / "kv"), options())
     for number in range(600):
@@ -119,14 +119,14 @@ def test_clumping_shortens_the_live_set_and_changes_no_value(tmp_path: Path) -> 
         plan = store.clump(5)
         assert store.items() == before
         store.snapshot()
-        # What was written again lies behind the last put of the key that was written over and over.
+        # The rewritten values are after the last put of the key that was written repeatedly.
         assert store.log.state.live.run_count <= plan.runs_after <= 5
         settle(store)
         store.compact()
         assert store.items() == before
 
 
-def test_what_is_written_between_a_plan_to_clump_and_its_rewrites_is_not_undone(tmp_path: Path) -> None:
+def test_a_write_between_a_clump_plan_and_its_rewrites_is_kept(tmp_path: Path) -> None:
     with KvStore(str(tmp_path / "kv"), options()) as store:
         for number in range(60):
             store.put(f"k{number}" if number % 9 == 0 else "other", b"%d" % number)
@@ -149,8 +149,8 @@ def test_what_is_written_between_a_plan_to_clump_and_its_rewrites_is_not_undone(
         assert store.items() == expected
 
 
-def test_clumping_beside_writers_loses_no_update(tmp_path: Path) -> None:
-    """Three threads propose; the log puts what they propose into an order, as a leader does."""
+def test_clumping_with_concurrent_writers_loses_no_update(tmp_path: Path) -> None:
+    """Three threads propose; the log orders their proposals, as a leader does."""
     expected: dict[str, bytes] = {}
     with KvStore(str(tmp_path / "kv"), options()) as store:
         store.write([Put(f"k{key}" if key % 3 == 0 else "other", b"%d" % key) for key in range(90)])

@@ -75,7 +75,7 @@ def read_far_apart(log: RaftLog, count: int) -> None:
 
 @pytest.mark.parametrize("act", [take_back_each, be_overwritten, take_back_one_by_one, take_snapshots,
                                  flush_each, pin_over_segments, take_snapshots_over_segments, read_far_apart])
-def test_what_is_done_again_and_again_costs_the_same_each_time(
+def test_a_repeated_operation_costs_the_same_each_time(
         act: Callable[[RaftLog, int], None], tmp_path: Path) -> None:
     options = StoreOptions(background=False, log=LogOptions(limits=SegmentLimits(max_entries=4), files=UnsyncedFiles()))
     calls = []

@@ -87,7 +87,7 @@ def test_a_store_audits_and_verifies_a_log_that_its_host_has_closed(tmp_path: Pa
             log.audit()
 
 
-def test_a_log_can_be_removed_and_begun_anew(tmp_path: Path) -> None:
+def test_a_log_can_be_removed_and_created_again(tmp_path: Path) -> None:
     with RaftLogStore(tmp_path, SMALL) as store:
         store.log("a").append(rows(1, 30))
         store.log("b").append(rows(1, 5))
@@ -112,7 +112,7 @@ def test_a_log_can_be_removed_and_begun_anew(tmp_path: Path) -> None:
         check_log(store.log("b"), PlainLog.of(rows(4, 6)))
 
 
-def test_a_log_is_removed_with_whatever_lies_in_its_folder(tmp_path: Path) -> None:
+def test_a_log_is_removed_with_all_files_in_its_folder(tmp_path: Path) -> None:
     """An interrupted compaction leaves a folder of its own there, and a host may keep its snapshots there."""
     with RaftLogStore(tmp_path, SMALL) as store:
         store.log("a").append(rows(1, 30))
@@ -126,7 +126,7 @@ def test_a_log_is_removed_with_whatever_lies_in_its_folder(tmp_path: Path) -> No
         assert store.log_ids == ()
 
 
-def test_a_disk_that_refuses_any_step_of_a_removal_leaves_the_log_whole_or_gone(tmp_path: Path) -> None:
+def test_a_refused_step_of_a_removal_leaves_the_log_whole_or_absent(tmp_path: Path) -> None:
     def remove(folder: Path, files: FailingFiles) -> None:
         with RaftLogStore(folder, StoreOptions(background=False, log=LogOptions(files=files))) as store:
             store.log("a").append(rows(1, 5))
@@ -146,8 +146,8 @@ def test_a_disk_that_refuses_any_step_of_a_removal_leaves_the_log_whole_or_gone(
     assert outcomes == {True, False}
 
 
-def test_a_crash_at_every_step_of_a_removal_leaves_the_log_whole_or_gone(tmp_path: Path) -> None:
-    """And the other log whole; once the removal was acknowledged, nothing of the log comes back in one begun anew."""
+def test_a_crash_in_a_removal_leaves_the_log_whole_or_absent(tmp_path: Path) -> None:
+    """And the other log whole; after an acknowledged removal no entry returns in a new log of the same id."""
     old, anew = (1, 2, 3, 4, 5), (1, 2, 3)
     seen: set[tuple[object, tuple[int, ...] | None, tuple[int, ...]]] = set()
 
@@ -248,7 +248,7 @@ def test_memory_is_bounded_by_flushing(tmp_path: Path) -> None:
         check_log(log, PlainLog.of(rows(1, 1000)))
 
 
-def test_what_cannot_be_flushed_does_not_pile_up_without_end(tmp_path: Path) -> None:
+def test_entries_that_cannot_be_flushed_are_bounded(tmp_path: Path) -> None:
     """The disk under the segments is full, that under the WAL is not."""
     full = threading.Event()
 
@@ -282,7 +282,7 @@ def test_what_cannot_be_flushed_does_not_pile_up_without_end(tmp_path: Path) -> 
         assert [entry.index for entry in log.entries()] == list(range(1, last + 2))
 
 
-def test_a_store_whose_sync_failed_is_closed_and_says_so(tmp_path: Path) -> None:
+def test_a_failed_sync_closes_the_store_with_its_reason(tmp_path: Path) -> None:
     probe = FailingFiles()
     with RaftLogStore(tmp_path / "probe", StoreOptions(background=False, log=LogOptions(files=probe))) as store:
         store.log("a").append(rows(1, 5))
@@ -304,7 +304,7 @@ def test_a_store_whose_sync_failed_is_closed_and_says_so(tmp_path: Path) -> None
         assert store.log("a").last_index in (5, 9)
 
 
-def test_a_disk_that_refuses_any_step_of_opening_leaves_all_as_it_was(tmp_path: Path) -> None:
+def test_a_refused_step_of_opening_changes_nothing(tmp_path: Path) -> None:
     expected = PlainLog.of(rows(1, 30))
     with RaftLogStore(tmp_path / "store", SMALL) as store:
         store.log("a").append(rows(1, 20))
@@ -318,7 +318,7 @@ def test_a_disk_that_refuses_any_step_of_opening_leaves_all_as_it_was(tmp_path: 
             check_log(store.log("a"), expected)
 
 
-def test_a_log_that_is_gone_while_the_wal_names_it_is_named(tmp_path: Path) -> None:
+def test_a_missing_log_in_the_wal_is_named(tmp_path: Path) -> None:
     with RaftLogStore(tmp_path, SMALL) as store:
         store.log("a").append(rows(1, 3))
     for name in os.listdir(tmp_path / "logs" / "a"):
@@ -330,7 +330,7 @@ def test_a_log_that_is_gone_while_the_wal_names_it_is_named(tmp_path: Path) -> N
         assert store.status().damaged == ("a",)
 
 
-def test_what_is_told_of_a_damaged_log_keeps_no_file_of_it_open(tmp_path: Path) -> None:
+def test_an_error_of_a_damaged_log_keeps_no_file_open(tmp_path: Path) -> None:
     with RaftLogStore(tmp_path, SMALL) as store:
         store.log("a").append(rows(1, 30))
     for path in (tmp_path / "logs" / "a").glob("*.segment"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The WAL format is a promise: files of an earlier release are read as they were meant, and still written alike.
 
-`python -m tests.raftlog.wal.test_raftlog_wal_golden` writes the golden files anew; a change in one of them is a new
+`python -m tests.raftlog.wal.test_raftlog_wal_golden` writes the golden files; a change in one of them is a new
 format
 version, or a mistake.
 """
@@ -93,14 +93,14 @@ def test_every_kind_of_frame_is_read(tmp_path: Path) -> None:
     assert (found.unproven, found.torn_bytes) == (0, 0)
 
 
-def test_the_example_of_the_page_is_what_is_written(tmp_path: Path) -> None:
+def test_the_example_of_the_page_matches_the_written_bytes(tmp_path: Path) -> None:
     shown = re.search(r"```hex\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert shown is not None
     listed = [line.split("  ", 1)[1] for line in shown[1].strip().splitlines()]
     assert bytes.fromhex("".join(listed)) == write_example(tmp_path).read_bytes()
 
 
-def test_the_header_is_as_its_page_says() -> None:
+def test_the_header_matches_its_page() -> None:
     body = b"CLRAFWAL" + struct.pack("<HHIQQQ", 1, 0, 0, 7, 4096, 10**9) + bytes(20)
     data = body + struct.pack("<I", zlib.crc32(body))
     assert FileHeader(7, 4096, 10**9).encode() == data
@@ -127,7 +127,7 @@ def test_a_file_under_a_wrong_number_is_damage(tmp_path: Path) -> None:
 
 
 @given(st.data())
-def test_any_change_is_damage_or_a_beginning_of_what_was_written(tmp_path_factory: pytest.TempPathFactory,
+def test_any_change_is_damage_or_a_prefix_of_the_written_entries(tmp_path_factory: pytest.TempPathFactory,
                                                                  data: st.DataObject) -> None:
     whole = (GOLDEN / "kinds.wal").read_bytes()
     changed = bytearray(whole)
@@ -146,7 +146,7 @@ def test_any_change_is_damage_or_a_beginning_of_what_was_written(tmp_path_factor
     assert found == rows[:len(found)]
 
 
-def test_a_store_with_a_flipped_byte_in_the_middle_of_its_wal_is_not_opened(tmp_path: Path) -> None:
+def test_a_flipped_byte_inside_the_wal_refuses_the_opening(tmp_path: Path) -> None:
     with open_log(tmp_path / "store", store_options(max_wal_bytes=1 << 20)) as log:
         for index in range(1, 10):
             log.append([(index, 1, b"entry %d" % index * 10)])

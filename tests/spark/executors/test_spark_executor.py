@@ -145,7 +145,7 @@ class TestResults:
 
 
 class TestJobs:
-    def test_outcomes_come_while_other_jobs_run(self, spark: SparkSession, job: Job) -> None:
+    def test_outcomes_arrive_while_other_jobs_run(self, spark: SparkSession, job: Job) -> None:
         """The last task waits for a file that the caller makes when it has the outcomes of the first job."""
         go = job.sources / "go"
         outcomes = SparkExecutor(spark).run([*first_job(job), WaitingTask("late", str(go))])
@@ -159,7 +159,7 @@ class TestJobs:
         outcomes.close()
         # The cores are free: this would wait for one for good.
         assert len(results(list(SparkExecutor(spark).run([job.copy_task(12), job.copy_task(13)])))) == 2
-        # Spark tells its own listeners a little later; a job that went on would do so for good.
+        # Spark notifies its own listeners a little later; a job that was not cancelled would run on.
         while spark.sparkContext.statusTracker().getActiveJobsIds():
             time.sleep(0.01)
 
@@ -240,7 +240,7 @@ class UnshippedTask:
 
 
 class TestKilledWorkers:
-    def test_what_was_done_before_a_worker_died_is_reported_once(self, spark: SparkSession, job: Job) -> None:
+    def test_outcomes_before_a_workers_death_are_reported_once(self, spark: SparkSession, job: Job) -> None:
         """The news of a partition that died has not come, those of the others have; each task counts once."""
         tasks = [job.copy_task(1), job.killed_once_task(2), *(job.copy_task(number) for number in range(3, 9))]
         budget = Budget()

@@ -85,7 +85,7 @@ class TestFencing:
         assert all(isinstance(group.error, FencedOff) for group in others)
         assert live(folder) == before
         assert [path.name for path in Path(folder).iterdir() if path.is_dir()] == []
-        # The second driver goes on where the first had to stop.
+        # The second driver continues where the first had to stop.
         with SegmentLog(folder, LIMITS) as log:
             again = log.compact(policy=log.policy, executor=SparkExecutor(spark), fence=TokenFence(fence, "log", 8))
         assert not again.is_empty

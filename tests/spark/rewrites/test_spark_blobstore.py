@@ -50,7 +50,7 @@ def test_the_same_bytes_for_many_stores_in_one_job(spark: SparkSession, tmp_path
         there.close()
 
 
-def test_a_damaged_store_does_not_stop_the_others(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_damaged_store_stops_no_other_store(spark: SparkSession, tmp_path: Path) -> None:
     stores = built(tmp_path / "spark", 3)
     damaged = snapshot_of(stores[1])
     entry = next(entry for entry in damaged.entries_of(damaged.segments[0].name) if entry.id == b"b0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A merge of blocks whose driver dies or whose store refuses: what is known stays, and a sweep removes the rest."""
+"""A merge of blocks whose driver dies or whose store refuses: known blocks stay, and a sweep removes the rest."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FaultyHere:
         root: where the objects lie.
         name: the requests that fail.
         fault: how they fail.
-        passed: so many of them are carried out before.
+        passed: the number of operations carried out before.
     """
 
     root: str
@@ -111,7 +111,7 @@ def sources() -> list[BlockMeta]:
 
 
 class Overtaken(MemoryFence):
-    """Another worker has the job when the first one comes to commit."""
+    """Another worker has the job at the first one's commit."""
 
     def commit(self, resource: str, token: int, value: bytes) -> Any:
         self.admit(resource, 9)

@@ -75,8 +75,8 @@ def files_of(folder: LocalBlocks) -> set[str]:
     return {str(path.relative_to(folder.folder)) for path in Path(folder.folder).rglob("*") if path.is_file()}
 
 
-def test_without_a_column_of_times_the_outputs_have_the_span_of_the_sources(spark: SparkSession,
-                                                                            tmp_path: Path) -> None:
+def test_outputs_without_a_time_column_have_the_sources_span(spark: SparkSession,
+                                                             tmp_path: Path) -> None:
     folder = LocalBlocks(tmp_path / "blocks")
     known = tuple(BlockMeta(id=f"b{number}", tenant="acme", shard=3, level=0, min_time=1e6 + number,
                             max_time=2e6 + number) for number in range(3))
@@ -165,7 +165,7 @@ def test_one_key_stays_in_one_block_and_missing_keys_come_first(spark: SparkSess
     assert sum(read_block(folder, block.id).num_rows for block in done.new_blocks) == 360
 
 
-def test_sources_that_are_gone_or_empty(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_and_empty_sources_are_named(spark: SparkSession, tmp_path: Path) -> None:
     folder = LocalBlocks(tmp_path / "blocks")
     merge = MergeBlocks(spark, folder, MemoryFence(), MergeOptions(sort_by=("count",)))
     assert merge(running(["b0", "b1"])).no_output is NoOutput.MISSING
@@ -278,8 +278,8 @@ def test_times_finer_than_microseconds_are_refused_and_not_cut_off(spark: SparkS
     assert files_of(folder) == before
 
 
-def test_rows_with_maps_come_out_in_one_order(spark: SparkSession, tmp_path: Path) -> None:
-    """A repeated attempt could not go on from what the first had written: rows of equal keys came in another order."""
+def test_rows_with_maps_are_sorted_in_one_order(spark: SparkSession, tmp_path: Path) -> None:
+    """A repeated attempt could not continue the first one's output: rows of equal keys were in another order."""
     of_map = pa.map_(pa.string(), pa.int64())
     schema = pa.schema([("key", pa.int64()), ("map", of_map),
                         ("in.side", pa.struct([("a.b", pa.list_(pa.map_(pa.int32(), of_map)))]))])

@@ -25,7 +25,7 @@ def key(number: int) -> bytes:
 
 
 def random_layers(rng: random.Random, low: int, high: int) -> list[dict[bytes, Change]]:
-    """Three layers of changes of which many meet: puts, tombstones, and puts that say what is there."""
+    """Three layers of changes of which many meet: puts, tombstones, and puts of the present value."""
     def change(number: int) -> Change:
         kind = rng.randrange(4)
         return None if kind == 0 else Record.of(b"old %d" % number if kind == 1 else b"new %d" % rng.randrange(9))
@@ -42,8 +42,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("rule", "count", "touched"), CASES)
-def test_the_ids_and_counts_are_those_of_one_machine(spark: SparkSession, tmp_path: Path, rule: SplitRule, count: int,
-                                                     touched: tuple[int, int]) -> None:
+def test_the_ids_and_counts_equal_those_of_one_machine(spark: SparkSession, tmp_path: Path, rule: SplitRule, count: int,
+                                                       touched: tuple[int, int]) -> None:
     rng = random.Random(count)
     content = [(key(number), Record.of(b"old %d" % number)) for number in range(count)]
     layers = random_layers(rng, *touched)
@@ -88,7 +88,7 @@ def test_a_compactor_runs_its_rewrite_on_spark(spark: SparkSession, tmp_path: Pa
     assert len(before) == 41
 
 
-def test_damage_that_a_worker_finds_comes_back_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_found_by_a_worker_is_raised_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     open_objects = functools.partial(LocalObjects, tmp_path)
     committed = CommittedRanges(open_objects(), rule=SplitRule(raggedness=20), range_format=ParquetFormat())
     base = committed.apply(None, [(key(number), Record.of(b"1")) for number in range(100)]).metarange_id

@@ -81,7 +81,7 @@ def _daemon(folder: Path, arguments: list[str], *, command: Path | None = None,
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_SECONDS)
-        # Executors are in the worker's process group: whatever outlived it goes now.
+        # Executors are in the worker's process group: end the ones that outlived it.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(_STOP_SECONDS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by test_spark_cluster.py in a process of its own: jobs on a standalone cluster. Prints outcomes as JSON.
 
-Its workers have PySpark and its packages and nothing of this library but what is shipped to them: its sources for a
+Its workers have PySpark and its packages and nothing of this library but the shipped files: its sources for a
 first session, its wheel for a second one, in which slow tasks are run twice. At the end it kills itself, while stores
 are being compacted.
 
@@ -42,7 +42,7 @@ SPECULATION = {
     "spark.speculation.interval": "100ms",
     "spark.speculation.minTaskRuntime": "500ms",
     "spark.speculation.quantile": "0.5",
-    # How long a task that has lost may go on.
+    # How long a superseded task may run.
     "spark.python.task.killTimeout": "60s",
 }
 
@@ -66,7 +66,7 @@ def session(master: str, folder: Path, bare: dict[str, str], options: dict[str, 
 
 
 def found(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """What the test asks about sources that were shipped, killed workers and lost executors."""
+    """The cases of shipped sources, killed workers and lost executors."""
     archive = ship_library(spark)
     source, private = folder / "source", folder / "private"
     source.write_bytes(b"payload " * 1000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_spark_connect.py in a process of its own: the executor over Spark Connect. Prints what it found as JSON.
+"""Run by test_spark_connect.py in a process of its own: the executor over Spark Connect. Prints its results as JSON.
 
     python -m tests.spark.session.connect_job EMPTY_FOLDER
 """
@@ -31,7 +31,7 @@ from tests.spark.wheels import library_wheel, python_without_library, ship_wheel
 
 
 def session(folder: Path) -> SparkSession:
-    """A Connect client with a server beside it, on loopback and a free port, for workers without this library."""
+    """A Connect client with its own server, on loopback and a free port, for workers without this library."""
     # Read by the server, which is this process's child; with the last one it takes any free port and we learn which.
     os.environ |= {**python_without_library(folder), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"}
     options: dict[str, bool | float | int | str | None] = {

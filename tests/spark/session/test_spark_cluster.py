@@ -67,7 +67,7 @@ def test_the_killed_attempt_left_only_a_private_file(answers: dict[str, Any]) ->
     assert answers["spent"] == 6 * len(source)
 
 
-def test_what_ran_on_a_lost_executor_runs_again(answers: dict[str, Any]) -> None:
+def test_tasks_of_a_lost_executor_run_again(answers: dict[str, Any]) -> None:
     source = (answers["folder"] / "source").read_bytes()
     assert sorted(answers["lost"]) == ["beside-0", "beside-1", "lost"]
     assert {Path(path).read_bytes() for path in answers["lost"].values()} == {source}
@@ -94,13 +94,13 @@ def test_a_copy_of_a_slow_task_wins_and_the_slow_one_changes_nothing(answers: di
     assert [path.name for path in log.iterdir() if path.is_dir()] == []
 
 
-def test_rows_are_merged_as_they_are_here(answers: dict[str, Any], spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_are_merged_as_in_one_process(answers: dict[str, Any], spark: SparkSession, tmp_path: Path) -> None:
     assert answers["metarange"] == merged_here()
     assert answers["block"] == merged_block(spark, tmp_path / "blocks")
 
 
 def test_a_driver_killed_between_rewrite_and_commit_loses_nothing(answers: dict[str, Any], tmp_path: Path) -> None:
-    """Two logs are committed, of the third private files are there; the next run does what is left, and that alone."""
+    """Two logs are committed, of the third private files are there; the next run does the rest, and no more."""
     folders = [str(answers["folder"] / "logs" / f"log-{number}") for number in range(4)]
     twins = build_logs(tmp_path / "twins", 4)
     for folder, twin in zip(folders, twins, strict=True):

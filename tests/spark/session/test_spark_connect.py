@@ -38,7 +38,7 @@ def test_the_executor_conforms(answers: dict[str, Any]) -> None:
     assert answers["passed"] == sorted(name for name in dir(ExecutorConformance) if name.startswith("test_"))
 
 
-def test_outcomes_come_while_other_jobs_run_and_cancel_ends_those(answers: dict[str, Any]) -> None:
+def test_outcomes_arrive_while_jobs_run_and_cancel_ends_those(answers: dict[str, Any]) -> None:
     assert len(answers["streamed"]) == 9
     assert answers["streamed"][-1] == "late"
     *done, ended = answers["cancelled"]
@@ -60,7 +60,7 @@ def test_a_log_is_compacted_from_the_library_s_own_wheel(answers: dict[str, Any]
     assert contents(str(answers["folder"] / "logs" / "log-0")) == contents(twin)
 
 
-def test_rows_are_merged_as_they_are_here(answers: dict[str, Any], spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_are_merged_as_in_one_process(answers: dict[str, Any], spark: SparkSession, tmp_path: Path) -> None:
     assert answers["metarange"] == merged_here()
     assert answers["block"] == merged_block(spark, tmp_path / "blocks")
 

@@ -21,7 +21,7 @@ def test_equal_sources_give_equal_bytes() -> None:
     assert library_archive() == library_archive()
 
 
-def test_it_holds_sources_and_nothing_else() -> None:
+def test_archive_has_sources_and_no_other_files() -> None:
     names = zipfile.ZipFile(io.BytesIO(library_archive())).namelist()
     assert {"compactlib/__init__.py", "compactlib/errors.py", "compactlib/spark/executor.py"} <= set(names)
     assert {Path(name).suffix for name in names} == {".py"}
@@ -50,7 +50,7 @@ def test_importing_the_package_does_not_import_spark() -> None:
 
 
 def test_a_worker_imports_little() -> None:
-    """From an archive every module is compiled anew, in every worker process."""
+    """Modules in an archive are compiled again in every worker process."""
     script = ("import sys, compactlib.spark.executor; print(*sorted(m for m in sys.modules if "
               "m.startswith('compactlib')))")
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole stores compacted on workers: what they come to, what the table says, fences, and workers that die."""
+"""Whole stores compacted on workers: their outcomes, the rows of the table, fences, and workers that die."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compacted_alone(folders: list[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.spark
-def test_limits_hold_for_each_store_and_rows_say_what_was_done(spark: SparkSession, tmp_path: Path) -> None:
+def test_limits_hold_for_each_store_and_rows_have_the_work(spark: SparkSession, tmp_path: Path) -> None:
     (folder,) = build_logs(tmp_path / "logs", 1)
     (row,) = compact_on_workers(spark, [folder], open_log, policy=POLICY, limits=BudgetLimits(total_bytes=1)).collect()
     assert (row.outcome, row.error) == ("failed", "BudgetSpent")
@@ -59,7 +59,7 @@ def test_limits_hold_for_each_store_and_rows_say_what_was_done(spark: SparkSessi
 
 @pytest.mark.spark
 class TestOnSpark:
-    def test_every_store_ends_as_it_would_alone_and_the_table_compacts_nothing_again(self, spark: SparkSession,
+    def test_every_store_ends_as_alone_and_a_second_run_is_empty(self, spark: SparkSession,
                                                                                     tmp_path: Path) -> None:
         ours, theirs = build_logs(tmp_path / "ours", 12), build_logs(tmp_path / "theirs", 12)
         notes = tmp_path / "notes"
@@ -104,8 +104,8 @@ class TestOnSpark:
                                    open_fence=partial(opened, fences=fences, token=8))
         assert outcomes_of(later) == {mine: ("skipped", None), lost: ("done", None)}
 
-    def test_a_store_that_kills_every_worker_is_told_and_the_rest_can_go_on(self, spark: SparkSession,
-                                                                            tmp_path: Path) -> None:
+    def test_a_store_that_kills_every_worker_is_named_and_others_done(self, spark: SparkSession,
+                                                                      tmp_path: Path) -> None:
         deadly, sound = build_logs(tmp_path / "logs", 2)
         frame = compact_on_workers(spark, [deadly, sound], partial(open_deadly, deadly=deadly))
         (row,) = frame.where(frame.store == deadly).collect()
@@ -124,13 +124,13 @@ class TestOnSpark:
         many(spark, tmp_path, 200)
 
     @pytest.mark.parametrize("seed", [1])
-    def test_workers_that_die_are_replaced_and_every_store_ends_as_it_would_alone(
+    def test_dead_workers_are_replaced_and_every_store_ends_as_alone(
             self, spark: SparkSession, tmp_path: Path, seed: int) -> None:
         killed_workers(spark, tmp_path, random.Random(seed))
 
 
 def many(spark: SparkSession, base: Path, count: int) -> None:
-    """Plan, compact and plan again so many logs: each ends as it would alone, the second plan is empty."""
+    """Plan, compact and plan again several logs: each ends as it would alone, the second plan is empty."""
     templates = build_logs(base / "templates", 10)
     folders = copied_logs(base / "logs", templates, count)
     # A few that are far heavier than the rest.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the committed layer compare with: dictionaries."""
+"""The model of the committed layer's tests: dictionaries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def changed(records: Mapping[bytes, Record], changes: Mapping[bytes, Change]) ->
 
 
 def differences(left: Mapping[bytes, Record], right: Mapping[bytes, Record]) -> list[Difference]:
-    """What a diff must say of these two."""
+    """Return the expected diff of these two."""
     found = (Difference.between(key, left.get(key), right.get(key)) for key in sorted({*left, *right}))
     return [difference for difference in found if difference is not None]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad keys, bad files, a bad store: each has an answer with a name, and none is a shorter result."""
+"""Bad keys, bad files, a bad store: each raises a named error, and never gives a shorter result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def replace(objects: MemoryObjects, key: str, data: bytes) -> None:
 
 
 @both_formats
-def test_odd_keys_and_values_come_back_as_they_are(range_format: RangeFormat) -> None:
+def test_odd_keys_and_values_are_read_unchanged(range_format: RangeFormat) -> None:
     layer = committed(range_format=range_format)
     base = written(layer, ODD)
     assert dict(layer.scan(base)) == ODD
@@ -43,7 +43,7 @@ def test_odd_keys_and_values_come_back_as_they_are(range_format: RangeFormat) ->
 
 
 @pytest.mark.parametrize("key", [b"", b"x" * (MAX_KEY_BYTES + 1), "text", bytearray(b"x")])
-def test_what_is_no_key_is_refused(key: bytes) -> None:
+def test_an_invalid_key_is_refused(key: bytes) -> None:
     layer = committed()
     with pytest.raises(InvalidInput):
         layer.apply(None, [(key, Record.of(b""))])
@@ -58,7 +58,7 @@ def test_a_rule_that_cannot_be(numbers: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("metarange_id", ["", "abc", "X" * 40, "A" * 40])
-def test_what_is_no_id_is_refused(metarange_id: str) -> None:
+def test_an_invalid_id_is_refused(metarange_id: str) -> None:
     with pytest.raises(InvalidInput):
         committed().get(MetaRangeId(metarange_id), b"a")
 
@@ -203,7 +203,7 @@ def test_a_budget_that_runs_out_publishes_nothing() -> None:
     assert written(layer, CONTENT) == written(committed(), CONTENT)
 
 
-def test_a_second_read_comes_from_the_cache() -> None:
+def test_a_second_read_is_served_by_the_cache() -> None:
     objects = HookedObjects(MemoryObjects())
     layer = CommittedRanges(objects, rule=SplitRule(raggedness=4))
     base = written(layer, CONTENT)
@@ -218,7 +218,7 @@ def live(*metaranges: MetaRangeId) -> LiveMetaRanges:
 
 
 @both_formats
-def test_verify_finds_what_is_sealed_but_wrong(range_format: RangeFormat) -> None:
+def test_verify_finds_sealed_files_with_wrong_content(range_format: RangeFormat) -> None:
     objects = MemoryObjects()
     layer = committed(objects, range_format=range_format)
     base = written(layer, CONTENT)
@@ -235,7 +235,7 @@ def test_verify_finds_what_is_sealed_but_wrong(range_format: RangeFormat) -> Non
     assert not found.is_sound
 
 
-def test_verify_reads_each_range_once_and_lists_what_is_missing() -> None:
+def test_verify_reads_each_range_once_and_lists_missing_ones() -> None:
     objects = MemoryObjects()
     layer = committed(objects)
     base = written(layer, CONTENT)
@@ -255,7 +255,7 @@ def test_verify_reads_each_range_once_and_lists_what_is_missing() -> None:
     assert history.is_sound
 
 
-def test_verify_finds_unsorted_keys_and_cuts_that_are_none() -> None:
+def test_verify_finds_unsorted_keys_and_wrong_cuts() -> None:
     pairs = list(CONTENT.items())
     rule = SplitRule(raggedness=4)
     for held in (pairs[:2][::-1], pairs):

@@ -145,7 +145,7 @@ def test_a_collection_at_every_step_of_a_writer_loses_nothing() -> None:
     assert step > 10
 
 
-def test_a_collection_without_a_grace_at_every_step_of_a_writer_takes_nothing_that_was_confirmed() -> None:
+def test_a_collection_without_a_grace_takes_no_confirmed_file() -> None:
     refused = 0
     for step in itertools.count():
         world = World()
@@ -162,7 +162,7 @@ def test_a_collection_without_a_grace_at_every_step_of_a_writer_takes_nothing_th
     assert refused > 0
 
 
-def test_what_a_cluster_left_on_its_way_goes_when_it_is_old() -> None:
+def test_old_leftovers_of_a_cluster_are_collected() -> None:
     world = World()
     world.write(NEW)
     world.objects.create("incoming/old", b"changes of a job that died")
@@ -174,7 +174,7 @@ def test_what_a_cluster_left_on_its_way_goes_when_it_is_old() -> None:
 
 
 def claimed(world: World, hook: Callable[[str, str], None] | None = None) -> bool:
-    """Bring the orphan back, if it is not collected just now; what is in memory of it does not help."""
+    """Bring the orphan back, if it is not being collected; its copy in memory does not help."""
     layer = world.layer(hook)
     try:
         layer.claim(world.orphan)
@@ -184,7 +184,7 @@ def claimed(world: World, hook: Callable[[str, str], None] | None = None) -> boo
     return True
 
 
-def test_a_claim_at_every_step_of_a_collection_keeps_everything_or_is_refused() -> None:
+def test_a_claim_during_a_collection_keeps_all_or_is_refused() -> None:
     outcomes = set()
     for step in itertools.count():
         world = World()
@@ -197,7 +197,7 @@ def test_a_claim_at_every_step_of_a_collection_keeps_everything_or_is_refused() 
     assert outcomes == {False, True}
 
 
-def test_a_collection_at_every_step_of_a_claim_takes_nothing_that_was_claimed() -> None:
+def test_a_collection_during_a_claim_takes_no_claimed_file() -> None:
     for step in itertools.count():
         world = World()
         hook, seen = at_step(step, lambda world=world: world.collect())  # type: ignore[misc]
@@ -216,7 +216,7 @@ def write_or_again(world: World, hook: Callable[[str, str], None]) -> None:
 
 
 def test_two_collections_and_a_writer_at_every_step_of_each_other() -> None:
-    """One collection deletes what another has seen in its old age, and a writer writes it anew in between."""
+    """One collection deletes a file that another has read as old, and a writer creates it again in between."""
     runs = 0
     for step in itertools.count():
         for inner in itertools.count():
@@ -242,7 +242,7 @@ def test_two_collections_and_a_writer_at_every_step_of_each_other() -> None:
     assert runs > 100
 
 
-def test_a_file_that_was_old_when_a_collection_first_looked_and_is_young_when_it_deletes() -> None:
+def test_a_file_renewed_during_a_collection_is_kept() -> None:
     world = World()
     has_looked, may_go_on = threading.Event(), threading.Event()
 
@@ -266,7 +266,7 @@ def test_a_file_that_was_old_when_a_collection_first_looked_and_is_young_when_it
     check_readable(world)
 
 
-def test_a_collection_that_died_at_any_step_keeps_writers_away_until_it_is_old() -> None:
+def test_a_dead_collection_keeps_writers_away_until_it_is_old() -> None:
     for step in itertools.count():
         world = World()
         steps = itertools.count()
@@ -291,7 +291,7 @@ def test_a_collection_that_died_at_any_step_keeps_writers_away_until_it_is_old()
 
 
 def check_readable(world: World, content: RecordSet = NEW) -> None:
-    """Whatever the branch has is all there, now and after the next collections."""
+    """All files of the branch exist, now and after the next collections."""
     for _ in range(2):
         if world.branch is not None:
             assert dict(world.layer().scan(world.branch)) == content
@@ -304,7 +304,7 @@ def check_readable(world: World, content: RecordSet = NEW) -> None:
 
 
 def breaks_reuse_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer says nothing about what it uses again."""
+    """The writer does not claim a reused file."""
     create = HookedObjects.create
 
     def without_marks(self: HookedObjects, key: str, data: bytes | memoryview) -> ObjectRef:
@@ -314,18 +314,18 @@ def breaks_reuse_marks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def breaks_marks_of_metaranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The collection spares what was claimed, and not what that consists of."""
+    """The collection spares a claimed metarange, and not its ranges."""
     monkeypatch.setattr(RangeCollector, "_parts_if_there", lambda self, metaranges: ())
 
 
 def breaks_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer does not look at the doom marks."""
+    """The writer does not read the doom marks."""
     monkeypatch.setattr(writer, "confirm", lambda files, written: None)
 
 
 def breaks_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collection relies on the ages that it saw first."""
-    look = RangeCollector._sense  # noqa: SLF001 - it is what is broken
+    look = RangeCollector._sense  # noqa: SLF001 - the mistake replaces it
 
     def without_ages(self: RangeCollector) -> tuple[set[str], list[tuple[str, ObjectInfo]], int]:
         needed, files, gone = look(self)
@@ -336,8 +336,8 @@ def breaks_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("broken", [breaks_reuse_marks, breaks_marks_of_metaranges, breaks_confirmation,
                                     breaks_second_look])
-def test_the_tests_above_find_who_breaks_the_protocol(broken: Callable[[pytest.MonkeyPatch], None],
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tests_above_find_a_broken_protocol(broken: Callable[[pytest.MonkeyPatch], None],
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
     with pytest.raises((CompactlibError, AssertionError)):
         all_of_them()
@@ -346,13 +346,13 @@ def test_the_tests_above_find_who_breaks_the_protocol(broken: Callable[[pytest.M
 def all_of_them() -> None:
     test_a_writer_at_every_step_of_a_collection_loses_nothing()
     test_a_collection_at_every_step_of_a_writer_loses_nothing()
-    test_a_claim_at_every_step_of_a_collection_keeps_everything_or_is_refused()
-    test_a_collection_at_every_step_of_a_claim_takes_nothing_that_was_claimed()
+    test_a_claim_during_a_collection_keeps_all_or_is_refused()
+    test_a_collection_during_a_claim_takes_no_claimed_file()
     test_two_collections_and_a_writer_at_every_step_of_each_other()
-    test_a_file_that_was_old_when_a_collection_first_looked_and_is_young_when_it_deletes()
+    test_a_file_renewed_during_a_collection_is_kept()
 
 
-def test_a_merge_that_takes_ranges_of_a_source_nobody_keeps_any_more() -> None:
+def test_a_merge_of_a_collected_source_keeps_its_ranges_or_fails() -> None:
     """The source's branch was deleted, and its files are collected, at every step of the merge."""
     taken = 0
     for step in itertools.count():
@@ -377,7 +377,7 @@ def test_a_merge_that_takes_ranges_of_a_source_nobody_keeps_any_more() -> None:
 
 
 @pytest.mark.parametrize("is_needed", [False, True])
-def test_a_metarange_that_another_collection_takes_while_it_is_read_is_missed_only_if_it_is_needed(
+def test_a_metarange_collected_during_a_read_fails_only_if_needed(
         is_needed: bool) -> None:
     world = World()
     path = world.layer().files.path_of_metarange(world.orphan)
@@ -385,7 +385,7 @@ def test_a_metarange_that_another_collection_takes_while_it_is_read_is_missed_on
 
     def hook(operation: str, key: str) -> None:
         if (operation, key) == ("get", path) and path in world.files():
-            # The branch goes, and another collection takes what it needed; or the file is lost.
+            # The branch is deleted, and another collection removes its files; or the file is lost.
             if is_needed:
                 world.objects.delete([path])
             else:

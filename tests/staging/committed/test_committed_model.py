@@ -80,7 +80,7 @@ def test_reads_from_any_start_and_after_any_seek(base: RecordSet, left: dict[byt
        theirs=st.dictionaries(keys, st.none() | records, max_size=10), rule=rules,
        strategy=st.sampled_from(["source_wins", "destination_wins"]))
 @settings(max_examples=100, deadline=None)
-def test_merge_is_the_destination_with_what_the_source_changed(
+def test_merge_is_the_destination_with_the_sources_changes(
         base: RecordSet, ours: dict[bytes, Change], theirs: dict[bytes, Change], rule: SplitRule,
         strategy: str) -> None:
     layer = committed(MemoryObjects(), rule=rule)
@@ -101,7 +101,7 @@ def test_merge_is_the_destination_with_what_the_source_changed(
 
 @given(content=st.dictionaries(keys, records, max_size=40), borders=st.lists(keys, max_size=4), rule=rules)
 @settings(max_examples=100, deadline=None)
-def test_ranges_of_several_writers_are_stitched_to_what_one_would_have_made(
+def test_ranges_of_several_writers_equal_those_of_one_writer(
         content: RecordSet, borders: list[bytes], rule: SplitRule) -> None:
     files = RangeFiles(MemoryObjects(), prefix="", range_format=PlainFormat(), cache_bytes=0)
     made = []

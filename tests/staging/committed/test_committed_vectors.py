@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranges and metaranges: cases with known answers, and what the split rule promises.
+"""Ranges and metaranges: cases with known answers, and the promises of the split rule.
 
 A case's letter stands for a key that begins with it and either closes its range or does not, as the case has it.
-Ours differs from lakeFS in one point: a last range that the rule has not closed goes on with what
-is appended, because only so equal content has equal ids.
+Ours differs from lakeFS in one point: a last range that the rule has not closed continues with
+appended keys, because only so equal content has equal ids.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def test_a_tombstone_in_the_third_of_four_ranges() -> None:
 def test_a_tombstone_that_takes_the_cut_away_joins_two_ranges() -> None:
     layer, keys, base, _ = layer_of("ab cd efg hi")
     applied = apply(layer, base, {keys["g"]: None})
-    assert letters(layer, applied) == ["ab", "cd", "efhi"]  # nothing closes f any more: it goes on with its neighbour
+    assert letters(layer, applied) == ["ab", "cd", "efhi"]  # nothing closes f any more: it joins its neighbour
     assert io(applied) == (2, 2, 1)
 
 
@@ -174,7 +174,7 @@ def test_equal_content_has_equal_ids_and_one_byte_of_data_another() -> None:
 CUTS = [key for key in (b"key%04d" % number for number in range(1000)) if crc32(key) % 100 == 0]
 
 
-def test_ranges_are_cut_after_keys_whose_crc_32_is_a_multiple_of_the_raggedness() -> None:
+def test_ranges_are_cut_by_the_crc_32_of_keys() -> None:
     assert [int(key[3:]) for key in CUTS] == [132, 193, 402, 566, 617, 821, 958]
     layer = committed(rule=SplitRule(max_bytes=UNLIMITED, raggedness=100))
     base = written(layer, {b"key%04d" % number: Record.of(b"") for number in range(1000)})
@@ -230,7 +230,7 @@ def test_small_neighbours_are_kept_together_by_the_same_rule() -> None:
     assert len(sizes) * 3 < len(small.ranges_of(written(small, content)))
 
 
-def test_a_base_of_another_rule_is_cut_anew_as_a_whole() -> None:
+def test_a_base_of_another_rule_is_cut_again_as_a_whole() -> None:
     objects = MemoryObjects()
     content = {b"key%04d" % number: Record.of(b"") for number in range(200)}
     old = written(committed(objects, rule=SplitRule(raggedness=9)), content)
@@ -241,7 +241,7 @@ def test_a_base_of_another_rule_is_cut_anew_as_a_whole() -> None:
     assert applied.metarange_id == written(layer, content)
 
 
-def test_a_merge_opens_only_what_was_changed_and_where() -> None:
+def test_a_merge_opens_only_changed_ranges() -> None:
     opened: set[str] = set()
     objects = HookedObjects(MemoryObjects())
     layer = CommittedRanges(objects, rule=SplitRule(raggedness=20), cache_bytes=0)
@@ -261,7 +261,7 @@ def test_a_merge_opens_only_what_was_changed_and_where() -> None:
                                                                    b"key0300": Record.of(b"theirs")}))
 
 
-def test_what_is_in_only_one_of_two_sets_is_all_that_a_diff_opens() -> None:
+def test_a_diff_opens_only_ranges_of_one_side() -> None:
     objects = HookedObjects(MemoryObjects())
     layer = CommittedRanges(objects, rule=SplitRule(raggedness=20), cache_bytes=0)
     content = {b"key%04d" % number: Record.of(b"") for number in range(400)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys, values, names, numbers and stored records that are not what they should be."""
+"""Invalid keys, values, names, numbers and stored records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.harness.staging_world import StagingWorld as World, diff, head_conten
 PARTITION = repository_partition("main")
 
 @pytest.mark.parametrize("key", [b"", cast("bytes", "text"), cast("bytes", None), b"x" * ((1 << 16) + 1)])
-def test_what_is_no_key(key: bytes) -> None:
+def test_an_invalid_key_is_refused(key: bytes) -> None:
     main = World().branch({"a": "1"})
     for call in (lambda: main.get(key), lambda: main.put(key, b""), lambda: main.delete(key),
                  lambda: main.put_if(key, b"", None), lambda: main.reset_key(key), lambda: main.get_many([key]),
@@ -97,7 +97,7 @@ def test_unknown_references(ref: str) -> None:
         world.repo.commit(CommitId("not an id"))
 
 
-def test_a_metarange_must_be_there_before_it_is_committed() -> None:
+def test_a_metarange_must_exist_before_its_commit() -> None:
     main = World().branch({})
     with pytest.raises(MetaRangeNotFound):
         main.commit_metarange(MetaRangeId("0" * 40), "import")

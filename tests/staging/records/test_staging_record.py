@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Branch records, commits, staged entries and marks as bytes: they come back, damage is found, golden files stay.
+"""Branch records, commits, staged entries and marks as bytes: they decode, damage is found, golden files stay.
 
-`python -m tests.staging.records.test_staging_record` writes the golden files anew; a change in them is a new format.
+`python -m tests.staging.records.test_staging_record` writes the golden files; a change in them is a new format.
 """
 
 from __future__ import annotations
@@ -89,15 +89,15 @@ def test_the_format_s_page_shows_the_golden_files(name: str) -> None:
     assert bytes.fromhex(shown[1]) == data
 
 @given(records)
-def test_every_record_comes_back(record: BranchRecord) -> None:
+def test_every_record_is_decoded_as_encoded(record: BranchRecord) -> None:
     assert decode_branch_record(encode_branch_record(record), "here") == record
 
 @given(commits)
-def test_every_commit_comes_back(commit: Commit) -> None:
+def test_every_commit_is_decoded_as_encoded(commit: Commit) -> None:
     assert decode_commit(encode_commit(commit), "here") == commit
 
 @given(entries)
-def test_every_staged_entry_comes_back(staged: Staged) -> None:
+def test_every_staged_entry_is_decoded_as_encoded(staged: Staged) -> None:
     assert decode_staged(encode_staged(staged), "here") == staged
 
 @pytest.mark.parametrize("name", FORMS)
@@ -111,7 +111,7 @@ def test_any_byte_flipped_or_cut_is_found(name: str) -> None:
 
 @given(st.sampled_from(sorted(FORMS)), st.binary(max_size=60), st.integers(0, 255), st.integers(0, 40))
 def test_bytes_with_a_right_checksum_are_no_licence(name: str, body: bytes, byte: int, place: int) -> None:
-    """Whatever is under the checksum: the error is a named one, or the value is one that can be stored."""
+    """For any bytes under a good checksum: the error is a named one, or the value can be stored."""
     value, encode, decode = FORMS[name]
     data = bytearray(encode(value)[:-4])
     data[place:place + len(body)] = body
@@ -140,7 +140,7 @@ def test_a_commit_is_named_by_its_content() -> None:
     assert is_commit_id(COMMIT.commit_id)
     assert COMMIT.commit_id != attrs.evolve(COMMIT, nonce="00").commit_id
 
-def test_what_has_no_json_form_is_refused() -> None:
+def test_a_value_without_a_json_form_is_refused() -> None:
     with pytest.raises(InvalidInput):
         encode_commit(attrs.evolve(COMMIT, message=float("inf")))  # type: ignore[arg-type]
 
@@ -156,16 +156,16 @@ def test_names_of_branches(name: str) -> None:
     assert branch_key(name) == b"branches/" + name.encode()
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\nb", "\0", "\ud800", "f" * 64])
-def test_what_is_no_name_of_a_branch(name: str) -> None:
+def test_an_invalid_branch_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput):
         branch_key(name)
 
 @pytest.mark.parametrize("name", ["", "-a", "a/b", "ü", "x" * 101])
-def test_what_is_no_name_of_a_repository(name: str) -> None:
+def test_an_invalid_repository_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput):
         repository_partition(name)
 
-def test_tokens_and_commits_are_told_apart() -> None:
+def test_tokens_and_commits_have_distinct_ids() -> None:
     assert is_staging_token(token(1))
     assert not is_staging_token(commit_id(1))
     assert not is_commit_id(token(1))

@@ -31,7 +31,7 @@ HANGS_SECONDS = 0.2
 
 @attrs.frozen
 class Mistake:
-    """A toy with some of its methods replaced, the promise that it breaks, and what the report says."""
+    """A toy with some of its methods replaced, the broken promise, and the text of the report."""
 
     name: str
     promise: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small store that keeps the contract, and its driver: one file a write, whose lines that begin with `#` are garbage.
 
-A compaction writes each file that has garbage anew, without it, and commits it by a rename. Each step that a planted
+A compaction rewrites each file with garbage, without it, and commits it by a rename. Each step that a planted
 mistake gets wrong is a method of its own.
 """
 
@@ -32,7 +32,7 @@ from tests.harness.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineS
 
 @attrs.frozen
 class LineReport:
-    """What a compaction did: how many files it wrote anew, and why there were none or not all."""
+    """The result of a compaction: the number of rewritten files, and the reason if there are none or not all."""
 
     files: int = 0
     why: str = ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorder: notes all that is done, in order, and notices what it did not see."""
+"""The recorder: records all operations, in order, and detects unrecorded changes."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_something_that_is_no_file_is_refused(tmp_path: Path) -> None:
         RecordingFiles(tmp_path)
 
 
-def test_what_the_disk_refused_is_not_noted(tmp_path: Path) -> None:
+def test_a_refused_operation_is_not_recorded(tmp_path: Path) -> None:
     files = RecordingFiles(tmp_path)
     refused: list[Callable[[], object]] = [
         lambda: files.open(tmp_path / "a"),
@@ -180,7 +180,7 @@ def test_what_the_disk_refused_is_not_noted(tmp_path: Path) -> None:
     assert files.recording().operations == ()
 
 
-def test_a_rename_of_one_name_of_a_file_over_another_changes_nothing(tmp_path: Path) -> None:
+def test_a_rename_between_two_names_of_a_file_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x")
     os.link(tmp_path / "a", tmp_path / "b")
     recording = record(tmp_path, lambda folder, files: files.rename(folder / "a", folder / "b"))

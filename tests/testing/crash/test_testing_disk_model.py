@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fault model: what a crash may leave of each kind of change, and what it may not."""
+"""The fault model: the possible and the impossible results of a crash for each kind of change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.harness.pictures import Picture, after_crash, after_last, picture, sa
 
 
 def carry_out(folder: Path, files: Files, change: tuple[object, ...]) -> None:
-    """One change; what the disk or the recorder refuses is refused."""
+    """Make one change; a refusal of the disk or the recorder is a refusal here."""
     kind, *arguments = change
     paths = [folder / each if isinstance(each, str) else each for each in arguments]
     if kind == "create":
@@ -110,7 +110,7 @@ def test_crash_leaves(name: str, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ bytes
 
 
-def test_a_sync_covers_all_that_was_written_before_it_under_any_name(tmp_path: Path) -> None:
+def test_a_sync_covers_earlier_writes_under_any_name(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1234")
     os.link(tmp_path / "a", tmp_path / "b")
 
@@ -171,7 +171,7 @@ def test_a_copy_is_a_write_of_its_bytes(tmp_path: Path) -> None:
     assert {b"", b"\x00234", b"\x002", b"\0\0\0\0"} <= contents(after_last(tmp_path, work), "a")
 
 
-def test_bytes_go_to_the_file_whatever_it_is_called_by_then(tmp_path: Path) -> None:
+def test_bytes_are_written_to_a_renamed_file(tmp_path: Path) -> None:
     def work(folder: Path, files: Files) -> None:
         out = files.create(folder / "a")
         files.rename(folder / "a", folder / "b")
@@ -207,7 +207,7 @@ def test_a_rename_between_folders_is_two_changes(tmp_path: Path) -> None:
     assert same_pictures(after_crash(recording, 3), [new])
 
 
-def test_what_no_name_can_lead_to_any_more_does_not_count(tmp_path: Path) -> None:
+def test_a_file_without_a_name_does_not_count(tmp_path: Path) -> None:
     """Else a dozen lost writes to a removed file would make thousands of states, all alike."""
     def work(folder: Path, files: Files) -> None:
         files.make_folder(folder / "private")
