@@ -94,17 +94,17 @@ class MergeInParts:
         """
         given = Budget() if budget is None else budget
         given.check()
-        files, rule = self._committed.files, self._committed.rule
-        metarange = files.read_metarange(base, rule)
+        files = self._committed
+        metarange = files.read_metarange(base)
         staged: list[_ChangesFile] = []
         try:
             samples = _put(files, changes, staged)
             if not staged:
                 return self._committed.apply(base, (), budget=given)
-            borders = [b"", *_bounds(metarange, rule, samples, self._partitions), None]
+            borders = [b"", *_bounds(metarange, files.rule, samples, self._partitions), None]
             parts = [_Part(above or b"", last, _between(staged, above or b"", last),
                            _between(metarange.entries, above or b"", last)) for above, last in pairwise(borders)]
-            merge = _MergePart(self._open_objects, files.prefix, rule, metarange.rule, files.range_format)
+            merge = _MergePart(self._open_objects, files.prefix, files.rule, metarange.rule, files.range_format)
             merged = list(self._run_parts(merge, parts))
         finally:
             # A garbage collection removes leftovers, as of a process that died.
@@ -115,7 +115,7 @@ class MergeInParts:
         for closed, counted in merged:
             made += closed
             counts.update(counted)
-        applied = stitch(files, rule, metarange, base, made, given)
+        applied = stitch(files, metarange, base, made, given)
         given.charge(sum(each.entry.size_bytes for each in made if each.is_new))
         counts.update(ranges_read=applied.ranges_read, bytes_read=applied.bytes_read)
         counts["ranges_reused"] = min(applied.ranges_reused, counts["ranges_reused"])
@@ -187,8 +187,9 @@ class _MergePart:
     def __call__(self, part: _Part) -> tuple[list[ClosedRange], Counter[str]]:
         """Return the ranges of a part, of which the caller may cut the first and last again, and the counts."""
         with self.open_objects() as objects:
-            files = RangeFiles(objects, prefix=self.prefix, range_format=self.range_format, cache_bytes=0)
-            apply = Apply(files, self.rule, MetaRange(self.base_rule, part.ranges),
+            files = RangeFiles(objects, prefix=self.prefix, rule=self.rule, range_format=self.range_format,
+                               cache_bytes=0)
+            apply = Apply(files, MetaRange(self.base_rule, part.ranges),
                           filter(None, _changes(objects, part)), Budget())
             return apply.ranges(), apply.counts
 
@@ -200,8 +201,8 @@ def _changes(objects: ObjectStore, part: _Part) -> Iterator[ChangeBatch]:
                          len(batch) if part.last is None else bisect_right(batch.keys, part.last))
 
 
-def stitch(files: RangeFiles, rule: SplitRule, base: MetaRange, base_id: MetaRangeId | None,
-           made: Iterable[ClosedRange], budget: Budget) -> Applied:
+def stitch(files: RangeFiles, base: MetaRange, base_id: MetaRangeId | None, made: Iterable[ClosedRange],
+           budget: Budget) -> Applied:
     """Join ranges of parallel writers into the metarange of a single writer.
 
     A writer's first range may not begin at a cut, and its last range may not end at one. Such a range is read and cut
@@ -209,7 +210,6 @@ def stitch(files: RangeFiles, rule: SplitRule, base: MetaRange, base_id: MetaRan
 
     Args:
         files: reads and writes ranges.
-        rule: cuts ranges.
         base: its ranges are not written again.
         base_id: its id, which is not published again.
         made: ranges of the base and new ranges, in any order, without overlaps.
@@ -218,7 +218,7 @@ def stitch(files: RangeFiles, rule: SplitRule, base: MetaRange, base_id: MetaRan
     Returns:
         The counts of ranges read, written and reused here; keys are not counted.
     """
-    writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget)
+    writer, rule = RangeWriter(files, base.ids, budget), files.rule
     ordered = sorted(made, key=lambda closed: closed.entry.min_key)
     reused = read = bytes_read = 0
     for place, closed in enumerate(ordered):

@@ -20,7 +20,6 @@ from compactlib.observer import Observer, Observers
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import ChangeBatch, Rows
-from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.ranges.writer import ClosedRange, RangeWriter
 from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry
 
@@ -83,7 +82,6 @@ class Apply:
 
     Args:
         files: reads and writes ranges.
-        rule: cuts ranges.
         base: the metarange to change.
         batches: the changes, in order; no batch is empty.
         budget: charged before each write of a range.
@@ -95,17 +93,16 @@ class Apply:
             `bytes_read`) and reused (`ranges_reused`).
     """
 
-    def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, batches: Iterator[ChangeBatch],
-                 budget: Budget, *, elsewhere: Iterable[RangeEntry] = (), observer: Observer | None = None) -> None:
+    def __init__(self, files: RangeFiles, base: MetaRange, batches: Iterator[ChangeBatch], budget: Budget, *,
+                 elsewhere: Iterable[RangeEntry] = (), observer: Observer | None = None) -> None:
         self.counts: Counter[str] = Counter(added=0, changed=0, removed=0, ranges_reused=0, ranges_read=0, bytes_read=0)
         self._observer: Observer = Observers(observer)
         self._work = "apply"
         self._files = files
-        self._rule = rule
+        self._rule = files.rule
         self._base = base
         self._changes = _Changes(batches)
-        self._writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget,
-                                   elsewhere={entry.range_id for entry in elsewhere})
+        self._writer = RangeWriter(files, base.ids, budget, elsewhere={entry.range_id for entry in elsewhere})
 
     def run(self, base_id: MetaRangeId | None) -> Applied:
         """Apply all changes, and publish the result; see `CommittedRanges.apply`.

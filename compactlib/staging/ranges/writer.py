@@ -12,7 +12,6 @@ from compactlib.staging.ranges.collect import confirm
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import Rows, unsorted
-from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
 
 
@@ -29,7 +28,6 @@ class RangeWriter:
 
     Args:
         files: writes ranges.
-        rule: cuts ranges.
         known: the base's ranges, which are not written again.
         budget: charged the logical bytes of each range before its write.
         elsewhere: ranges of other metaranges, which are marked as reused and not written again.
@@ -39,12 +37,11 @@ class RangeWriter:
         bytes_written: their logical bytes.
     """
 
-    def __init__(self, files: RangeFiles, rule: SplitRule, known: Set[RangeId], budget: Budget, *,
+    def __init__(self, files: RangeFiles, known: Set[RangeId], budget: Budget, *,
                  elsewhere: Set[RangeId] = frozenset()) -> None:
         self.ranges_written: int = 0
         self.bytes_written: int = 0
         self._files = files
-        self._rule = rule
         self._known = known
         self._budget = budget
         self._elsewhere = elsewhere
@@ -71,7 +68,7 @@ class RangeWriter:
         run = self._open.followed_by(rows) if len(self._open) else rows
         places = [place for key in cut_keys if (place := run.find(key)) < len(run) and run.key(place) == key]
         start = 0
-        for stop in self._rule.cuts(run.ends(), places):
+        for stop in self._files.rule.cuts(run.ends(), places):
             self._write(run.part(start, stop))
             start = stop
         self._open = run.part(start, len(run)) if start else run
@@ -90,7 +87,7 @@ class RangeWriter:
 
     def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
         """Close the last range, and publish the metarange, unless it is the base."""
-        metarange_id, data = MetaRange(self._rule, tuple(each.entry for each in self.end())).encode()
+        metarange_id, data = MetaRange(self._files.rule, tuple(each.entry for each in self.end())).encode()
         if metarange_id != base_id:
             self._files.write_metarange(metarange_id, data)
             confirm(self._files, [*self._to_confirm, self._files.path_of_metarange(metarange_id)])

@@ -99,7 +99,7 @@ def test_damage_that_a_worker_finds_comes_back_as_it_is(spark: SparkSession, tmp
         StagingMerge(spark, committed, open_objects).apply(base, [(damaged.min_key, None)])
     assert caught.value.path == f"ranges/{damaged.range_id}"
     assert not list(open_objects().list("incoming/"))
-    assert [file.key for file in committed.files.list("metaranges/")] == [base]
+    assert [file.key for file in committed.list("metaranges/")] == [base]
 
 
 """Few bytes, the first and the last among them, so that keys of different layers meet."""
