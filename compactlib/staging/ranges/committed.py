@@ -137,8 +137,7 @@ class CommittedRanges(RangeFiles):
         try:
             for entry in self.ranges_of(metarange_id):
                 if entry.range_id not in known:
-                    self.forget(entry.range_id)
-                    self.read_range(entry, keep=False)
+                    self.reread(entry)
         except (MetaRangeNotFound, RangeNotFound) as error:
             raise BeingCollected(id=metarange_id) from error
 

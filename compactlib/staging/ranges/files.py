@@ -73,6 +73,16 @@ class RangeFiles:
             self._cache.put(entry.range_id, rows, entry.size_bytes)
         return rows
 
+    def reread(self, entry: RangeEntry) -> Rows:
+        """Return the records of a range, read past the caches and hashed anew: before its sources are removed, say."""
+        self.forget(entry.range_id)
+        rows = self.read_range(entry, keep=False)
+        found = rows.content_id()
+        if found != entry.range_id:
+            raise DamagedRange(path=self.path_of_range(entry.range_id), offset=0, found=f"that of {found}",
+                               expected=f"the content of range {entry.range_id}")
+        return rows
+
     def forget(self, id_: str) -> None:
         """Drop a range or metarange from the caches, so that the next read reads the store."""
         self._cache.drop(id_)

@@ -63,9 +63,8 @@ def _problems_of_list(path: str, metarange: MetaRange) -> Iterator[DamagedRange]
 
 def _problems_of_range(files: RangeFiles, entry: RangeEntry, rule: SplitRule) -> Iterator[CompactlibError]:
     path = files.path_of_range(entry.range_id)
-    files.forget(entry.range_id)
     try:
-        rows = files.read_range(entry, keep=False)
+        rows = files.reread(entry)
     except (CorruptData, Unsupported, RangeNotFound) as error:
         yield error
         return
