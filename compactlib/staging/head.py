@@ -47,6 +47,21 @@ NextHead: TypeAlias = Callable[[CommitId | None], tuple[CommitId | None, Applied
 """Returns the target commit for the present HEAD, and the apply behind it. Called again after each conflict."""
 
 
+@attrs.frozen
+class _Built:
+    """The result of step 2 of a commit.
+
+    Attributes:
+        source: the record that it was built of.
+        metarange_id: the content.
+        target: the stored commit; `None` if there are no changes.
+    """
+
+    source: BranchRecord
+    metarange_id: MetaRangeId
+    target: CommitId | None
+
+
 class BranchHead:
     """The commits, moves of HEAD and resets of a `Branch`."""
 
@@ -82,33 +97,30 @@ class BranchHead:
         if not allow_empty and self._is_clear(before) and branches.read(self._name) == before:
             return CommitReport.no_changes("nothing was written since HEAD", before.commit_id)
         sealed = branches.update(self._name, self._sealed, operation="commit", idempotent=True).after
-        source: BranchRecord | None = None  # of the last build
-        result = MetaRangeId("")  # its content
-        target: CommitId | None = None  # its commit; `None` without changes
+        built: _Built | None = None
         made: list[CommitReport] = []  # of each build
 
-        def build(record: BranchRecord) -> None:
-            nonlocal source, result, target
+        def build(record: BranchRecord) -> _Built:
             head = commits.metarange_of(record.commit_id)
-            base = record.base(head)
+            base, target = record.base(head), None
             applied = self._apply(base, MergedTokens(context.tokens, record.sealed_tokens), budget)
             counts = ({"added": applied.added, "changed": applied.changed, "removed": applied.removed} if base == head
                       else self._counts(head, applied.metarange_id))
             has_changes = any(counts.values())
-            source, result, target = record, applied.metarange_id, None
             if has_changes or allow_empty:
-                target = self._store(result if has_changes or head is None else head, [record.commit_id], message,
-                                     metadata)
+                target = self._store(applied.metarange_id if has_changes or head is None else head,
+                                     [record.commit_id], message, metadata)
             made.append(_report(target, counts, applied, rebuilds=len(made)))
+            return _Built(record, applied.metarange_id, target)
 
         def switch(record: BranchRecord) -> BranchRecord | None:
-            if source is None or not record.extends(source) or not self._is_kept(result):
-                build(record)
-            assert source is not None
-            if target is None and record.is_bare:
+            nonlocal built
+            if built is None or not record.extends(built.source) or not self._is_kept(built.metarange_id):
+                built = build(record)
+            if built.target is None and record.is_bare:
                 return None
-            newer = len(record.sealed_tokens) - len(source.sealed_tokens)  # sealed in front, meanwhile
-            return attrs.evolve(record.compacted(None, newer=newer), commit_id=target or record.commit_id)
+            newer = len(record.sealed_tokens) - len(built.source.sealed_tokens)  # sealed in front, meanwhile
+            return attrs.evolve(record.compacted(None, newer=newer), commit_id=built.target or record.commit_id)
 
         head = branches.update(self._name, switch, operation="commit").after.commit_id
         if head == sealed.commit_id:

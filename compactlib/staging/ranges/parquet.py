@@ -238,7 +238,7 @@ class ParquetFormat:
                 compression_level=1 if self._compression == "zstd" else None, write_statistics=["key"],
                 sorting_columns=[pq.SortingColumn(0)]) as writer:
             writer.write_table(own.table(), row_group_size=self._rows_per_group)
-            writer.add_key_value_metadata({"compactlib.seal": _SEAL + b"0" * _DIGITS})
+            writer.add_key_value_metadata({"compactlib.seal": _SEAL.decode() + "0" * _DIGITS})
         data = sink.getvalue().to_pybytes()
         at = data.rindex(_SEAL) + len(_SEAL)
         return b"".join((data[:at], _seal_of(data, at, range_id), data[at + _DIGITS:]))
