@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from compactlib.budget import Budget
 from compactlib.objects import MemoryObjects
 from compactlib.staging import Record, SplitRule
-from compactlib.staging.compaction.merge_in_parts import stitch
+from compactlib.staging.ranges.apply import Apply
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import RangeFormat
@@ -111,6 +111,6 @@ def test_ranges_of_several_writers_are_stitched_to_what_one_would_have_made(
         rows = files.range_format.rows((key, content[key]) for key in sorted(content) if low <= key < high)
         writer.add(rows, rows.cut_keys(rule.raggedness))
         made += writer.end()
-    joined = stitch(files, MetaRange(rule, ()), None, reversed(made), Budget())
+    joined = Apply(files, MetaRange(rule, made), iter(()), Budget(), known=set()).run(None)
     assert joined.metarange_id == written(committed(rule=rule), content)
     assert joined.ranges_read <= len(made)

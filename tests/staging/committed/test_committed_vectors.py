@@ -19,7 +19,7 @@ from compactlib.objects import MemoryObjects
 from compactlib.staging import CommittedRanges, PlainFormat, Record, SplitRule
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.split import UNLIMITED
-from compactlib.staging.ranges.writer import ClosedRange, RangeWriter
+from compactlib.staging.ranges.writer import RangeWriter
 from compactlib.staging.values import Applied, Change, MetaRangeId
 from tests.staging.committed.plain_sets import changed, committed, written
 from tests.staging.hooked_objects import HookedObjects
@@ -157,7 +157,7 @@ def test_a_range_that_overlaps_is_not_taken_over() -> None:
     writer = RangeWriter(files, set(), Budget())
     writer.add(PlainFormat().rows([(key("b"), Record.of(b"b"))]), [])
     with pytest.raises(InvalidInput):
-        writer.adopt(ClosedRange(layer.ranges_of(base)[0]))
+        writer.adopt(layer.ranges_of(base)[0])
 
 
 def test_equal_content_has_equal_ids_and_one_byte_of_data_another() -> None:
