@@ -69,7 +69,7 @@ class Bench:
         applied = layer.apply(self.base, changes)
         seconds = time.perf_counter() - began
         assert rows is None or sum(entry.count for entry in layer.ranges_of(applied.metarange_id)) == rows
-        for file in layer.files.list("ranges/"):
+        for file in layer.list("ranges/"):
             if file.key not in self.kept:
                 os.unlink(self.folder / "objects" / "ranges" / file.key)
         os.unlink(self.folder / "objects" / "metaranges" / applied.metarange_id)

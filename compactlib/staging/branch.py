@@ -24,14 +24,11 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib._arguments import own_bytes
-from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import OutcomeUnknown, PredicateFailed, SlowDown
 from compactlib.kv.cell import Attempt, Fate, Found, Swap, resolve_unknown
 from compactlib.kv.store import Exists
-from compactlib.staging import head
 from compactlib.staging.commits import Commit, copied
-from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import (
     BranchNotFound,
     MetaRangeNotFound,
@@ -40,16 +37,15 @@ from compactlib.staging.errors import (
     RecordNotFound,
     TooManyTries,
 )
+from compactlib.staging.head import BranchHead
 from compactlib.staging.listing import DiffPage, Listed, ListPage, ListRequest
-from compactlib.staging.names import CommitId, branch_key, token_partition
+from compactlib.staging.names import CommitId, token_partition
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.results import BranchStatus, CommitReport, ResetReport
+from compactlib.staging.results import BranchStatus, ResetReport
 from compactlib.staging.tokens import Staged, decode_staged, encode_staged, place_of
 from compactlib.staging.values import (
     MAX_PART_BYTES,
     Difference,
-    MergeStrategy,
-    MetaRangeId,
     Record,
     are_same,
     check_key,
@@ -98,7 +94,7 @@ def _record_of(data: bytes) -> Record:
     return Record.of(held)
 
 
-class Branch:
+class Branch(BranchHead):
     """One branch of a `Repository`. It has no state: threads may share it, and the branch need not exist.
 
     Every method may raise `BranchNotFound`, the errors of the key-value store and the object store, `CorruptData` for
@@ -111,11 +107,6 @@ class Branch:
     Raises:
         InvalidInput: it is no name of a branch.
     """
-
-    def __init__(self, context: StagingContext, name: str) -> None:
-        branch_key(name)
-        self._context = context
-        self._name = name
 
     @property
     def name(self) -> str:
@@ -297,83 +288,6 @@ class Branch:
         record = self._write_conditionally(key, self._expecting(key, expected, Staged(None)), "delete_if")
         self._context.activity.wrote_tombstones(self._name, record, 1)
 
-    # --- commits and HEAD
-
-    def commit(self, message: str, *, metadata: Mapping[str, str] | None = None, allow_empty: bool = False,
-               budget: Budget | None = None) -> CommitReport:
-        """Commit all acknowledged changes as the new HEAD; the report is empty if there were no changes.
-
-        Raises:
-            TooManyTries: others changed the branch during every try; nothing is lost, commit again.
-            BudgetSpent: the budget ran out; HEAD is unchanged.
-        """
-        return head.commit(self._context, self._name, message, metadata, allow_empty=allow_empty, budget=budget)
-
-    def merge(self, source: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
-              strategy: MergeStrategy = "fail") -> CommitReport:
-        """Merge the changes of another branch's HEAD, or of a commit, since the common ancestor.
-
-        Raises:
-            DirtyBranch: this branch has uncommitted changes; those of the source are ignored.
-            MergeConflict: both sides changed a key in different ways, and the strategy is `"fail"`.
-            CommitNotFound: there is no such commit.
-            MetaRangeNotFound: a commit was unreachable for the grace period, and its records were collected.
-            BeingCollected: a collection deletes them now.
-        """
-        return head.merge(self._context, self._name, source, message or f"merge {source} into {self._name}", metadata,
-                          strategy)
-
-    def revert(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
-               strategy: MergeStrategy = "fail") -> CommitReport:
-        """Undo the changes of a commit against its first parent, in a new commit.
-
-        Raises:
-            DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
-        """
-        return head.replay(self._context, self._name, commit, message or f"revert {commit}", metadata, strategy,
-                           backwards=True)
-
-    def cherry_pick(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
-                    strategy: MergeStrategy = "fail") -> CommitReport:
-        """Apply the changes of a commit against its first parent, in a new commit.
-
-        Raises:
-            DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
-        """
-        return head.replay(self._context, self._name, commit, message or f"cherry-pick {commit}", metadata, strategy,
-                           backwards=False)
-
-    def commit_metarange(self, metarange_id: MetaRangeId, message: str, *,
-                         metadata: Mapping[str, str] | None = None) -> CommitReport:
-        """Commit a given metarange as the new HEAD: an import, or the result of a job.
-
-        Raises:
-            DirtyBranch: the branch has uncommitted changes.
-            MetaRangeNotFound: there is no such metarange.
-            RangeNotFound: one of its ranges is missing: it was collected, or was not copied.
-        """
-        return head.commit_metarange(self._context, self._name, metarange_id, message, metadata)
-
-    def hard_reset(self, ref: str, *, discard: bool = False) -> CommitReport:
-        """Move HEAD to a commit, or to the HEAD of a branch.
-
-        Args:
-            ref: a commit id or a branch's name.
-            discard: drop uncommitted changes; without it there must be none.
-
-        Raises:
-            DirtyBranch: the branch has uncommitted changes, and `discard` is not set.
-            CommitNotFound: there is no such commit.
-            MetaRangeNotFound: the commit was unreachable for the grace period, and its records were collected.
-        """
-        return head.hard_reset(self._context, self._name, ref, discard=discard)
-
-    # --- resets
-
-    def reset(self) -> ResetReport:
-        """Drop all uncommitted changes, in one step."""
-        return head.reset(self._context, self._name)
-
     def reset_key(self, key: bytes) -> ResetReport:
         """Restore one key to its state in HEAD."""
         check_key(key)
@@ -389,13 +303,6 @@ class Branch:
 
         report: ResetReport = self._write_until_held("reset_key", make)
         return report
-
-    def reset_prefix(self, prefix: bytes) -> ResetReport:
-        """Restore all keys with a prefix to their state in HEAD, in one step; `b""` is `reset`.
-
-        Costs a rewrite of what is staged, like a compaction.
-        """
-        return head.reset_prefix(self._context, self._name, prefix)
 
     # --- about the branch
 

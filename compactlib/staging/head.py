@@ -32,11 +32,10 @@ from typing import TypeAlias
 import attrs
 
 from compactlib.budget import Budget
-from compactlib.staging.branches import BranchUpdate
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BeingCollected, CommitNotFound, DirtyBranch, MetaRangeNotFound
 from compactlib.staging.listing import upper_bound
-from compactlib.staging.names import CommitId
+from compactlib.staging.names import CommitId, branch_key
 from compactlib.staging.ranges.merge import MergeBase, metaranges_of
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import CommitReport, ResetReport
@@ -46,59 +45,6 @@ from compactlib.staging.view import BranchView
 
 NextHead: TypeAlias = Callable[[CommitId | None], tuple[CommitId | None, Applied | None]]
 """Returns the target commit for the present HEAD, and the apply behind it. Called again after each conflict."""
-
-
-def _counts(context: StagingContext, before: MetaRangeId | None, after: MetaRangeId | None) -> Counter[str]:
-    return Counter(difference.kind for difference in context.committed.diff(before, after))
-
-
-def _report(target: CommitId | None, counts: Mapping[str, int], applied: Applied | None, rebuilds: int = 0,
-            ) -> CommitReport:
-    return CommitReport(commit_id=target, rebuilds=rebuilds, added=counts["added"], changed=counts["changed"],
-                        removed=counts["removed"], ranges_written=0 if applied is None else applied.ranges_written,
-                        ranges_reused=0 if applied is None else applied.ranges_reused)
-
-
-def _is_clear(context: StagingContext, record: BranchRecord) -> bool:
-    """Return whether no layer above HEAD holds entries; valid if the record is unchanged afterwards."""
-    return record.is_bare and context.tokens.is_empty(record.staging_token)
-
-
-def _require_clean(context: StagingContext, branch: str, record: BranchRecord, *, include_staging: bool) -> None:
-    difference = BranchView.of(context, branch, record).first_uncommitted(include_staging=include_staging)
-    if difference is not None:
-        raise DirtyBranch(branch=branch, key=difference.key)
-
-
-def _sealed(context: StagingContext, record: BranchRecord) -> BranchRecord | None:
-    """Return the record with a new staging token; `None` if the old token is empty.
-
-    Sealing an empty token would cost every read a token for each commit that fails.
-    """
-    return None if context.tokens.is_empty(record.staging_token) else record.sealed_with(context.tokens.draw())
-
-
-def _apply(context: StagingContext, base: MetaRangeId | None, changes: Changes, budget: Budget | None = None,
-           ) -> Applied:
-    """Apply entries of sealed tokens, and read the result back: once the record names it, the tokens are dropped."""
-    applied = context.committed.apply(base, changes, budget=budget)
-    context.committed.check(applied.metarange_id, base)
-    return applied
-
-
-# ------------------------------------------------------------------------------------------------------------ commit
-
-
-def commit(context: StagingContext, branch: str, message: str, metadata: Mapping[str, str] | None, *,
-           allow_empty: bool, budget: Budget | None) -> CommitReport:
-    """Commit all writes acknowledged before the call (G2); see `Branch.commit`."""
-    began, outcome = context.clock.monotonic(), "error"
-    try:
-        report = _commit(context, branch, message, metadata, allow_empty, budget)
-        outcome = report.outcome
-        return report
-    finally:
-        context.activity.committed(outcome, context.clock.monotonic() - began)
 
 
 @attrs.frozen
@@ -116,227 +62,316 @@ class _Built:
     target: CommitId | None
 
 
-def _commit(context: StagingContext, branch: str, message: str, metadata: Mapping[str, str] | None,
-            allow_empty: bool, budget: Budget | None) -> CommitReport:
-    branches, commits = context.branches, context.commits
-    before = branches.read(branch)
-    # A token may be empty because a compaction replaced it, and a cleanup removed its entries.
-    if not allow_empty and _is_clear(context, before) and branches.read(branch) == before:
-        return CommitReport.no_changes("nothing was written since HEAD", before.commit_id)
-    sealed = branches.update(branch, lambda record: _sealed(context, record), operation="commit",
-                             idempotent=True).after
-    built: _Built | None = None
-    made: list[CommitReport] = []  # of each build
+class BranchHead:
+    """The commits, moves of HEAD and resets of a `Branch`."""
 
-    def build(record: BranchRecord) -> _Built:
-        head = commits.metarange_of(record.commit_id)
-        base, target = record.base(head), None
-        applied = _apply(context, base, MergedTokens(context.tokens, record.sealed_tokens), budget)
-        counts = ({"added": applied.added, "changed": applied.changed, "removed": applied.removed} if base == head
-                  else _counts(context, head, applied.metarange_id))
-        has_changes = any(counts.values())
-        if has_changes or allow_empty:
-            target = _store(context, applied.metarange_id if has_changes or head is None else head,
-                            [record.commit_id], message, metadata)
-        made.append(_report(target, counts, applied, rebuilds=len(made)))
-        return _Built(record, applied.metarange_id, target)
+    def __init__(self, context: StagingContext, name: str) -> None:
+        branch_key(name)
+        self._context = context
+        self._name = name
 
-    def switch(record: BranchRecord) -> BranchRecord | None:
-        nonlocal built
-        newer = None if built is None else record.seals_since(built.source)
-        if built is None or newer is None or not _is_kept(context, built.metarange_id):
-            built, newer = None, 0
-            built = build(record)
-        if built.target is None and record.is_bare:
-            return None
-        head = record.commit_id if built.target is None else built.target
-        return attrs.evolve(record.compacted(None, newer=newer), commit_id=head)
+    # --- commit
 
-    head = branches.update(branch, switch, operation="commit").after.commit_id
-    if head == sealed.commit_id:
-        return CommitReport.no_changes("the content is that of HEAD", head)
-    for report in made:
-        if report.commit_id == head:
+    def commit(self, message: str, *, metadata: Mapping[str, str] | None = None, allow_empty: bool = False,
+               budget: Budget | None = None) -> CommitReport:
+        """Commit all acknowledged changes as the new HEAD; the report is empty if there were no changes.
+
+        Raises:
+            TooManyTries: others changed the branch during every try; nothing is lost, commit again.
+            BudgetSpent: the budget ran out; HEAD is unchanged.
+        """
+        clock, outcome = self._context.clock, "error"
+        began = clock.monotonic()
+        try:
+            report = self._commit(message, metadata, allow_empty, budget)
+            outcome = report.outcome
             return report
-    if sealed.commit_id is not None and not commits.is_ancestor(sealed.commit_id, head):
-        return CommitReport.no_changes("another caller reset HEAD, which dropped the uncommitted changes", head)
-    return CommitReport(outcome="already_committed", commit_id=head,
-                        why="another commit holds all changes, unless a reset dropped them")
+        finally:
+            self._context.activity.committed(outcome, clock.monotonic() - began)
 
+    def _commit(self, message: str, metadata: Mapping[str, str] | None, allow_empty: bool, budget: Budget | None,
+                ) -> CommitReport:
+        context, branches, commits = self._context, self._context.branches, self._context.commits
+        before = branches.read(self._name)
+        # A token may be empty because a compaction replaced it, and a cleanup removed its entries.
+        if not allow_empty and self._is_clear(before) and branches.read(self._name) == before:
+            return CommitReport.no_changes("nothing was written since HEAD", before.commit_id)
+        sealed = branches.update(self._name, self._sealed, operation="commit", idempotent=True).after
+        built: _Built | None = None
+        made: list[CommitReport] = []  # of each build
 
-def _is_kept(context: StagingContext, metarange_id: MetaRangeId) -> bool:
-    """Return whether the files survived until the record was re-read; protects them from collections."""
-    try:
-        context.committed.claim(metarange_id)
-    except (BeingCollected, MetaRangeNotFound):
-        return False
-    return True
+        def build(record: BranchRecord) -> _Built:
+            head = commits.metarange_of(record.commit_id)
+            base, target = record.base(head), None
+            applied = self._apply(base, MergedTokens(context.tokens, record.sealed_tokens), budget)
+            counts = ({"added": applied.added, "changed": applied.changed, "removed": applied.removed} if base == head
+                      else self._counts(head, applied.metarange_id))
+            has_changes = any(counts.values())
+            if has_changes or allow_empty:
+                target = self._store(applied.metarange_id if has_changes or head is None else head,
+                                     [record.commit_id], message, metadata)
+            made.append(_report(target, counts, applied, rebuilds=len(made)))
+            return _Built(record, applied.metarange_id, target)
 
+        def switch(record: BranchRecord) -> BranchRecord | None:
+            nonlocal built
+            if built is None or not record.extends(built.source) or not self._is_kept(built.metarange_id):
+                built = build(record)
+            if built.target is None and record.is_bare:
+                return None
+            newer = len(record.sealed_tokens) - len(built.source.sealed_tokens)  # sealed in front, meanwhile
+            return attrs.evolve(record.compacted(None, newer=newer), commit_id=built.target or record.commit_id)
 
-def _store(context: StagingContext, metarange_id: MetaRangeId, parents: Iterable[CommitId | None], message: str,
-           metadata: Mapping[str, str] | None) -> CommitId:
-    """Store a commit and return its id."""
-    return context.commits.add(metarange_id, tuple(parent for parent in parents if parent is not None),
-                               message=message, metadata=metadata, created_at=context.clock.now())
+        head = branches.update(self._name, switch, operation="commit").after.commit_id
+        if head == sealed.commit_id:
+            return CommitReport.no_changes("the content is that of HEAD", head)
+        for report in made:
+            if report.commit_id == head:
+                return report
+        if sealed.commit_id is not None and not commits.is_ancestor(sealed.commit_id, head):
+            return CommitReport.no_changes("another caller reset HEAD, which dropped the uncommitted changes", head)
+        return CommitReport(outcome="already_committed", commit_id=head,
+                            why="another commit holds all changes, unless a reset dropped them")
 
+    def _is_kept(self, metarange_id: MetaRangeId) -> bool:
+        """Return whether the files survived until the record was re-read; protects them from collections."""
+        try:
+            self._context.committed.claim(metarange_id)
+        except (BeingCollected, MetaRangeNotFound):
+            return False
+        return True
 
-# ------------------------------------------------------------------------------------------------------- other moves
+    # --- other moves
 
+    def merge(self, source: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
+              strategy: MergeStrategy = "fail") -> CommitReport:
+        """Merge the changes of another branch's HEAD, or of a commit, since the common ancestor.
 
-def merge(context: StagingContext, branch: str, ref: str, message: str, metadata: Mapping[str, str] | None,
-          strategy: MergeStrategy) -> CommitReport:
-    """Move HEAD to its merge with a commit; see `Branch.merge`."""
-    source, commits = context.resolve(ref), context.commits
+        Raises:
+            DirtyBranch: this branch has uncommitted changes; those of the source are ignored.
+            MergeConflict: both sides changed a key in different ways, and the strategy is `"fail"`.
+            CommitNotFound: there is no such commit.
+            MetaRangeNotFound: a commit was unreachable for the grace period, and its records were collected.
+            BeingCollected: a collection deletes them now.
+        """
+        theirs, commits = self._context.resolve(source), self._context.commits
 
-    def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
-        if source is None or commits.is_ancestor(source, head):
-            return head, None
-        base = commits.merge_base([source], [] if head is None else [head])
-        applied = _merged(context, base, commits.metarange_of(source), head, strategy)
-        return _store(context, applied.metarange_id, (head, source), message, metadata), applied
+        def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
+            if theirs is None or commits.is_ancestor(theirs, head):
+                return head, None
+            base = commits.merge_base([theirs], [] if head is None else [head])
+            applied = self._merged(base, commits.metarange_of(theirs), head, strategy)
+            return self._store(applied.metarange_id, (head, theirs), message or f"merge {source} into {self._name}",
+                               metadata), applied
 
-    return _move(context, branch, next_head, operation="merge")
+        return self._move(next_head, operation="merge")
 
+    def revert(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
+               strategy: MergeStrategy = "fail") -> CommitReport:
+        """Undo the changes of a commit against its first parent, in a new commit.
 
-def replay(context: StagingContext, branch: str, ref: str, message: str, metadata: Mapping[str, str] | None,
-           strategy: MergeStrategy, *, backwards: bool) -> CommitReport:
-    """Apply or undo the changes of a commit against its first parent; see `Branch.cherry_pick` and `revert`."""
-    commit_id = context.resolve(ref)
-    if commit_id is None:
-        raise CommitNotFound(commit_id=ref)
-    replayed = context.commits.get(commit_id)
-    parent = context.commits.metarange_of(replayed.parents[0] if replayed.parents else None)
-    base, source = (replayed.metarange_id, parent) if backwards else (parent, replayed.metarange_id)
+        Raises:
+            DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
+        """
+        before, after = self._sides_of(commit)
+        return self._replay(after, before, message or f"revert {commit}", metadata, strategy, operation="revert")
 
-    def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
-        applied = _merged(context, base, source, head, strategy)
-        if not applied.changes:
-            return head, None
-        return _store(context, applied.metarange_id, (head,), message, metadata), applied
+    def cherry_pick(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
+                    strategy: MergeStrategy = "fail") -> CommitReport:
+        """Apply the changes of a commit against its first parent, in a new commit.
 
-    return _move(context, branch, next_head, operation="revert" if backwards else "cherry_pick")
+        Raises:
+            DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
+        """
+        before, after = self._sides_of(commit)
+        return self._replay(before, after, message or f"cherry-pick {commit}", metadata, strategy,
+                            operation="cherry_pick")
 
+    def _sides_of(self, ref: str) -> tuple[MetaRangeId | None, MetaRangeId]:
+        """Return the metaranges of the first parent of a commit and of the commit."""
+        commit_id = self._context.resolve(ref)
+        if commit_id is None:
+            raise CommitNotFound(commit_id=ref)
+        commit = self._context.commits.get(commit_id)
+        return (self._context.commits.metarange_of(commit.parents[0] if commit.parents else None),
+                commit.metarange_id)
 
-def _merged(context: StagingContext, base: MergeBase, source: MetaRangeId | None, head: CommitId | None,
-            strategy: MergeStrategy) -> Applied:
-    """Merge the changes from the base to the source into HEAD. The commits may be unreachable."""
-    present = context.commits.metarange_of(head)
-    for metarange_id in sorted((metaranges_of(base) | metaranges_of(source)) - metaranges_of(present)):
-        context.committed.claim(metarange_id)  # also if it is cached
-    return context.committed.merge(base, source, present, strategy)
+    def _replay(self, base: MetaRangeId | None, source: MetaRangeId | None, message: str,
+                metadata: Mapping[str, str] | None, strategy: MergeStrategy, *, operation: str) -> CommitReport:
+        """Apply the changes between two metaranges to HEAD."""
+        def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
+            applied = self._merged(base, source, head, strategy)
+            if not applied.changes:
+                return head, None
+            return self._store(applied.metarange_id, (head,), message, metadata), applied
 
+        return self._move(next_head, operation=operation)
 
-def commit_metarange(context: StagingContext, branch: str, metarange_id: MetaRangeId, message: str,
-                     metadata: Mapping[str, str] | None) -> CommitReport:
-    """Move HEAD to a new commit of a metarange; see `Branch.commit_metarange`."""
-    def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
-        committed, present = context.committed, context.commits.metarange_of(head)
-        if head is not None and present == metarange_id:
-            return head, None
-        committed.claim(metarange_id)  # it must exist before a commit names it, and stay
-        # Its ranges too: drop the cached ones, so that each is read from the store.
-        known = {each.range_id for each in committed.ranges_of(present)}
-        ranges = {each.range_id for each in committed.ranges_of(metarange_id)}
-        for range_id in ranges - known:
-            committed.files.forget(range_id)
-        applied = Applied(metarange_id=metarange_id, ranges_reused=len(ranges & known),
-                          ranges_written=len(ranges - known))
-        return _store(context, metarange_id, (head,), message, metadata), applied
+    def commit_metarange(self, metarange_id: MetaRangeId, message: str, *,
+                         metadata: Mapping[str, str] | None = None) -> CommitReport:
+        """Commit a given metarange as the new HEAD: an import, or the result of a job.
 
-    return _move(context, branch, next_head, operation="commit_metarange")
+        Raises:
+            DirtyBranch: the branch has uncommitted changes.
+            MetaRangeNotFound: there is no such metarange.
+            RangeNotFound: one of its ranges is missing: it was collected, or was not copied.
+        """
+        committed = self._context.committed
 
+        def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
+            present = self._context.commits.metarange_of(head)
+            if head is not None and present == metarange_id:
+                return head, None
+            committed.claim(metarange_id)  # it must exist before a commit names it, and stay
+            # Its ranges too: drop the cached ones, so that each is read from the store.
+            known, ranges = committed.read_metarange(present).ids, committed.read_metarange(metarange_id).ids
+            for range_id in ranges - known:
+                committed.forget(range_id)
+            applied = Applied(metarange_id=metarange_id, ranges_reused=len(ranges & known),
+                              ranges_written=len(ranges - known))
+            return self._store(metarange_id, (head,), message, metadata), applied
 
-def hard_reset(context: StagingContext, branch: str, ref: str, *, discard: bool) -> CommitReport:
-    """Move HEAD to an existing commit; see `Branch.hard_reset`."""
-    return _move(context, branch, lambda _: (context.resolve_present(ref), None), operation="hard_reset",
-                 discard=discard)
+        return self._move(next_head, operation="commit_metarange")
 
+    def hard_reset(self, ref: str, *, discard: bool = False) -> CommitReport:
+        """Move HEAD to a commit, or to the HEAD of a branch.
 
-_Reports: TypeAlias = dict[tuple[CommitId | None, CommitId | None], CommitReport]
-"""The report of each move that was tried, by the old and the new HEAD."""
+        Args:
+            ref: a commit id or a branch's name.
+            discard: drop uncommitted changes; without it there must be none.
 
+        Raises:
+            DirtyBranch: the branch has uncommitted changes, and `discard` is not set.
+            CommitNotFound: there is no such commit.
+            MetaRangeNotFound: the commit was unreachable for the grace period, and its records were collected.
+        """
+        return self._move(lambda _: (self._context.resolve_present(ref), None), operation="hard_reset", discard=discard)
 
-def _move(context: StagingContext, branch: str, next_head: NextHead, *, operation: str, discard: bool = False,
-          ) -> CommitReport:
-    """Move the HEAD of a branch that has no uncommitted changes, or drop them."""
-    made: _Reports = {}
+    def _move(self, next_head: NextHead, *, operation: str, discard: bool = False) -> CommitReport:
+        """Move the HEAD of a branch that has no uncommitted changes, or drop them."""
+        context, branches = self._context, self._context.branches
+        made: dict[tuple[CommitId | None, CommitId | None], CommitReport] = {}  # by the old and the new HEAD
 
-    def prepare(record: BranchRecord) -> BranchRecord | None:
-        _require_clean(context, branch, record, include_staging=True)
-        if record.sealed_tokens and context.tokens.is_empty(record.staging_token):
-            return None  # an earlier move sealed it and failed
-        return record.sealed_with(context.tokens.draw())
+        def prepare(record: BranchRecord) -> BranchRecord | None:
+            self._require_clean(record, include_staging=True)
+            if record.sealed_tokens and context.tokens.is_empty(record.staging_token):
+                return None  # an earlier move sealed it and failed
+            return record.sealed_with(context.tokens.draw())
 
-    def switch(record: BranchRecord) -> BranchRecord | None:
+        def switch(record: BranchRecord) -> BranchRecord | None:
+            if not discard:
+                self._require_clean(record, include_staging=False)
+            head = record.commit_id
+            target, applied = next_head(head)
+            if target == head and (self._is_clear(record) if discard else record.is_bare):
+                return None
+            # Reported before the write: a failure afterwards would hide a completed move.
+            counts = self._counts(context.commits.metarange_of(head), context.commits.metarange_of(target))
+            made[head, target] = _report(target, counts, applied)
+            return record.emptied(context.tokens.draw() if discard else record.staging_token, target)
+
         if not discard:
-            _require_clean(context, branch, record, include_staging=False)
-        target, applied = next_head(record.commit_id)
-        if target == record.commit_id and (_is_clear(context, record) if discard else record.is_bare):
-            return None
-        _note(context, made, record, target, applied)
-        return record.emptied(context.tokens.draw() if discard else record.staging_token, target)
+            branches.update(self._name, prepare, operation=operation, idempotent=True)
+        update = branches.update(self._name, switch, operation=operation)
+        old, new = update.before.commit_id, update.after.commit_id
+        # A move that drops uncommitted changes is not empty, also if HEAD is unchanged.
+        if not update.is_written or (new == old and (new is None or not discard)):
+            return CommitReport.no_changes("HEAD is unchanged", new)
+        if new is None:
+            return CommitReport.no_changes("the branch has no commit now, as its source has none", None)
+        return made[old, new]
 
-    if not discard:
-        context.branches.update(branch, prepare, operation=operation, idempotent=True)
-    # A move that drops uncommitted changes is not empty, also if HEAD is unchanged.
-    return _moved(context.branches.update(branch, switch, operation=operation), made, discards=discard)
+    # --- resets
+
+    def reset(self) -> ResetReport:
+        """Drop all uncommitted changes, in one step."""
+        def change(record: BranchRecord) -> BranchRecord | None:
+            return None if self._is_clear(record) else record.emptied(self._context.tokens.draw(), record.commit_id)
+
+        update = self._context.branches.update(self._name, change, operation="reset")
+        if not update.is_written:
+            return ResetReport(why="nothing was uncommitted")
+        return ResetReport(tokens_dropped=len(update.before.tokens))
+
+    def reset_prefix(self, prefix: bytes) -> ResetReport:
+        """Restore all keys with a prefix to their state in HEAD, in one step; `b""` is `reset`.
+
+        Costs a rewrite of what is staged, like a compaction.
+        """
+        if not prefix:
+            return self.reset()
+        context, branches = self._context, self._context.branches
+        is_needed, counts = False, Counter[str]()
+
+        def seal(record: BranchRecord) -> BranchRecord | None:
+            nonlocal is_needed
+            changes = BranchView.of(context, self._name, record).uncommitted(prefix=prefix)
+            is_needed = any(difference is not None for _, difference in changes)
+            return self._sealed(record) if is_needed else None
+
+        def switch(record: BranchRecord) -> BranchRecord | None:
+            view = BranchView.of(context, self._name, record)
+            counts.clear()
+            applied = self._apply(view.base, _reset_changes(view, prefix, counts))
+            if not counts:
+                return None  # another caller has dropped the changes
+            return record.compacted(context.committed.unless_head(applied.metarange_id, view.head))
+
+        branches.update(self._name, seal, operation="reset_prefix", idempotent=True)
+        if is_needed:
+            branches.update(self._name, switch, operation="reset_prefix")
+        return ResetReport(why="" if counts else "nothing was uncommitted under the prefix",
+                           records_restored=counts["restored"], tombstones=counts["removed"])
+
+    # --- parts of several of them
+
+    def _is_clear(self, record: BranchRecord) -> bool:
+        """Return whether no layer above HEAD holds entries; valid if the record is unchanged afterwards."""
+        return record.is_bare and self._context.tokens.is_empty(record.staging_token)
+
+    def _require_clean(self, record: BranchRecord, *, include_staging: bool) -> None:
+        view = BranchView.of(self._context, self._name, record)
+        difference = view.first_uncommitted(include_staging=include_staging)
+        if difference is not None:
+            raise DirtyBranch(branch=self._name, key=difference.key)
+
+    def _sealed(self, record: BranchRecord) -> BranchRecord | None:
+        """Return the record with a new staging token; `None` if the old token is empty.
+
+        Sealing an empty token would cost every read a token for each commit that fails.
+        """
+        tokens = self._context.tokens
+        return None if tokens.is_empty(record.staging_token) else record.sealed_with(tokens.draw())
+
+    def _apply(self, base: MetaRangeId | None, changes: Changes, budget: Budget | None = None) -> Applied:
+        """Apply entries of sealed tokens, and read the result back: then the tokens may be dropped."""
+        applied = self._context.committed.apply(base, changes, budget=budget)
+        self._context.committed.check(applied.metarange_id, base)
+        return applied
+
+    def _merged(self, base: MergeBase, source: MetaRangeId | None, head: CommitId | None, strategy: MergeStrategy,
+                ) -> Applied:
+        """Merge the changes from the base to the source into HEAD. The commits may be unreachable."""
+        committed, present = self._context.committed, self._context.commits.metarange_of(head)
+        for metarange_id in sorted((metaranges_of(base) | metaranges_of(source)) - metaranges_of(present)):
+            committed.claim(metarange_id)  # also if it is cached
+        return committed.merge(base, source, present, strategy)
+
+    def _store(self, metarange_id: MetaRangeId, parents: Iterable[CommitId | None], message: str,
+               metadata: Mapping[str, str] | None) -> CommitId:
+        """Store a commit and return its id."""
+        return self._context.commits.add(metarange_id, tuple(parent for parent in parents if parent is not None),
+                                         message=message, metadata=metadata, created_at=self._context.clock.now())
+
+    def _counts(self, before: MetaRangeId | None, after: MetaRangeId | None) -> Counter[str]:
+        return Counter(difference.kind for difference in self._context.committed.diff(before, after))
 
 
-def _note(context: StagingContext, made: _Reports, record: BranchRecord, target: CommitId | None,
-          applied: Applied | None) -> None:
-    """Note the report of a move before it is written: a failure afterwards would hide a completed move."""
-    counts = _counts(context, context.commits.metarange_of(record.commit_id), context.commits.metarange_of(target))
-    made[record.commit_id, target] = _report(target, counts, applied)
-
-
-def _moved(update: BranchUpdate, made: _Reports, *, discards: bool = False) -> CommitReport:
-    head = update.after.commit_id
-    if not update.is_written or (head == update.before.commit_id and (head is None or not discards)):
-        return CommitReport.no_changes("HEAD is unchanged", head)
-    if head is None:
-        return CommitReport.no_changes("the branch has no commit now, as its source has none", None)
-    return made[update.before.commit_id, head]
-
-
-# ------------------------------------------------------------------------------------------------------------ resets
-
-
-def reset(context: StagingContext, branch: str) -> ResetReport:
-    """Drop all uncommitted changes; see `Branch.reset`."""
-    def change(record: BranchRecord) -> BranchRecord | None:
-        return None if _is_clear(context, record) else record.emptied(context.tokens.draw(), record.commit_id)
-
-    update = context.branches.update(branch, change, operation="reset")
-    if not update.is_written:
-        return ResetReport(why="nothing was uncommitted")
-    return ResetReport(tokens_dropped=len(update.before.tokens))
-
-
-def reset_prefix(context: StagingContext, branch: str, prefix: bytes) -> ResetReport:
-    """Restore all keys with `prefix` to their state in HEAD, in one step."""
-    if not prefix:
-        return reset(context, branch)
-    is_needed, counts = False, Counter[str]()
-
-    def seal(record: BranchRecord) -> BranchRecord | None:
-        nonlocal is_needed
-        changes = BranchView.of(context, branch, record).uncommitted(prefix=prefix)
-        is_needed = any(difference is not None for _, difference in changes)
-        return _sealed(context, record) if is_needed else None
-
-    def switch(record: BranchRecord) -> BranchRecord | None:
-        view = BranchView.of(context, branch, record)
-        counts.clear()
-        applied = _apply(context, view.base, _reset_changes(view, prefix, counts))
-        if not counts:
-            return None  # another caller has dropped the changes
-        return record.compacted(context.committed.unless_head(applied.metarange_id, view.head))
-
-    context.branches.update(branch, seal, operation="reset_prefix", idempotent=True)
-    if is_needed:
-        context.branches.update(branch, switch, operation="reset_prefix")
-    return ResetReport(why="" if counts else "nothing was uncommitted under the prefix",
-                       records_restored=counts["restored"], tombstones=counts["removed"])
+def _report(target: CommitId | None, counts: Mapping[str, int], applied: Applied | None, rebuilds: int = 0,
+            ) -> CommitReport:
+    return CommitReport(commit_id=target, rebuilds=rebuilds, added=counts["added"], changed=counts["changed"],
+                        removed=counts["removed"], ranges_written=0 if applied is None else applied.ranges_written,
+                        ranges_reused=0 if applied is None else applied.ranges_reused)
 
 
 def _reset_changes(view: BranchView, prefix: bytes, counts: Counter[str]) -> Iterator[tuple[bytes, Change]]:

@@ -113,7 +113,7 @@ class RangeOwner:
         self._store = store
         self._cell = partition, IDENTITY
         self._repository = repository
-        self._files = committed.files
+        self._files = committed
         self._rng = rng
         self._clock = clock
         self._register = ObjectRegister(self._files.objects, self._files.path_of_owner, clock=clock, rng=rng)

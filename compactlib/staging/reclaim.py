@@ -7,7 +7,7 @@ token misses entries; it re-reads the branch record afterwards and retries. The 
 a mark far in the future, written under a wrong clock, counts as old.
 
 *Ranges.* Superseded, lost and interrupted compactions and deleted branches leave orphans. This module determines the
-live metaranges from the branch records; `CommittedRanges.collect` finds and deletes the files.
+live metaranges from the branch records; `RangeCollector` finds and deletes the files.
 
 Every step is idempotent, may run concurrently in several processes, and may be interrupted.
 """
@@ -31,6 +31,7 @@ from compactlib.staging.commits import Commit
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import RangesNotOwned
 from compactlib.staging.names import CommitId
+from compactlib.staging.ranges.collect import RangeCollector
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.tokens import DropMark
 from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
@@ -183,9 +184,8 @@ def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) ->
     try:
         context.owner.require()
         calls = itertools.count()  # the second call precedes the deletes
-        collected = context.committed.collect(lambda: live_metaranges(context, fenced=next(calls) > 0),
-                                              grace_seconds=grace_seconds, budget=budget,
-                                              require_owner=context.owner.require)
+        collected = RangeCollector(context.committed, lambda: live_metaranges(context, fenced=next(calls) > 0),
+                                   grace_seconds, budget, context.owner.require).run()
     except RangesNotOwned as refusal:
         context.observer.event("staging_ranges_not_owned", repository=context.repository, owner=refusal.owner,
                                own=refusal.own)
@@ -204,7 +204,7 @@ def _report_levels(context: StagingContext, collected: Collected) -> None:
     notify_bytes(context.observer, "staging", context.repository, freed=collected.bytes_freed)
     # A failure of the store here does not hide the completed collection.
     with contextlib.suppress(CompactlibError):
-        room = context.committed.available_bytes()
+        room = context.committed.objects.available_bytes()
         notify_levels(
             context.observer, "staging", context.repository,
             live_bytes=collected.live_bytes, dead_bytes=collected.young_bytes, free_bytes=room,

@@ -146,17 +146,6 @@ class BranchRecord:
         return (self.commit_id == older.commit_id and self.compacted_metarange_id == older.compacted_metarange_id
                 and self.tokens[-len(kept):] == kept)
 
-    def seals_since(self, older: BranchRecord) -> int | None:
-        """Return the number of tokens sealed since `older`; `None` after any other change of its layers.
-
-        HEAD and the compacted metarange must be equal, and the sealed tokens of `older` must be the oldest here.
-        """
-        newer = len(self.sealed_tokens) - len(older.sealed_tokens)
-        if (self.commit_id != older.commit_id or self.compacted_metarange_id != older.compacted_metarange_id
-                or newer < 0 or self.sealed_tokens[newer:] != older.sealed_tokens):
-            return None
-        return newer
-
 
 @attrs.frozen(kw_only=True)
 class _Stored:

@@ -386,11 +386,11 @@ class Repository(Closing):
         Raises:
             MetaRangeNotFound, RangeNotFound, DamagedRange, Unsupported: one of the two cannot be read.
         """
-        context, files = self._context, self._context.committed.files
+        context, files = self._context, self._context.committed
         for _, record in context.branches.list():
             base = record.base(context.commits.metarange_of(record.commit_id))
             if base is not None:
-                metarange = files.read_metarange(base, SplitRule())
+                metarange = files.read_metarange(base)
                 return metarange.rule, files.format_of(metarange.entries[0]) if metarange.entries else None
         return SplitRule(), None
 

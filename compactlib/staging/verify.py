@@ -18,7 +18,7 @@ from compactlib.staging.commits import Commit, walk
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import CommitNotFound, MetaRangeNotFound
 from compactlib.staging.names import BRANCHES, COMMITS, DROPPED, CommitId, repository_partition, token_partition
-from compactlib.staging.ranges.verify import finding
+from compactlib.staging.ranges.verify import finding, verify_ranges
 from compactlib.staging.reclaim import live_of
 from compactlib.staging.record import BranchRecord, decode_branch_record
 from compactlib.staging.tokens import MARKS, decode_staged
@@ -80,7 +80,7 @@ def _verify(context: StagingContext, budget: Budget) -> VerifyReport:
     for token in (token for record in branches for token in record.tokens):
         for _ in read(token_partition(token), b"", lambda entry, place: decode_staged(entry.value, place)):
             pass
-    ranges = context.committed.verify(live_of(branches, lambda heads: walk(heads, present)), budget=budget)
+    ranges = verify_ranges(context.committed, live_of(branches, lambda heads: walk(heads, present)), budget)
     if not findings and ranges.is_sound:
         findings += [Finding("contradiction", place, what) for place, what in _contradictions(context)]
     return VerifyReport(findings=(*findings, *ranges.findings), records=records + ranges.records,

@@ -279,6 +279,6 @@ class CommittedView:
         """
         committed = self.context.committed
         return tuple(
-            RangeFile(committed.files.path_of_range(entry.range_id), entry.count, entry.size_bytes, entry.min_key,
+            RangeFile(committed.path_of_range(entry.range_id), entry.count, entry.size_bytes, entry.min_key,
                       entry.max_key)
             for entry in committed.ranges_of(self.metarange_id))

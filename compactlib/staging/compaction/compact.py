@@ -79,7 +79,7 @@ def view_of(context: StagingContext, branch: str, budget: Budget) -> StagingView
             repository=context.repository, branch=branch, record=view.record, puts=puts, tombstones=tombstones,
             longest_run=longest_run, staged_bytes=staged_bytes, all_seen=puts + tombstones < limit,
             ranges=len(ranges), ranges_touched=len(touched), bytes_touched=sum(ranges[at].size_bytes for at in touched),
-            bytes_available=committed.available_bytes())
+            bytes_available=committed.objects.available_bytes())
 
     return consistently(context, branch, read)
 
@@ -124,7 +124,7 @@ class Compactor:
                               reason=error.reason, spent_bytes=error.spent_bytes, needed_bytes=needed) from error
 
     def _without_room(self, view: StagingView) -> StagingCompactionReport | None:
-        available = self.context.committed.available_bytes()
+        available = self.context.committed.objects.available_bytes()
         needed = view.bytes_touched + view.staged_bytes
         if available is None or needed <= available:
             return None
@@ -177,7 +177,7 @@ class Compactor:
             context.committed.check(applied.metarange_id, task.base)
         except (MetaRangeNotFound, RangeNotFound):
             # If it was collected because the branch no longer names it, another writer has won.
-            if context.branches.read(self.branch).seals_since(sealed) is None:
+            if not context.branches.read(self.branch).extends(sealed):
                 raise self._lost("another writer replaced the base of the compaction") from None
             raise
         return StagingCompactionReport(
@@ -199,7 +199,7 @@ class Compactor:
     def _swap(self, sealed: BranchRecord, result: MetaRangeId | None) -> None:
         """Step 3."""
         def change(record: BranchRecord) -> BranchRecord | None:
-            if record.seals_since(sealed) != 0:
+            if not record.extends(sealed) or record.tokens != sealed.tokens:
                 return None
             if result is not None:
                 # The record was read after the files were written: they may have been collected in between.

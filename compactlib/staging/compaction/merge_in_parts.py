@@ -32,7 +32,6 @@ from compactlib.staging.ranges.files import INCOMING, RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import ChangeBatch, RangeFormat
 from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.ranges.writer import ClosedRange, RangeWriter
 from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry
 
 _MOST_SAMPLES: Final = 10_000
@@ -94,29 +93,29 @@ class MergeInParts:
         """
         given = Budget() if budget is None else budget
         given.check()
-        files, rule = self._committed.files, self._committed.rule
-        metarange = files.read_metarange(base, rule)
+        files = self._committed
+        metarange = files.read_metarange(base)
         staged: list[_ChangesFile] = []
         try:
             samples = _put(files, changes, staged)
             if not staged:
                 return self._committed.apply(base, (), budget=given)
-            borders = [b"", *_bounds(metarange, rule, samples, self._partitions), None]
+            borders = [b"", *_bounds(metarange, files.rule, samples, self._partitions), None]
             parts = [_Part(above or b"", last, _between(staged, above or b"", last),
                            _between(metarange.entries, above or b"", last)) for above, last in pairwise(borders)]
-            merge = _MergePart(self._open_objects, files.prefix, rule, metarange.rule, files.range_format)
+            merge = _MergePart(self._open_objects, files.prefix, files.rule, metarange.rule, files.range_format)
             merged = list(self._run_parts(merge, parts))
         finally:
             # A garbage collection removes leftovers, as of a process that died.
             with suppress(CompactlibError):
                 files.objects.delete([each.ref.key for each in staged])
-        made: list[ClosedRange] = []
-        counts = Counter[str]()
-        for closed, counted in merged:
-            made += closed
+        made, known, counts = list[RangeEntry](), metarange.ids, Counter[str]()
+        for ranges, counted in merged:
+            made += ranges
             counts.update(counted)
-        applied = stitch(files, rule, metarange, base, made, given)
-        given.charge(sum(each.entry.size_bytes for each in made if each.is_new))
+        # The ranges at a border of two parts are read and cut again, until the cuts meet.
+        applied = Apply(files, MetaRange(files.rule, made), iter(()), given, known=known).run(base)
+        given.charge(sum(each.size_bytes for each in made if each.range_id not in known))
         counts.update(ranges_read=applied.ranges_read, bytes_read=applied.bytes_read)
         counts["ranges_reused"] = min(applied.ranges_reused, counts["ranges_reused"])
         return Applied(metarange_id=applied.metarange_id, ranges_written=applied.ranges_written,
@@ -184,11 +183,12 @@ class _MergePart:
     base_rule: SplitRule
     range_format: RangeFormat
 
-    def __call__(self, part: _Part) -> tuple[list[ClosedRange], Counter[str]]:
+    def __call__(self, part: _Part) -> tuple[list[RangeEntry], Counter[str]]:
         """Return the ranges of a part, of which the caller may cut the first and last again, and the counts."""
         with self.open_objects() as objects:
-            files = RangeFiles(objects, prefix=self.prefix, range_format=self.range_format, cache_bytes=0)
-            apply = Apply(files, self.rule, MetaRange(self.base_rule, part.ranges),
+            files = RangeFiles(objects, prefix=self.prefix, rule=self.rule, range_format=self.range_format,
+                               cache_bytes=0)
+            apply = Apply(files, MetaRange(self.base_rule, part.ranges),
                           filter(None, _changes(objects, part)), Budget())
             return apply.ranges(), apply.counts
 
@@ -198,40 +198,3 @@ def _changes(objects: ObjectStore, part: _Part) -> Iterator[ChangeBatch]:
         batch: ChangeBatch = pickle.loads(read_checked(objects, each.ref))
         yield batch.part(bisect_right(batch.keys, part.above),
                          len(batch) if part.last is None else bisect_right(batch.keys, part.last))
-
-
-def stitch(files: RangeFiles, rule: SplitRule, base: MetaRange, base_id: MetaRangeId | None,
-           made: Iterable[ClosedRange], budget: Budget) -> Applied:
-    """Join ranges of parallel writers into the metarange of a single writer.
-
-    A writer's first range may not begin at a cut, and its last range may not end at one. Such a range is read and cut
-    again together with the following ranges, until the cuts meet: a range or two at each border of two writers.
-
-    Args:
-        files: reads and writes ranges.
-        rule: cuts ranges.
-        base: its ranges are not written again.
-        base_id: its id, which is not published again.
-        made: ranges of the base and new ranges, in any order, without overlaps.
-        budget: charged before each write of a range.
-
-    Returns:
-        The counts of ranges read, written and reused here; keys are not counted.
-    """
-    writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget)
-    ordered = sorted(made, key=lambda closed: closed.entry.min_key)
-    reused = read = bytes_read = 0
-    for place, closed in enumerate(ordered):
-        entry = closed.entry
-        is_last = place == len(ordered) - 1
-        if writer.is_between_ranges and (is_last or rule.closes(entry.max_key, entry.size_bytes)):
-            reused += not closed.is_new
-            writer.adopt(closed)
-        else:
-            rows = files.read_range(entry, keep=False)
-            read += 1
-            bytes_read += entry.size_bytes
-            writer.add(rows, rows.cut_keys(rule.raggedness))
-    metarange_id = writer.finish(base_id)
-    return Applied(metarange_id=metarange_id, ranges_reused=reused, ranges_read=read, bytes_read=bytes_read,
-                   ranges_written=writer.ranges_written, bytes_written=writer.bytes_written)

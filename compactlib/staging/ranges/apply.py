@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from itertools import islice
 from typing import Final
 
@@ -20,9 +20,8 @@ from compactlib.observer import Observer, Observers
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import ChangeBatch, Rows
-from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.ranges.writer import ClosedRange, RangeWriter
-from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry
+from compactlib.staging.ranges.writer import RangeWriter
+from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry, RangeId
 
 MAX_BATCH: Final = 32_768
 """Changes held in memory at once."""
@@ -83,10 +82,11 @@ class Apply:
 
     Args:
         files: reads and writes ranges.
-        rule: cuts ranges.
         base: the metarange to change.
         batches: the changes, in order; no batch is empty.
         budget: charged before each write of a range.
+        known: ranges that exist already; default: the base's. The base may also be ranges that parallel writers made of
+            parts of another base: the first of a writer may not begin at a cut, and its last may not end at one.
         elsewhere: ranges of other metaranges, which are not written again if the result has them.
         observer: notified of progress, in ranges of the base; changes after the last range count as another range.
 
@@ -95,17 +95,18 @@ class Apply:
             `bytes_read`) and reused (`ranges_reused`).
     """
 
-    def __init__(self, files: RangeFiles, rule: SplitRule, base: MetaRange, batches: Iterator[ChangeBatch],
-                 budget: Budget, *, elsewhere: Iterable[RangeEntry] = (), observer: Observer | None = None) -> None:
+    def __init__(self, files: RangeFiles, base: MetaRange, batches: Iterator[ChangeBatch], budget: Budget, *,
+                 known: Set[RangeId] | None = None, elsewhere: Iterable[RangeEntry] = (),
+                 observer: Observer | None = None) -> None:
         self.counts: Counter[str] = Counter(added=0, changed=0, removed=0, ranges_reused=0, ranges_read=0, bytes_read=0)
         self._observer: Observer = Observers(observer)
         self._work = "apply"
         self._files = files
-        self._rule = rule
+        self._rule = files.rule
         self._base = base
         self._changes = _Changes(batches)
-        self._writer = RangeWriter(files, rule, {entry.range_id for entry in base.entries}, budget,
-                                   elsewhere={entry.range_id for entry in elsewhere})
+        self._known: Set[RangeId] = base.ids if known is None else known
+        self._writer = RangeWriter(files, self._known, budget, elsewhere={entry.range_id for entry in elsewhere})
 
     def run(self, base_id: MetaRangeId | None) -> Applied:
         """Apply all changes, and publish the result; see `CommittedRanges.apply`.
@@ -113,7 +114,7 @@ class Apply:
         O(ranges + records of the ranges touched). Memory for a few ranges and a batch of changes.
 
         Args:
-            base_id: the base's id, which is not published again.
+            base_id: an id that is not published again, of the base.
         """
         self._work = f"apply to {'nothing' if base_id is None else base_id[:12]}"
         writer = self._writer
@@ -123,7 +124,7 @@ class Apply:
         return Applied(metarange_id=metarange_id, ranges_written=writer.ranges_written,
                        bytes_written=writer.bytes_written, **self.counts)
 
-    def ranges(self) -> list[ClosedRange]:
+    def ranges(self) -> list[RangeEntry]:
         """Apply all changes and return the ranges, durable but not published: a part of a larger result."""
         self._walk()
         return self._writer.end()
@@ -131,8 +132,8 @@ class Apply:
     def _walk(self) -> None:
         for place, entry in enumerate(self._base.entries):
             if self._can_stay(entry, is_last=place == len(self._base.entries) - 1):
-                self.counts["ranges_reused"] += 1
-                self._writer.adopt(ClosedRange(entry))
+                self.counts["ranges_reused"] += entry.range_id in self._known
+                self._writer.adopt(entry)
             else:
                 self._rewrite(entry)
             self._notify(place + 1)
@@ -146,12 +147,10 @@ class Apply:
         if not self._writer.is_between_ranges or self._base.rule != self._rule:
             return False
         change = self._changes.peek()
-        if change is None:
-            return True
-        if change <= entry.max_key:
+        if change is not None and change <= entry.max_key:
             return False
-        # If only the end has closed the last range, the following changes belong to it.
-        return not is_last or self._rule.closes(entry.max_key, entry.size_bytes)
+        # If only its end has closed the last range, the following changes belong to it.
+        return (is_last and change is None) or self._rule.closes(entry.max_key, entry.size_bytes)
 
     def _rewrite(self, entry: RangeEntry) -> None:
         rows = self._files.read_range(entry, keep=False)

@@ -47,12 +47,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from compactlib.budget import Budget
-from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
 from compactlib.objects import ObjectExists, ObjectInfo, ObjectNotFound
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
 from compactlib.staging.ranges.files import DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
-from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
 
 _FOLDERS: Final = (METARANGES, RANGES)
@@ -113,21 +111,28 @@ def _texts(files: RangeFiles, folder: str, besides: str = "") -> Iterator[str]:
 
 
 class RangeCollector:
-    """One collection; arguments as for `CommittedRanges.collect`.
+    """One collection: deletes the files that no live metarange needs and that are older than the grace period.
 
     The difference between the clock and the object store's must be much less than the grace period, which is > 0 while
     there are writers.
+
+    Args:
+        files: of the committed layer.
+        live: returns every metarange that a commit or a branch record names now. Called again before the deletes,
+            because branches may have moved; this call must also invalidate updates in flight.
+        grace_seconds: younger files stay; must exceed the longest operation and the longest scan.
+        budget: checked before each read of a metarange, and before every 1,000 deletes.
+        require_owner: called before every 1,000 deletes; raises if another repository owns the files now.
     """
 
-    def __init__(self, files: RangeFiles, clock: Clock, live: Callable[[], LiveMetaRanges], grace_seconds: float,
-                 budget: Budget, require_owner: Callable[[], object]) -> None:
+    def __init__(self, files: RangeFiles, live: Callable[[], LiveMetaRanges], grace_seconds: float,
+                 budget: Budget | None = None, require_owner: Callable[[], object] = lambda: None) -> None:
         if not grace_seconds >= 0:
             raise InvalidInput(f"grace_seconds is {grace_seconds}; give 0 or more")
         self._files = files
-        self._clock = clock
         self._live = live
         self._grace_seconds = grace_seconds
-        self._budget = budget
+        self._budget = budget or Budget()
         self._require_owner = require_owner
         self._now = self._stored_now = 0.0
 
@@ -135,6 +140,7 @@ class RangeCollector:
         """Delete unneeded files. Two listings of all files, and one request for each live metarange not cached.
 
         Raises:
+            BudgetSpent: the budget ran out; the files deleted before were unneeded.
             MetaRangeNotFound, DamagedRange: a live metarange cannot be read; nothing is deleted.
             ObjectStoreFailed, StorageError: the store failed; one that denies deletes is left without a mark.
         """
@@ -167,7 +173,7 @@ class RangeCollector:
             self._read_clocks()
             return
         self._files.objects.delete([mark])
-        self._now = min(self._clock.now(), self._stored_now)
+        self._now = min(self._files.clock.now(), self._stored_now)
 
     def _doom_and_delete(self, doomed: set[str], known: set[str]) -> _Files:
         name = self._files.new_name()
@@ -222,7 +228,7 @@ class RangeCollector:
 
     def _parts_of(self, metarange_id: MetaRangeId) -> set[str]:
         self._budget.check()
-        entries = self._files.read_metarange(metarange_id, SplitRule()).entries
+        entries = self._files.read_metarange(metarange_id).entries
         return {metarange_id, *(entry.range_id for entry in entries)}
 
     def _parts_if_there(self, metaranges: Iterable[str]) -> Iterator[str]:

@@ -84,7 +84,7 @@ def diff(files: RangeFiles, left: MetaRange, right: MetaRange, start: bytes = b"
         start: keys >= `start` only.
         end: keys < `end` only; `None`: all. Opens no range above it.
     """
-    common = {entry.range_id for entry in left.entries} & {entry.range_id for entry in right.entries}
+    common = left.ids & right.ids
     lefts, rights = (_own_pairs(files, side, common, start, end) for side in (left, right))
     before, after = next(lefts, None), next(rights, None)
     while before is not None or after is not None:

@@ -16,6 +16,7 @@ from typing import Final
 
 import attrs
 
+from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.lru import Lru
 from compactlib.objects import CachedObjects, ObjectExists, ObjectInfo, ObjectNotFound, ObjectStore
@@ -42,40 +43,49 @@ class RangeFiles:
     `range_format` is the file format of new ranges, and the memory layout of the rows of all ranges.
     """
 
-    def __init__(self, objects: ObjectStore, *, prefix: str, range_format: RangeFormat, cache_bytes: int,
+    def __init__(self, objects: ObjectStore, *, range_format: RangeFormat | None = None, rule: SplitRule | None = None,
+                 cache_bytes: int = 64 << 20, prefix: str = "", clock: Clock | None = None,
                  new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         if prefix and not prefix.endswith("/"):
             raise InvalidInput(f"the prefix {prefix!r} must be empty or end with a slash")
         self.objects: ObjectStore = objects
         self.prefix: str = prefix
-        self.range_format: RangeFormat = range_format
-        self.cache: Lru[str, Rows | MetaRange] = Lru(max_bytes=cache_bytes)
+        self.range_format: RangeFormat = PlainFormat() if range_format is None else range_format
+        self.rule: SplitRule = SplitRule() if rule is None else rule
+        self.clock: Clock = SystemClock() if clock is None else clock
         self.new_name: Callable[[], str] = new_name
+        self._cache: Lru[str, Rows | MetaRange] = Lru(max_bytes=cache_bytes)
 
     def read_range(self, entry: RangeEntry, *, keep: bool = True) -> Rows:
         """Return the records of a range, checked against its id and its metarange. One request, unless cached.
 
         `keep` puts them into the cache. A single pass over ranges does not, so that it evicts no hot range.
         """
-        held = self.cache.get(entry.range_id)
+        held = self._cache.get(entry.range_id)
         if held is not None and not isinstance(held, MetaRange):
             return held
         path = self.path_of_range(entry.range_id)
-        rows = self._rows_of(entry, self._fetched(entry, path), path)
-        if keep:
-            self.cache.put(entry.range_id, rows, entry.size_bytes)
-        return rows
-
-    def _rows_of(self, entry: RangeEntry, data: bytes, path: str) -> Rows:
-        rows = self._decode(data, entry.range_id, path)
+        rows = self._decode(self._fetched(entry, path), entry.range_id, path)
         if (len(rows), rows.key(0), rows.key(len(rows) - 1)) != (entry.count, entry.min_key, entry.max_key):
             raise DamagedRange(path=path, offset=0, expected=f"{entry.count} records as the metarange says",
                                found=f"{len(rows)} records, or other first and last keys")
+        if keep:
+            self._cache.put(entry.range_id, rows, entry.size_bytes)
+        return rows
+
+    def reread(self, entry: RangeEntry) -> Rows:
+        """Return the records of a range, read past the caches and hashed anew: before its sources are removed, say."""
+        self.forget(entry.range_id)
+        rows = self.read_range(entry, keep=False)
+        found = rows.content_id()
+        if found != entry.range_id:
+            raise DamagedRange(path=self.path_of_range(entry.range_id), offset=0, found=f"that of {found}",
+                               expected=f"the content of range {entry.range_id}")
         return rows
 
     def forget(self, id_: str) -> None:
         """Drop a range or metarange from the caches, so that the next read reads the store."""
-        self.cache.drop(id_)
+        self._cache.drop(id_)
         if isinstance(self.objects, CachedObjects):
             self.objects.forget(self.path_of_range(RangeId(id_)))
             self.objects.forget(self.path_of_metarange(MetaRangeId(id_)))
@@ -109,11 +119,11 @@ class RangeFiles:
             return ParquetFormat()
         raise DamagedRange(path=path, offset=0, expected="a range file", found=f"one that begins with {data[:8]!r}")
 
-    def read_metarange(self, metarange_id: MetaRangeId | None, rule: SplitRule) -> MetaRange:
-        """Return a metarange, checked against its id; for `None` an empty metarange under this rule."""
+    def read_metarange(self, metarange_id: MetaRangeId | None) -> MetaRange:
+        """Return a metarange, checked against its id; for `None` an empty metarange under the present rule."""
         if metarange_id is None:
-            return MetaRange(rule, ())
-        held = self.cache.get(metarange_id)
+            return MetaRange(self.rule, ())
+        held = self._cache.get(metarange_id)
         if isinstance(held, MetaRange):
             return held
         path = self.path_of_metarange(metarange_id)
@@ -122,7 +132,7 @@ class RangeFiles:
         except ObjectNotFound:
             raise MetaRangeNotFound(metarange_id=metarange_id, path=path) from None
         found = MetaRange.decode(data, metarange_id, path)
-        self.cache.put(metarange_id, found, len(data))
+        self._cache.put(metarange_id, found, len(data))
         return found
 
     def write_range(self, range_id: RangeId, rows: Rows) -> None:

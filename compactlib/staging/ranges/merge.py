@@ -23,7 +23,6 @@ from compactlib.staging.ranges.apply import Apply, batches_of
 from compactlib.staging.ranges.cursor import RangeLookup, diff
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
-from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.values import Applied, Change, Difference, MergeStrategy, MetaRangeId, Record, are_same
 
 MAX_CONFLICTS: Final = 100
@@ -67,35 +66,32 @@ def metaranges_of(base: MergeBase) -> set[MetaRangeId]:
     return set() if base is None else {base}
 
 
-def merge_metaranges(files: RangeFiles, rule: SplitRule, base: MergeBase, source: MetaRangeId | None,
-                     destination: MetaRangeId | None, strategy: MergeStrategy, budget: Budget) -> Applied:
+def merge_metaranges(files: RangeFiles, base: MergeBase, source: MetaRangeId | None, destination: MetaRangeId | None,
+                     strategy: MergeStrategy, budget: Budget) -> Applied:
     """Merge; see `CommittedRanges.merge`. Opens the ranges in which base and source differ, and the destination's."""
     require_one_of("the strategy", strategy, MergeStrategy)
 
-    def read(metarange_id: MetaRangeId | None) -> MetaRange:
-        return files.read_metarange(metarange_id, rule)
-
-    new, present = read(source), read(destination)
-    changes = _merged_changes(_differences(files, read, base, new), RangeLookup(files, present), strategy)
-    return Apply(files, rule, present, batches_of(changes), budget, elsewhere=new.entries).run(destination)
+    new, present = files.read_metarange(source), files.read_metarange(destination)
+    changes = _merged_changes(_differences(files, base, new), RangeLookup(files, present), strategy)
+    return Apply(files, present, batches_of(changes), budget, elsewhere=new.entries).run(destination)
 
 
-def _differences(files: RangeFiles, read: Callable[[MetaRangeId | None], MetaRange], base: MergeBase,
-                 source: MetaRange) -> Iterator[tuple[bytes, _States, Record | None]]:
+def _differences(files: RangeFiles, base: MergeBase, source: MetaRange,
+                 ) -> Iterator[tuple[bytes, _States, Record | None]]:
     """Yield each key in which the source may differ from the base, its states in the base, and the source's."""
     def lookup(base: MergeBase) -> Callable[[bytes], _States]:
         if isinstance(base, CrossedBase):
             one, other, before = lookup(base.one), lookup(base.other), lookup(base.base)
             return lambda key: _merged_states(one(key), other(key), before(key))
-        ranges = RangeLookup(files, read(base))
+        ranges = RangeLookup(files, files.read_metarange(base))
         return lambda key: (ranges.get(key),)
 
     if not isinstance(base, CrossedBase):
-        for difference in diff(files, read(base), source):
+        for difference in diff(files, files.read_metarange(base), source):
             yield difference.key, (difference.left,), difference.right
         return
     states = lookup(base)
-    found = heapq.merge(*(diff(files, read(each), source) for each in base.ancestors()), key=_key_of)
+    found = heapq.merge(*(diff(files, files.read_metarange(each), source) for each in base.ancestors()), key=_key_of)
     for key, differences in groupby(found, _key_of):
         yield key, states(key), next(differences).right
 

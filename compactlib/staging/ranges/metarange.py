@@ -42,6 +42,11 @@ class MetaRange:
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "_max_keys", [entry.max_key for entry in self.entries])
 
+    @property
+    def ids(self) -> set[RangeId]:
+        """The ids of its ranges. O(ranges)."""
+        return {entry.range_id for entry in self.entries}
+
     def find(self, key: bytes) -> int:
         """Return the position of the first range whose last key is >= `key`. O(log ranges)."""
         return bisect_left(self._max_keys, key)

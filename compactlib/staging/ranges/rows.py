@@ -50,18 +50,21 @@ class ChangeBatch:
         identities: list[bytes | None] = []
         datas: list[bytes | None] = []
         size = 0
+        add_key, add_identity, add_data = keys.append, identities.append, datas.append
         for key, record in changes:
-            identity = data = None
-            if record is not None:
+            add_key(key)
+            if record is None:
+                add_identity(None)
+                add_data(None)
+                size += len(key)
+            else:
                 identity, data = record.identity, record.data
                 if not (type(identity) is type(data) is bytes):
                     raise InvalidInput(f"key {key[:100]!r} comes with {record!r:.100} where a record with an "
                                        f"identity was expected")
-                size += len(identity) + len(data)
-            keys.append(key)
-            identities.append(identity)
-            datas.append(data)
-            size += len(key)
+                add_identity(identity)
+                add_data(data)
+                size += len(key) + len(identity) + len(data)
             if most_bytes is not None and size >= most_bytes:
                 break
         _check_keys(keys, after)
@@ -81,7 +84,7 @@ class ChangeBatch:
 
 
 def _check_keys(keys: list[bytes], after: bytes) -> None:
-    if not all(keys) or not all(type(key) is bytes for key in keys) or max(map(len, keys), default=0) > MAX_KEY_BYTES:
+    if not all(keys) or not {*map(type, keys)} <= {bytes} or max(map(len, keys), default=0) > MAX_KEY_BYTES:
         for key in keys:
             check_key(key)
     if not all(map(operator.lt, [after, *keys], keys)):

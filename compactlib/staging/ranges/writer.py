@@ -5,23 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-import attrs
-
 from compactlib.budget import Budget
 from compactlib.staging.ranges.collect import confirm
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import Rows, unsorted
-from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
-
-
-@attrs.frozen
-class ClosedRange:
-    """A complete, durable range; `is_new` if it was written."""
-
-    entry: RangeEntry
-    is_new: bool = False
 
 
 class RangeWriter:
@@ -29,28 +18,26 @@ class RangeWriter:
 
     Args:
         files: writes ranges.
-        rule: cuts ranges.
         known: the base's ranges, which are not written again.
         budget: charged the logical bytes of each range before its write.
         elsewhere: ranges of other metaranges, which are marked as reused and not written again.
 
     Attributes:
-        ranges_written: number of ranges that were written.
+        ranges_written: number of ranges that were written, by this writer or by the writer of an adopted one.
         bytes_written: their logical bytes.
     """
 
-    def __init__(self, files: RangeFiles, rule: SplitRule, known: Set[RangeId], budget: Budget, *,
+    def __init__(self, files: RangeFiles, known: Set[RangeId], budget: Budget, *,
                  elsewhere: Set[RangeId] = frozenset()) -> None:
         self.ranges_written: int = 0
         self.bytes_written: int = 0
         self._files = files
-        self._rule = rule
         self._known = known
         self._budget = budget
         self._elsewhere = elsewhere
         self._open: Rows = files.range_format.empty
         self._last_key = b""
-        self._closed: list[ClosedRange] = []
+        self._closed: list[RangeEntry] = []
         self._to_confirm: list[str] = []
 
     @property
@@ -71,17 +58,17 @@ class RangeWriter:
         run = self._open.followed_by(rows) if len(self._open) else rows
         places = [place for key in cut_keys if (place := run.find(key)) < len(run) and run.key(place) == key]
         start = 0
-        for stop in self._rule.cuts(run.ends(), places):
+        for stop in self._files.rule.cuts(run.ends(), places):
             self._write(run.part(start, stop))
             start = stop
         self._open = run.part(start, len(run)) if start else run
 
-    def adopt(self, closed: ClosedRange) -> None:
+    def adopt(self, entry: RangeEntry) -> None:
         """Append a whole range of the base or of another writer, unread."""
-        self._go_on(closed.entry.min_key, closed.entry.max_key)
-        self._append(closed)
+        self._go_on(entry.min_key, entry.max_key)
+        self._append(entry, is_new=entry.range_id not in self._known)
 
-    def end(self) -> list[ClosedRange]:
+    def end(self) -> list[RangeEntry]:
         """Close the last range, and return all ranges."""
         if len(self._open):
             self._write(self._open)
@@ -90,7 +77,7 @@ class RangeWriter:
 
     def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
         """Close the last range, and publish the metarange, unless it is the base."""
-        metarange_id, data = MetaRange(self._rule, tuple(each.entry for each in self.end())).encode()
+        metarange_id, data = MetaRange(self._files.rule, self.end()).encode()
         if metarange_id != base_id:
             self._files.write_metarange(metarange_id, data)
             confirm(self._files, [*self._to_confirm, self._files.path_of_metarange(metarange_id)])
@@ -101,12 +88,12 @@ class RangeWriter:
             raise unsorted(self._last_key, first)
         self._last_key = last
 
-    def _append(self, closed: ClosedRange) -> None:
-        self._closed.append(closed)
-        if closed.is_new:
+    def _append(self, entry: RangeEntry, *, is_new: bool) -> None:
+        self._closed.append(entry)
+        if is_new:
             self.ranges_written += 1
-            self.bytes_written += closed.entry.size_bytes
-            self._to_confirm.append(self._files.path_of_range(closed.entry.range_id))
+            self.bytes_written += entry.size_bytes
+            self._to_confirm.append(self._files.path_of_range(entry.range_id))
 
     def _write(self, rows: Rows) -> None:
         range_id = rows.content_id()
@@ -118,4 +105,4 @@ class RangeWriter:
         elif range_id not in self._known:
             self._files.mark_reuse(range_id)
             self._to_confirm.append(self._files.path_of_range(range_id))
-        self._append(ClosedRange(entry, is_new))
+        self._append(entry, is_new=is_new)

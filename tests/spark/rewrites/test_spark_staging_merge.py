@@ -99,7 +99,7 @@ def test_damage_found_by_a_worker_is_raised_unchanged(spark: SparkSession, tmp_p
         StagingMerge(spark, committed, open_objects).apply(base, [(damaged.min_key, None)])
     assert caught.value.path == f"ranges/{damaged.range_id}"
     assert not list(open_objects().list("incoming/"))
-    assert [file.key for file in committed.files.list("metaranges/")] == [base]
+    assert [file.key for file in committed.list("metaranges/")] == [base]
 
 
 """Few bytes, the first and the last among them, so that keys of different layers meet."""

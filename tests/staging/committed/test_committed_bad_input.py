@@ -12,9 +12,11 @@ from compactlib.errors import BudgetSpent, CorruptData, InvalidInput, Unsupporte
 from compactlib.objects import MemoryObjects, ObjectStoreFailed
 from compactlib.staging import CommittedRanges, PlainFormat, Record, SplitRule
 from compactlib.staging.errors import DamagedRange, MergeConflict, MetaRangeNotFound, RangeNotFound
+from compactlib.staging.ranges.collect import RangeCollector
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.plain import MAGIC, header_of
 from compactlib.staging.ranges.rows import RangeFormat
+from compactlib.staging.ranges.verify import verify_ranges
 from compactlib.staging.values import MAX_KEY_BYTES, LiveMetaRanges, MetaRangeId, RangeEntry
 from tests.staging.committed.plain_sets import RecordSet, committed, simple, written
 from tests.staging.committed.range_formats import FORMATS
@@ -47,7 +49,7 @@ def test_an_invalid_key_is_refused(key: bytes) -> None:
     layer = committed()
     with pytest.raises(InvalidInput):
         layer.apply(None, [(key, Record.of(b""))])
-    assert not list(layer.files.list("metaranges/"))
+    assert not list(layer.list("metaranges/"))
 
 
 @pytest.mark.parametrize("numbers", [{"min_bytes": -1}, {"min_bytes": 2, "max_bytes": 1}, {"max_bytes": 0},
@@ -69,7 +71,7 @@ def test_a_cache_and_a_prefix_and_a_grace_that_cannot_be() -> None:
     with pytest.raises(InvalidInput):
         CommittedRanges(MemoryObjects(), prefix="no-slash")
     with pytest.raises(InvalidInput):
-        committed().collect(LiveMetaRanges, grace_seconds=-1.0)
+        RangeCollector(committed(), LiveMetaRanges, -1.0)
 
 
 def test_a_missing_metarange_and_a_missing_range_are_named() -> None:
@@ -90,7 +92,7 @@ def test_a_missing_metarange_and_a_missing_range_are_named() -> None:
     objects.delete([f"metaranges/{base}"])
     for call in (lambda: layer.get(base, b"a"), lambda: layer.scan(base), lambda: layer.apply(base, []),
                  lambda: layer.diff(base, None),
-                 lambda: layer.collect(lambda: LiveMetaRanges(needed=frozenset([base])), grace_seconds=0)):
+                 lambda: RangeCollector(layer, lambda: LiveMetaRanges(needed=frozenset([base])), 0).run()):
         with pytest.raises(MetaRangeNotFound):
             call()
 
@@ -178,11 +180,11 @@ def test_conflicts_name_the_keys_and_publish_nothing() -> None:
     base = written(layer, simple("a=1 b=1 c=1 d=1"))
     source = written(layer, simple("a=2 b=2 c=1 e=2"))
     destination = written(layer, simple("a=3 b=2 c=1 d=4 e=5"))
-    before = {file.key for file in layer.files.list("metaranges/")}
+    before = {file.key for file in layer.list("metaranges/")}
     with pytest.raises(MergeConflict) as caught:
         layer.merge(base, source, destination)
     assert caught.value.keys == (b"a", b"d", b"e")
-    assert {file.key for file in layer.files.list("metaranges/")} == before
+    assert {file.key for file in layer.list("metaranges/")} == before
     with pytest.raises(InvalidInput):
         layer.merge(base, source, destination, "ours")  # type: ignore[arg-type]
 
@@ -199,7 +201,7 @@ def test_a_budget_that_runs_out_publishes_nothing() -> None:
     layer = committed()
     with pytest.raises(BudgetSpent):
         layer.apply(None, sorted(CONTENT.items()), budget=Budget(total_bytes=200))
-    assert not list(layer.files.list("metaranges/"))
+    assert not list(layer.list("metaranges/"))
     assert written(layer, CONTENT) == written(committed(), CONTENT)
 
 
@@ -222,14 +224,14 @@ def test_verify_finds_sealed_files_with_wrong_content(range_format: RangeFormat)
     objects = MemoryObjects()
     layer = committed(objects, range_format=range_format)
     base = written(layer, CONTENT)
-    sound = layer.verify(live(base))
+    sound = verify_ranges(layer, live(base), Budget())
     assert (sound.is_sound, sound.records, sound.findings) == (True, len(CONTENT), ())
-    assert layer.verify(LiveMetaRanges()).records == 0
+    assert verify_ranges(layer, LiveMetaRanges(), Budget()).records == 0
     entry = next(entry for entry in layer.ranges_of(base) if entry.count > 2)
     records = [(key, CONTENT[key]) for key in CONTENT if entry.min_key <= key <= entry.max_key]
     wrong = [(key, Record(record.identity, b"wrong")) for key, record in records]
     replace(objects, f"ranges/{entry.range_id}", range_format.encode(range_format.rows(wrong), entry.range_id))
-    found = layer.verify(live(base))
+    found = verify_ranges(layer, live(base), Budget())
     assert {(finding.kind, finding.place) for finding in found.findings} == {("damage", f"ranges/{entry.range_id}")}
     assert all(isinstance(finding.error, DamagedRange) for finding in found.findings)
     assert not found.is_sound
@@ -240,17 +242,17 @@ def test_verify_reads_each_range_once_and_lists_missing_ones() -> None:
     layer = committed(objects)
     base = written(layer, CONTENT)
     more = layer.apply(base, [(b"zzzz", Record.of(b"1"))]).metarange_id
-    both = layer.verify(live(base, more))
+    both = verify_ranges(layer, live(base, more), Budget())
     entries = {entry.range_id: entry.count for each in (base, more) for entry in layer.ranges_of(each)}
     assert (both.is_sound, both.records) == (True, sum(entries.values()))
     objects.delete([f"metaranges/{base}"])
     first = layer.ranges_of(more)[0].range_id
     objects.delete([f"ranges/{first}"])
-    found = layer.verify(live(base, more))
+    found = verify_ranges(layer, live(base, more), Budget())
     assert {(each.kind, each.place) for each in found.findings} == {
         ("missing", f"metaranges/{base}"), ("missing", f"ranges/{first}")}
     assert not found.is_sound
-    history = layer.verify(LiveMetaRanges(history=frozenset({base})))
+    history = verify_ranges(layer, LiveMetaRanges(history=frozenset({base})), Budget())
     assert [each.kind for each in history.findings] == ["orphan"]
     assert history.is_sound
 
@@ -267,5 +269,5 @@ def test_verify_finds_unsorted_keys_and_wrong_cuts() -> None:
         entry = RangeEntry(range_id, rows.key(0), rows.key(len(rows) - 1), len(rows), rows.size_bytes)
         metarange_id, data = MetaRange(rule, (entry,)).encode()
         objects.create(f"metaranges/{metarange_id}", data)
-        (finding,) = layer.verify(live(metarange_id)).findings
+        (finding,) = verify_ranges(layer, live(metarange_id), Budget()).findings
         assert isinstance(finding.error, DamagedRange)

@@ -48,7 +48,7 @@ class World:
         return LiveMetaRanges(needed=frozenset() if self.branch is None else frozenset([self.branch]))
 
     def collect(self, hook: Callable[[str, str], None] | None = None, *, grace: float = GRACE) -> Collected:
-        return self.layer(hook).collect(self.live, grace_seconds=grace)
+        return RangeCollector(self.layer(hook), self.live, grace).run()
 
     def write(self, content: RecordSet, hook: Callable[[str, str], None] | None = None) -> None:
         """Make a metarange of files that are there already, for the most part, and move the branch to it."""
@@ -155,7 +155,7 @@ def test_a_collection_without_a_grace_takes_no_confirmed_file() -> None:
         except BeingCollected:
             refused += 1
         else:
-            if made in {file.key for file in world.layer().files.list("metaranges/")}:
+            if made in {file.key for file in world.layer().list("metaranges/")}:
                 assert len(list(world.layer().scan(made))) == 20
         if seen[0] <= step:
             break
@@ -380,7 +380,7 @@ def test_a_merge_of_a_collected_source_keeps_its_ranges_or_fails() -> None:
 def test_a_metarange_collected_during_a_read_fails_only_if_needed(
         is_needed: bool) -> None:
     world = World()
-    path = world.layer().files.path_of_metarange(world.orphan)
+    path = world.layer().path_of_metarange(world.orphan)
     world.branch = world.orphan
 
     def hook(operation: str, key: str) -> None:

@@ -10,11 +10,12 @@ from hypothesis import given, settings, strategies as st
 
 from compactlib.budget import Budget
 from compactlib.objects import MemoryObjects
-from compactlib.staging import PlainFormat, Record, SplitRule
-from compactlib.staging.compaction.merge_in_parts import stitch
+from compactlib.staging import Record, SplitRule
+from compactlib.staging.ranges.apply import Apply
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import RangeFormat
+from compactlib.staging.ranges.verify import verify_ranges
 from compactlib.staging.ranges.writer import RangeWriter
 from compactlib.staging.values import Change, LiveMetaRanges, MetaRangeId
 from tests.staging.committed.plain_sets import RecordSet, changed, committed, differences, written
@@ -49,7 +50,7 @@ def test_random_histories_end_in_the_ids_of_a_write_from_scratch(
         assert list(layer.diff(at, applied.metarange_id)) == expected
         assert dict(layer.scan(applied.metarange_id)) == content
         at = applied.metarange_id
-    report = layer.verify(LiveMetaRanges(needed=frozenset() if at is None else frozenset({at})))
+    report = verify_ranges(layer, LiveMetaRanges(needed=frozenset() if at is None else frozenset({at})), Budget())
     assert (report.is_sound, report.records) == (True, len(content))
 
 
@@ -103,13 +104,13 @@ def test_merge_is_the_destination_with_the_sources_changes(
 @settings(max_examples=100, deadline=None)
 def test_ranges_of_several_writers_equal_those_of_one_writer(
         content: RecordSet, borders: list[bytes], rule: SplitRule) -> None:
-    files = RangeFiles(MemoryObjects(), prefix="", range_format=PlainFormat(), cache_bytes=0)
+    files = RangeFiles(MemoryObjects(), rule=rule, cache_bytes=0)
     made = []
     for low, high in itertools.pairwise([b"", *sorted(set(borders)), b"\xff" * 9]):
-        writer = RangeWriter(files, rule, set(), Budget())
+        writer = RangeWriter(files, set(), Budget())
         rows = files.range_format.rows((key, content[key]) for key in sorted(content) if low <= key < high)
         writer.add(rows, rows.cut_keys(rule.raggedness))
         made += writer.end()
-    joined = stitch(files, rule, MetaRange(rule, ()), None, reversed(made), Budget())
+    joined = Apply(files, MetaRange(rule, made), iter(()), Budget(), known=set()).run(None)
     assert joined.metarange_id == written(committed(rule=rule), content)
     assert joined.ranges_read <= len(made)

@@ -19,7 +19,7 @@ from compactlib.objects import MemoryObjects
 from compactlib.staging import CommittedRanges, PlainFormat, Record, SplitRule
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.split import UNLIMITED
-from compactlib.staging.ranges.writer import ClosedRange, RangeWriter
+from compactlib.staging.ranges.writer import RangeWriter
 from compactlib.staging.values import Applied, Change, MetaRangeId
 from tests.staging.committed.plain_sets import changed, committed, written
 from tests.staging.hooked_objects import HookedObjects
@@ -142,7 +142,7 @@ def test_unsorted_keys_are_refused_and_nothing_is_published() -> None:
         layer = committed(rule=RULE)
         with pytest.raises(InvalidInput, match="must ascend strictly"):
             layer.apply(None, pairs)
-        assert not list(layer.files.list("metaranges/"))
+        assert not list(layer.list("metaranges/"))
 
 
 @pytest.mark.parametrize("record", [Record(None, b"data"), Record(b"identity", None), Record(bytearray(b"i"), b"")])  # type: ignore[arg-type]
@@ -153,11 +153,11 @@ def test_a_record_without_identity_or_data_is_refused(record: Record) -> None:
 
 def test_a_range_that_overlaps_is_not_taken_over() -> None:
     layer, _, base, _ = layer_of("ac d")
-    files = RangeFiles(MemoryObjects(), prefix="", range_format=PlainFormat(), cache_bytes=0)
-    writer = RangeWriter(files, RULE, set(), Budget())
+    files = RangeFiles(MemoryObjects(), rule=RULE, cache_bytes=0)
+    writer = RangeWriter(files, set(), Budget())
     writer.add(PlainFormat().rows([(key("b"), Record.of(b"b"))]), [])
     with pytest.raises(InvalidInput):
-        writer.adopt(ClosedRange(layer.ranges_of(base)[0]))
+        writer.adopt(layer.ranges_of(base)[0])
 
 
 def test_equal_content_has_equal_ids_and_one_byte_of_data_another() -> None:
