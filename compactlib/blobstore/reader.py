@@ -20,7 +20,6 @@ import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.copying_task import runs
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.folder import LoadedSegment, load_segment, load_store, read_folder
 from compactlib.blobstore.log import leftovers
@@ -31,6 +30,7 @@ from compactlib.blobstore.report import BlobStoreStatus
 from compactlib.blobstore.segment import Descriptor, OpenSegments, SegmentFile
 from compactlib.blobstore.segment_list import Layout, lay_out, read_list
 from compactlib.blobstore.statistics import all_lifetimes, view_of
+from compactlib.blobstore.survivors import runs
 from compactlib.blobstore.validity import never
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget

@@ -408,7 +408,7 @@ MISTAKES: Sequence[Mistake] = (
         (LOSSES + "[blob_store-compaction]",),
         "New segments lose their names in a power failure, after their sources are gone."),
     Mistake(
-        "blob-copies-not-synced", "compactlib/blobstore/copying_task.py",
+        "blob-copies-not-synced", "compactlib/blobstore/survivors.py",
         "            out.sync()\n",
         "",
         ("blob_store-crashes",),
