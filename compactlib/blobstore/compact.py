@@ -25,21 +25,21 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Container, Generator, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
 from compactlib._store_numbers import notify_compaction, notify_levels
-from compactlib.blobstore.contents import LogContents, LogSegment
+from compactlib.blobstore.contents import LogSegment, records_after
 from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
 from compactlib.blobstore.hard_delete import finish_erasures
 from compactlib.blobstore.index import IndexPart, part_bytes, write_part
 from compactlib.blobstore.log import Log, remove_names, remove_segments
 from compactlib.blobstore.names import SegmentName, segment_of_log_file
 from compactlib.blobstore.plan import BlobPlan, plan_for
-from compactlib.blobstore.records import IndexEntry, milliseconds
+from compactlib.blobstore.records import milliseconds
 from compactlib.blobstore.report import BlobCompactionReport
 from compactlib.blobstore.scan import check_segment
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
@@ -358,13 +358,13 @@ class Compactor:
                                              for output in survivors.outputs))
         # Most of the new records are read here, before writers have to wait.
         before = log.snapshot()
-        if survivors.are_hit_by(_newer(before, survivors.last_sequence), before):
+        if survivors.are_hit_by(records_after(before, survivors.last_sequence), before):
             return False
         is_last = done.plan.kind == "full" and set(done.waiting).issubset(survivors.sources)
         last_full_ms = milliseconds(log.clock.now()) if is_last else None
         with contextlib.nullcontext() if done.fence is None else done.fence.guard(), log.guard.lock:
             now = log.snapshot()
-            if survivors.are_hit_by(_newer(now, before.last_sequence), now):
+            if survivors.are_hit_by(records_after(now, before.last_sequence), now):
                 return False
             log.switch(step, published, last_full_ms)
             return True
@@ -505,11 +505,3 @@ def limited(budget: Budget | None, rate: float | None, log: Log) -> Budget:
     if rate is None or given.remaining.bytes_per_second is not None:
         return given
     return given.child(bytes_per_second=rate)
-
-
-def _newer(snapshot: LogContents, sequence: int) -> Iterator[IndexEntry]:
-    """Yield the entries newer than a record: the last segments, since only this compaction moves records."""
-    for segment in reversed(snapshot.segments):
-        if segment.records and segment.last_sequence <= sequence:
-            break
-        yield from (entry for entry in segment.entries() if entry.sequence > sequence)

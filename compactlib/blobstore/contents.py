@@ -10,7 +10,8 @@ neighbours. No search is needed, and the slice bounds the memory.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import heapq
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, groupby
@@ -25,8 +26,8 @@ from compactlib.blobstore.records import IndexEntry, RecordKind
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.errors import AuditFailed
 
-_BY_SEQUENCE, _BY_LAST_SEQUENCE, _BY_NAME = map(attrgetter, ("sequence", "last_sequence", "name"))
-_BY_ID = attrgetter("id")
+_BY_SEQUENCE, _BY_FIRST_SEQUENCE, _BY_LAST_SEQUENCE, _BY_NAME, _BY_ID = map(
+    attrgetter, ("sequence", "first_sequence", "last_sequence", "name", "id"))
 _SLICE_ENTRIES = 10_000
 """About how many entries a slice of the index has."""
 _ROW_BITS = _PART_BITS = 32
@@ -233,6 +234,40 @@ class LogContents:
         held = self.directory.parts()
         if len(held) != len(parts) or set(held) != set(parts):
             raise AuditFailed(f"the directory covers {len(held)} parts, and the log has {len(parts)}")
+
+
+def records_after(snapshot: LogContents, sequence: int) -> Iterator[IndexEntry]:
+    """Yield the index entries newer than a record, ascending by sequence, after any compactions.
+
+    A part is read when its first record is reached: in most logs one part after the other.
+    """
+    waiting = sorted((part for segment in snapshot.segments for part in segment.parts if part.last_sequence > sequence),
+                     key=_BY_FIRST_SEQUENCE, reverse=True)
+    heads: list[tuple[int, int, Iterator[IndexEntry], IndexEntry]] = []
+
+    def push(number: int, entries: Iterator[IndexEntry]) -> None:
+        entry = next(entries, None)
+        if entry is not None:
+            heapq.heappush(heads, (entry.sequence, number, entries, entry))
+
+    while waiting or heads:
+        while waiting and (not heads or waiting[-1].first_sequence <= heads[0][0]):
+            part = waiting.pop()
+            push(len(waiting), _newer_in(part, sequence))
+        if heads:
+            _, number, rest, entry = heapq.heappop(heads)
+            yield entry
+            push(number, rest)
+    # The records of the open index are newer than every sealed part.
+    entries = snapshot.open.entries
+    yield from entries[bisect_right(entries, sequence, key=_BY_SEQUENCE):]
+
+
+def _newer_in(part: IndexPart, sequence: int) -> Iterator[IndexEntry]:
+    if part.ascends:
+        return part.entries(bisect_right(part.sequences, sequence))
+    rows = [row for row in range(len(part)) if part.sequences[row] > sequence]
+    return map(part.entry, sorted(rows, key=part.sequences.__getitem__))
 
 
 def histories_in(parts: Sequence[IndexPart], of: Collection[SegmentName] | None = None) -> Iterator[list[IndexEntry]]:

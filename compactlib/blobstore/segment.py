@@ -147,13 +147,6 @@ class SegmentFile(ReadDescriptor):
         """Return the current length of the file, in bytes."""
         return os.fstat(self._descriptor).st_size
 
-    def require(self, header: SegmentHeader, end: int) -> None:
-        """Raise `CorruptData` unless the file has this header and this length."""
-        size = self.size()
-        if self.header != header or size != end:
-            raise CorruptData(path=self.path, offset=0, expected=f"segment {header.name} of {end} bytes",
-                              found=f"segment {self.header.name} of {size} bytes")
-
     def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset`; fewer only where the file ends. One `pread` for most."""
         try:

@@ -448,7 +448,7 @@ MISTAKES: Sequence[Mistake] = (
         "Opening removes the sources of a compaction although a new segment is damaged."),
     Mistake(
         "blob-outputs-not-checked", "compactlib/blobstore/compact.py",
-        "                check_segment(files[-1], log.descriptor.header(output.name), output.end, output.records,\n"
+        "                check_segment(files[-1], output.header, output.end, output.records,\n"
         "                              output.sequences, done.budget.check)\n",
         "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
