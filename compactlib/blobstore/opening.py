@@ -116,7 +116,11 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
         loaded.append(_begun(files, folder, descriptor, loaded))
     active = loaded[-1]
     cut = max(active.size - active.segment.end, 0)
-    _settle_tail(files, folder, active.segment, cut)
+    with contextlib.closing(files.open(os.path.join(folder, active.segment.name.log_file))) as out:
+        if cut:
+            # These records were never acknowledged.
+            out.truncate(active.segment.end)
+        out.sync()  # reads return the remaining records
     contents = LogContents.of(descriptor.incarnation, [each.segment for each in loaded])
     last = max(active.header.first_sequence - 1, contents.last_sequence)
     # Peers may have seen records that a crash has lost, so their sequences are skipped.
@@ -192,11 +196,3 @@ def _begun(files: Files, folder: str, descriptor: Descriptor, loaded: Sequence[L
     header = descriptor.header(name, last + 1 + MAX_UNSYNCED_RECORDS if last else 0)
     begin_segment(files, folder, header).close()
     return LoadedSegment(LogSegment(name, open=OpenIndex(name, SEGMENT_HEADER_BYTES)), header)
-
-
-def _settle_tail(files: Files, folder: str, active: LogSegment, cut: int) -> None:
-    """Truncate records that were never acknowledged, and sync, since reads return the remaining records."""
-    with contextlib.closing(files.open(os.path.join(folder, active.name.log_file))) as out:
-        if cut:
-            out.truncate(active.end)
-        out.sync()

@@ -57,7 +57,7 @@ MISTAKES: Sequence[Mistake] = (
         "durable."),
     Mistake(
         "blob-tail-not-cut", "compactlib/blobstore/opening.py",
-        "            out.truncate(active.end)\n",
+        "            out.truncate(active.segment.end)\n",
         "            pass\n",
         (TORN + "[blob_store]",),
         "Half a record that was never acknowledged stays in the file, and is taken for damage or for a record "
@@ -421,9 +421,9 @@ MISTAKES: Sequence[Mistake] = (
         "All blobs in a new segment are gone after a power failure."),
     Mistake(
         "blob-found-records-not-synced", "compactlib/blobstore/opening.py",
-        "            out.truncate(active.end)\n"
-        "        out.sync()\n",
-        "            out.truncate(active.end)\n",
+        "            out.truncate(active.segment.end)\n"
+        "        out.sync()  # reads return the remaining records\n",
+        "            out.truncate(active.segment.end)\n",
         (KILLED + "[little-blob_store-writes]",),
         "Blobs that a restarted store has shown are gone after a power failure."),
     Mistake(
