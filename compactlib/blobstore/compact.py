@@ -167,8 +167,8 @@ class Compactor:
                     plan = self._planned(policy, run.budget)                       # sense, plan
                 done = _Running(plan, run.budget, observers, fence, list(plan.names),
                                 {victim.name: victim.valid_bytes for victim in plan.victims},
-                                BlobCompactionReport(store=self._name, victims=plan.names,
-                                                     why=plan.why if plan.is_empty else ""))
+                                BlobCompactionReport(store=self._name, victims=plan.names, why=plan.why
+                                                     if plan.is_empty else self._lack_of_room(plan.bytes_needed)))
                 self._require_eligible(plan)
                 while done.waiting and not done.report.why:
                     yield from self._step(done)                                    # rewrite, commit, reclaim
@@ -192,6 +192,14 @@ class Compactor:
     def _room(self) -> int | None:
         return self._log.files.available_bytes(self._log.folder)
 
+    def _lack_of_room(self, needed: int) -> str:
+        """Return a message if the disk has no room for `needed` bytes; empty if it has."""
+        room = self._room()
+        if room is None or needed <= room:
+            return ""
+        return (f"the compaction of store {self._name} needs {needed:,} bytes of room on the disk before it frees any, "
+                f"and {room:,} are available in {self._log.folder}; free some")
+
     def _require_eligible(self, plan: BlobPlan) -> None:
         for name in sorted(set(plan.names).difference(self._log.eligible())):
             why = "is active or in the journal" if self._log.contents.has(name) else "is not in the log"
@@ -203,11 +211,9 @@ class Compactor:
         try:
             done.budget.check()
             survivors = self._choose(done)
-            room, needed = self._room(), sum(output.end for output in survivors.outputs)
-            if room is not None and needed > room:
-                done.report = attrs.evolve(done.report, why=(
-                    f"the compaction of store {self._name} needs {needed:,} bytes of room on the disk before it frees "
-                    f"any, and {room:,} are available in {self._log.folder}; free some"))
+            why = self._lack_of_room(sum(output.end for output in survivors.outputs))
+            if why:
+                done.report = attrs.evolve(done.report, why=why)
                 return
             tasks = survivors.outputs
             outcomes = (yield Copying(tasks, done.budget, done.observer)) if tasks else {}
