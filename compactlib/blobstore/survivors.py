@@ -86,7 +86,7 @@ class Picked:
         self.sizes.append(size)
         self.sequences.append(sequence)
 
-    def in_order(self, rows: Iterable[int]) -> Picked:
+    def in_order(self, rows: Sequence[int]) -> Picked:
         """Return the records in the order of these rows."""
         return Picked(self.segment, *(array("Q", map(column.__getitem__, rows))
                                       for column in (self.offsets, self.sizes, self.sequences)))
@@ -230,12 +230,16 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
             kept[entry.segment].add(entry.offset, entry.size, entry.sequence)
             if place is not None:
                 classes[entry.segment].append(_class_of(place, entry, history, rules.now_ms, retention_ms))
-    # Copied in log order, from blob by blob.
-    orders = {name: sorted(range(len(part.offsets)), key=part.offsets.__getitem__) for name, part in kept.items()}
-    ordered = [part.in_order(orders[name]) for name, part in kept.items()]
+    placed = array("q")
+    for name, part in list(kept.items()):
+        # The pass has found the records blob by blob; they are copied in the order of the segment.
+        order = sorted(range(len(part.offsets)), key=part.offsets.__getitem__)
+        kept[name] = part.in_order(order)
+        if place is not None:
+            placed.extend(map(classes[name].__getitem__, order))
+    ordered = list(kept.values())
     verdicts[Verdict.KEEP] = sum(len(part.offsets) for part in ordered)
     outputs = _packed(((part, row) for part in ordered for row in range(len(part.offsets))), store.segment_bytes)
-    placed = [classes[name][row] for name, order in orders.items() for row in order] if place is not None else []
     if len(outputs) > 1 and placed:
         by_class = _packed(_by_class(ordered, placed), store.segment_bytes)
         if len(by_class) <= len(outputs):
