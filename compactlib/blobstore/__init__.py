@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         BlobCompactionReport as BlobCompactionReport,
         BlobReclaimReport as BlobReclaimReport,
     )
-    from compactlib.blobstore.segment import is_blob_store as is_blob_store
+    from compactlib.blobstore.segment_list import is_blob_store as is_blob_store
     from compactlib.blobstore.store import BlobStore as BlobStore, compact_many as compact_many
     from compactlib.blobstore.view import (
         BlobChoice as BlobChoice,
@@ -71,7 +71,7 @@ else:
     offer(__name__, {
         "compactlib.blobstore.config": "BlobStoreConfig",
         "compactlib.blobstore.copying": "StoreCopy copy_store",
-        "compactlib.blobstore.segment": "is_blob_store",
+        "compactlib.blobstore.segment_list": "is_blob_store",
         "compactlib.blobstore.errors": "BlobExists BlobMissing NotAStore StoreFull",
         "compactlib.blobstore.plan": "BlobPlan",
         "compactlib.blobstore.policies": "CompactAll CostBenefit ExpiryForecast Greedy Hybrid StatsBased",

@@ -25,28 +25,27 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Container, Generator, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
 from compactlib._store_numbers import notify_compaction, notify_levels
-from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.copying_task import CopyRecords
+from compactlib.blobstore.contents import LogSegment, records_after
 from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
 from compactlib.blobstore.hard_delete import finish_erasures
 from compactlib.blobstore.index import IndexPart, part_bytes, write_part
 from compactlib.blobstore.log import Log, remove_names, remove_segments
 from compactlib.blobstore.names import SegmentName, segment_of_log_file
 from compactlib.blobstore.plan import BlobPlan, plan_for
-from compactlib.blobstore.records import IndexEntry, milliseconds
+from compactlib.blobstore.records import milliseconds
 from compactlib.blobstore.report import BlobCompactionReport
 from compactlib.blobstore.scan import check_segment
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.blobstore.segment_list import MAX_OUTPUTS, MAX_SOURCES, Output, Step
 from compactlib.blobstore.statistics import view_of
-from compactlib.blobstore.survivors import Place, Survivors, choose_survivors
+from compactlib.blobstore.survivors import CopyRecords, Place, Survivors, choose_survivors
 from compactlib.blobstore.validity import Purge, Rules, Verdict
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
@@ -216,9 +215,7 @@ class Compactor:
             if why:
                 done.report = attrs.evolve(done.report, why=why)
                 return
-            tasks = [CopyRecords(name=f"{self._log.folder} {output.name}", folder=self._log.folder,
-                                 picked=output.picked, header=self._log.descriptor.header(output.name),
-                                 files=self._log.files) for output in survivors.outputs]
+            tasks = survivors.outputs
             outcomes = (yield Copying(tasks, done.budget, done.observer)) if tasks else {}
             files = self._checked(done, survivors, [outcomes[task.name] for task in tasks])
             if files is not None:
@@ -262,8 +259,8 @@ class Compactor:
                       purge=self.purge)
         while True:
             sources = [*filter(None, [done.carried]), *done.waiting[:count]]
-            found = choose_survivors(snapshot, sources, rules, segment_bytes=log.descriptor.segment_bytes,
-                                     place=self._place, check=done.budget.check,
+            found = choose_survivors(snapshot, sources, rules, folder=log.folder, store=log.descriptor,
+                                     files=log.files, place=self._place, check=done.budget.check,
                                      retention_ms=milliseconds(log.config.deleted_retention_seconds))
             if len(found.outputs) <= most:
                 return found
@@ -284,7 +281,7 @@ class Compactor:
                 if isinstance(outcome, RewriteFailure):
                     raise outcome.error
                 files.append(outcome.files[0].path)
-                check_segment(files[-1], log.descriptor.header(output.name), output.end, output.records,
+                check_segment(files[-1], output.header, output.end, output.records,
                               output.sequences, done.budget.check)
             except CompactlibError as error:
                 failures.append(error)
@@ -337,12 +334,12 @@ class Compactor:
         for output, file in zip(survivors.outputs, files, strict=True):
             taken = ((part, rows) for picked in output.picked if (source := contents.segment(picked.segment))
                      for part in source.parts if (rows := part.rows_at(picked.offsets)))
-            index = IndexPart.moved(output.name, taken, budget.check)
+            index = IndexPart.moved(output.header.name, taken, budget.check)
             assert index.end == output.end, "the index has each record that the output gets"
-            remove_names(log.files, log.folder, [output.name.index_file])
+            remove_names(log.files, log.folder, [output.header.name.index_file])
             write_part(log.files, log.folder, index, log.descriptor.incarnation)
-            log.files.rename(file, os.path.join(log.folder, output.name.log_file))
-            published.append(LogSegment(output.name, (index,)))
+            log.files.rename(file, os.path.join(log.folder, output.header.name.log_file))
+            published.append(LogSegment(output.header.name, (index,)))
         if published:
             log.files.sync_folder(log.folder)
         log.lists.make_ready()
@@ -352,22 +349,22 @@ class Compactor:
         """Remove outputs that were not committed; if the store has closed itself, opening decides about them."""
         if self._log.guard.is_open:
             with contextlib.suppress(StorageError):
-                remove_segments(self._log.files, self._log.folder, [output.name for output in survivors.outputs])
+                remove_segments(self._log.files, self._log.folder, [output.header.name for output in survivors.outputs])
 
     def _commit(self, done: _Running, survivors: Survivors, published: Sequence[LogSegment]) -> bool:
         """Replace the sources by the outputs; return `False` if a dropped record was revived in the meantime."""
         log = self._log
-        step = Step(survivors.sources, tuple(Output(output.name, output.end, output.records)
+        step = Step(survivors.sources, tuple(Output(output.header.name, output.end, output.records)
                                              for output in survivors.outputs))
         # Most of the new records are read here, before writers have to wait.
         before = log.snapshot()
-        if survivors.are_hit_by(_newer(before, survivors.last_sequence), before):
+        if survivors.are_hit_by(records_after(before, survivors.last_sequence), before):
             return False
         is_last = done.plan.kind == "full" and set(done.waiting).issubset(survivors.sources)
         last_full_ms = milliseconds(log.clock.now()) if is_last else None
         with contextlib.nullcontext() if done.fence is None else done.fence.guard(), log.guard.lock:
             now = log.snapshot()
-            if survivors.are_hit_by(_newer(now, before.last_sequence), now):
+            if survivors.are_hit_by(records_after(now, before.last_sequence), now):
                 return False
             log.switch(step, published, last_full_ms)
             return True
@@ -382,8 +379,8 @@ class Compactor:
         last = survivors.outputs[-1] if survivors.outputs else None
         done.carried = None
         if last is not None and last.end < log.descriptor.segment_bytes:
-            done.carried = last.name
-            done.valid[last.name] = last.end - SEGMENT_HEADER_BYTES
+            done.carried = last.header.name
+            done.valid[last.header.name] = last.end - SEGMENT_HEADER_BYTES
         done.report = report = attrs.evolve(
             report, steps=report.steps + 1, copied_bytes=report.copied_bytes + survivors.copied_bytes,
             copied_records=report.copied_records + sum(output.records for output in survivors.outputs),
@@ -508,11 +505,3 @@ def limited(budget: Budget | None, rate: float | None, log: Log) -> Budget:
     if rate is None or given.remaining.bytes_per_second is not None:
         return given
     return given.child(bytes_per_second=rate)
-
-
-def _newer(snapshot: LogContents, sequence: int) -> Iterator[IndexEntry]:
-    """Yield the entries newer than a record: the last segments, since only this compaction moves records."""
-    for segment in reversed(snapshot.segments):
-        if segment.records and segment.last_sequence <= sequence:
-            break
-        yield from (entry for entry in segment.entries() if entry.sequence > sequence)

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, TypeAlias
 import attrs
 
 from compactlib._arguments import is_above, is_seconds, is_whole, require_one_of
-from compactlib.blobstore.names import MAX_NUMBER, MIN_SEGMENT_BYTES
+from compactlib.blobstore.names import MAX_NUMBER, MAX_SEGMENTS, MIN_SEGMENT_BYTES
 from compactlib.errors import InvalidInput
 
 Durability: TypeAlias = Literal["each", "group", "interval"]
@@ -114,10 +114,13 @@ class BlobStoreConfig:
         return cls(**{**_shape(capacity_bytes), "durability": "group", "purge_tombstones": True, **changes})
 
     def check_capacity(self) -> None:
-        """Raise `InvalidInput` if the capacity of a new store is no multiple of its segments' capacity."""
-        if self.capacity_bytes % min(self.segment_bytes, self.capacity_bytes):
-            raise InvalidInput(f"capacity_bytes is {self.capacity_bytes}, which is no multiple of segment_bytes "
-                               f"{self.segment_bytes}; choose a divisor")
+        """Raise `InvalidInput` if the capacity of a new store is no multiple of its segments' capacity, or has too many
+        of them.
+        """
+        size = min(self.segment_bytes, self.capacity_bytes)
+        if self.capacity_bytes % size or self.capacity_bytes // size > MAX_SEGMENTS:
+            raise InvalidInput(f"capacity_bytes is {self.capacity_bytes} and segment_bytes {self.segment_bytes}; "
+                               f"choose a divisor of the capacity, for at most {MAX_SEGMENTS:,} segments")
 
 
 def _shape(capacity_bytes: int) -> dict[str, int]:

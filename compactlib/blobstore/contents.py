@@ -2,14 +2,19 @@
 """The segments of the log with their index: one immutable value, replaced as a whole by each change of the log.
 
 Readers use the current contents and never wait. `LogContents.frozen` excludes later appends.
+
+Views and compactions pass over the records blob by blob: the parts of the index are sorted by the hash of the id. The
+space of hashes is cut into slices, and in each slice the parts are merged, so that the records of a blob are
+neighbours. No search is needed, and the slice bounds the memory.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, groupby
 from operator import attrgetter
 
 import attrs
@@ -21,9 +26,12 @@ from compactlib.blobstore.records import IndexEntry, RecordKind
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
 from compactlib.errors import AuditFailed
 
-_BY_SEQUENCE, _BY_LAST_SEQUENCE, _BY_NAME = map(attrgetter, ("sequence", "last_sequence", "name"))
-OFTEN = 16
-"""A history of more records than this is built once for an id, not once for each record."""
+_BY_SEQUENCE, _BY_FIRST_SEQUENCE, _BY_LAST_SEQUENCE, _BY_NAME, _BY_ID = map(
+    attrgetter, ("sequence", "first_sequence", "last_sequence", "name", "id"))
+_SLICE_ENTRIES = 10_000
+"""About how many entries a slice of the index has."""
+_ROW_BITS = _PART_BITS = 32
+_HASH_BITS = 64
 
 
 @attrs.frozen(eq=False)
@@ -163,33 +171,12 @@ class LogContents:
                 put = max(put, since[-1].sequence)
         return sorted((entry for entry in entries if entry.sequence >= put), key=_BY_SEQUENCE, reverse=True)
 
-    def history(self, blob_id: bytes, hashed: int | None = None) -> list[IndexEntry]:
-        """Return every entry of an id, ascending by sequence; `hashed` is the hash of the id, if known."""
-        if hashed is None:
-            hashed = hash_id(blob_id, self.key)
+    def history(self, blob_id: bytes) -> list[IndexEntry]:
+        """Return every entry of an id, ascending by sequence."""
+        hashed = hash_id(blob_id, self.key)
         found = [entry for part in self.directory.owners(hashed) for entry in part.newest_first(blob_id, hashed)]
         found.sort(key=_BY_SEQUENCE)
         return found + self.open.of_id(blob_id)
-
-    def histories_of(self, name: SegmentName, often: dict[bytes, list[IndexEntry]], check: Callable[[], None],
-                     ) -> Iterator[tuple[IndexEntry, list[IndexEntry]]]:
-        """Yield the entries of a sealed segment in order, each with the `history` of its id.
-
-        Much faster than one call of `history` for each entry. `often` keeps histories of more than `OFTEN` records for
-        the next segment.
-        """
-        segment, opened = self.segment(name), self.open
-        for part in segment.parts if segment is not None else ():
-            shared = self.directory.shared(part, check)
-            for row, entry in enumerate(part.entries()):
-                hashed = shared.get(row)
-                if hashed is None:
-                    yield entry, [entry, *opened.of_id(entry.id)]
-                    continue
-                history = often.get(entry.id) or self.history(entry.id, hashed)
-                if len(history) > OFTEN:
-                    often[entry.id] = history
-                yield entry, history
 
     # -- all records
 
@@ -247,3 +234,99 @@ class LogContents:
         held = self.directory.parts()
         if len(held) != len(parts) or set(held) != set(parts):
             raise AuditFailed(f"the directory covers {len(held)} parts, and the log has {len(parts)}")
+
+
+def records_after(snapshot: LogContents, sequence: int) -> Iterator[IndexEntry]:
+    """Yield the index entries newer than a record, ascending by sequence, after any compactions.
+
+    A part is read when its first record is reached: in most logs one part after the other.
+    """
+    waiting = sorted((part for segment in snapshot.segments for part in segment.parts if part.last_sequence > sequence),
+                     key=_BY_FIRST_SEQUENCE, reverse=True)
+    heads: list[tuple[int, int, Iterator[IndexEntry], IndexEntry]] = []
+
+    def push(number: int, entries: Iterator[IndexEntry]) -> None:
+        entry = next(entries, None)
+        if entry is not None:
+            heapq.heappush(heads, (entry.sequence, number, entries, entry))
+
+    while waiting or heads:
+        while waiting and (not heads or waiting[-1].first_sequence <= heads[0][0]):
+            part = waiting.pop()
+            push(len(waiting), _newer_in(part, sequence))
+        if heads:
+            _, number, rest, entry = heapq.heappop(heads)
+            yield entry
+            push(number, rest)
+    # The records of the open index are newer than every sealed part.
+    entries = snapshot.open.entries
+    yield from entries[bisect_right(entries, sequence, key=_BY_SEQUENCE):]
+
+
+def _newer_in(part: IndexPart, sequence: int) -> Iterator[IndexEntry]:
+    if part.ascends:
+        return part.entries(bisect_right(part.sequences, sequence))
+    rows = [row for row in range(len(part)) if part.sequences[row] > sequence]
+    return map(part.entry, sorted(rows, key=part.sequences.__getitem__))
+
+
+def histories_in(parts: Sequence[IndexPart], of: Collection[SegmentName] | None = None) -> Iterator[list[IndexEntry]]:
+    """Yield the records of each blob, ascending by sequence; blobs in no particular order. Memory is bounded.
+
+    Given some segments, only of blobs with a record in one of them, and perhaps of blobs with the hash of such a blob.
+    """
+    for alone, histories in slices_by_hash(parts, of):
+        yield from ([parts[place].entry(row)] for place, row in alone)
+        yield from histories
+
+
+def slices_by_hash(parts: Sequence[IndexPart], of: Collection[SegmentName] | None = None) -> Iterator[
+        tuple[list[tuple[int, int]], list[list[IndexEntry]]]]:
+    """Yield for each slice of the hash space the entries with a hash of their own, as part and row, and the histories
+    of the others; `of` as in `histories_in`.
+    """
+    wanted = [of is None or part.segment in of for part in parts]
+    slices = max(-(-sum(len(part) for part, is_wanted in zip(parts, wanted, strict=True) if is_wanted)
+                   // _SLICE_ENTRIES), 1)
+    ends = [0] * len(parts)
+    for number in range(1, slices + 1):
+        bound, starts = (1 << _HASH_BITS) * number // slices, ends
+        ends = [len(part) if number == slices else bisect_left(part.hashes, bound, start)
+                for part, start in zip(parts, starts, strict=True)]
+        hashes = [part.hashes[start:end] for part, start, end in zip(parts, starts, ends, strict=True)]
+        own = set[int]()
+        if of is not None:
+            own.update(*(each for each, is_wanted in zip(hashes, wanted, strict=True) if is_wanted))
+        merged: list[int] = []
+        for place, part in enumerate(parts):
+            rows: Iterable[tuple[int, int]] = zip(hashes[place], part.rows[starts[place]:ends[place]], strict=True)
+            if not wanted[place]:
+                shared = own.intersection(hashes[place])
+                rows = [pair for pair in rows if pair[0] in shared] if shared else ()
+            tail = place << _ROW_BITS
+            merged.extend((hashed << _PART_BITS + _ROW_BITS) | tail | row for hashed, row in rows)
+        # The sort merges the pieces, which are sorted.
+        merged.sort()
+        yield _grouped(merged, parts)
+
+
+def _grouped(merged: Sequence[int], parts: Sequence[IndexPart]) -> tuple[
+        list[tuple[int, int]], list[list[IndexEntry]]]:
+    alone: list[tuple[int, int]] = []
+    histories: list[list[IndexEntry]] = []
+    row_mask, part_mask, shift = (1 << _ROW_BITS) - 1, (1 << _PART_BITS) - 1, _PART_BITS + _ROW_BITS
+    start, count = 0, len(merged)
+    while start < count:
+        hashed = merged[start] >> shift
+        end = start + 1
+        while end < count and merged[end] >> shift == hashed:
+            end += 1
+        if end - start == 1:
+            alone.append((merged[start] >> _ROW_BITS & part_mask, merged[start] & row_mask))
+        else:
+            entries = [parts[each >> _ROW_BITS & part_mask].entry(each & row_mask)
+                       for each in merged[start:end]]
+            entries.sort(key=_BY_ID)
+            histories.extend(sorted(group, key=_BY_SEQUENCE) for _, group in groupby(entries, _BY_ID))
+        start = end
+    return alone, histories

@@ -10,11 +10,11 @@ import attrs
 
 from compactlib.blobstore.blobs import Blob, GetOptions, blob_state
 from compactlib.blobstore.config import BlobStoreConfig
+from compactlib.blobstore.contents import records_after
 from compactlib.blobstore.index import ENDS_OR_REVIVES
 from compactlib.blobstore.reader import BlobReader
 from compactlib.blobstore.reading import Reading
 from compactlib.blobstore.records import RecordKind
-from compactlib.blobstore.replication import records_after
 from compactlib.blobstore.store import BlobStore
 from compactlib.budget import Budget
 from compactlib.clock import Clock

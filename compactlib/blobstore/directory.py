@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, pairwise, repeat
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
 
 import attrs
 
@@ -22,10 +22,6 @@ _MAX_SINGLES = 16
 """How many parts are searched separately before they are merged into a run."""
 _MAX_RUN_ENTRIES = 1 << 17
 """The longest run that merging makes: a tenth of a second under the lock of the writers."""
-_STEPS_A_SEARCH = 8
-"""How many hashes are compared in the time of one search."""
-_AT_ONCE = 128
-"""How many hashes are compared before other threads may run."""
 
 
 @attrs.frozen(eq=False)
@@ -80,18 +76,6 @@ class IndexDirectory:
             found += run.owners_of(hashed)
         return found
 
-    def shared(self, part: IndexPart, check: Callable[[], None]) -> dict[int, int]:
-        """Return the rows of a part with a hash that another record shares, and that hash."""
-        own = set(part.hashes)
-        found = {first for first, second in pairwise(part.hashes) if first == second}
-        for single in self.singles:
-            if single is not part:
-                found.update(_common(own, single.hashes, check))
-        for run in self.runs:
-            found.update(hashed for hashed in _common(own, run.hashes, check)
-                         if any(owner is not part for owner in run.owners_of(hashed)))
-        return {row: hashed for hashed, row in zip(part.hashes, part.rows, strict=True) if hashed in found}
-
     def updated(self, parts: Iterable[IndexPart]) -> IndexDirectory:
         """Return the directory of other parts, with the runs of this one as far as they serve. O(parts), amortised."""
         every = list(parts)
@@ -128,21 +112,6 @@ class IndexDirectory:
 
 def _entries(parts: Iterable[IndexPart]) -> int:
     return sum(map(len, parts))
-
-
-def _common(own: set[int], hashes: array[int], check: Callable[[], None]) -> Iterator[int]:
-    """Yield the hashes of `own` that are in the ascending `hashes`; some may be yielded twice."""
-    if len(hashes) > _STEPS_A_SEARCH * len(own):
-        for number, hashed in enumerate(own):
-            place = bisect_left(hashes, hashed)
-            if place < len(hashes) and hashes[place] == hashed:
-                yield hashed
-            if number % _AT_ONCE == 0:
-                check()
-        return
-    for start in range(0, len(hashes), _AT_ONCE):
-        yield from own.intersection(hashes[start:start + _AT_ONCE])
-        check()
 
 
 def _grouped(parts: Sequence[IndexPart]) -> Iterator[list[IndexPart]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 
 import attrs
 
@@ -21,15 +22,8 @@ from compactlib.blobstore.index import IndexPart, OpenIndex, part_bytes, read_pa
 from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName, segment_of_index_file, segment_of_log_file
 from compactlib.blobstore.records import RecordFlag
 from compactlib.blobstore.scan import Scanned, scan_records
-from compactlib.blobstore.segment import (
-    DESCRIPTOR_FILE,
-    SEGMENT_HEADER_BYTES,
-    Descriptor,
-    SegmentFile,
-    SegmentHeader,
-    read_descriptor,
-)
-from compactlib.blobstore.segment_list import Layout, SegmentList, read_list
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, SegmentFile, SegmentHeader
+from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, Layout, SegmentList, read_list
 from compactlib.errors import CorruptData, StorageError
 from compactlib.files.disk import list_folder, look_at
 
@@ -48,10 +42,10 @@ class FoundFolder:
 
     names: Sequence[str]  # the names of its files
     present: frozenset[SegmentName]  # its segments, without a segment that was just begun
-    listed: SegmentList | None  # the list of segments; `None` if there is no valid one
-    list_damage: str  # the damage of the list's file; empty if there is none
-    descriptor: Descriptor | None  # the descriptor, from its file or from a segment; `None` if there is no store
-    damage: tuple[CorruptData, ...] = ()  # the damage of the descriptor's file
+    # the list of segments, made anew from the segments if the file is lost; `None` if there is no store
+    listed: SegmentList | None
+    is_list_whole: bool  # whether both slots of the list's file are valid or empty
+    damage: tuple[CorruptData, ...] = ()  # the loss of the list
 
 
 def read_folder(folder: str) -> FoundFolder:
@@ -64,28 +58,25 @@ def read_folder(folder: str) -> FoundFolder:
         found_file = look_at(os.path.join(folder, newest.log_file))
         if found_file is None or found_file.st_size <= SEGMENT_HEADER_BYTES:
             present.discard(newest)
-    found = FoundFolder(names, frozenset(present), listed, list_damage, None)
-    try:
-        descriptor = read_descriptor(folder)
-    except CorruptData as error:
-        if not present:
-            raise
-        damage = error
-    else:
-        had_segments = (listed is not None and listed.segments) or any(
-            name == STATE_FILE or segment_of_index_file(name) is not None for name in names)
-        if descriptor is not None and not present and had_segments:
-            raise CorruptData(path=os.path.join(folder, FIRST_SEGMENT.log_file), offset=0, found="none, although the "
-                              "store has had some; restore the folder from a copy", expected="the segments of the log")
-        if descriptor is not None or not present:
-            return attrs.evolve(found, descriptor=descriptor)
-        damage = CorruptData(path=os.path.join(folder, DESCRIPTOR_FILE), offset=0, found="no such file",
-                             expected="the store's descriptor")
-    for name in sorted(present):
+    if listed is not None and not present and (listed.segments or any(
+            name == STATE_FILE or segment_of_index_file(name) is not None for name in names)):
+        raise CorruptData(path=os.path.join(folder, FIRST_SEGMENT.log_file), offset=0, found="none, although the "
+                          "store has had some; restore the folder from a copy", expected="the segments of the log")
+    found = FoundFolder(names, frozenset(present), listed, not list_damage)
+    if listed is not None or (not present and LIST_FILE not in names):
+        return found
+    lost = CorruptData(path=os.path.join(folder, LIST_FILE), offset=0, expected="the list of segments",
+                       found=list_damage)
+    counted = tuple(sorted(present))
+    for first, second in pairwise(counted):
+        if first.position == second.position:
+            raise CorruptData(path=os.path.join(folder, second.log_file), offset=0, found=f"{first} and {second}",
+                              expected=f"one generation of each segment, as {LIST_FILE!r} is missing or damaged")
+    for name in counted:
         with contextlib.suppress(CorruptData, StorageError):
-            header = SegmentFile(os.path.join(folder, name.log_file)).header
-            return attrs.evolve(found, descriptor=header.store, damage=(damage,))
-    raise damage
+            store = SegmentFile(os.path.join(folder, name.log_file)).header.store
+            return attrs.evolve(found, listed=SegmentList(store=store, segments=counted), damage=(lost,))
+    raise lost
 
 
 @attrs.frozen
@@ -105,12 +96,12 @@ class LoadedSegment:
         return sum(map(part_bytes, self.segment.parts))
 
 
-def load_store(folder: str, descriptor: Descriptor, layout: Layout, known: Mapping[SegmentName, LoadedSegment],
-               ) -> list[LoadedSegment]:
+def load_store(folder: str, layout: Layout, known: Mapping[SegmentName, LoadedSegment]) -> list[LoadedSegment]:
     """Load every segment of a log, in order; of a lost one the index, which names its records.
 
     Segments that were loaded before (`known`) are reused unless their files have changed.
     """
+    descriptor = layout.list.store
     erased = pending_erasures(folder, descriptor.incarnation)
     names = sorted((*layout.segments, *layout.lost))
     found: list[LoadedSegment] = []

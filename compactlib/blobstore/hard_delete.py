@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from compactlib.blobstore.blobs import blob_state
-from compactlib.blobstore.contents import LogContents
+from compactlib.blobstore.contents import LogContents, records_after
 from compactlib.blobstore.erasure import Erasure, HardDeleteState, erase_records, read_state, state_in
 from compactlib.blobstore.index import replace_parts
 from compactlib.blobstore.log import Log
@@ -83,12 +83,12 @@ def finish_erasures(log: Log) -> None:
 def _doomed_records(contents: LogContents, sequence: int, before_ms: int, budget: Budget,
                     ) -> tuple[dict[SegmentName, list[IndexEntry]], int]:
     """Return the PUTs to overwrite, by segment, and the sequence up to which this carries out every delete."""
-    deletes = [entry for segment in contents.segments if segment.last_sequence > sequence
-               for entry in segment.entries() if entry.kind == RecordKind.DELETE and entry.sequence > sequence]
     found: dict[SegmentName, dict[int, IndexEntry]] = {}
     reached = contents.last_sequence
-    for delete in sorted(deletes, key=lambda each: each.sequence):
+    for delete in records_after(contents, sequence):
         budget.check()
+        if delete.kind != RecordKind.DELETE:
+            continue
         if delete.op_time_ms >= before_ms:
             reached = min(reached, delete.sequence - 1)
             continue

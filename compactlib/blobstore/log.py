@@ -37,14 +37,7 @@ from compactlib.blobstore.names import (
     segment_of_log_file,
 )
 from compactlib.blobstore.records import IndexEntry, RecordFlag, encode_head, encode_trailer
-from compactlib.blobstore.segment import (
-    DESCRIPTOR_FILE,
-    SEGMENT_HEADER_BYTES,
-    Descriptor,
-    Opened,
-    OpenSegments,
-    begin_segment,
-)
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, Opened, OpenSegments, begin_segment
 from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, Layout, SegmentListFile, Step, lay_out
 from compactlib.blobstore.store_clock import StoreClock
 from compactlib.errors import AuditFailed, StorageError
@@ -52,7 +45,7 @@ from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, list_folder, look_at
 from compactlib.guard import Guard
 
-_REPLACED_FILES = tuple(name + HALF_WRITTEN_SUFFIX for name in (DESCRIPTOR_FILE, LIST_FILE, STATE_FILE))
+_REPLACED_FILES = tuple(name + HALF_WRITTEN_SUFFIX for name in (LIST_FILE, STATE_FILE))
 _SYNCED_BEFORE = int(RecordFlag.SYNCED_BEFORE)  # of `int`: `|` of an enumeration takes a microsecond
 MAX_UNSYNCED_RECORDS = 1 << 16
 """How many records may be written without a sync; opening skips as many sequences, which a crash may have lost."""
@@ -67,11 +60,11 @@ class Log:
     folder: str
     config: BlobStoreConfig
     clock: StoreClock
-    descriptor: Descriptor
     contents: LogContents  # the segments and their index. The last record of the active segment is durable at first.
     lists: SegmentListFile
     next_sequence: int
     _index_bytes: int  # bytes of the parts in the index file of the active segment
+    descriptor: Descriptor = attrs.field(init=False)
     segments: OpenSegments = attrs.field(init=False)  # files open for reading
     # events under the lock; the store notifies its observer of them after the lock
     events: list[tuple[str, dict[str, Any]]] = attrs.field(factory=list, init=False)
@@ -86,6 +79,7 @@ class Log:
     _out: Opened = attrs.field(factory=Opened, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.descriptor = self.lists.known.store
         self._active, self._end = self.contents.active.name, self.contents.active.end
         self._synced = self._active, self._end
         self._synced_at = self.clock.monotonic()

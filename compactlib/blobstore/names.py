@@ -21,6 +21,8 @@ MAX_NUMBER = (1 << 63) - 1
 """The largest position, generation or offset."""
 MIN_SEGMENT_BYTES = 1024
 """The smallest capacity of a segment."""
+MAX_SEGMENTS = 1 << 20
+"""The most segments of a log: the list of so many takes 16 MiB, and is written with each new segment."""
 
 _NUMBER = r"(0|[1-9][0-9]{0,18})"
 _NAME = re.compile(rf"{_NUMBER}_{_NUMBER}")

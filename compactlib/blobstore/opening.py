@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening a store's folder: lock, descriptor, the last step of a compaction, then the log.
+"""Opening a store's folder: lock, list of segments, the last step of a compaction, then the log.
 
 A killed process may have left data in the page cache that is not durable. So the folder, its parent, the list of
 segments and the active segment are synced before anything is built on them. Only a new store needs room on the disk.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import attrs
 
@@ -21,19 +21,13 @@ from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.erasure import redo_erasures
 from compactlib.blobstore.errors import NotAStore
-from compactlib.blobstore.folder import FoundFolder, LoadedSegment, load_store, read_folder
+from compactlib.blobstore.folder import LoadedSegment, load_store, read_folder
 from compactlib.blobstore.index import OpenIndex, replace_parts
 from compactlib.blobstore.log import MAX_UNSYNCED_RECORDS, Log, leftovers, remove_names, remove_segments
 from compactlib.blobstore.names import FIRST_SEGMENT, HALF_WRITTEN_SUFFIX, SegmentName, segment_of_log_file
 from compactlib.blobstore.records import milliseconds
 from compactlib.blobstore.scan import check_segment
-from compactlib.blobstore.segment import (
-    DESCRIPTOR_FILE,
-    SEGMENT_HEADER_BYTES,
-    Descriptor,
-    begin_segment,
-    write_descriptor,
-)
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, begin_segment
 from compactlib.blobstore.segment_list import FILE_NAME, SegmentList, SegmentListFile, lay_out
 from compactlib.blobstore.store_clock import StoreClock
 from compactlib.clock import Clock
@@ -42,8 +36,7 @@ from compactlib.files.disk import Files, list_folder, make_missing_folder, sync_
 from compactlib.files.folder_lock import LOCK_NAME
 from compactlib.guard import Guard
 
-_OF_NO_STORE = (LOCK_NAME, "lost+found", *(name + suffix for name in (FILE_NAME, DESCRIPTOR_FILE)
-                                           for suffix in ("", HALF_WRITTEN_SUFFIX)))
+_OF_NO_STORE = (LOCK_NAME, "lost+found", FILE_NAME + HALF_WRITTEN_SUFFIX)
 """Files, in addition to hidden ones, that a folder for a new store may have, such as those of a cut off creation."""
 
 
@@ -76,7 +69,7 @@ def make_folder(folder: str, config: BlobStoreConfig, files: Files, *, create: b
     """Create the folder of a store unless it exists."""
     if not create:
         names = list_folder(folder) if os.path.isdir(folder) else []
-        if DESCRIPTOR_FILE not in names and not any(map(segment_of_log_file, names)):
+        if FILE_NAME not in names and not any(map(segment_of_log_file, names)):
             raise NotAStore(f"{folder} holds no blob store; check the path, or open it with create=True to make one",
                             path=folder)
     elif not os.path.isdir(folder):
@@ -93,27 +86,23 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     guard.lock_folder(folder, meanwhile="read it with a BlobReader")
     sync_names(files, folder)
     found = read_folder(folder)
-    descriptor = found.descriptor
-    if descriptor is None:
+    if found.listed is None:
         others = [name for name in found.names if name not in _OF_NO_STORE and not name.startswith(".")]
         if others:
             raise NotAStore(f"{folder} holds {others[0]!r} and no blob store; choose an empty folder", path=folder)
         config.check_capacity()
         size = min(config.segment_bytes, config.capacity_bytes)
         descriptor = Descriptor(new_incarnation(), size, config.capacity_bytes // size, milliseconds(clock.now()))
-        found = attrs.evolve(found, listed=SegmentList(number=1))
-    lists = SegmentListFile(files, folder, descriptor.log_segments, found.listed or SegmentList())
+        listed = SegmentList(store=descriptor, number=1)
+    else:
+        listed, descriptor = found.listed, found.listed.store
+    lists = SegmentListFile(files, folder, listed)
     guard.keep(lists)
-    if found.descriptor is None:
-        lists.make_ready()
-        write_descriptor(files, folder, descriptor)  # the last file, which makes the folder a store
-    elif found.damage:
-        with contextlib.suppress(DiskFull):
-            # The segments repeat the descriptor; the next opening writes it again.
-            write_descriptor(files, folder, descriptor)
-    known, step_damage, keeps = _settle_step(files, folder, descriptor, lists, found)
+    if found.listed is None:
+        lists.make_ready()  # makes the folder a store
+    known, step_damage, keeps = _settle_step(files, folder, lists, found.present)
     present = found.present & set(map(segment_of_log_file, list_folder(folder)))
-    layout = lay_out(folder, known, present, found.list_damage)
+    layout = lay_out(folder, known, present)
     with contextlib.suppress(DiskFull):
         # On a full disk the next reclaim does this; until then the contents count as erased.
         redo_erasures(files, folder, descriptor.incarnation)
@@ -121,25 +110,28 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     if left:
         remove_names(files, folder, left)
         files.sync_folder(folder)
-    loaded = load_store(folder, descriptor, layout, {})
+    loaded = load_store(folder, layout, {})
     events = _write_rebuilt(files, folder, descriptor, loaded)
     if not loaded or loaded[-1].segment.is_lost:
         loaded.append(_begun(files, folder, descriptor, loaded))
     active = loaded[-1]
     cut = max(active.size - active.segment.end, 0)
-    _settle_tail(files, folder, active.segment, cut)
+    with contextlib.closing(files.open(os.path.join(folder, active.segment.name.log_file))) as out:
+        if cut:
+            # These records were never acknowledged.
+            out.truncate(active.segment.end)
+        out.sync()  # reads return the remaining records
     contents = LogContents.of(descriptor.incarnation, [each.segment for each in loaded])
     last = max(active.header.first_sequence - 1, contents.last_sequence)
     # Peers may have seen records that a crash has lost, so their sequences are skipped.
     following = last + 1 + (MAX_UNSYNCED_RECORDS if last > 0 else 0)
     counted = tuple(each.segment.name for each in loaded)
-    is_as_listed = known is not None and known is found.listed and known.segments == counted and not found.list_damage
+    is_as_listed = known is listed and known.segments == counted and found.is_list_whole
     lists.known = attrs.evolve(layout.list, number=lists.known.number, segments=counted)
     if not is_as_listed:
         with contextlib.suppress(DiskFull):
             lists.write(lists.known)
-    log = Log(guard, files, folder, config, StoreClock(clock), descriptor, contents, lists, following,
-              active.index_bytes)
+    log = Log(guard, files, folder, config, StoreClock(clock), contents, lists, following, active.index_bytes)
     damage = [*found.damage, *step_damage, *layout.damage, *(error for each in loaded for error in each.damage)]
     log.events += [("blobstore_damage", {"folder": folder, "path": error.path, "offset": error.offset,
                                          "expected": error.expected, "found": error.found}) for error in damage]
@@ -150,19 +142,20 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     return log, BlobRecoveryReport(tuple(error.with_traceback(None) for error in damage), rebuilt, cut)
 
 
-def _settle_step(files: Files, folder: str, descriptor: Descriptor, lists: SegmentListFile, found: FoundFolder,
-                 ) -> tuple[SegmentList | None, list[CorruptData], bool]:
+def _settle_step(files: Files, folder: str, lists: SegmentListFile, present: Collection[SegmentName],
+                 ) -> tuple[SegmentList, list[CorruptData], bool]:
     """Finish the last step of a compaction, or undo it.
 
     Returns:
         The list afterwards, the damage of its outputs, and whether sources are kept because of damage.
     """
-    listed, present = found.listed, found.present
-    step = None if listed is None else listed.step
-    if listed is None or step is None or not present.intersection(step.sources):
+    listed = lists.known
+    step = listed.step
+    if step is None or not any(name in present for name in step.sources):
         return listed, [], False
+    has_all_sources = all(name in present for name in step.sources)
     if any(each.name not in present for each in step.outputs):
-        return listed, [], not present.issuperset(step.sources)
+        return listed, [], not has_all_sources
     try:
         lists.write(listed)
     except DiskFull:
@@ -171,11 +164,11 @@ def _settle_step(files: Files, folder: str, descriptor: Descriptor, lists: Segme
     damage: list[CorruptData] = []
     for each in step.outputs:
         try:
-            check_segment(os.path.join(folder, each.name.log_file), descriptor.header(each.name), each.end,
+            check_segment(os.path.join(folder, each.name.log_file), listed.store.header(each.name), each.end,
                           each.records)
         except CorruptData as error:
             damage.append(error)
-    if damage and present.issuperset(step.sources):
+    if damage and has_all_sources:
         return listed.without_step(), damage, False
     if not damage:
         remove_segments(files, folder, step.sources)
@@ -203,11 +196,3 @@ def _begun(files: Files, folder: str, descriptor: Descriptor, loaded: Sequence[L
     header = descriptor.header(name, last + 1 + MAX_UNSYNCED_RECORDS if last else 0)
     begin_segment(files, folder, header).close()
     return LoadedSegment(LogSegment(name, open=OpenIndex(name, SEGMENT_HEADER_BYTES)), header)
-
-
-def _settle_tail(files: Files, folder: str, active: LogSegment, cut: int) -> None:
-    """Truncate records that were never acknowledged, and sync, since reads return the remaining records."""
-    with contextlib.closing(files.open(os.path.join(folder, active.name.log_file))) as out:
-        if cut:
-            out.truncate(active.end)
-        out.sync()

@@ -20,7 +20,6 @@ import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.copying_task import runs
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.folder import LoadedSegment, load_segment, load_store, read_folder
 from compactlib.blobstore.log import leftovers
@@ -31,6 +30,7 @@ from compactlib.blobstore.report import BlobStoreStatus
 from compactlib.blobstore.segment import Descriptor, OpenSegments, SegmentFile
 from compactlib.blobstore.segment_list import Layout, lay_out, read_list
 from compactlib.blobstore.statistics import all_lifetimes, view_of
+from compactlib.blobstore.survivors import runs
 from compactlib.blobstore.validity import never
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
@@ -49,11 +49,15 @@ _CERTAIN_AFTER = 10
 class _Seen:
     """The result of one read of the folder."""
 
-    descriptor: Descriptor
     contents: LogContents  # its log and index
     damage: tuple[CorruptData, ...]
     layout: Layout  # which segments count
     loaded: Mapping[SegmentName, LoadedSegment]  # its segments, for the next read
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """The store's descriptor."""
+        return self.layout.list.store
 
 
 class BlobReader(Reading):
@@ -77,7 +81,7 @@ class BlobReader(Reading):
     Raises:
         NotAStore: the folder holds no store.
         Busy: compactions switched files in each of 100 attempts to read.
-        CorruptData: neither the descriptor nor a segment identifies the store, its segments are missing, or there are
+        CorruptData: neither the list nor a segment identifies the store, its segments are missing, or there are
             two generations of a segment and no list says which counts. A store with other damage opens: see `damage`.
         Unsupported: a later release wrote it.
         StorageError: it cannot be read.
@@ -203,28 +207,27 @@ def _read_store(folder: str, before: _Seen | None) -> _Seen:
         raise NotAStore(f"{folder} is no folder; give the folder of a blob store", path=folder)
     for number in range(_TRIES):
         found = read_folder(folder)
-        layout = lay_out(folder, found.listed, found.present, found.list_damage)
+        if found.listed is None:
+            raise NotAStore(f"{folder} holds no blob store: no list of segments, and no segment", path=folder)
+        layout = lay_out(folder, found.listed, found.present)
         if (layout.lost or layout.damage) and number < _CERTAIN_AFTER:
             continue
-        descriptor = found.descriptor
-        if descriptor is None:
-            raise NotAStore(f"{folder} holds no blob store: neither its descriptor nor a segment can be read",
-                            path=folder)
+        descriptor = found.listed.store
         known = before.loaded if before is not None and before.descriptor == descriptor else {}
         try:
-            loaded = load_store(folder, descriptor, layout, known)
+            loaded = load_store(folder, layout, known)
         except StorageError as error:
             if error.errno != errno.ENOENT or number == _TRIES - 1:
                 raise
             continue
         after, _ = read_list(folder)
-        if (None if after is None else after.step) != (None if found.listed is None else found.listed.step):
+        if (None if after is None else after.step) != found.listed.step:
             continue
         segments = [each.segment for each in loaded] or [LogSegment(FIRST_SEGMENT)]
         contents = LogContents.of(descriptor.incarnation, segments,
                                   None if before is None else before.contents.directory)
         damage = (*found.damage, *layout.damage, *(error for each in loaded for error in each.damage))
-        return _Seen(descriptor, contents, damage, layout, {each.segment.name: each for each in loaded})
+        return _Seen(contents, damage, layout, {each.segment.name: each for each in loaded})
     raise Busy(f"compactions of the store in {folder} switched files {_TRIES} times while it was read; read it again")
 
 

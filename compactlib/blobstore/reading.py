@@ -25,14 +25,13 @@ from compactlib.blobstore.blobs import (
     content_of,
 )
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.contents import LogContents
+from compactlib.blobstore.contents import LogContents, histories_in
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan import BlobPlan, plan_for
 from compactlib.blobstore.policies import StatsBased
 from compactlib.blobstore.records import BlobId, IndexEntry, id_bytes, milliseconds
 from compactlib.blobstore.scan import verify_segment
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, OpenSegments
-from compactlib.blobstore.statistics import histories_in
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock

@@ -8,16 +8,10 @@ restored copy) restarts at the first record.
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_right
-from collections.abc import Iterator
-from operator import attrgetter
-
 import attrs
 
 from compactlib.blobstore.blobs import blob_state
-from compactlib.blobstore.contents import LogContents
-from compactlib.blobstore.index import IndexPart
+from compactlib.blobstore.contents import LogContents, records_after
 from compactlib.blobstore.names import MAX_NUMBER
 from compactlib.blobstore.records import IndexEntry, RecordKind
 from compactlib.errors import CorruptData, InvalidInput
@@ -162,40 +156,6 @@ def _is_ours(token: ReplicationToken, snapshot: LogContents, next_sequence: int)
         return True
     entry = next(records_after(snapshot, token.sequence - 1), None)
     return entry is None or entry.sequence != token.sequence or check_of(entry) == token.check
-
-
-def records_after(snapshot: LogContents, sequence: int) -> Iterator[IndexEntry]:
-    """Yield the index entries newer than a record, ascending by sequence, after any compactions.
-
-    A part is read when its first record is reached: in most logs one part after the other.
-    """
-    waiting = sorted((part for segment in snapshot.segments for part in segment.parts if part.last_sequence > sequence),
-                     key=attrgetter("first_sequence"), reverse=True)
-    heads: list[tuple[int, int, Iterator[IndexEntry], IndexEntry]] = []
-
-    def push(number: int, entries: Iterator[IndexEntry]) -> None:
-        entry = next(entries, None)
-        if entry is not None:
-            heapq.heappush(heads, (entry.sequence, number, entries, entry))
-
-    while waiting or heads:
-        while waiting and (not heads or waiting[-1].first_sequence <= heads[0][0]):
-            part = waiting.pop()
-            push(len(waiting), _newer_in(part, sequence))
-        if heads:
-            _, number, rest, entry = heapq.heappop(heads)
-            yield entry
-            push(number, rest)
-    # The records of the open index are newer than every sealed part.
-    entries = snapshot.open.entries
-    yield from entries[bisect_right(entries, sequence, key=attrgetter("sequence")):]
-
-
-def _newer_in(part: IndexPart, sequence: int) -> Iterator[IndexEntry]:
-    if part.ascends:
-        return part.entries(bisect_right(part.sequences, sequence))
-    rows = [row for row in range(len(part)) if part.sequences[row] > sequence]
-    return map(part.entry, sorted(rows, key=part.sequences.__getitem__))
 
 
 def _state_of(snapshot: LogContents, entry: IndexEntry) -> ReplicaEntry:

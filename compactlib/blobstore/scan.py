@@ -120,7 +120,10 @@ def check_segment(path: str, expected: SegmentHeader, end: int, records: int, se
     Also the sequence of each record, if they are known.
     """
     with contextlib.closing(SegmentFile(path)) as file:
-        file.require(expected, end)
+        size = file.size()
+        if file.header != expected or size != end:
+            raise CorruptData(path=path, offset=0, expected=f"segment {expected.name} of {end} bytes",
+                              found=f"segment {file.header.name} of {size} bytes")
         wanted, count = iter(sequences), 0
         for each in scan_records(file, SEGMENT_HEADER_BYTES, end):
             if check is not None:

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of a log segment and the descriptor of a store, byte by byte (`docs/formats/blobstore-log.md`).
-
-The header of a segment:
+"""The file of a log segment, with its header byte by byte (`docs/formats/blobstore-log.md`).
 
 ```
 0   magic b"CLBLOBSG"               16  capacity (u64)           48  incarnation (16 bytes)
@@ -10,15 +8,8 @@ The header of a segment:
 12  segments of the log (u32)       40  first sequence (u64)
 ```
 
-The file `STORE`, fixed when the store is created:
-
-```
-0   magic b"CLBLOBST"    12  segments of the log (u32)    24  created_ms (i64)           48  0 (12 bytes)
-8   version 1 (u16)      16  capacity of a segment (u64)  32  incarnation (16 bytes)     60  CRC of bytes 0..59
-10  size 64 (u16)
-```
-
-Every segment's header repeats these fields, so that a missing or damaged descriptor is rebuilt from the segments.
+The header repeats the store's descriptor, which is in the list of segments, so that a lost list is made anew from the
+segments.
 """
 
 from __future__ import annotations
@@ -33,16 +24,7 @@ import attrs
 from compactlib.blobstore.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import (
-    Files,
-    OutFile,
-    ReadDescriptor,
-    StrPath,
-    look_at,
-    read_exactly,
-    read_if_there,
-    write_durably,
-)
+from compactlib.files.disk import Files, OutFile, ReadDescriptor, StrPath, look_at, read_exactly
 from compactlib.files.record_frame import RecordFrame
 from compactlib.lru import Lru
 
@@ -165,13 +147,6 @@ class SegmentFile(ReadDescriptor):
         """Return the current length of the file, in bytes."""
         return os.fstat(self._descriptor).st_size
 
-    def require(self, header: SegmentHeader, end: int) -> None:
-        """Raise `CorruptData` unless the file has this header and this length."""
-        size = self.size()
-        if self.header != header or size != end:
-            raise CorruptData(path=self.path, offset=0, expected=f"segment {header.name} of {end} bytes",
-                              found=f"segment {self.header.name} of {size} bytes")
-
     def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset`; fewer only where the file ends. One `pread` for most."""
         try:
@@ -212,33 +187,3 @@ class OpenSegments:
         """Drop all files, and keep none any more."""
         self._closed = True
         self._kept.clear()
-
-
-DESCRIPTOR_FILE = "STORE"
-_DESCRIPTOR_BYTES = 64
-_DESCRIPTOR = RecordFrame("store format", b"CLBLOBST", 1, "<HHIQq16s12x")
-
-
-def is_blob_store(folder: StrPath) -> bool:
-    """Whether a folder holds a blob store; reads nothing."""
-    return os.path.isfile(os.path.join(folder, DESCRIPTOR_FILE))
-
-
-def read_descriptor(folder: StrPath) -> Descriptor | None:
-    """Return the descriptor in a folder, `None` if there is none; raise `CorruptData` if it is damaged."""
-    path = os.path.join(folder, DESCRIPTOR_FILE)
-    data = read_if_there(path, _DESCRIPTOR_BYTES + 1)
-    if data is None:
-        return None
-    size, segments, segment_bytes, created_ms, incarnation, behind = _DESCRIPTOR.decode(data, path)
-    if size != _DESCRIPTOR_BYTES or behind or not segments or not MIN_SEGMENT_BYTES <= segment_bytes <= MAX_NUMBER:
-        raise CorruptData(path=path, offset=10, expected="the fields of a descriptor",
-                          found=f"size {size}, {segments} segments of {segment_bytes} bytes")
-    return Descriptor(incarnation, segment_bytes, segments, created_ms)
-
-
-def write_descriptor(files: Files, folder: StrPath, descriptor: Descriptor) -> None:
-    """Write the descriptor, durably and atomically."""
-    data = _DESCRIPTOR.encode(_DESCRIPTOR_BYTES, descriptor.log_segments, descriptor.segment_bytes,
-                              descriptor.created_ms, descriptor.incarnation)
-    write_durably(files, os.path.join(folder, DESCRIPTOR_FILE), [data])

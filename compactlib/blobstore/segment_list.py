@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file `SEGMENTS`: the segments of the log, and the last step of a compaction.
+"""The file `SEGMENTS`: the store's descriptor, the segments of the log, and the last step of a compaction.
 
 The file has a fixed size and two slots, which are written in turn, so that a write needs no room on the disk and never
 overwrites the current list. The valid slot of the higher number counts. One such write commits a step of a compaction:
-the new list names the outputs in place of the sources, and the step itself.
+the new list names the outputs in place of the sources, and the step itself. The file is created as a whole, which makes
+a folder a store.
 
 ```
-0   magic b"CLBLOBLS"        16  number (u64)             32  segments (u32)   40  outputs (u32)
-8   version 1 (u16)          24  last full round (i64)    36  sources (u32)    44  0 (4 bytes)
-10  0 (6 bytes)
+0   magic b"CLBLOBLS"           24  created_ms (i64)          64  segments (u32)
+8   version 1 (u16)             32  incarnation (16 bytes)    68  sources (u32)
+10  0 (2 bytes)                 48  number (u64)              72  outputs (u32)
+12  segments at most (u32)      56  last full round (i64)     76  0 (4 bytes)
+16  capacity of a segment (u64)
 ```
 
 Then each segment and each source as position (u64) and generation (u64), each output as these, its end (u64) and its
@@ -32,11 +35,11 @@ import contextlib
 import os
 import struct
 from collections.abc import Collection, Iterable
-from itertools import pairwise
 
 import attrs
 
-from compactlib.blobstore.names import MAX_NUMBER, SegmentName
+from compactlib.blobstore.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
+from compactlib.blobstore.segment import Descriptor
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.disk import Files, OutFile, StrPath, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
@@ -49,8 +52,8 @@ MAX_OUTPUTS = 8
 _MORE_SEGMENTS = 64
 """Room in the list for lost segments, beyond the segments that the log may have."""
 _PAGE = 4096
-_FRAME = RecordFrame("list of segments", b"CLBLOBLS", 1, "<H6xQqIII4x")
-_COUNTS = struct.Struct("<32xIII4x")
+_FRAME = RecordFrame("list of segments", b"CLBLOBLS", 1, "<H2xIQq16sQqIII4x")
+_COUNTS = struct.Struct("<64xIII4x")
 _NAME = struct.Struct("<QQ")
 _OUTPUT = struct.Struct("<QQQQ")
 _NEVER = -1
@@ -77,6 +80,7 @@ class Step:
 class SegmentList:
     """One state of the log."""
 
+    store: Descriptor
     number: int = 0  # ascends with each write
     segments: tuple[SegmentName, ...] = ()  # the log, in order, lost segments included
     step: Step | None = None  # the last step, until the next write; files of its sources may still exist
@@ -106,8 +110,9 @@ def encode_list(found: SegmentList) -> bytes:
     step = Step((), ()) if found.step is None else found.step
     body = b"".join([*(_NAME.pack(*name) for name in (*found.segments, *step.sources)),
                      *(_OUTPUT.pack(*each.name, each.end, each.records) for each in step.outputs)])
-    return _FRAME.encode(found.number, found.last_full_ms, len(found.segments), len(step.sources), len(step.outputs),
-                         body=body)
+    store = found.store
+    return _FRAME.encode(store.log_segments, store.segment_bytes, store.created_ms, store.incarnation, found.number,
+                         found.last_full_ms, len(found.segments), len(step.sources), len(step.outputs), body=body)
 
 
 def decode_list(data: bytes, path: str) -> SegmentList:
@@ -116,16 +121,23 @@ def decode_list(data: bytes, path: str) -> SegmentList:
         raise CorruptData(path=path, offset=len(data), expected="a list of segments", found=f"{len(data)} bytes")
     count, sources, outputs = _COUNTS.unpack_from(data)
     length = _FRAME.size + (count + sources) * _NAME.size + outputs * _OUTPUT.size
-    number, last_full_ms, *_, body = _FRAME.decode(data[:length], path)
+    most, capacity, created_ms, incarnation, number, last_full_ms, *_, body = _FRAME.decode(data[:length], path)
     split, end = count * _NAME.size, (count + sources) * _NAME.size
     names, gone = (tuple(SegmentName(*each) for each in _NAME.iter_unpack(part))
                    for part in (body[:split], body[split:end]))
     made = tuple(Output(SegmentName(position, generation), size, records)
                  for position, generation, size, records in _OUTPUT.iter_unpack(body[end:]))
-    if any(max(name) > MAX_NUMBER for name in (*names, *gone)) or list(names) != sorted(set(names)):
-        raise CorruptData(path=path, offset=48, expected="ascending names of segments", found="other numbers")
-    return SegmentList(number=number, segments=names, step=Step(gone, made) if gone else None,
-                       last_full_ms=last_full_ms)
+    if any(max(name) > MAX_NUMBER for name in (*names, *gone)) or list(names) != sorted(set(names)) or not most or (
+            not MIN_SEGMENT_BYTES <= capacity <= MAX_NUMBER):
+        raise CorruptData(path=path, offset=12, expected="the capacities of a store and ascending names of segments",
+                          found="other numbers")
+    return SegmentList(store=Descriptor(incarnation, capacity, most, created_ms), number=number, segments=names,
+                       step=Step(gone, made) if gone else None, last_full_ms=last_full_ms)
+
+
+def is_blob_store(folder: StrPath) -> bool:
+    """Whether a folder holds a blob store; reads nothing."""
+    return os.path.isfile(os.path.join(folder, FILE_NAME))
 
 
 def read_list(folder: StrPath) -> tuple[SegmentList | None, str]:
@@ -151,11 +163,11 @@ def read_list(folder: StrPath) -> tuple[SegmentList | None, str]:
 class SegmentListFile:
     """Writes the list of an open store, which is `known`; one writer."""
 
-    def __init__(self, files: Files, folder: str, log_segments: int, known: SegmentList) -> None:
+    def __init__(self, files: Files, folder: str, known: SegmentList) -> None:
         self._files = files
         self._path = os.path.join(folder, FILE_NAME)
-        self._slot_bytes = slot_bytes(log_segments)
-        self._most_names = log_segments + _MORE_SEGMENTS
+        self._slot_bytes = slot_bytes(known.store.log_segments)
+        self._most_names = known.store.log_segments + _MORE_SEGMENTS
         self._out: OutFile | None = None
         self.known: SegmentList = known
 
@@ -199,28 +211,17 @@ class Layout:
     segments: tuple[SegmentName, ...]  # the log, in order, without lost segments
     lost: tuple[SegmentName, ...] = ()  # segments of the log that are missing
     leftovers: tuple[SegmentName, ...] = ()  # segments that may be removed
-    # the damage of the list, and one error for each segment that is lost or was restored
+    # one error for each segment that is lost or was restored, and one if the list is older than the folder
     damage: tuple[CorruptData, ...] = ()
     list: SegmentList  # the list of these segments
 
 
-def lay_out(folder: str, known: SegmentList | None, present: Collection[SegmentName], list_damage: str = "") -> Layout:
-    """Decide which of the present segments are the log, by the list, or without one, for the reason `list_damage`.
+def lay_out(folder: str, known: SegmentList, present: Collection[SegmentName]) -> Layout:
+    """Decide which of the present segments are the log, by the list.
 
     A segment that a crash cut off in its header is not present.
     """
-    path = os.path.join(folder, FILE_NAME)
     damage: list[CorruptData] = []
-    if known is None:
-        names = tuple(sorted(present))
-        for first, second in pairwise(names):
-            if first.position == second.position:
-                raise CorruptData(
-                    path=os.path.join(folder, second.log_file), offset=0, found=f"{first} and {second}",
-                    expected=f"one generation of each segment, as {FILE_NAME!r} is missing or damaged")
-        if names:
-            damage.append(CorruptData(path=path, offset=0, expected="the list of segments", found=list_damage))
-        return Layout(segments=names, damage=tuple(damage), list=SegmentList(segments=names))
     step = known.step
     if step is not None:
         gone = [each.name for each in step.outputs if each.name not in present]
@@ -235,7 +236,8 @@ def lay_out(folder: str, known: SegmentList | None, present: Collection[SegmentN
     strays = set(present) - listed - begun
     adopted = _adopted(strays, missing)
     if adopted:
-        damage.append(CorruptData(path=path, offset=0, expected=f"a list with segment {min(adopted)}",
+        damage.append(CorruptData(path=os.path.join(folder, FILE_NAME), offset=0,
+                                  expected=f"a list with segment {min(adopted)}",
                                   found=f"an older or damaged one, with {missing[0]}"))
         missing = []
     damage += [_no_file(folder, name, "a segment of the log") for name in missing]

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The statistics of a view: the bytes of each segment that a compaction keeps, now and later.
 
-One pass over the index computes until when each record is kept; valid bytes and the forecast are sums over it. The
-parts of the index are sorted by the hash of the id. The space of hashes is cut into slices, and in each slice the parts
-are merged, so that the records of a blob are neighbours. No search is needed, and the slice bounds the memory.
+One pass over the index computes until when each record is kept; valid bytes and the forecast are sums over it.
 
 Eviction from a full cache sums them up by time: the blobs that expire next are dropped, until enough segments are free.
 """
@@ -12,32 +10,26 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import accumulate, groupby
-from operator import attrgetter
+from itertools import accumulate
 
 import attrs
 
 from compactlib.blobstore.blobs import FOREVER, expiry
 from compactlib.blobstore.config import BlobStoreConfig
-from compactlib.blobstore.contents import LogContents
+from compactlib.blobstore.contents import LogContents, slices_by_hash
 from compactlib.blobstore.index import IndexPart, part_bytes
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan import BlobPlan, plan_for_choice
-from compactlib.blobstore.records import IndexEntry, RecordKind, milliseconds
+from compactlib.blobstore.records import RecordKind, milliseconds
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor
 from compactlib.blobstore.validity import Lifetime, Purge, lifetimes
 from compactlib.blobstore.view import BlobChoice, BlobPolicy, BlobView, Dying, SegmentView
 from compactlib.budget import Budget
 
-SLICE_ENTRIES = 50_000
-"""About how many entries a slice has."""
 FORECAST_SECONDS = 7 * 86_400.0
 """The span of the forecast."""
 _BUCKET_MS = 3_600_000
 _PUT = int(RecordKind.PUT)
-_ROW_BITS = _PART_BITS = 32
-_HASH_BITS = 64
-_BY_ID, _BY_SEQUENCE = attrgetter("id"), attrgetter("sequence")
 
 
 def view_of(snapshot: LogContents, *, name: str, descriptor: Descriptor, config: BlobStoreConfig, policy: BlobPolicy,
@@ -109,56 +101,6 @@ def all_lifetimes(snapshot: LogContents, purge: Purge, check: Callable[[], None]
         for history in histories:
             check()
             yield from lifetimes(history, purge)
-
-
-def histories_in(parts: Sequence[IndexPart]) -> Iterator[list[IndexEntry]]:
-    """Yield the records of each blob, ascending by sequence; blobs in no particular order. Memory is bounded."""
-    for alone, histories in slices_by_hash(parts):
-        yield from ([parts[place].entry(row)] for place, row in alone)
-        yield from histories
-
-
-def slices_by_hash(parts: Sequence[IndexPart]) -> Iterator[
-        tuple[list[tuple[int, int]], list[list[IndexEntry]]]]:
-    """Yield for each slice of the hash space the entries with a hash of their own, and the histories of the others."""
-    count = sum(map(len, parts))
-    slices = max(-(-count // SLICE_ENTRIES), 1)
-    places = [0] * len(parts)
-    for number in range(1, slices + 1):
-        merged: list[int] = []
-        bound = (1 << _HASH_BITS) * number // slices
-        for index, part in enumerate(parts):
-            start = places[index]
-            end = len(part) if number == slices else bisect_left(part.hashes, bound, start)
-            places[index] = end
-            tail = index << _ROW_BITS
-            merged.extend((hashed << _PART_BITS + _ROW_BITS) | tail | row
-                          for hashed, row in zip(part.hashes[start:end], part.rows[start:end], strict=True))
-        # The sort merges the pieces, which are sorted.
-        merged.sort()
-        yield _grouped(merged, parts)
-
-
-def _grouped(merged: Sequence[int], parts: Sequence[IndexPart]) -> tuple[
-        list[tuple[int, int]], list[list[IndexEntry]]]:
-    alone: list[tuple[int, int]] = []
-    histories: list[list[IndexEntry]] = []
-    row_mask, part_mask, shift = (1 << _ROW_BITS) - 1, (1 << _PART_BITS) - 1, _PART_BITS + _ROW_BITS
-    start, count = 0, len(merged)
-    while start < count:
-        hashed = merged[start] >> shift
-        end = start + 1
-        while end < count and merged[end] >> shift == hashed:
-            end += 1
-        if end - start == 1:
-            alone.append((merged[start] >> _ROW_BITS & part_mask, merged[start] & row_mask))
-        else:
-            entries = [parts[each >> _ROW_BITS & part_mask].entry(each & row_mask)
-                       for each in merged[start:end]]
-            entries.sort(key=_BY_ID)
-            histories.extend(sorted(group, key=_BY_SEQUENCE) for _, group in groupby(entries, _BY_ID))
-        start = end
-    return alone, histories
 
 
 def plan_eviction(view: BlobView, snapshot: LogContents, purge: Purge, wanted: int, policy: BlobPolicy,

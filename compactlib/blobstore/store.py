@@ -86,7 +86,7 @@ class BlobStore(Reading):
         Busy: another process or object has the store open.
         NotAStore: the folder holds something else; or it holds no store, and `create` is not set.
         InvalidInput: the capacity of a new store is no multiple of its segments' capacity.
-        CorruptData: neither the descriptor nor a segment identifies the store, or all segments are missing. A store
+        CorruptData: neither the list nor a segment identifies the store, or all segments are missing. A store
             with other damage opens: see `recovery`.
         Unsupported: a format version is newer than this release.
         StorageError: the disk refused.

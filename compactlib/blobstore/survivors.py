@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The survivors of one step of a compaction, and the output of each. Pure, over a frozen snapshot.
+"""The survivors of one step of a compaction, the output of each, and the task that writes an output.
 
-Survivors are packed in the order of the sources, so outputs never outnumber sources: the survivors of one source fit
-into one output. With `place`, they are packed class by class, the lowest class first, unless that needs more outputs.
-Outputs take the first positions of the sources, and the highest generation of the sources plus one.
+The choice is pure, over a frozen snapshot. Survivors are packed in the order of the sources, so outputs never outnumber
+sources: the survivors of one source fit into one output. With `place`, they are packed class by class, the lowest class
+first, unless that needs more outputs. Outputs take the first positions of the sources, and the highest generation of
+the sources plus one.
+
+Records with small gaps between them are read by one call and written by one call; the bytes that are written are the
+bytes that were checked against their CRCs. One fsync makes the file durable. The task can run in any process that sees
+the folder, twice, or concurrently with another attempt: each attempt writes its own file and publishes nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -17,15 +24,22 @@ from typing import NamedTuple, TypeAlias
 
 import attrs
 
-from compactlib.blobstore.blobs import BlobState, blob_state, expiry
-from compactlib.blobstore.contents import OFTEN, LogContents
-from compactlib.blobstore.names import SegmentName
-from compactlib.blobstore.records import MAX_TIME_MS, IndexEntry, RecordKind
-from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
+from compactlib.blobstore.blobs import blob_state, expiry
+from compactlib.blobstore.contents import LogContents, histories_in
+from compactlib.blobstore.names import UNPUBLISHED_SUFFIX, SegmentName
+from compactlib.blobstore.records import MAX_TIME_MS, IndexEntry, RecordKind, check_record
+from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, SegmentFile, SegmentHeader, encode_header
 from compactlib.blobstore.validity import Rules, Verdict, judge
-from compactlib.errors import InvalidInput
+from compactlib.errors import CorruptData, InvalidInput, StorageError
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files
+from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
 _PUT = int(RecordKind.PUT)
+_MOST_READ = 1 << 20
+"""The bytes of one read, unless a record is larger."""
+_MAX_GAP_BYTES = 16 << 10
+"""The largest gap that is read and skipped, which takes less time than another call."""
 
 
 class Survivor(NamedTuple):
@@ -66,18 +80,41 @@ class Picked:
     sizes: array[int] = attrs.field(factory=lambda: array("Q"))  # the bytes of each record
     sequences: array[int] = attrs.field(factory=lambda: array("Q"))  # the number of each record
 
+    def add(self, offset: int, size: int, sequence: int) -> None:
+        """Add a record."""
+        self.offsets.append(offset)
+        self.sizes.append(size)
+        self.sequences.append(sequence)
+
+    def in_order(self, rows: Sequence[int]) -> Picked:
+        """Return the records in the order of these rows."""
+        return Picked(self.segment, *(array("Q", map(column.__getitem__, rows))
+                                      for column in (self.offsets, self.sizes, self.sequences)))
+
     def has(self, offset: int) -> bool:
         """Whether one of the records is at an offset. O(log n)."""
         place = bisect_left(self.offsets, offset)
         return place < len(self.offsets) and self.offsets[place] == offset
 
 
-@attrs.define(eq=False)
-class OutputPlan:
-    """One output."""
+@attrs.frozen(kw_only=True, eq=False)
+class CopyRecords:
+    """One output: a `RewriteTask` that writes the new segment."""
 
-    name: SegmentName
-    picked: tuple[Picked, ...]  # its records, source by source
+    folder: str
+    header: SegmentHeader  # the header of the new segment
+    picked: tuple[Picked, ...]  # its records, source by source, at least one
+    files: Files
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return f"{self.folder} {self.header.name}"
+
+    @property
+    def source_files(self) -> tuple[str, ...]:
+        """The paths of the sources."""
+        return tuple(os.path.join(self.folder, part.segment.log_file) for part in self.picked)
 
     @property
     def records(self) -> int:
@@ -94,13 +131,55 @@ class OutputPlan:
         """The number of each record, in the order of the output."""
         return chain.from_iterable(part.sequences for part in self.picked)
 
+    def run(self, attempt: Attempt) -> RewriteResult:
+        """Copy, check and sync."""
+        began = attempt.clock.monotonic()
+        path = os.path.join(self.folder, f"{self.header.name.log_file}.{attempt.id}{UNPUBLISHED_SUFFIX}")
+        total = sum(sum(part.sizes) for part in self.picked)
+        out = self.files.create(path)
+        try:
+            end, read, records, crc = SEGMENT_HEADER_BYTES, 0, 0, 0
+            out.write_at(0, [encode_header(self.header)])
+            self._report(attempt, 0, total)
+            for part in self.picked:
+                with contextlib.closing(self._opened(part.segment)) as file:
+                    for first, last in runs(part.offsets, part.sizes, _MOST_READ):
+                        size = sum(part.sizes[first:last])
+                        attempt.budget.spend(size)
+                        pieces, span = _read(file, part, first, last, self.header.store.salt)
+                        out.write_at(end, pieces)
+                        for piece in pieces:
+                            crc = crc32(piece, crc)
+                        end, read, records = end + size, read + span, records + last - first
+                        self._report(attempt, end - SEGMENT_HEADER_BYTES, total)
+            out.sync()
+        except BaseException:
+            out.close()
+            with contextlib.suppress(StorageError):
+                self.files.unlink(path)
+            raise
+        out.close()
+        return RewriteResult(task=self.name, attempt=attempt.id, files=(RewrittenFile(path, end, records, crc),),
+                             bytes_read=read, bytes_written=total, seconds=attempt.clock.monotonic() - began)
+
+    def _report(self, attempt: Attempt, done: int, total: int) -> None:
+        attempt.observer.event("progress", work=f"compact {self.name}", done=done, total=total, unit="bytes")
+
+    def _opened(self, name: SegmentName) -> SegmentFile:
+        file = SegmentFile(os.path.join(self.folder, name.log_file))
+        if file.header.name != name or file.header.store.incarnation != self.header.store.incarnation:
+            file.close()
+            raise CorruptData(path=file.path, offset=0, expected=f"segment {name} of this store",
+                              found=f"segment {file.header.name} of store {file.header.store.incarnation.hex()}")
+        return file
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class Survivors:
     """The choice of one step."""
 
     sources: tuple[SegmentName, ...]  # the segments to replace, in the order of copying
-    outputs: tuple[OutputPlan, ...]  # the new segments, each with at least one record
+    outputs: tuple[CopyRecords, ...]  # the new segments, each with at least one record
     verdicts: Counter[Verdict]  # the number of records of the sources for each verdict
     last_sequence: int  # the newest record of the snapshot
     classes: Counter[int]  # the number of records to copy of each class, if they are placed
@@ -129,42 +208,49 @@ class Survivors:
         return False
 
 
-def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rules: Rules, *, segment_bytes: int,
-                     retention_ms: int, place: Place | None, check: Callable[[], None]) -> Survivors:
-    """Choose the survivors of one step, in one pass over the index entries of its sources.
+def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rules: Rules, *, folder: str,
+                     store: Descriptor, files: Files, retention_ms: int, place: Place | None, check: Callable[[], None],
+                     ) -> Survivors:
+    """Choose the survivors of one step, in one pass over the blobs of its sources.
 
-    Every record of the snapshot is durable. `check` is called for each record; an exception ends the pass.
+    Every record of the snapshot is durable. `check` is called for each blob; an exception ends the pass.
     """
-    compacting, verdicts, kept = frozenset(sources), Counter[Verdict](), [Picked(name) for name in sources]
-    classes = array("q")
-    often, ends = dict[bytes, list[IndexEntry]](), dict[bytes, BlobState | None]()
-    for part in kept:
-        for entry, history in snapshot.histories_of(part.segment, often, check):
-            check()
-            end = ends.get(entry.id)
-            if end is None and len(history) > OFTEN:
-                end = ends[entry.id] = blob_state(history)
-            verdict = judge(entry, history, rules, compacting, end)
+    verdicts, kept = Counter[Verdict](), {name: Picked(name) for name in sources}
+    classes = {name: array("q") for name in sources}
+    for history in histories_in(snapshot.all_parts, kept):
+        check()
+        blob = blob_state(history) if len(history) > 1 else None
+        for entry in history:
+            if entry.segment not in kept:
+                continue
+            verdict = judge(entry, history, rules, kept, blob)
             if verdict is not Verdict.KEEP:
                 verdicts[verdict] += 1
-            else:
-                part.offsets.append(entry.offset)
-                part.sizes.append(entry.size)
-                part.sequences.append(entry.sequence)
-                if place is not None:
-                    classes.append(_class_of(place, entry, history, rules.now_ms, retention_ms))
-        verdicts[Verdict.KEEP] += len(part.offsets)
-    outputs = _packed(((part, row) for part in kept for row in range(len(part.offsets))), segment_bytes)
-    if place is not None and len(outputs) > 1:
-        by_class = _packed(_by_class(kept, classes), segment_bytes)
+                continue
+            kept[entry.segment].add(entry.offset, entry.size, entry.sequence)
+            if place is not None:
+                classes[entry.segment].append(_class_of(place, entry, history, rules.now_ms, retention_ms))
+    placed = array("q")
+    for name, part in list(kept.items()):
+        # The pass has found the records blob by blob; they are copied in the order of the segment.
+        order = sorted(range(len(part.offsets)), key=part.offsets.__getitem__)
+        kept[name] = part.in_order(order)
+        if place is not None:
+            placed.extend(map(classes[name].__getitem__, order))
+    ordered = list(kept.values())
+    verdicts[Verdict.KEEP] = sum(len(part.offsets) for part in ordered)
+    outputs = _packed(((part, row) for part in ordered for row in range(len(part.offsets))), store.segment_bytes)
+    if len(outputs) > 1 and placed:
+        by_class = _packed(_by_class(ordered, placed), store.segment_bytes)
         if len(by_class) <= len(outputs):
             outputs = by_class
     generation = 1 + max(name.generation for name in sources)
-    named = tuple(OutputPlan(SegmentName(source.position, generation), tuple(picked))
+    tasks = tuple(CopyRecords(folder=folder, header=store.header(SegmentName(source.position, generation)),
+                              picked=tuple(picked), files=files)
                   for source, picked in zip(sources, outputs, strict=False))
-    assert len(named) == len(outputs), "the survivors of one source fit into one output"
-    return Survivors(sources=tuple(sources), outputs=named, verdicts=verdicts, last_sequence=snapshot.last_sequence,
-                     classes=Counter(classes))
+    assert len(tasks) == len(outputs), "the survivors of one source fit into one output"
+    return Survivors(sources=tuple(sources), outputs=tasks, verdicts=verdicts, last_sequence=snapshot.last_sequence,
+                     classes=Counter(placed))
 
 
 def _packed(records: Iterable[tuple[Picked, int]], segment_bytes: int) -> list[list[Picked]]:
@@ -179,9 +265,7 @@ def _packed(records: Iterable[tuple[Picked, int]], segment_bytes: int) -> list[l
         here = outputs[-1]
         if not here or here[-1].segment != part.segment or here[-1].offsets[-1] > part.offsets[row]:
             here.append(Picked(part.segment))
-        here[-1].offsets.append(part.offsets[row])
-        here[-1].sizes.append(size)
-        here[-1].sequences.append(part.sequences[row])
+        here[-1].add(part.offsets[row], size, part.sequences[row])
     return outputs
 
 
@@ -204,3 +288,37 @@ def _class_of(place: Place, entry: IndexEntry, history: Sequence[IndexEntry], no
     if not isinstance(found, int) or abs(found) >= 1 << 63:
         raise InvalidInput(f"place() gave {found!r:.100} as the class of {record}; give a whole number of 64 bits")
     return found
+
+
+def runs(offsets: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of rows, first and end, of records that one call reads: with small gaps between them, in at most
+    `limit` bytes, or one larger record."""
+    first = 0
+    while first < len(offsets):
+        last, end = first + 1, offsets[first] + sizes[first]
+        while (last < len(offsets) and 0 <= offsets[last] - end <= _MAX_GAP_BYTES
+               and offsets[last] + sizes[last] - offsets[first] <= limit):
+            end = offsets[last] + sizes[last]
+            last += 1
+        yield first, last
+        first = last
+
+
+def _read(file: SegmentFile, part: Picked, first: int, last: int, salt: int) -> tuple[list[memoryview], int]:
+    """Read and check a range of records; return them without the gaps, and the number of bytes read."""
+    start = part.offsets[first]
+    data = memoryview(file.read(start, part.offsets[last - 1] + part.sizes[last - 1] - start))
+    pieces: list[memoryview] = []
+    begin = end = 0
+    for row in range(first, last):
+        at, size, sequence = part.offsets[row] - start, part.sizes[row], part.sequences[row]
+        record = data[at:at + size]
+        found = check_record(record, size, salt, sequence)
+        if found is not None:
+            raise CorruptData(path=file.path, offset=start + at, index=sequence, found=found,
+                              expected=f"record {sequence} of {size} bytes")
+        if at != end:
+            pieces.append(data[begin:end])
+            begin = at
+        end = at + size
+    return [*pieces, data[begin:end]], len(data)

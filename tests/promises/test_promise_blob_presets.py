@@ -10,6 +10,7 @@ import pytest
 
 from compactlib.blobstore import Blob, BlobReader, BlobStore, BlobStoreConfig, CompactAll, Deleted, Missing
 from compactlib.clock import ManualClock
+from compactlib.errors import InvalidInput
 from compactlib.testing import RecordingFiles, explore_crashes, record
 
 CAPACITY = 1 << 18
@@ -72,3 +73,9 @@ def test_tombstone_of_a_replica_goes_once_all_peers_have_read_it(tmp_path: Path,
         compact_all(store)
         assert isinstance(store.get(b"a"), Missing if is_seen else Deleted)
         assert isinstance(store.get(b"b"), Blob)
+
+
+def test_capacity_of_more_segments_than_a_list_holds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="segments"):
+        BlobStore(tmp_path / "store", BlobStoreConfig(capacity_bytes=1 << 43, segment_bytes=1 << 10))
+    assert not (tmp_path / "store").exists()

@@ -124,7 +124,7 @@ SUPERFLUOUS: Sequence[Row] = (
         "what a crash brings back, the next opening removes again"),
     Row("sync folder in blobstore.hard_delete.reclaim", BOTH,
         "what a crash brings back, the next opening removes again"),
-    Row("unlink in blobstore.copying_task.run", BOTH,
+    Row("unlink in blobstore.survivors.run", BOTH,
         "a leftover, which the next opening removes"),
     Row("unlink in blobstore.log.remove_names", LATER,
         "a leftover, which the next opening removes"),

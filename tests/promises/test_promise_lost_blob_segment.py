@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compactlib import CorruptData
-from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig
+from compactlib.blobstore import Blob, BlobReader, BlobStore, BlobStoreConfig
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 16, deleted_retention_seconds=0.0,
                          journal_max_entries=0, max_blob_bytes=0, durability="interval")
@@ -125,3 +125,35 @@ def test_opening_reports_a_segment_lost_with_its_index(tmp_path: Path, segment: 
     lose(tmp_path / "store", segment, index_too=True)
     with BlobStore(tmp_path / "store", CONFIG) as store:
         assert store.recovery.damage
+
+
+@pytest.mark.parametrize("lost", ["missing", "zeros", "empty"])
+def test_blob_store_names_its_lost_list_once_and_keeps_its_identity(tmp_path: Path, lost: str) -> None:
+    filled(tmp_path / "store")
+    path = tmp_path / "store" / "SEGMENTS"
+    with BlobStore(tmp_path / "store", CONFIG) as store:
+        incarnation = store.incarnation
+    if lost == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(bytes(path.stat().st_size if lost == "zeros" else 0))
+    with BlobReader(tmp_path / "store", CONFIG) as reader:
+        assert [error.path for error in reader.damage] == [str(path)]
+    with BlobStore(tmp_path / "store", CONFIG) as store:
+        assert [error.path for error in store.recovery.damage] == [str(path)]
+        assert (store.incarnation, store.capacity_bytes) == (incarnation, CONFIG.capacity_bytes)
+        assert set(answers(store).values()) == {"Blob"}
+    with BlobStore(tmp_path / "store", CONFIG) as store:
+        assert not store.recovery.damage
+
+
+def test_folder_with_a_damaged_list_and_no_segment_stays_as_it_is(tmp_path: Path) -> None:
+    filled(tmp_path / "store")
+    for path in (tmp_path / "store").iterdir():
+        if path.name != "SEGMENTS":
+            path.unlink()
+    path = tmp_path / "store" / "SEGMENTS"
+    path.write_bytes(b"\xff" * 64)
+    with pytest.raises(CorruptData, match="SEGMENTS"):
+        BlobStore(tmp_path / "store", CONFIG)
+    assert path.read_bytes() == b"\xff" * 64

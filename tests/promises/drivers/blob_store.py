@@ -39,7 +39,7 @@ POLICIES = (CompactAll(min_used_fraction=0.0), CompactAll(min_used_fraction=0.0,
             StatsBased(min_used_fraction=0.0), Greedy(min_used_fraction=0.0))
 EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 MINUTE, TICK = 60.0, 0.01
-TIDY = (r"\d+_\d+\.log", r"\d+_\d+\.index", "LOCK", "STORE", "SEGMENTS", "HARD_DELETE")
+TIDY = (r"\d+_\d+\.log", r"\d+_\d+\.index", "LOCK", "SEGMENTS", "HARD_DELETE")
 """The files of an open store without a running compaction."""
 Found: TypeAlias = Blob | Deleted | Expired | Missing | None
 """The result of a get; `None` for a named error."""

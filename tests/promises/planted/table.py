@@ -57,7 +57,7 @@ MISTAKES: Sequence[Mistake] = (
         "durable."),
     Mistake(
         "blob-tail-not-cut", "compactlib/blobstore/opening.py",
-        "            out.truncate(active.end)\n",
+        "            out.truncate(active.segment.end)\n",
         "            pass\n",
         (TORN + "[blob_store]",),
         "Half a record that was never acknowledged stays in the file, and is taken for damage or for a record "
@@ -408,7 +408,7 @@ MISTAKES: Sequence[Mistake] = (
         (LOSSES + "[blob_store-compaction]",),
         "New segments lose their names in a power failure, after their sources are gone."),
     Mistake(
-        "blob-copies-not-synced", "compactlib/blobstore/copying_task.py",
+        "blob-copies-not-synced", "compactlib/blobstore/survivors.py",
         "            out.sync()\n",
         "",
         ("blob_store-crashes",),
@@ -421,9 +421,9 @@ MISTAKES: Sequence[Mistake] = (
         "All blobs in a new segment are gone after a power failure."),
     Mistake(
         "blob-found-records-not-synced", "compactlib/blobstore/opening.py",
-        "            out.truncate(active.end)\n"
-        "        out.sync()\n",
-        "            out.truncate(active.end)\n",
+        "            out.truncate(active.segment.end)\n"
+        "        out.sync()  # reads return the remaining records\n",
+        "            out.truncate(active.segment.end)\n",
         (KILLED + "[little-blob_store-writes]",),
         "Blobs that a restarted store has shown are gone after a power failure."),
     Mistake(
@@ -448,7 +448,7 @@ MISTAKES: Sequence[Mistake] = (
         "Opening removes the sources of a compaction although a new segment is damaged."),
     Mistake(
         "blob-outputs-not-checked", "compactlib/blobstore/compact.py",
-        "                check_segment(files[-1], log.descriptor.header(output.name), output.end, output.records,\n"
+        "                check_segment(files[-1], output.header, output.end, output.records,\n"
         "                              output.sequences, done.budget.check)\n",
         "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
