@@ -584,50 +584,43 @@ class CompactionConformance(ConformanceKit):
             strange = [answer for answer in answers if isinstance(answer, CompactlibError)]
             assert not strange, f"a call of the store from an observer raised {strange[0]!r}"
 
-    def test_faulty_executor_is_a_failure(self, tmp_path: Path) -> None:
-        """An executor that raises, fails, forgets or invents a task gives an error, and the next compaction works.
-
-        To do: catch Exception around the executor as TaskFailed, and check its outcomes: answers_of().
-        """
-        if not self.uses_executor:
-            return
-        raised = raising_executors(Surprise("the executor's own bug"))
-        refused = Conflict("the task's own refusal")
-        executors = {**raised, **garbage_executors(), "fails each task": failing_executor(refused)}
-        for number, (name, executor) in enumerate(executors.items()):
-            with self.opened(tmp_path, acts=1, name=f"store-{number}") as opened:
-                before = opened.state()
-                kind = TaskFailed if name in raised else CompactlibError
-                error = _failed(opened.ended(executor=executor), kind, f"an executor that {name}")
-                assert executor.runs, f"the executor that {name} was never called"
-                if executor.tasks and name == "fails each task":
-                    assert refused in _causes(error), f"each task raised {refused!r}, the compaction {error!r}"
-                _truthful(opened, error, before, f"an executor that {name}")
-                opened.finish(f"an executor that {name}")
-
-    def test_foreign_errors_and_interrupts_are_raised(self, tmp_path: Path) -> None:
-        """Errors of a policy and a fence, and interrupts from anywhere, are raised; the next compaction works.
+    def test_errors_of_the_host_end_the_run(self, tmp_path: Path) -> None:
+        """Errors of a policy and a fence, and interrupts from anywhere, are raised; an executor that raises, fails,
+        forgets or invents a task gives an error of the library. The next compaction works.
 
         To do: release runs, locks and files in `finally`; catch CompactlibError around a fence, BaseException nowhere.
+        Catch Exception around the executor as TaskFailed, and check its outcomes: answers_of().
         """
-        for error in (Surprise("the host's own bug"), KeyboardInterrupt("the host's user"), SystemExit("its end")):
-            given: dict[str, dict[str, Any]] = {
-                "a policy": {"policy": PolicyBy(self.make_driver().policy(), raising(error))},
-                "a fence": {"fence": FenceBy(raising(error))}}
-            if not isinstance(error, Exception):
-                given["an observer"] = {"observer": ObserverBy(raising(error))}
-                for name, executor in raising_executors(error).items() if self.uses_executor else ():
-                    given[f"an executor that {name}"] = {"executor": executor}
-            for name, named in given.items():
-                with self.opened(tmp_path, acts=1, name=f"store {type(error).__name__} {name}") as opened:
-                    calls = [partial(opened.compact, **named)]
-                    if "policy" in named:
-                        calls.append(partial(opened.store.plan, named["policy"]))
-                    for call in calls:
-                        found = _raised_by(call)
-                        if found is not error:
-                            raise Mismatch(f"{error!r} from {name}: {found!r}", "this error to be raised")
-                    opened.finish(f"{error!r} from {name}")
+        for number, (name, named, wanted) in enumerate(self._endings()):
+            with self.opened(tmp_path, acts=1, name=f"store-{number}") as opened:
+                before, calls = opened.state(), [partial(opened.compact, **named)]
+                if "policy" in named:
+                    calls.append(partial(opened.store.plan, named["policy"]))
+                for call in calls:
+                    found = _raised_by(call)
+                    if isinstance(wanted, type):
+                        _truthful(opened, _failed(found, wanted, name), before, name)
+                    elif not any(each is wanted for each in _causes(found)):
+                        raise Mismatch(f"{wanted!r} from {name}: {found!r}", "this error to be raised")
+                executor = named.get("executor")
+                assert executor is None or executor.runs, f"{name} was never called"
+                opened.finish(name)
+
+    def _endings(self) -> Iterator[tuple[str, dict[str, Any], Any]]:
+        """Yield what a host does wrong, as arguments of `compact`, with the error, or its class, that must be raised.
+        """
+        own, refused = Surprise("the host's own bug"), Conflict("the task's own refusal")
+        for error in (own, KeyboardInterrupt("the host's user"), SystemExit("its end")):
+            yield "a policy", {"policy": PolicyBy(self.make_driver().policy(), raising(error))}, error
+            yield "a fence", {"fence": FenceBy(raising(error))}, error
+            if error is not own:
+                yield "an observer", {"observer": ObserverBy(raising(error))}, error
+            for name, executor in raising_executors(error).items() if self.uses_executor else ():
+                yield f"an executor that {name}", {"executor": executor}, TaskFailed if error is own else error
+        for name, executor in garbage_executors().items() if self.uses_executor else ():
+            yield f"an executor that {name}", {"executor": executor}, CompactlibError
+        if self.uses_executor:
+            yield "an executor that fails each task", {"executor": failing_executor(refused)}, refused
 
     def test_fence_guards_each_commit(self, tmp_path: Path) -> None:
         """Each commit is inside the fence; a library's error on entering it is raised.
@@ -856,7 +849,7 @@ def _nothing(report: Any, when: str) -> Any:
     return report
 
 
-def _causes(error: CompactlibError) -> list[CompactlibError]:
+def _causes(error: Any) -> list[Any]:
     """Return the error, and the errors of the failed parts of a compaction."""
     return [error, *(error.failures.values() if isinstance(error, CompactionFailed) else ())]
 

@@ -23,7 +23,7 @@ def notebooks(*, with_spark: bool) -> list[Path]:
                   if ("SparkSession.builder" in path.read_text()) is with_spark)
 
 
-def check_run(path: Path, folder: Path, manager: AsyncKernelManager) -> None:
+def check_run(path: Path, folder: Path, manager: AsyncKernelManager | None = None) -> None:
     """A run from top to bottom gives the outputs that are kept in the file, and leaves nothing behind."""
     kept = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     for number, (was, gives) in enumerate(zip(told(kept), told(run(path, folder, manager)), strict=True), start=1):

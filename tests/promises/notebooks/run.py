@@ -44,7 +44,7 @@ def run(path: Path, folder: Path, manager: AsyncKernelManager | None = None) -> 
                                      km=manager, resources={"metadata": {"path": str(folder)}})
     notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))  # type: ignore[no-untyped-call]
     client.execute(env=env)
-    if manager is not None:
+    if manager is not None and client.kc is not None:
         client.kc.stop_channels()
     del notebook.cells[0]
     for cell in notebook.cells:

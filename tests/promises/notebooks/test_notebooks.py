@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import run_sync
 
 from tests.promises.notebooks.reading import check_kept, check_run, notebooks
 
@@ -25,7 +25,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, As
     manager = AsyncKernelManager(kernel_name="python3")
     yield tmp_path_factory.mktemp("notebooks"), manager
     if manager.has_kernel:
-        asyncio.run(manager.shutdown_kernel(now=True))
+        run_sync(manager.shutdown_kernel)(now=True)
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, marks=pytest.mark.cluster) if path.stem in LONG else path
