@@ -9,16 +9,6 @@
 
 `Driver.act` is called until `plan(policy)` is not empty. Every compaction gets the driver's policy. `check_hazards`
 tests the same store with kills, crashes and refusals at each step.
-
-A driver may have, in addition to its five methods:
-
-- `has_peers = True`: the store is shared. Each opening of a world is a handle of the same store, any number may compact
-  at once, and one commits. Without it a store has one owner, and a second opening is `Busy`.
-- `uses_executor = False`: compactions give no tasks to an executor.
-- `state(store)`: a value that changes only when a compaction commits; by default the rows of the view.
-- `contents(world, store)`: the whole stored content, as bytes by name; by default the files of the folder, or of a
-  shared store the bytes of its `state`.
-- `reader(world)`: a reader of another process, with a `close`; `check` takes it in place of the store.
 """
 
 from __future__ import annotations
@@ -55,7 +45,6 @@ from compactlib.files import StrPath
 from compactlib.observer import Observer
 from compactlib.report import VerifyReport
 from compactlib.testing.choices import spread
-from compactlib.testing.crash import LOCK_NAME
 from compactlib.testing.driver import Driver, Journal, World
 from compactlib.testing.in_front import FilesInFront, Request, act_at_once
 from compactlib.testing.promises import ConformanceKit, Mismatch, expect, names_a_gate, run_kit, same, shown
@@ -143,7 +132,7 @@ class Opened:
         for _ in range(_MOST_ACTS):
             self.driver.act(self.store, rng, self.journal)
             plan = self.plan()
-            copies = plan.bytes_to_copy != 0 or not getattr(self.driver, "uses_executor", True)
+            copies = plan.bytes_to_copy != 0 or not self.driver.uses_executor
             if copies and not plan.is_empty:
                 return
         raise Mismatch(f"after {_MOST_ACTS} calls of act() plan(policy) is {self.plan()!r}",
@@ -151,17 +140,11 @@ class Opened:
 
     def state(self) -> object:
         """Return the value that changes with a commit."""
-        own = getattr(self.driver, "state", None)
-        return own(self.store) if own is not None else self.store.view().to_dicts()
+        return self.driver.state(self.store)
 
     def contents(self) -> Mapping[str, bytes]:
         """Return the whole stored content."""
-        own = getattr(self.driver, "contents", None)
-        if own is not None:
-            found: Mapping[str, bytes] = own(self.world, self.store)
-            return found
-        is_shared = getattr(self.driver, "has_peers", False)
-        return {"state": repr(self.state()).encode()} if is_shared else folder_contents(self.world.folder)
+        return self.driver.contents(self.world, self.store)
 
     def check(self, after: str, reader: Any = None) -> None:
         """Require that every acknowledged change is present, read from the store or from a reader."""
@@ -206,14 +189,6 @@ class CompactionConformance(ConformanceKit):
     def make_driver(self) -> Driver[Any]:
         """Return the driver of the store to test."""
         raise NotImplementedError("override make_driver to return a Driver")
-
-    @property
-    def has_peers(self) -> bool:
-        return bool(getattr(self.make_driver(), "has_peers", False))
-
-    @property
-    def uses_executor(self) -> bool:
-        return bool(getattr(self.make_driver(), "uses_executor", True))
 
     @contextlib.contextmanager
     def opened(self, folder: Path, *, acts: int = 0, name: str = "store") -> Iterator[Opened]:
@@ -412,7 +387,7 @@ class CompactionConformance(ConformanceKit):
         each method whether the store is closed.
         """
         with self.opened(tmp_path, acts=1) as opened:
-            if not self.has_peers:
+            if not self.make_driver().has_peers:
                 with expect(Busy), self.reopened(opened):
                     pass
             plan, store = opened.plan(), opened.store
@@ -432,7 +407,7 @@ class CompactionConformance(ConformanceKit):
 
         To do: close each file in a `finally`, the descriptors of readers too, and join each thread.
         """
-        if self.has_peers:
+        if self.make_driver().has_peers:
             return
         threads = set(threading.enumerate())
         policy, refusal = self.make_driver().policy(), Conflict("a newer token was admitted")
@@ -463,7 +438,7 @@ class CompactionConformance(ConformanceKit):
             assert Call(opened.store.status, "status() during a commit").answer().is_busy, (
                 "status().is_busy is false while a compaction runs")
             second = Call(opened.ended, "a second compact() during a commit").answer()
-            if not self.has_peers:
+            if not self.make_driver().has_peers:
                 reclaimed = Call(opened.reclaimed, "reclaim() during a commit").answer()
                 for what, answer in {"reclaim()": reclaimed, "a second compact()": second}.items():
                     _failed(answer, Busy, f"{what} while a compaction runs")
@@ -476,14 +451,15 @@ class CompactionConformance(ConformanceKit):
 
         To do: call the policy, enter the fence and notify inside `with runs.begin(budget)`, and not under a lock.
         """
-        for place in ("policy", "fence", "observer", *(("executor", "task") if self.uses_executor else ())):
+        runs_tasks = self.make_driver().uses_executor
+        for place in ("policy", "fence", "observer", *(("executor", "task") if runs_tasks else ())):
             with self.opened(tmp_path, acts=1, name=f"store-{place}") as opened:
                 answers: list[tuple[str, object]] = []
 
                 def ask(*_: object, opened: Opened = opened, answers: list[tuple[str, object]] = answers) -> None:
                     if not answers:
                         answers.append(("close()", _attempt(opened.store.close)))
-                        if not self.has_peers:
+                        if not self.make_driver().has_peers:
                             answers.append(("compact()", opened.ended()))
                             answers.append(("reclaim()", opened.reclaimed()))
 
@@ -503,11 +479,11 @@ class CompactionConformance(ConformanceKit):
         To do: hold no lock of readers or writers while an executor works or a fence is entered; take it for the switch
         alone. Keep replaced files until no reader can use them, and let readers find the new names.
         """
-        for place in ("fence", *(("executor",) if self.uses_executor else ())):
+        for place in ("fence", *(("executor",) if self.make_driver().uses_executor else ())):
             with (self.opened(tmp_path, acts=2, name=f"store-{place}") as opened, Gate() as gate,
                   contextlib.ExitStack() as readers):
-                open_reader: Any = getattr(opened.driver, "reader", None)
-                reader = open_reader and readers.enter_context(contextlib.closing(open_reader(opened.world)))
+                if reader := opened.driver.reader(opened.world):
+                    readers.enter_context(contextlib.closing(reader))
                 held = {"fence": FenceBy(gate.hold)} if place == "fence" else {"executor": _held(gate)}
                 compaction = Call(partial(opened.ended, **held), "compact()")
                 compaction.holds_until(gate)
@@ -522,7 +498,7 @@ class CompactionConformance(ConformanceKit):
                 gate.open()
                 _done(compaction.answer(), "a compaction with concurrent calls")
                 if reader:
-                    fresh = readers.enter_context(contextlib.closing(open_reader(opened.world)))
+                    fresh = readers.enter_context(contextlib.closing(opened.driver.reader(opened.world)))
                     opened.check("a compaction, by a new reader", fresh)
                     if place == "fence":
                         opened.check("a compaction, by a reader from before", reader)
@@ -533,7 +509,7 @@ class CompactionConformance(ConformanceKit):
 
         To do: give the executor the budget of compactlib.guard.Run; its close() cancels that and waits.
         """
-        for place in ("fence", *(("executor",) if self.uses_executor else ())):
+        for place in ("fence", *(("executor",) if self.make_driver().uses_executor else ())):
             with self.opened(tmp_path, acts=1, name=f"store-{place}") as opened, Gate() as gate:
                 lent, mine = list[Budget](), Budget()
                 held = {"fence": FenceBy(gate.hold)} if place == "fence" else {"executor": _held(gate, lent)}
@@ -615,11 +591,11 @@ class CompactionConformance(ConformanceKit):
             yield "a fence", {"fence": FenceBy(raising(error))}, error
             if error is not own:
                 yield "an observer", {"observer": ObserverBy(raising(error))}, error
-            for name, executor in raising_executors(error).items() if self.uses_executor else ():
+            for name, executor in raising_executors(error).items() if self.make_driver().uses_executor else ():
                 yield f"an executor that {name}", {"executor": executor}, TaskFailed if error is own else error
-        for name, executor in garbage_executors().items() if self.uses_executor else ():
+        for name, executor in garbage_executors().items() if self.make_driver().uses_executor else ():
             yield f"an executor that {name}", {"executor": executor}, CompactlibError
-        if self.uses_executor:
+        if self.make_driver().uses_executor:
             yield "an executor that fails each task", {"executor": failing_executor(refused)}, refused
 
     def test_fence_guards_each_commit(self, tmp_path: Path) -> None:
@@ -760,17 +736,6 @@ def _closing(opened: Opened) -> Iterator[Opened]:
 def _close_all(world: World) -> None:
     for kept in world.kept.values():
         getattr(kept, "close", int)()
-
-
-def folder_contents(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of every file below a folder; folders and links have no bytes; the lock file is left out."""
-    found: dict[str, bytes] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.name != LOCK_NAME:
-            name = str(path.relative_to(folder))
-            target = f" -> {os.readlink(path)}" if path.is_symlink() else ""
-            found[name + target] = path.read_bytes() if path.is_file() and not target else b""
-    return found
 
 
 def _open_files(folder: Path) -> list[str]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The promises of every `Executor`, as a suite of `compactlib.testing.promises`.
 
-The tasks are picklable classes of this module. The workers have to import this module, and share the folder of the tasks.
+The tasks are picklable classes of this module, which the workers have to import. They share the folder of the tasks.
 """
 
 from __future__ import annotations
