@@ -66,7 +66,7 @@ SUPERFLUOUS: Sequence[Row] = (
         "whatever rests on what was found takes another request before it is acknowledged"),
     Row("sync folder in objects.local._make_lasting", LATER,
         "still before the folder that the object lies in is synced"),
-    Row("unlink in objects.local.create", BOTH,
+    Row("unlink in objects.local._create", BOTH,
         "a private file, which a sweep removes"),
     Row("sync folder in files.disk.write_durably < raftlog.segment.writer.create", LATER,
         "still before an entry in it is synced"),
