@@ -347,7 +347,8 @@ class IsBusyOnceLeft(Sound):
 LosesTheLast = like("LosesTheLast", Sound, outcomes=lambda self, tasks, budget, observer: Sound.outcomes(
     self, tasks[:6], budget, observer))
 ReusesAttemptIds = like("ReusesAttemptIds", Sound, attempt_id=answering("attempt"))
-LetsForeignErrorsThrough = like("LetsForeignErrorsThrough", Sound, outcome=lambda self, task, attempt: task.run(attempt))
+LetsForeignErrorsThrough = like("LetsForeignErrorsThrough", Sound,
+                                outcome=lambda self, task, attempt: task.run(attempt))
 ClaimsToIsolate = like("ClaimsToIsolate", Sound, isolates_tasks=True)
 LetsObserversBreakTasks = like("LetsObserversBreakTasks", Sound, run=lambda self, tasks, budget=None, observer=None:
                                self.outcomes(self.listed(tasks), budget or Budget(), observer or Observers()))
