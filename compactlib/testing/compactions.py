@@ -209,6 +209,10 @@ class CompactionConformance(ConformanceKit):
         with _closing(Opened.of(opened.driver, opened.world, opened.journal)) as again:
             yield again
 
+    def _places(self, *places: str) -> list[str]:
+        """Return the places of a compaction that this store has."""
+        return [each for each in places if self.make_driver().uses_executor or each not in ("executor", "task")]
+
     def some(self, count: int, most: int) -> Sequence[int]:
         """Return numbers from 1 to `count`, at most `most` in percent of the effort, evenly spread."""
         return spread(range(1, count + 1), max(2, most * self.effort_percent // 100))
@@ -451,8 +455,7 @@ class CompactionConformance(ConformanceKit):
 
         To do: call the policy, enter the fence and notify inside `with runs.begin(budget)`, and not under a lock.
         """
-        runs_tasks = self.make_driver().uses_executor
-        for place in ("policy", "fence", "observer", *(("executor", "task") if runs_tasks else ())):
+        for place in self._places("policy", "fence", "observer", "executor", "task"):
             with self.opened(tmp_path, acts=1, name=f"store-{place}") as opened:
                 answers: list[tuple[str, object]] = []
 
@@ -464,7 +467,7 @@ class CompactionConformance(ConformanceKit):
                             answers.append(("reclaim()", opened.reclaimed()))
 
                 what = f"a compaction whose {place} closes the store and compacts it"
-                call = partial(opened.ended, **_asking(place, opened.driver, ask))
+                call = partial(opened.ended, **_calling(place, opened.driver, ask))
                 outcome = Call(call, what).answer()
                 assert answers, f"the {place} given to compact() was never called: {outcome!r}"
                 for name, answer in answers:
@@ -479,13 +482,12 @@ class CompactionConformance(ConformanceKit):
         To do: hold no lock of readers or writers while an executor works or a fence is entered; take it for the switch
         alone. Keep replaced files until no reader can use them, and let readers find the new names.
         """
-        for place in ("fence", *(("executor",) if self.make_driver().uses_executor else ())):
+        for place in self._places("fence", "executor"):
             with (self.opened(tmp_path, acts=2, name=f"store-{place}") as opened, Gate() as gate,
                   contextlib.ExitStack() as readers):
                 if reader := opened.driver.reader(opened.world):
                     readers.enter_context(contextlib.closing(reader))
-                held = {"fence": FenceBy(gate.hold)} if place == "fence" else {"executor": _held(gate)}
-                compaction = Call(partial(opened.ended, **held), "compact()")
+                compaction = Call(partial(opened.ended, **_calling(place, opened.driver, gate.hold)), "compact()")
                 compaction.holds_until(gate)
                 if reader:
                     opened.check(f"the {place} waits, by a reader from before", reader)
@@ -509,11 +511,16 @@ class CompactionConformance(ConformanceKit):
 
         To do: give the executor the budget of compactlib.guard.Run; its close() cancels that and waits.
         """
-        for place in ("fence", *(("executor",) if self.make_driver().uses_executor else ())):
+        for place in self._places("fence", "executor"):
             with self.opened(tmp_path, acts=1, name=f"store-{place}") as opened, Gate() as gate:
                 lent, mine = list[Budget](), Budget()
-                held = {"fence": FenceBy(gate.hold)} if place == "fence" else {"executor": _held(gate, lent)}
-                compaction = Call(partial(opened.ended, budget=mine, **held), "compact()")
+
+                def hold(*given: Any, gate: Gate = gate, lent: list[Budget] = lent) -> None:
+                    lent.extend(each for each in given if isinstance(each, Budget))
+                    gate.hold()
+
+                call = partial(opened.ended, budget=mine, **_calling(place, opened.driver, hold))
+                compaction = Call(call, "compact()")
                 compaction.holds_until(gate)
                 closings = [Call(opened.store.close, f"close() {nth} during a compaction") for nth in ("once", "twice")]
                 # A close() that does not wait returns within this time; a close() that waits never fails this check.
@@ -748,34 +755,24 @@ def _open_files(folder: Path) -> list[str]:
     return [name for name in found if name.startswith(f"{folder}/")]
 
 
-def _asking(place: str, driver: Driver[Any], ask: Callable[..., None]) -> dict[str, Any]:
-    """Return arguments of `compact()` with which this place of a compaction calls `ask`."""
+def _calling(place: str, driver: Driver[Any], call: Callable[..., None]) -> dict[str, Any]:
+    """Return arguments of `compact()` with which this place of a compaction calls a function; of the executor, with the
+    tasks' budget.
+    """
     if place == "policy":
-        return {"policy": PolicyBy(driver.policy(), ask)}
+        return {"policy": PolicyBy(driver.policy(), call)}
     if place == "fence":
-        return {"fence": FenceBy(ask)}
+        return {"fence": FenceBy(call)}
     if place == "observer":
-        return {"observer": ObserverBy(ask)}
+        return {"observer": ObserverBy(call)}
 
     def run(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterable[Any]:
         if place == "executor":
-            ask()
+            call(budget)
             return soundly(tasks, budget, observer)
-        return soundly([TaskBy(task, ask) for task in tasks], budget, observer)
+        return soundly([TaskBy(task, call) for task in tasks], budget, observer)
 
     return {"executor": ExecutorBy(run)}
-
-
-def _held(gate: Gate, budgets: list[Budget] | None = None) -> ExecutorBy:
-    """Return an executor that waits at a gate, and appends its budget to `budgets`."""
-
-    def run(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterable[Any]:
-        if budgets is not None:
-            budgets.append(budget)
-        gate.hold()
-        return soundly(tasks, budget, observer)
-
-    return ExecutorBy(run)
 
 
 # ------------------------------------------------------------------------------------------------------ checks
