@@ -369,21 +369,13 @@ def _picked(recording: Recording, choices: Choices) -> tuple[CrashModel, Fates]:
 
 
 def _story(recording: Recording, model: CrashModel, fates: Fates) -> str:
-    point, count = model.point, len(recording.operations)
-    near = range(max(point - _SHOWN_BEFORE, 0), min(point + _SHOWN_AFTER, count))
-    pending = sorted({change.index for change in fates})[-_SHOWN_PENDING:]
-    lines: list[str] = []
-    previous = -1
-    for index in sorted({*near, *pending}):
-        if index > previous + 1:
-            lines.append("     ...")
-        if index >= point > previous:
-            lines.append("     -- crash --")
-        previous = index
-        fate = _fate(index, recording.operations[index], model, fates) if index < point else "not reached"
-        lines.append(f"{index:4} {recording.operations[index]}".ljust(60) + "  " + fate)
-    if previous < point:
-        lines.append("     -- crash --")
+    """Return the operations around the crash, and those with pending changes, each with its fate."""
+    point, operations = model.point, recording.operations
+    near = range(max(point - _SHOWN_BEFORE, 0), min(point + _SHOWN_AFTER, len(operations)))
+    shown = sorted({*near, *sorted({change.index for change in fates})[-_SHOWN_PENDING:]})
+    lines = [f"{index:4} {operations[index]}".ljust(60) + "  " + (
+        _fate(index, operations[index], model, fates) if index < point else "not reached") for index in shown]
+    lines.insert(sum(index < point for index in shown), "     -- crash --")
     return "\n".join(line.rstrip() for line in lines)
 
 
