@@ -9,16 +9,6 @@
 
 `Driver.act` is called until `plan(policy)` is not empty. Every compaction gets the driver's policy. `check_hazards`
 tests the same store with kills, crashes and refusals at each step.
-
-A driver may have, in addition to its five methods:
-
-- `has_peers = True`: the store is shared. Each opening of a world is a handle of the same store, any number may compact
-  at once, and one commits. Without it a store has one owner, and a second opening is `Busy`.
-- `uses_executor = False`: compactions give no tasks to an executor.
-- `state(store)`: a value that changes only when a compaction commits; by default the rows of the view.
-- `contents(world, store)`: the whole stored content, as bytes by name; by default the files of the folder, or of a
-  shared store the bytes of its `state`.
-- `reader(world)`: a reader of another process, with a `close`; `check` takes it in place of the store.
 """
 
 from __future__ import annotations
@@ -55,7 +45,6 @@ from compactlib.files import StrPath
 from compactlib.observer import Observer
 from compactlib.report import VerifyReport
 from compactlib.testing.choices import spread
-from compactlib.testing.crash import LOCK_NAME
 from compactlib.testing.driver import Driver, Journal, World
 from compactlib.testing.in_front import FilesInFront, Request, act_at_once
 from compactlib.testing.promises import ConformanceKit, Mismatch, expect, names_a_gate, run_kit, same, shown
@@ -143,7 +132,7 @@ class Opened:
         for _ in range(_MOST_ACTS):
             self.driver.act(self.store, rng, self.journal)
             plan = self.plan()
-            copies = plan.bytes_to_copy != 0 or not getattr(self.driver, "uses_executor", True)
+            copies = plan.bytes_to_copy != 0 or not self.driver.uses_executor
             if copies and not plan.is_empty:
                 return
         raise Mismatch(f"after {_MOST_ACTS} calls of act() plan(policy) is {self.plan()!r}",
@@ -151,17 +140,11 @@ class Opened:
 
     def state(self) -> object:
         """Return the value that changes with a commit."""
-        own = getattr(self.driver, "state", None)
-        return own(self.store) if own is not None else self.store.view().to_dicts()
+        return self.driver.state(self.store)
 
     def contents(self) -> Mapping[str, bytes]:
         """Return the whole stored content."""
-        own = getattr(self.driver, "contents", None)
-        if own is not None:
-            found: Mapping[str, bytes] = own(self.world, self.store)
-            return found
-        is_shared = getattr(self.driver, "has_peers", False)
-        return {"state": repr(self.state()).encode()} if is_shared else folder_contents(self.world.folder)
+        return self.driver.contents(self.world, self.store)
 
     def check(self, after: str, reader: Any = None) -> None:
         """Require that every acknowledged change is present, read from the store or from a reader."""
@@ -207,14 +190,6 @@ class CompactionConformance(ConformanceKit):
         """Return the driver of the store to test."""
         raise NotImplementedError("override make_driver to return a Driver")
 
-    @property
-    def has_peers(self) -> bool:
-        return bool(getattr(self.make_driver(), "has_peers", False))
-
-    @property
-    def uses_executor(self) -> bool:
-        return bool(getattr(self.make_driver(), "uses_executor", True))
-
     @contextlib.contextmanager
     def opened(self, folder: Path, *, acts: int = 0, name: str = "store") -> Iterator[Opened]:
         """Open a store in a new world below `folder`, with something to compact after each of `acts`; close it."""
@@ -233,6 +208,10 @@ class CompactionConformance(ConformanceKit):
         """Open the store of the same world again: of a closed store its successor, else a peer."""
         with _closing(Opened.of(opened.driver, opened.world, opened.journal)) as again:
             yield again
+
+    def _places(self, *places: str) -> list[str]:
+        """Return the places of a compaction that this store has."""
+        return [each for each in places if self.make_driver().uses_executor or each not in ("executor", "task")]
 
     def some(self, count: int, most: int) -> Sequence[int]:
         """Return numbers from 1 to `count`, at most `most` in percent of the effort, evenly spread."""
@@ -412,7 +391,7 @@ class CompactionConformance(ConformanceKit):
         each method whether the store is closed.
         """
         with self.opened(tmp_path, acts=1) as opened:
-            if not self.has_peers:
+            if not self.make_driver().has_peers:
                 with expect(Busy), self.reopened(opened):
                     pass
             plan, store = opened.plan(), opened.store
@@ -432,7 +411,7 @@ class CompactionConformance(ConformanceKit):
 
         To do: close each file in a `finally`, the descriptors of readers too, and join each thread.
         """
-        if self.has_peers:
+        if self.make_driver().has_peers:
             return
         threads = set(threading.enumerate())
         policy, refusal = self.make_driver().policy(), Conflict("a newer token was admitted")
@@ -463,7 +442,7 @@ class CompactionConformance(ConformanceKit):
             assert Call(opened.store.status, "status() during a commit").answer().is_busy, (
                 "status().is_busy is false while a compaction runs")
             second = Call(opened.ended, "a second compact() during a commit").answer()
-            if not self.has_peers:
+            if not self.make_driver().has_peers:
                 reclaimed = Call(opened.reclaimed, "reclaim() during a commit").answer()
                 for what, answer in {"reclaim()": reclaimed, "a second compact()": second}.items():
                     _failed(answer, Busy, f"{what} while a compaction runs")
@@ -476,19 +455,19 @@ class CompactionConformance(ConformanceKit):
 
         To do: call the policy, enter the fence and notify inside `with runs.begin(budget)`, and not under a lock.
         """
-        for place in ("policy", "fence", "observer", *(("executor", "task") if self.uses_executor else ())):
+        for place in self._places("policy", "fence", "observer", "executor", "task"):
             with self.opened(tmp_path, acts=1, name=f"store-{place}") as opened:
                 answers: list[tuple[str, object]] = []
 
                 def ask(*_: object, opened: Opened = opened, answers: list[tuple[str, object]] = answers) -> None:
                     if not answers:
                         answers.append(("close()", _attempt(opened.store.close)))
-                        if not self.has_peers:
+                        if not self.make_driver().has_peers:
                             answers.append(("compact()", opened.ended()))
                             answers.append(("reclaim()", opened.reclaimed()))
 
                 what = f"a compaction whose {place} closes the store and compacts it"
-                call = partial(opened.ended, **_asking(place, opened.driver, ask))
+                call = partial(opened.ended, **_calling(place, opened.driver, ask))
                 outcome = Call(call, what).answer()
                 assert answers, f"the {place} given to compact() was never called: {outcome!r}"
                 for name, answer in answers:
@@ -503,13 +482,12 @@ class CompactionConformance(ConformanceKit):
         To do: hold no lock of readers or writers while an executor works or a fence is entered; take it for the switch
         alone. Keep replaced files until no reader can use them, and let readers find the new names.
         """
-        for place in ("fence", *(("executor",) if self.uses_executor else ())):
+        for place in self._places("fence", "executor"):
             with (self.opened(tmp_path, acts=2, name=f"store-{place}") as opened, Gate() as gate,
                   contextlib.ExitStack() as readers):
-                open_reader: Any = getattr(opened.driver, "reader", None)
-                reader = open_reader and readers.enter_context(contextlib.closing(open_reader(opened.world)))
-                held = {"fence": FenceBy(gate.hold)} if place == "fence" else {"executor": _held(gate)}
-                compaction = Call(partial(opened.ended, **held), "compact()")
+                if reader := opened.driver.reader(opened.world):
+                    readers.enter_context(contextlib.closing(reader))
+                compaction = Call(partial(opened.ended, **_calling(place, opened.driver, gate.hold)), "compact()")
                 compaction.holds_until(gate)
                 if reader:
                     opened.check(f"the {place} waits, by a reader from before", reader)
@@ -522,7 +500,7 @@ class CompactionConformance(ConformanceKit):
                 gate.open()
                 _done(compaction.answer(), "a compaction with concurrent calls")
                 if reader:
-                    fresh = readers.enter_context(contextlib.closing(open_reader(opened.world)))
+                    fresh = readers.enter_context(contextlib.closing(opened.driver.reader(opened.world)))
                     opened.check("a compaction, by a new reader", fresh)
                     if place == "fence":
                         opened.check("a compaction, by a reader from before", reader)
@@ -533,11 +511,16 @@ class CompactionConformance(ConformanceKit):
 
         To do: give the executor the budget of compactlib.guard.Run; its close() cancels that and waits.
         """
-        for place in ("fence", *(("executor",) if self.uses_executor else ())):
+        for place in self._places("fence", "executor"):
             with self.opened(tmp_path, acts=1, name=f"store-{place}") as opened, Gate() as gate:
                 lent, mine = list[Budget](), Budget()
-                held = {"fence": FenceBy(gate.hold)} if place == "fence" else {"executor": _held(gate, lent)}
-                compaction = Call(partial(opened.ended, budget=mine, **held), "compact()")
+
+                def hold(*given: Any, gate: Gate = gate, lent: list[Budget] = lent) -> None:
+                    lent.extend(each for each in given if isinstance(each, Budget))
+                    gate.hold()
+
+                call = partial(opened.ended, budget=mine, **_calling(place, opened.driver, hold))
+                compaction = Call(call, "compact()")
                 compaction.holds_until(gate)
                 closings = [Call(opened.store.close, f"close() {nth} during a compaction") for nth in ("once", "twice")]
                 # A close() that does not wait returns within this time; a close() that waits never fails this check.
@@ -584,50 +567,43 @@ class CompactionConformance(ConformanceKit):
             strange = [answer for answer in answers if isinstance(answer, CompactlibError)]
             assert not strange, f"a call of the store from an observer raised {strange[0]!r}"
 
-    def test_faulty_executor_is_a_failure(self, tmp_path: Path) -> None:
-        """An executor that raises, fails, forgets or invents a task gives an error, and the next compaction works.
-
-        To do: catch Exception around the executor as TaskFailed, and check its outcomes: answers_of().
-        """
-        if not self.uses_executor:
-            return
-        raised = raising_executors(Surprise("the executor's own bug"))
-        refused = Conflict("the task's own refusal")
-        executors = {**raised, **garbage_executors(), "fails each task": failing_executor(refused)}
-        for number, (name, executor) in enumerate(executors.items()):
-            with self.opened(tmp_path, acts=1, name=f"store-{number}") as opened:
-                before = opened.state()
-                kind = TaskFailed if name in raised else CompactlibError
-                error = _failed(opened.ended(executor=executor), kind, f"an executor that {name}")
-                assert executor.runs, f"the executor that {name} was never called"
-                if executor.tasks and name == "fails each task":
-                    assert refused in _causes(error), f"each task raised {refused!r}, the compaction {error!r}"
-                _truthful(opened, error, before, f"an executor that {name}")
-                opened.finish(f"an executor that {name}")
-
-    def test_foreign_errors_and_interrupts_are_raised(self, tmp_path: Path) -> None:
-        """Errors of a policy and a fence, and interrupts from anywhere, are raised; the next compaction works.
+    def test_errors_of_the_host_end_the_run(self, tmp_path: Path) -> None:
+        """Errors of a policy and a fence, and interrupts from anywhere, are raised; an executor that raises, fails,
+        forgets or invents a task gives an error of the library. The next compaction works.
 
         To do: release runs, locks and files in `finally`; catch CompactlibError around a fence, BaseException nowhere.
+        Catch Exception around the executor as TaskFailed, and check its outcomes: answers_of().
         """
-        for error in (Surprise("the host's own bug"), KeyboardInterrupt("the host's user"), SystemExit("its end")):
-            given: dict[str, dict[str, Any]] = {
-                "a policy": {"policy": PolicyBy(self.make_driver().policy(), raising(error))},
-                "a fence": {"fence": FenceBy(raising(error))}}
-            if not isinstance(error, Exception):
-                given["an observer"] = {"observer": ObserverBy(raising(error))}
-                for name, executor in raising_executors(error).items() if self.uses_executor else ():
-                    given[f"an executor that {name}"] = {"executor": executor}
-            for name, named in given.items():
-                with self.opened(tmp_path, acts=1, name=f"store {type(error).__name__} {name}") as opened:
-                    calls = [partial(opened.compact, **named)]
-                    if "policy" in named:
-                        calls.append(partial(opened.store.plan, named["policy"]))
-                    for call in calls:
-                        found = _raised_by(call)
-                        if found is not error:
-                            raise Mismatch(f"{error!r} from {name}: {found!r}", "this error to be raised")
-                    opened.finish(f"{error!r} from {name}")
+        for number, (name, named, wanted) in enumerate(self._endings()):
+            with self.opened(tmp_path, acts=1, name=f"store-{number}") as opened:
+                before, calls = opened.state(), [partial(opened.compact, **named)]
+                if "policy" in named:
+                    calls.append(partial(opened.store.plan, named["policy"]))
+                for call in calls:
+                    found = _raised_by(call)
+                    if isinstance(wanted, type):
+                        _truthful(opened, _failed(found, wanted, name), before, name)
+                    elif not any(each is wanted for each in _causes(found)):
+                        raise Mismatch(f"{wanted!r} from {name}: {found!r}", "this error to be raised")
+                executor = named.get("executor")
+                assert executor is None or executor.runs, f"{name} was never called"
+                opened.finish(name)
+
+    def _endings(self) -> Iterator[tuple[str, dict[str, Any], Any]]:
+        """Yield what a host does wrong, as arguments of `compact`, with the error, or its class, that must be raised.
+        """
+        own, refused = Surprise("the host's own bug"), Conflict("the task's own refusal")
+        for error in (own, KeyboardInterrupt("the host's user"), SystemExit("its end")):
+            yield "a policy", {"policy": PolicyBy(self.make_driver().policy(), raising(error))}, error
+            yield "a fence", {"fence": FenceBy(raising(error))}, error
+            if error is not own:
+                yield "an observer", {"observer": ObserverBy(raising(error))}, error
+            for name, executor in raising_executors(error).items() if self.make_driver().uses_executor else ():
+                yield f"an executor that {name}", {"executor": executor}, TaskFailed if error is own else error
+        for name, executor in garbage_executors().items() if self.make_driver().uses_executor else ():
+            yield f"an executor that {name}", {"executor": executor}, CompactlibError
+        if self.make_driver().uses_executor:
+            yield "an executor that fails each task", {"executor": failing_executor(refused)}, refused
 
     def test_fence_guards_each_commit(self, tmp_path: Path) -> None:
         """Each commit is inside the fence; a library's error on entering it is raised.
@@ -769,17 +745,6 @@ def _close_all(world: World) -> None:
         getattr(kept, "close", int)()
 
 
-def folder_contents(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of every file below a folder; folders and links have no bytes; the lock file is left out."""
-    found: dict[str, bytes] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.name != LOCK_NAME:
-            name = str(path.relative_to(folder))
-            target = f" -> {os.readlink(path)}" if path.is_symlink() else ""
-            found[name + target] = path.read_bytes() if path.is_file() and not target else b""
-    return found
-
-
 def _open_files(folder: Path) -> list[str]:
     """Return the files of a folder that this process has open; empty on systems without `/proc`."""
     found = []
@@ -790,34 +755,24 @@ def _open_files(folder: Path) -> list[str]:
     return [name for name in found if name.startswith(f"{folder}/")]
 
 
-def _asking(place: str, driver: Driver[Any], ask: Callable[..., None]) -> dict[str, Any]:
-    """Return arguments of `compact()` with which this place of a compaction calls `ask`."""
+def _calling(place: str, driver: Driver[Any], call: Callable[..., None]) -> dict[str, Any]:
+    """Return arguments of `compact()` with which this place of a compaction calls a function; of the executor, with the
+    tasks' budget.
+    """
     if place == "policy":
-        return {"policy": PolicyBy(driver.policy(), ask)}
+        return {"policy": PolicyBy(driver.policy(), call)}
     if place == "fence":
-        return {"fence": FenceBy(ask)}
+        return {"fence": FenceBy(call)}
     if place == "observer":
-        return {"observer": ObserverBy(ask)}
+        return {"observer": ObserverBy(call)}
 
     def run(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterable[Any]:
         if place == "executor":
-            ask()
+            call(budget)
             return soundly(tasks, budget, observer)
-        return soundly([TaskBy(task, ask) for task in tasks], budget, observer)
+        return soundly([TaskBy(task, call) for task in tasks], budget, observer)
 
     return {"executor": ExecutorBy(run)}
-
-
-def _held(gate: Gate, budgets: list[Budget] | None = None) -> ExecutorBy:
-    """Return an executor that waits at a gate, and appends its budget to `budgets`."""
-
-    def run(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterable[Any]:
-        if budgets is not None:
-            budgets.append(budget)
-        gate.hold()
-        return soundly(tasks, budget, observer)
-
-    return ExecutorBy(run)
 
 
 # ------------------------------------------------------------------------------------------------------ checks
@@ -856,7 +811,7 @@ def _nothing(report: Any, when: str) -> Any:
     return report
 
 
-def _causes(error: CompactlibError) -> list[CompactlibError]:
+def _causes(error: Any) -> list[Any]:
     """Return the error, and the errors of the failed parts of a compaction."""
     return [error, *(error.failures.values() if isinstance(error, CompactionFailed) else ())]
 

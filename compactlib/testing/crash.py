@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from compactlib.errors import InvalidInput, Unsupported
-from compactlib.files import Files, OutFile, StrPath, list_folder
+from compactlib.files import OutFile, StrPath, list_folder
 from compactlib.testing.choices import Choices
 from compactlib.testing.disk_model import (
     ROOT,
@@ -57,7 +57,6 @@ class RecordingFiles(FilesInFront):
 
     Args:
         folder: the only folder that it changes; its content is read into memory as the initial state.
-        files: carries the operations out; the local disk if not given.
 
     Attributes:
         changes: the number of changes that were requested so far.
@@ -67,11 +66,11 @@ class RecordingFiles(FilesInFront):
     Raises:
         InvalidInput: a path is outside `folder`, was made without this object, or is a lock file.
         Unsupported: a folder is moved into another folder, which the crash model leaves out.
-        StorageError: an operation failed in `files`; the bytes that it had written are recorded.
+        StorageError: an operation failed on the disk; the bytes that it had written are recorded.
     """
 
-    def __init__(self, folder: StrPath, files: Files | None = None) -> None:
-        super().__init__(self._record, files)
+    def __init__(self, folder: StrPath) -> None:
+        super().__init__(self._record)
         self.changes: int = 0
         self.killed_before: int | None = None
         self._root = os.path.realpath(folder)
@@ -208,7 +207,6 @@ class RecordingFiles(FilesInFront):
         return number
 
 
-
 Life: TypeAlias = Callable[[Path, RecordingFiles], object]
 """The work of a process in the folder, through its files, from opening to closing; calls `files.acknowledge`."""
 
@@ -216,22 +214,20 @@ Check: TypeAlias = Callable[[Path, Sequence[Any]], object]
 """Opens the folder, given the values acknowledged before the crash, and raises if something is wrong."""
 
 
-def record(folder: StrPath, function: Callable[[Path, RecordingFiles], object], *,
-           files: Files | None = None) -> Recording:
+def record(folder: StrPath, function: Life) -> Recording:
     """Run `function` on `folder` and record every change that it makes through its `RecordingFiles`.
 
     Args:
         folder: an existing folder; its content counts as durable. The function changes it for real.
         function: called once with the folder and the files; it calls `files.acknowledge(value)` when it acknowledges
             a change, for example that an entry is durable.
-        files: carries the operations out, for example a disk that fails; the local disk if not given.
 
     Raises:
         InvalidInput: the function changed the folder without its files. Lock files are ignored: rebuilt folders lack
             them.
         Exception: the function failed.
     """
-    recorder = RecordingFiles(folder, files)
+    recorder = RecordingFiles(folder)
     function(Path(folder), recorder)
     return recorder.recording()
 
@@ -373,21 +369,13 @@ def _picked(recording: Recording, choices: Choices) -> tuple[CrashModel, Fates]:
 
 
 def _story(recording: Recording, model: CrashModel, fates: Fates) -> str:
-    point, count = model.point, len(recording.operations)
-    near = range(max(point - _SHOWN_BEFORE, 0), min(point + _SHOWN_AFTER, count))
-    pending = sorted({change.index for change in fates})[-_SHOWN_PENDING:]
-    lines: list[str] = []
-    previous = -1
-    for index in sorted({*near, *pending}):
-        if index > previous + 1:
-            lines.append("     ...")
-        if index >= point > previous:
-            lines.append("     -- crash --")
-        previous = index
-        fate = _fate(index, recording.operations[index], model, fates) if index < point else "not reached"
-        lines.append(f"{index:4} {recording.operations[index]}".ljust(60) + "  " + fate)
-    if previous < point:
-        lines.append("     -- crash --")
+    """Return the operations around the crash, and those with pending changes, each with its fate."""
+    point, operations = model.point, recording.operations
+    near = range(max(point - _SHOWN_BEFORE, 0), min(point + _SHOWN_AFTER, len(operations)))
+    shown = sorted({*near, *sorted({change.index for change in fates})[-_SHOWN_PENDING:]})
+    lines = [f"{index:4} {operations[index]}".ljust(60) + "  " + (
+        _fate(index, operations[index], model, fates) if index < point else "not reached") for index in shown]
+    lines.insert(sum(index < point for index in shown), "     -- crash --")
     return "\n".join(line.rstrip() for line in lines)
 
 

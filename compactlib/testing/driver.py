@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface between a store and the suites: a `Driver` of five methods, its `World`, and its `Journal`.
+"""The interface between a store and the suites: a `Driver`, its `World`, and its `Journal`.
 
 A driver opens a store of one kind, acts as its host, and checks that every acknowledged change is present.
 `check_compaction` tests the store against the contract of `Compaction`, `check_hazards` against its acknowledgements:
@@ -10,11 +10,12 @@ it again; they never continue with the same object.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
@@ -23,6 +24,7 @@ from compactlib.clock import ManualClock
 from compactlib.files import Files
 from compactlib.kv import KVStore
 from compactlib.objects import ObjectStore
+from compactlib.testing.crash import LOCK_NAME
 from compactlib.testing.in_front import FilesInFront, ObjectsInFront, Request, Step, StoreInFront, act_at_once
 
 NOW = 1_700_000_000.0
@@ -170,14 +172,19 @@ class Journal:
         return journal
 
 
-class Driver(Protocol[StoreT]):
-    """Opens, uses and checks stores of one kind. Keep `act` small: it is called some ten thousand times.
+class Driver(Generic[StoreT]):
+    """Opens, uses and checks stores of one kind: inherit it, and override `open`, `act` and `check` at least.
 
-    A driver with `has_peers = True` has a store that several processes may open at once. The other optional members for
-    `check_compaction` are listed at the head of `compactlib.testing.compactions`. The hazard `readers` needs
-    `reader(world)`, which opens a read-only object with `refresh()` and `close()`, and `check_reader(reader, journal)`,
-    which is `check` for that object.
+    Keep `act` small: it is called some ten thousand times.
+
+    Attributes:
+        has_peers: whether a store is shared: each opening of a world is a handle of the same store, any number may
+            compact at once, and one commits. A store without peers has one owner, and a second opening is `Busy`.
+        uses_executor: whether compactions give tasks to an executor.
     """
+
+    has_peers: bool = False
+    uses_executor: bool = True
 
     def open(self, world: World, settings: Any) -> StoreT:
         """Open the store of a world, empty the first time. It starts no thread.
@@ -186,9 +193,11 @@ class Driver(Protocol[StoreT]):
             world: its folder, files, clock and stores; the store makes every change through them.
             settings: an item of `settings()`.
         """
+        raise NotImplementedError("override open, act and check")
 
     def settings(self) -> Sequence[Any]:
         """Return legal settings, each of which can open a store of any other; the first are the usual settings."""
+        return [None]
 
     def act(self, store: StoreT, rng: Random, journal: Journal) -> None:
         """Make one call of a host: write, delete, compact or reclaim, each within `journal.trying`.
@@ -196,6 +205,7 @@ class Driver(Protocol[StoreT]):
         An act reads its premises from the store, since an earlier act may have failed. It makes the same calls for
         equal states of the store and of `rng`. Concurrent acts are calls that a host's threads may make concurrently.
         """
+        raise NotImplementedError("override open, act and check")
 
     def check(self, store: StoreT, journal: Journal, *, damage: str) -> None:
         """Read the whole content; raise `AssertionError` if an acknowledged change is missing or wrong.
@@ -203,7 +213,7 @@ class Driver(Protocol[StoreT]):
         A change that was not acknowledged may be present or absent. Content that was never tried is wrong.
 
         Args:
-            store: just opened.
+            store: just opened; or a `reader`.
             journal: the changes that were tried.
             damage: the damage to one file of the closed store, or `""`: `"flipped"`, `"zeroed"`, `"cut"`,
                 `"missing"`, `"older"`. With damage, an error of the library is right, too. A wrong value is wrong, and
@@ -212,9 +222,45 @@ class Driver(Protocol[StoreT]):
                 synced. `"put back"`: the whole folder is an older copy. If another store of the world has seen more,
                 opening or reading raises a named error; otherwise the store is the older store.
         """
+        raise NotImplementedError("override open, act and check")
 
     def policy(self) -> Any:
         """Return a policy whose plan is not empty after a few acts, for `store.compact(policy=...)`.
 
         `None` for a store without compaction.
         """
+        return None
+
+    def state(self, store: Any) -> object:
+        """Return a value that changes only when a compaction commits."""
+        return store.view().to_dicts()
+
+    def contents(self, world: World, store: StoreT) -> Mapping[str, bytes]:
+        """Return the whole stored content, as bytes by name."""
+        return {"state": repr(self.state(store)).encode()} if self.has_peers else contents_of(world.folder)
+
+    def reader(self, world: World) -> Any:
+        """Open a reader of another process; `None` if the store has none.
+
+        It has `close()`; for the hazard `readers` also `refresh()`.
+        """
+        return None
+
+    def check_reader(self, reader: Any, journal: Journal) -> None:
+        """Check what a reader reads, as `check` does."""
+        self.check(reader, journal, damage="")
+
+    def halves(self, what: Any) -> Iterable[tuple[Any, Any]]:
+        """Return each way to take a change in two: another owner may act between them."""
+        return ()
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of every file below a folder; folders and links have no bytes; the lock file is left out."""
+    found: dict[str, bytes] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.name != LOCK_NAME:
+            name = str(path.relative_to(folder))
+            target = f" -> {os.readlink(path)}" if path.is_symlink() else ""
+            found[name + target] = path.read_bytes() if path.is_file() and not target else b""
+    return found

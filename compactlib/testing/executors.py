@@ -1,16 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promises of every `Executor`, as tests that any implementation can inherit.
+"""The promises of every `Executor`, as a suite of `compactlib.testing.promises`.
 
-    from compactlib.testing import ExecutorConformance
-
-    class TestMyExecutor(ExecutorConformance):
-        isolates_tasks = True
-
-        def make_executor(self) -> Executor:
-            return MyExecutor()
-
-pytest collects the inherited methods; without pytest, `check_executor` runs them one after the other. The tasks are
-picklable classes of this module. The workers have to import this module, and share the folder of the tasks.
+The tasks are picklable classes of this module, which the workers have to import. They share the folder of the tasks.
 """
 
 from __future__ import annotations
@@ -329,46 +320,25 @@ class DieTask:
         return WriteTask(self.name, self.folder).run(attempt)
 
 
-class UnpicklableError(Exception):
-    """An error with a field that cannot be pickled."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.lock: threading.Lock = threading.Lock()
-
-
-class UnrevivableError(Exception):
-    """An error that pickles, but whose pickle cannot be loaded: loading calls the class with one argument."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-
-
-class UnpicklableLibraryError(CompactlibError):
-    """An error of the library's tree with a field that cannot be pickled."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.lock: threading.Lock = threading.Lock()
-
-
-class UnrevivableLibraryError(CompactlibError):
+class Unrevivable(CompactlibError):
     """An error of the library's tree that pickles, but whose pickle cannot be loaded."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return UnrevivableError, (str(self),)
+        return int, ("no number",)
 
 
 def known_errors() -> dict[str, Exception]:
-    """Return new errors of the kinds that `RaiseTask` can raise."""
-    return {
+    """Return new errors of the kinds that `RaiseTask` can raise; the unpicklable ones have a lock in a field."""
+    errors = {
         "corrupt": CorruptData(path="/log/0007.segment", offset=4711, expected="CRC 0x01", found="CRC 0x02", index=42),
         "foreign": ValueError("the flux is missing"),
-        "unpicklable": UnpicklableError("the flux holds a lock"),
-        "unrevivable": UnrevivableError(7, "the flux wants two arguments"),
-        "unpicklable-library": UnpicklableLibraryError("the library's flux holds a lock"),
-        "unrevivable-library": UnrevivableLibraryError("the library's flux does not come back"),
+        "unpicklable": ValueError("the flux holds a lock"),
+        "unpicklable-library": CompactlibError("the library's flux holds a lock"),
+        "unrevivable-library": Unrevivable("the library's flux does not come back"),
     }
+    for kind in ("unpicklable", "unpicklable-library"):
+        vars(errors[kind])["lock"] = threading.Lock()
+    return errors
 
 
 class _Impatient(SystemClock):

@@ -1,15 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promises of every `Fence`, as tests that any implementation can inherit.
-
-    from compactlib.testing import FenceConformance
-
-    class TestMyFence(FenceConformance):
-        def make_fence(self, folder: Path) -> Fence:
-            return MyFence(folder)
-
-pytest collects the inherited methods; without pytest, `check_fence` runs them one after the other. For a fence that can
-guard a step, `make_impatient_fence` returns a fence that does not wait.
-"""
+"""The promises of every `Fence`, as a suite of `compactlib.testing.promises`."""
 
 from __future__ import annotations
 

@@ -1,17 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promises of every `KVStore`, as tests that any implementation can inherit.
-
-    from compactlib.testing import KVStoreConformance
-
-    class TestMyStore(KVStoreConformance):
-        shared = True
-
-        def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
-            return MyStore(folder / "my.store")
-
-pytest collects the inherited methods; without pytest, `check_kv_store` runs them one after the other. Arguments of a
-wrong type are not tested.
-"""
+"""The promises of every `KVStore`, as a suite of `compactlib.testing.promises`."""
 
 from __future__ import annotations
 

@@ -1,14 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promises of every `ObjectStore`, as tests that any implementation can inherit.
-
-    from compactlib.testing import ObjectStoreConformance
-
-    class TestMyStore(ObjectStoreConformance):
-        def make_store(self, folder: Path) -> ObjectStore:
-            return MyStore(...)
-
-pytest collects the inherited methods; without pytest, `check_object_store` runs them one after the other.
-"""
+"""The promises of every `ObjectStore`, as a suite of `compactlib.testing.promises`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a suite of promises without pytest, and report a broken one as a lesson.
+"""Suites of promises, with pytest and without, which report a broken promise as a lesson.
 
-A suite is a class of methods `test_...`. The docstring of each states the promise and, after `To do:`, the usual
-remedy. The report of a broken promise has both, in pytest and without it:
+A suite is a class of methods `test_...`. Inherit it and make what it tests; pytest collects the inherited methods:
+
+    class TestMyStore(KVStoreConformance):
+        shared = True
+
+        def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
+            return MyStore(folder / "my.store")
+
+Without pytest, `check_kv_store` and its like run them one after the other. No suite tests arguments of a wrong type.
+The docstring of a method states the promise and, after `To do:`, the usual remedy. The report of a broken promise has
+both:
 
     PromiseBroken: compare and set: A predicate is good for one write.
       expected: PredicateFailed

@@ -1,14 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promises of every `RangeFormat` of the staging area, as tests that any implementation can inherit.
+"""The promises of every `RangeFormat` of the staging area, as a suite of `compactlib.testing.promises`.
 
-    from compactlib.testing import RangeFormatConformance
-
-    class TestMyFormat(RangeFormatConformance):
-        def make_format(self) -> RangeFormat:
-            return MyFormat(...)
-
-pytest collects the inherited methods; without pytest, `check_range_format` runs them one after the other. Rows are
-compared with plain lists of records, and their ids with those of `PlainFormat`.
+Rows are compared with plain lists of records, and their ids with those of `PlainFormat`.
 """
 
 from __future__ import annotations

@@ -233,20 +233,16 @@ class ExecutorBy:
 
     Attributes:
         runs: the number of calls.
-        tasks: the number of tasks of all calls.
     """
 
     def __init__(self, run: Callable[[Sequence[RewriteTask], Budget, Observer], Iterable[Any]]) -> None:
         self._run = run
         self.runs: int = 0
-        self.tasks: int = 0
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Any:
-        listed = list(tasks)
         self.runs += 1
-        self.tasks += len(listed)
-        return self._run(listed, budget or Budget(), observer or Observers())
+        return self._run(list(tasks), budget or Budget(), observer or Observers())
 
 
 def soundly(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
@@ -282,18 +278,12 @@ def raising_executors(error: BaseException) -> Mapping[str, ExecutorBy]:
 
 def garbage_executors() -> Mapping[str, ExecutorBy]:
     """Return executors with wrong outcomes, by their description."""
-
-    def answering(*answers: Any) -> ExecutorBy:
-        return ExecutorBy(lambda tasks, budget, observer: answers)
-
-    return {
-        "yields no outcome": answering(),
-        "yields None": answering(None),
-        "yields a text": answering("done"),
-        "yields an outcome of a task that it was not given": answering(RewriteResult(
-            task="no such task", attempt="1", files=(), bytes_read=0, bytes_written=0, seconds=0.0)),
-        "returns no iterator": ExecutorBy(lambda tasks, budget, observer: 42),  # type: ignore[arg-type, return-value]
-    }
+    strange = RewriteResult(task="no such task", attempt="1", files=(), bytes_read=0, bytes_written=0, seconds=0.0)
+    answers: dict[str, Any] = {
+        "yields no outcome": (), "yields None": (None,), "yields a text": ("done",),
+        "yields an outcome of a task that it was not given": (strange,), "returns no iterator": 42}
+    return {name: ExecutorBy(lambda tasks, budget, observer, answer=answer: answer)  # type: ignore[misc]
+            for name, answer in answers.items()}
 
 
 def failing_executor(error: CompactlibError) -> ExecutorBy:

@@ -48,7 +48,7 @@ from compactlib.raftlog.errors import LiveAboveSnapshot, TransferBroken
 CLASSES = [value for value in vars(errors).values()
            if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ == errors.__name__]
 # A task of the executors' conformance suite raises it, in order to be one that cannot travel.
-UNPICKLABLE = {"UnpicklableLibraryError", "UnrevivableLibraryError"}
+UNPICKLABLE = {"Unrevivable"}
 SAMPLES: dict[Any, Any] = {str: "told", float: 1.5, int: errno.ENOTDIR, int | None: 7, Any: ("a", "report"),
                            Mapping[str, CompactlibError]: {"the first group": NotFound("k")}}
 

@@ -6,7 +6,7 @@ The hazards draw acts and histories. What takes three acts of certain kinds in a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -58,15 +58,19 @@ SCRIPTS = {
 }
 
 
-class Scripted:
+class Scripted(Driver[Any]):
     """A driver whose acts after each opening are those of a script; later acts are drawn."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self._left = dict[int, list[tuple[Any, ...]]]()
-        driver = script.driver
-        self.settings, self.check, self.policy = driver.settings, driver.check, driver.policy
-        self.has_peers, self.is_fenced = (getattr(driver, name, False) for name in ("has_peers", "is_fenced"))
+        self.has_peers = script.driver.has_peers
+
+    def settings(self) -> Sequence[Any]:
+        return self._script.driver.settings()
+
+    def check(self, store: Any, journal: Journal, *, damage: str) -> None:
+        self._script.driver.check(store, journal, damage=damage)
 
     def open(self, world: World, settings: Any) -> Any:
         store = self._script.driver.open(world, settings)
@@ -80,8 +84,7 @@ class Scripted:
         self._script.driver.act(store, Drawn(rng.getrandbits(60), left.pop(0) if left else ()), journal)
 
     def halves(self, what: Any) -> Iterable[tuple[Any, Any]]:
-        halves: Callable[[Any], Iterable[tuple[Any, Any]]] = getattr(self._script.driver, "halves", lambda _: ())
-        return halves(what)
+        return self._script.driver.halves(what)
 
 
 @pytest.mark.parametrize(("name", "hazard"), [

@@ -22,7 +22,7 @@ from compactlib.fences import Admission, FencedOff, MemoryFence
 from compactlib.kv import EXISTS, Entries, KeyNotFound, KVEntry, MemoryStore, PredicateFailed
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import Versioned
-from compactlib.objects import MemoryObjects, ObjectExists, ObjectInfo, ObjectNotFound, ObjectRef
+from compactlib.objects import MemoryObjects, ObjectExists, ObjectNotFound, ObjectRef
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import RewriteOutcome
 from compactlib.staging import PlainFormat, Record
@@ -44,6 +44,16 @@ from compactlib.testing import (
 )
 from compactlib.testing.executors import DieTask, result_of
 from tests.harness.lessons import check_lesson
+
+
+def like(name: str, kind: type, **members: Any) -> Any:
+    """A plug-in with other methods."""
+    return type(name, (kind,), members)
+
+
+def answering(value: Any) -> Any:
+    return lambda *_, **__: value
+
 
 # ------------------------------------------------------------------------------------------------- key-value stores
 
@@ -128,16 +138,6 @@ class Scanning(MemoryStore):
         return Entries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=1000)
 
 
-class TextCollation(Scanning):
-    def page(self, entries: list[KVEntry], limit: int) -> tuple[list[KVEntry], bool]:
-        return super().page(sorted(entries, key=lambda entry: entry.key.lower()), limit)
-
-
-class EndsEarly(Scanning):
-    def page(self, entries: list[KVEntry], limit: int) -> tuple[list[KVEntry], bool]:
-        return entries[:limit], True
-
-
 class PagesByOffset(MemoryStore):
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
              page_size: int | None = None, keys_only: bool = False) -> Entries:
@@ -177,11 +177,6 @@ class HalfATransaction(MemoryStore):
         super().transact(conditions, (), deletes)
 
 
-class ChecksConditionsBackwards(MemoryStore):
-    def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
-        super().transact(list(conditions)[::-1], puts, deletes)
-
-
 class LosesTheLastOfTwo(MemoryStore):
     def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
         written = list(puts)
@@ -205,29 +200,18 @@ class CachesInEachThread(MemoryStore):
         return cells.setdefault((partition, key), super().get(partition, key))
 
 
-class StaysOpen(MemoryStore):
-    def close(self) -> None:
-        pass
-
-
-class IsAnotherStoreEachTime(MemoryStore):
-    shared = True
-
-
-class CountsAsItsPlace(MemoryStore):
-    def place(self) -> str:
-        return f"version {self._version}"
-
-
-class HasEveryonesPlace(MemoryStore):
-    def place(self) -> str:
-        return "here"
-
-
-class NeverThrottles(MemoryStore):
-    """Waits where it is to say `SlowDown`."""
-
-    throttled = staticmethod(lambda store: contextlib.nullcontext(True))
+TextCollation = like("TextCollation", Scanning, page=lambda self, entries, limit: Scanning.page(
+    self, sorted(entries, key=lambda entry: entry.key.lower()), limit))
+EndsEarly = like("EndsEarly", Scanning, page=lambda self, entries, limit: (entries[:limit], True))
+ChecksConditionsBackwards = like(
+    "ChecksConditionsBackwards", MemoryStore, transact=lambda self, conditions=(), puts=(), deletes=():
+    MemoryStore.transact(self, list(conditions)[::-1], puts, deletes))
+StaysOpen = like("StaysOpen", MemoryStore, close=answering(None))
+IsAnotherStoreEachTime = like("IsAnotherStoreEachTime", MemoryStore, shared=True)
+CountsAsItsPlace = like("CountsAsItsPlace", MemoryStore, place=lambda self: f"version {self._version}")
+HasEveryonesPlace = like("HasEveryonesPlace", MemoryStore, place=answering("here"))
+# Waits where it is to say `SlowDown`.
+NeverThrottles = like("NeverThrottles", MemoryStore, throttled=staticmethod(lambda store: contextlib.nullcontext(True)))
 
 
 # ---------------------------------------------------------------------------------------------------- object stores
@@ -238,11 +222,6 @@ class RefusesLongRanges(MemoryObjects):
         if start + length > self.info(key).size_bytes:
             raise InvalidInput("beyond the end")
         return super().get_range(key, start, length)
-
-
-class CountsFromTheEnd(MemoryObjects):
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self.get(key)[start:start + length]
 
 
 class EmptyIsNoObject(MemoryObjects):
@@ -270,27 +249,10 @@ class NamesAnotherKey(MemoryObjects):
             raise ObjectNotFound(key="") from None
 
 
-class FolderByFolder(MemoryObjects):
-    """Lists as a walk over folders would."""
-
-    def list(self, prefix: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
-        return iter(sorted(super().list(prefix, after=after), key=lambda info: info.key.split("/")))
-
-
-class TakesAnyKey(MemoryObjects):
-    def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
-        return attrs.evolve(super().create(f"k{abs(hash(key))}", data), key=key)
-
-
 class LosesTheShorterKey(MemoryObjects):
     def create(self, key: str, data: bytes | memoryview) -> ObjectRef:
         self.delete([key.split("/", maxsplit=1)[0]])
         return super().create(key, data)
-
-
-class OwesRoom(MemoryObjects):
-    def available_bytes(self) -> int | None:
-        return -1
 
 
 class RemovesBeforeItChecks(MemoryObjects):
@@ -299,9 +261,15 @@ class RemovesBeforeItChecks(MemoryObjects):
             super().delete([key])
 
 
-class ObjectsStayOpen(MemoryObjects):
-    def close(self) -> None:
-        pass
+CountsFromTheEnd = like("CountsFromTheEnd", MemoryObjects, get_range=lambda self, key, start, length:
+                        self.get(key)[start:start + length])
+# Lists as a walk over folders would.
+FolderByFolder = like("FolderByFolder", MemoryObjects, list=lambda self, prefix="", *, after="": iter(sorted(
+    MemoryObjects.list(self, prefix, after=after), key=lambda info: info.key.split("/"))))
+TakesAnyKey = like("TakesAnyKey", MemoryObjects, create=lambda self, key, data: attrs.evolve(
+    MemoryObjects.create(self, f"k{abs(hash(key))}", data), key=key))
+OwesRoom = like("OwesRoom", MemoryObjects, available_bytes=answering(-1))
+ObjectsStayOpen = like("ObjectsStayOpen", MemoryObjects, close=answering(None))
 
 
 # -------------------------------------------------------------------------------------------------------- executors
@@ -330,16 +298,6 @@ class Sound:
         return attempt_task(task, attempt)
 
 
-class LosesTheLast(Sound):
-    def outcomes(self, tasks: list[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
-        return super().outcomes(tasks[:6], budget, observer)
-
-
-class ReusesAttemptIds(Sound):
-    def attempt_id(self) -> str:
-        return "attempt"
-
-
 class RoundsResults(Sound):
     def outcome(self, task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
         outcome = super().outcome(task, attempt)
@@ -356,27 +314,12 @@ class FlattensLibraryErrors(Sound):
         return outcome
 
 
-class LetsForeignErrorsThrough(Sound):
-    def outcome(self, task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
-        return task.run(attempt)
-
-
 class ForgetsTheTraceback(Sound):
     def outcome(self, task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
         outcome = super().outcome(task, attempt)
         if isinstance(outcome, RewriteFailure) and isinstance(outcome.error, TaskFailed):
             outcome.error.detail = ""
         return outcome
-
-
-class ClaimsToIsolate(Sound):
-    isolates_tasks = True
-
-
-class LetsObserversBreakTasks(Sound):
-    def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
-            observer: Observer | None = None) -> Iterator[RewriteOutcome]:
-        return self.outcomes(self.listed(tasks), budget or Budget(), observer or Observers())
 
 
 class RefusesDuplicatesLate(Sound):
@@ -391,11 +334,6 @@ class RunsTwice(Sound):
         return attempt_task(task, attempt)
 
 
-class GivesUpSilently(Sound):
-    def outcomes(self, tasks: list[RewriteTask], budget: Budget, observer: Observer) -> Iterator[RewriteOutcome]:
-        return iter(()) if budget.cancelled else super().outcomes(tasks, budget, observer)
-
-
 class IsBusyOnceLeft(Sound):
     busy = False
 
@@ -404,6 +342,18 @@ class IsBusyOnceLeft(Sound):
         self.busy = True
         yield from super().outcomes(tasks, budget, observer)
         self.busy = False
+
+
+LosesTheLast = like("LosesTheLast", Sound, outcomes=lambda self, tasks, budget, observer: Sound.outcomes(
+    self, tasks[:6], budget, observer))
+ReusesAttemptIds = like("ReusesAttemptIds", Sound, attempt_id=answering("attempt"))
+LetsForeignErrorsThrough = like("LetsForeignErrorsThrough", Sound,
+                                outcome=lambda self, task, attempt: task.run(attempt))
+ClaimsToIsolate = like("ClaimsToIsolate", Sound, isolates_tasks=True)
+LetsObserversBreakTasks = like("LetsObserversBreakTasks", Sound, run=lambda self, tasks, budget=None, observer=None:
+                               self.outcomes(self.listed(tasks), budget or Budget(), observer or Observers()))
+GivesUpSilently = like("GivesUpSilently", Sound, outcomes=lambda self, tasks, budget, observer: iter(
+    () if budget.cancelled else Sound.outcomes(self, tasks, budget, observer)))
 
 
 # ----------------------------------------------------------------------------------------------------------- fences
@@ -460,11 +410,6 @@ class ForgetsTheFloor(MemoryFence):
         return dropped
 
 
-class CommitsNothing(MemoryFence):
-    def commit(self, resource: str, token: int, value: bytes) -> Admission:
-        return super().admit(resource, token)
-
-
 class GuardsNothing(MemoryFence):
     @contextlib.contextmanager
     def guard(self, resource: str, token: int) -> Iterator[Admission]:
@@ -482,12 +427,11 @@ class GuardsOnce(MemoryFence):
         raise FencedOff(resource=resource, token=token, highest=token + 1)
 
 
+CommitsNothing = like("CommitsNothing", MemoryFence, commit=lambda self, resource, token, value: MemoryFence.admit(
+    self, resource, token))
+
+
 # ---------------------------------------------------------------------------------------------------- range formats
-
-
-class LosesTheLastRow(PlainFormat):
-    def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> PlainRows:
-        return super().rows(list(pairs)[:-1])
 
 
 class PartsKeepTheirEnds(PlainRows):
@@ -495,11 +439,6 @@ class PartsKeepTheirEnds(PlainRows):
         made = super().part(start, stop)
         made._ends = self.ends()[start:stop]  # noqa: SLF001
         return made
-
-
-class HashesKeysAlone(PlainRows):
-    def content_id(self) -> RangeId:
-        return PlainRows(self._keys, self._keys, self._keys).content_id()
 
 
 class CountsAbsentKeys(PlainRows):
@@ -539,14 +478,13 @@ class IgnoresTheId(PlainFormat):
         return super().decode(data, self.ids[data], path)
 
 
-class NamesNoPath(PlainFormat):
-    def decode(self, data: bytes, range_id: RangeId, path: str) -> Rows:
-        return super().decode(data, range_id, "")
-
-
-class RecognizesNothing(PlainFormat):
-    def recognizes(self, data: bytes) -> bool:
-        return False
+LosesTheLastRow = like("LosesTheLastRow", PlainFormat, rows=lambda self, pairs: PlainFormat.rows(
+    self, list(pairs)[:-1]))
+HashesKeysAlone = like("HashesKeysAlone", PlainRows, content_id=lambda self: PlainRows(
+    self._keys, self._keys, self._keys).content_id())
+NamesNoPath = like("NamesNoPath", PlainFormat, decode=lambda self, data, range_id, path: PlainFormat.decode(
+    self, data, range_id, ""))
+RecognizesNothing = like("RecognizesNothing", PlainFormat, recognizes=answering(False))
 
 
 # -------------------------------------------------------------------------------------------------------- the table

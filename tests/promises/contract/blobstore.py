@@ -22,13 +22,13 @@ from compactlib.blobstore import (
 )
 from compactlib.clock import ManualClock
 from compactlib.lab.policies import DChoices, DecliningCost
-from compactlib.testing import Journal, World
+from compactlib.testing import Driver, Journal, World
 from compactlib.testing.views import blob_views
 
 NOW = 1_000_000.0
 
 
-class BlobStores:
+class BlobStores(Driver[BlobStore]):
     """Stores with small segments, of which each act leaves half dead."""
 
     config = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 10, journal_max_entries=0, max_blob_bytes=0,

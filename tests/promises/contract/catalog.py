@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -26,7 +26,7 @@ from compactlib.catalog.policy import CatalogView
 from compactlib.clock import ManualClock
 from compactlib.contract import Policy
 from compactlib.kv import MemoryStore
-from compactlib.testing import Journal, World, WorldClock
+from compactlib.testing import Driver, Journal, World, WorldClock
 
 VERSIONS = 6
 PARTITION = b"catalog"
@@ -44,16 +44,13 @@ class TimedCatalog(CatalogService):
         return super().view(**{"topology": Topology.of("A"), "reports": [report], "low_watermark": time, **given})
 
 
-class Catalogs:
+class Catalogs(Driver[TimedCatalog]):
     has_peers = True
     uses_executor = False
     chunk_bytes = 256 * 1024
 
     def __init__(self) -> None:
         self._begun = 0
-
-    def settings(self) -> Sequence[None]:
-        return [None]
 
     def open(self, world: World, settings: None) -> TimedCatalog:
         if not world.kept:

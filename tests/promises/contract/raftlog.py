@@ -21,7 +21,7 @@ from compactlib.raftlog import (
     StoreOptions,
     open_log,
 )
-from compactlib.testing import Journal, World
+from compactlib.testing import Driver, Journal, World
 from compactlib.testing.views import log_views
 from tests.promises.drivers.segment_log import SegmentLogDriver
 
@@ -38,7 +38,7 @@ def _live_after(first: int, last: int, snapshot: Sequence[int]) -> list[int]:
     return sorted({*snapshot, *range(first, last + 1, 4), last})
 
 
-class RaftLogs:
+class RaftLogs(Driver[RaftLog]):
     """A log of a store, with its entries in memory and in the write-ahead log."""
 
     def settings(self) -> Sequence[LogOptions]:

@@ -29,7 +29,7 @@ from compactlib.staging import (
     StagingWorker,
     TombstoneCostPolicy,
 )
-from compactlib.testing import Journal, World
+from compactlib.testing import Driver, Journal, World
 from compactlib.testing.views import branch_pressures, branch_views
 from tests.promises.contract.services import ServiceFactory, ServiceHooks
 
@@ -37,7 +37,7 @@ NOW = 1_000_000.0
 KEYS, FILLS = 6, 10
 
 
-class Repositories:
+class Repositories(Driver[Repository]):
     """Repositories in memory: one for each world, for all owners."""
 
     has_peers = True

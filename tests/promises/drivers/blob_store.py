@@ -28,7 +28,7 @@ from compactlib.blobstore import (
 )
 from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CorruptData, StorageError
-from compactlib.testing import HostLock, Journal, World, WorldClock
+from compactlib.testing import Driver, HostLock, Journal, World, WorldClock
 from tests.promises.drivers.tidy import leftovers_of
 
 NOW = WorldClock().now()
@@ -147,7 +147,7 @@ class Reading:
         self.reader.close()
 
 
-class BlobStoreDriver:
+class BlobStoreDriver(Driver[BlobStore]):
     """A store of small segments: puts, replacements, deletes, undeletes, times to live, compactions of all kinds.
 
     Args:

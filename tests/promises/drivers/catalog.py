@@ -29,7 +29,7 @@ from compactlib.catalog import (
 from compactlib.catalog.errors import ClockSkewExceeded
 from compactlib.errors import CompactlibError, Stale
 from compactlib.kv import MemoryStore, OutcomeUnknown
-from compactlib.testing import Change, HostLock, Journal, World, WorldClock
+from compactlib.testing import Change, Driver, HostLock, Journal, World, WorldClock
 from tests.promises.drivers.denied import Denied, standing
 
 AnswerT = TypeVar("AnswerT")
@@ -149,7 +149,7 @@ class Opened:
         return answer
 
 
-class CatalogDriver:
+class CatalogDriver(Driver[Opened]):
     """Schema changes, cuts by old and new plans, pins, the watermark and published times."""
 
     has_peers = True
@@ -159,9 +159,6 @@ class CatalogDriver:
 
     def open(self, world: World, settings: Settings) -> Opened:
         return Opened(world, settings)
-
-    def policy(self) -> None:
-        return None
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
         store.clock.advance(rng.choice([0.0, 1.0, 20.0]))

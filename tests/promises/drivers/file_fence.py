@@ -13,7 +13,7 @@ import attrs
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.fences import FencedOff, FileFence, KVFence
 from compactlib.kv import MemoryStore, OutcomeUnknown
-from compactlib.testing import HostLock, Journal, World
+from compactlib.testing import Driver, HostLock, Journal, World
 from tests.promises.drivers.denied import Denied, standing
 
 RESOURCES = ("log", "table")
@@ -84,10 +84,8 @@ class Opened:
         """Do nothing."""
 
 
-class FileFenceDriver:
+class FileFenceDriver(Driver[Opened]):
     """A fence in a folder: admissions, commits, guarded steps, late workers, and a floor that rises."""
-
-    has_peers = False
 
     def settings(self) -> Sequence[float]:
         """Return the seconds for which a call waits for others."""
@@ -95,9 +93,6 @@ class FileFenceDriver:
 
     def open(self, world: World, settings: float) -> Opened:
         return Opened(FileFence(world.folder / "fence", files=world.files, clock=world.clock, wait_seconds=settings))
-
-    def policy(self) -> None:
-        return None
 
     def changes_nothing(self, error: CompactlibError) -> bool:
         """Return whether the fence promises that a call with this error changed nothing."""

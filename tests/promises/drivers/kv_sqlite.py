@@ -12,7 +12,7 @@ import attrs
 
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.kv import EXISTS, Condition, Delete, KeyNotFound, KVStore, PredicateFailed, Put, SqliteStore
-from compactlib.testing import HostLock, Journal, StoreInFront, World
+from compactlib.testing import Driver, HostLock, Journal, StoreInFront, World
 from tests.promises.drivers.possible import possible_states
 
 PARTITIONS = (b"a", b"a\0", b"b")
@@ -76,7 +76,7 @@ class SqliteInFront(StoreInFront):
         self._store.close()
 
 
-class SqliteDriver:
+class SqliteDriver(Driver[SqliteInFront]):
     """A key-value store in one file of SQLite, whose disk requests are not recorded."""
 
     has_peers = True
@@ -86,9 +86,6 @@ class SqliteDriver:
 
     def open(self, world: World, settings: Settings) -> SqliteInFront:
         return SqliteInFront.opened(world, settings)
-
-    def policy(self) -> None:
-        return None
 
     def act(self, store: SqliteInFront, rng: Random, journal: Journal) -> None:
         kind = rng.choice(["set", "transact", "delete", "set_if", "scan", "delete_if", "transact", "refused"])

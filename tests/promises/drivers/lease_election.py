@@ -10,7 +10,7 @@ import attrs
 
 from compactlib.catalog import LeaseElection
 from compactlib.kv import MemoryStore
-from compactlib.testing import Journal, World, WorldClock
+from compactlib.testing import Driver, Journal, World, WorldClock
 
 LEASE = 9.0
 
@@ -56,19 +56,13 @@ class Opened:
         """Do nothing: an election has nothing to close."""
 
 
-class LeaseElectionDriver:
+class LeaseElectionDriver(Driver[Opened]):
     """Nodes that poll at different times, and that pause for a while."""
 
     has_peers = True
 
-    def settings(self) -> Sequence[None]:
-        return [None]
-
     def open(self, world: World, settings: None) -> Opened:
         return Opened(world)
-
-    def policy(self) -> None:
-        return None
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
         for _ in range(4):

@@ -15,7 +15,7 @@ import attrs
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore, SnapshotStore
 from compactlib.raftlog import LocalLog, LogOptions, SegmentLimits
-from compactlib.testing import HostLock, Journal, World
+from compactlib.testing import Driver, HostLock, Journal, World
 
 
 @attrs.frozen
@@ -85,7 +85,7 @@ class Opened:
         self.log.close()
 
 
-class LocalLogDriver:
+class LocalLogDriver(Driver[Opened]):
     """A command log of small segments: proposals, decisions, empty decisions, and compactions."""
 
     def __init__(self) -> None:
@@ -109,9 +109,6 @@ class LocalLogDriver:
             log.close()
             raise
         return Opened(log, machine, snapshots, world.clock, next(self._openings))
-
-    def policy(self) -> None:
-        return None
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
         kind = rng.choice(["decide", "compact", "propose", "propose", "look", "propose", "look", "compact"])

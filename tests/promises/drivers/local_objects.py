@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
 import attrs
 
 from compactlib.objects import BadDigest, Digest, LocalObjects, ObjectExists, ObjectNotFound, ObjectRef, read_checked
-from compactlib.testing import HostLock, Journal, World
+from compactlib.testing import Driver, HostLock, Journal, World
 from tests.promises.drivers.tidy import leftovers_of
 
 SHARED = ("made/a", "made/b", "listed/a", "listed/deep/b", "got/a", "got/deep/b", "a")
@@ -72,18 +71,12 @@ class Writer:
         self.store.close()
 
 
-class LocalObjectsDriver:
+class LocalObjectsDriver(Driver[Writer]):
     """Objects in a folder: creates, also of existing keys, ranges, listings, deletes of one and of many."""
-
-    def settings(self) -> Sequence[None]:
-        return [None]
 
     def open(self, world: World, settings: None) -> Writer:
         count = world.kept["writers"] = world.kept.get("writers", 0) + 1
         return Writer(LocalObjects(world.folder / "made" / "store", files=world.files), f"w{count}")
-
-    def policy(self) -> None:
-        return None
 
     def act(self, store: Writer, rng: Random, journal: Journal) -> None:
         kind = rng.choice(["offer", "offer", "create", "create", "delete many", "delete many", "delete"])

@@ -29,7 +29,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     StoreOptions,
 )
-from compactlib.testing import Change, FilesInFront, HostLock, Journal, Request, World
+from compactlib.testing import Change, Driver, FilesInFront, HostLock, Journal, Request, World
 from tests.promises.drivers.tidy import leftovers_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
@@ -219,7 +219,7 @@ class Beside:
         yield from outcomes
 
 
-class RaftLogStoreDriver:
+class RaftLogStoreDriver(Driver[Opened]):
     """Two logs over one WAL: appends, conflicts, cuts, flushes, snapshots, checkpoints, votes, removals."""
 
     def __init__(self) -> None:

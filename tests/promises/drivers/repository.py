@@ -31,7 +31,7 @@ from compactlib.staging import (
     StagingOptions,
 )
 from compactlib.staging.errors import BeingCollected
-from compactlib.testing import HostLock, Journal, World, WorldClock
+from compactlib.testing import Driver, HostLock, Journal, World, WorldClock
 from tests.promises.drivers import branches as tried
 from tests.promises.drivers.kv_sqlite import Settings as SqliteSettings, SqliteInFront
 from tests.promises.drivers.possible import possible_states
@@ -87,7 +87,7 @@ class Opened:
         self.kv.close()
 
 
-class RepositoryDriver:
+class RepositoryDriver(Driver[Opened]):
     """Branches that are written, committed, merged, reset, compacted and collected.
 
     Args:

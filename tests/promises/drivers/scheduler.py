@@ -34,7 +34,7 @@ from compactlib.scheduler import (
     SchedulerConfig,
     StatusUpdate,
 )
-from compactlib.testing import HostLock, Journal, World
+from compactlib.testing import Driver, HostLock, Journal, World
 from tests.promises.drivers.denied import Denied
 
 AnswerT = TypeVar("AnswerT")
@@ -146,10 +146,8 @@ class Opened:
         self.deleting = HostLock()
 
 
-class SchedulerDriver:
+class SchedulerDriver(Driver[Opened]):
     """The acts and checks of both schedulers: blocks, workers, retention, quarantine and clean-up."""
-
-    has_peers = False
 
     def settings(self) -> Sequence[Settings]:
         return [Settings(BASE, 6),
@@ -157,9 +155,6 @@ class SchedulerDriver:
                                       cleanup_batch_size=0), 1),
                 Settings(attrs.evolve(BASE, levels=(LevelConfig(max_blocks=3, max_age_seconds=5), *BASE.levels[1:]),
                                       max_failures=0, cleanup_delay_seconds=0.0), 1000)]
-
-    def policy(self) -> None:
-        return None
 
     def act(self, store: Opened, rng: Random, journal: Journal) -> None:
         store.clock.advance(rng.choice([0.0, 1.0, 20.0]))

@@ -21,7 +21,7 @@ from compactlib.raftlog import (
     SegmentLimits,
     SegmentLog,
 )
-from compactlib.testing import HostLock, Journal, World
+from compactlib.testing import Driver, HostLock, Journal, World
 from tests.promises.drivers.tidy import leftovers_of
 
 ABSENT, DEAD, DAMAGED = "absent", "dead", "damaged"
@@ -60,10 +60,8 @@ def payload_of(index: int, term: int) -> bytes:
     return b"%d in term %d;" % (index, term) * (1 + index % 3)
 
 
-class SegmentLogDriver:
+class SegmentLogDriver(Driver[SegmentLog]):
     """A log in segments alone, with small segments, overwritten tails, snapshots and compactions."""
-
-    has_peers = False
 
     def __init__(self) -> None:
         self._host = HostLock()

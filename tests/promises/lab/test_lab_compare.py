@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from typing import Any
@@ -45,12 +46,17 @@ KINDS: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_cores_give_the_results_of_one_core(kind: str) -> None:
+def test_all_cores_give_the_results_of_one_core(kind: str, pool: ProcessPoolExecutor) -> None:
     observer = RecordingObserver()
     here = compare(*KINDS[kind], seeds=(1, 2), observer=observer)
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        there = compare(*KINDS[kind], seeds=(1, 2), mapper=pool.map)
+    there = compare(*KINDS[kind], seeds=(1, 2), mapper=pool.map)
     assert there.reports == here.reports
     count = len(here.experiments)
     assert ("experiments", count, count) in [(each.work, each.done, each.total) for each in observer.progresses]

@@ -147,8 +147,8 @@ def test_a_decision_in_the_lab_equals_the_stores(tmp_path: Path, policy: BlobPol
 @pytest.mark.parametrize("placement", [ByAge(step=1.5), ByEnd(step=1.2), ByEnd(step=2.0)], ids=str)
 @pytest.mark.parametrize(("policy", "retention"), [
     (Greedy(**_GATE, min_reclaimed_segments=4, copy_order="choice"), 0.0),
-    (Greedy(**_GATE, min_reclaimed_segments=4, copy_order="choice"), 3.0),
-    (DecliningCost(**_GATE, min_reclaimed_segments=4), 0.0),
+    pytest.param(Greedy(**_GATE, min_reclaimed_segments=4, copy_order="choice"), 3.0, marks=pytest.mark.soak),
+    pytest.param(DecliningCost(**_GATE, min_reclaimed_segments=4), 0.0, marks=pytest.mark.soak),
     (DecliningCost(**_GATE, min_reclaimed_segments=2, max_reclaimed_segments=6), 1.0),
 ], ids=lambda value: getattr(value, "name", str(value)))
 def test_survivors_have_equal_places_in_the_lab_and_a_store(tmp_path: Path, placement: SurvivorPlacement,

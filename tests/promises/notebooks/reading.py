@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
 
 from tests.promises.notebooks.run import NOTEBOOKS, run, told
 
@@ -22,10 +23,10 @@ def notebooks(*, with_spark: bool) -> list[Path]:
                   if ("SparkSession.builder" in path.read_text()) is with_spark)
 
 
-def check_run(path: Path, folder: Path) -> None:
+def check_run(path: Path, folder: Path, manager: AsyncKernelManager | None = None) -> None:
     """A run from top to bottom gives the outputs that are kept in the file, and leaves nothing behind."""
     kept = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    for number, (was, gives) in enumerate(zip(told(kept), told(run(path, folder)), strict=True), start=1):
+    for number, (was, gives) in enumerate(zip(told(kept), told(run(path, folder, manager)), strict=True), start=1):
         assert gives == was, (f"cell [{number}] gives {gives}, and {was} is kept; if that is meant, "
                               f"run python -m tests.promises.notebooks.run {path.relative_to(ROOT)}")
     assert list((folder / "tmp").iterdir()) == []

@@ -16,6 +16,7 @@ from typing import Any
 
 import nbclient
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
 
 NOTEBOOKS = Path(__file__).parents[3] / "docs" / "notebooks"
 _SECONDS_FOR_A_CELL = 280
@@ -23,24 +24,29 @@ _SECONDS_FOR_A_CELL = 280
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def run(path: Path, folder: Path) -> Any:
-    """Run a notebook in a process of its own; gives it with its outputs, in the form in which it is kept.
+def run(path: Path, folder: Path, manager: AsyncKernelManager | None = None) -> Any:
+    """Run a notebook in a process without variables; gives it with its outputs, in the form in which it is kept.
 
     Args:
         path: the notebook, which is not changed.
         folder: an empty folder for the files of the notebook, its temporary files in `folder / "tmp"`.
+        manager: of the process, for several notebooks with one folder; `None`: one of its own.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell raised; the message shows the cell and its traceback.
     """
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     scratch = folder / "tmp"
-    scratch.mkdir()
+    scratch.mkdir(exist_ok=True)
     env = {**os.environ, "TMPDIR": str(scratch), "IPYTHONDIR": str(folder / "ipython"),
            "SPARK_SUBMIT_OPTS": _QUICK_JAVA}
     client = nbclient.NotebookClient(notebook, timeout=_SECONDS_FOR_A_CELL, kernel_name="python3", record_timing=False,
-                                     resources={"metadata": {"path": str(folder)}})
+                                     km=manager, resources={"metadata": {"path": str(folder)}})
+    notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))  # type: ignore[no-untyped-call]
     client.execute(env=env)
+    if manager is not None and client.kc is not None:
+        client.kc.stop_channels()
+    del notebook.cells[0]
     for cell in notebook.cells:
         if "SparkSession.builder" in cell.source:
             # What Java and Spark say whenever they start.

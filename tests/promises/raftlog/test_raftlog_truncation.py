@@ -250,9 +250,9 @@ def test_truncation_survives_a_power_failure(story: Callable[[Life], None], tmp_
             SegmentLog(folder / "log", options(files)).close()
 
     recording = record(tmp_path, live)
-    points = range(0, len(recording.operations) + 1, effort(3, 1))
+    points = range(0, len(recording.operations) + 1, effort(5, 1))
     assert explore_crashes(recording, check, limit_per_point=effort(4, 64), points=points) > 20
-    explore_recovery(recording, recover, check, recoveries=effort(3, 100), limit_per_point=effort(2, 16))
+    explore_recovery(recording, recover, check, recoveries=effort(2, 100), limit_per_point=effort(2, 16))
 
 
 @pytest.mark.parametrize("story", [within_a_segment, several_segments], ids=lambda story: story.__name__)
@@ -447,7 +447,7 @@ def test_cut_of_a_store_survives_a_power_failure(story: Callable[[StoreLife], No
             RaftLogStore(folder / "store", store_options(files)).close()
 
     recording = record(tmp_path, live)
-    points = range(0, len(recording.operations) + 1, effort(3, 1))
+    points = range(0, len(recording.operations) + 1, effort(5, 1))
     assert explore_crashes(recording, check, limit_per_point=effort(2, 64), points=points) > 20
     explore_recovery(recording, recover, check, recoveries=effort(2, 100), limit_per_point=effort(1, 16))
 
@@ -643,6 +643,6 @@ def test_a_reader_of_a_store_sees_a_log_before_or_after_a_cut(tmp_path: Path) ->
 
     found, places = read(tmp_path / "whole", 0)
     assert found == before
-    for place in range(1, places, max(places // 60, 1)):
+    for place in range(1, places, max(places // 30, 1)):
         found, _ = read(tmp_path / str(place), place)
         assert found in (before, after), place

@@ -107,9 +107,9 @@ def random_run(seed: int, steps: int, config: SchedulerConfig = CONFIG,
 
 @pytest.mark.parametrize("config", [CONFIG, AT_ONCE])
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-def test_the_same_seed_gives_the_same_trace_ten_times(config: SchedulerConfig, policy: AssignmentPolicy) -> None:
+def test_the_same_seed_gives_the_same_trace_three_times(config: SchedulerConfig, policy: AssignmentPolicy) -> None:
     first = random_run(11, 60, config, policy)
-    assert all(random_run(11, 60, config, policy) == first for _ in range(9))
+    assert all(random_run(11, 60, config, policy) == first for _ in range(2))
     assert random_run(12, 60, config, policy) != first
 
 

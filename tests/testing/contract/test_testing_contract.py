@@ -32,5 +32,5 @@ class TestSharedLineStore(CompactionConformance):
 def test_checks_without_pytest_return_the_promises(tmp_path: Path) -> None:
     (tmp_path / "compaction").mkdir()
     promises = check_compaction(LineDriver(), tmp_path / "compaction", effort_percent=5)
-    assert len(promises) == 23
+    assert len(promises) == 22
     assert "test_plan_changes_nothing" in promises

@@ -194,8 +194,8 @@ def clean_up_with_the_sources(self: LineStore) -> int:
 
 EMPTY, BUSY = "nothing_to_do_says_why", "busy_store_says_so_at_once"
 WITHIN, CLOSING = "calls_from_within_a_run_are_busy", "close_cancels_the_run_and_waits"
-OBSERVERS, EXECUTORS = "observers_may_raise_and_may_call", "faulty_executor_is_a_failure"
-FOREIGN, FENCE = "foreign_errors_and_interrupts_are_raised", "fence_guards_each_commit"
+OBSERVERS, FENCE = "observers_may_raise_and_may_call", "fence_guards_each_commit"
+ENDINGS = "errors_of_the_host_end_the_run"
 STEPS = "budget_ends_or_holds_the_work_at_any_step"
 SHARED: Any = {"toy": SharedLineStore}
 
@@ -246,13 +246,13 @@ STORES = [
             notify=lambda self, observer, event: observer and observer.event(event)),
     mistake("notifies inside a lock", OBSERVERS, "has not returned", hangs=True,
             status=locked("status"), notify=locked("notify")),
-    mistake("lets executors raise", EXECUTORS, "catch Exception around the executor",
+    mistake("lets executors raise", ENDINGS, "Catch Exception around the executor",
             answers=lambda self, executor, tasks, budget, observer: executor.run(tasks, budget=budget,
                                                                                  observer=observer)),
-    mistake("forgets forgotten tasks", EXECUTORS, "yields no outcome", rewritten=rewritten_unless_forgotten),
-    mistake("keeps what policies raise", FOREIGN, "this error to be raised", compact=compact_keeping(Exception)),
-    mistake("keeps interrupts", FOREIGN, "this error to be raised", compact=compact_keeping(KeyboardInterrupt)),
-    mistake("leaks its run", FOREIGN, "is_busy to be false", hangs=True, begun=begun_without_end),
+    mistake("forgets forgotten tasks", ENDINGS, "yields no outcome", rewritten=rewritten_unless_forgotten),
+    mistake("keeps what policies raise", ENDINGS, "this error to be raised", compact=compact_keeping(Exception)),
+    mistake("keeps interrupts", ENDINGS, "this error to be raised", compact=compact_keeping(KeyboardInterrupt)),
+    mistake("leaks its run", ENDINGS, "is_busy to be false", hangs=True, begun=begun_without_end),
     mistake("ignores its fence", FENCE, "the fence was never entered", guarded=answering(contextlib.nullcontext())),
     mistake("enters its fence late", FENCE, "when its fence is entered first", commit=commit_before_the_fence),
     mistake("asks no budget", "cancelled_budget_starts_nothing", "BudgetSpent to be raised",

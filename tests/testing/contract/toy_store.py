@@ -26,7 +26,7 @@ from compactlib.files import Files, sync_names, write_durably
 from compactlib.guard import Guard, Run
 from compactlib.observer import Observer, notify
 from compactlib.report import VerifyReport
-from compactlib.testing import Journal, World
+from compactlib.testing import Driver, Journal, World
 from tests.harness.toy_lines import Clean, LineChoice, LineFile, LinePlan, LineStatus, LineView, MinGarbage
 
 
@@ -250,16 +250,11 @@ class LineStore:
         return LineFile(int(path.stem), sum(map(len, lines)), garbage)
 
 
-class LineDriver:
+class LineDriver(Driver[LineStore]):
     """Opens stores of one kind, and writes files of which a third is garbage."""
-
-    has_peers = False
 
     def __init__(self, kind: type[LineStore] = LineStore) -> None:
         self._kind = kind
-
-    def settings(self) -> Sequence[None]:
-        return [None]
 
     def open(self, world: World, settings: None) -> LineStore:
         return self._kind(world.folder, files=world.files, clock=world.clock)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Callable
@@ -11,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import DiskFull, InvalidInput, StorageError, Unsupported
+from compactlib.errors import InvalidInput, StorageError, Unsupported
 from compactlib.files import Files, write_durably
 from compactlib.files.disk import replace_with_symlink
 from compactlib.testing import RecordingFiles, explore_crashes, record, repeat_crash
-from tests.harness.failing_files import FailingFiles
 from tests.harness.pictures import picture
 
 
@@ -186,35 +184,6 @@ def test_a_rename_between_two_names_of_a_file_changes_nothing(tmp_path: Path) ->
     recording = record(tmp_path, lambda folder, files: files.rename(folder / "a", folder / "b"))
     assert recording.operations == ()
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
-
-
-@pytest.mark.parametrize("kind", ["write", "copy"])
-def test_the_part_that_a_full_disk_took_is_noted(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "source").write_bytes(b"0123456789")
-
-    def work(folder: Path, files: Files) -> None:
-        out = files.create(folder / "a")
-        source = os.open(folder / "source", os.O_RDONLY)
-        refused: dict[str, Callable[[], object]] = {"write": lambda: out.write_at(0, [b"01234", b"56789"]),
-                                                   "copy": lambda: out.copy_from(source, 0, 10, 0)}
-        with pytest.raises(DiskFull):
-            refused[kind]()
-        out.sync()
-        out.close()
-        os.close(source)
-
-    recording = record(tmp_path, work, files=FailingFiles(fail_at=2, short_write=True))
-    assert [str(each) for each in recording.operations] == ["create a", "write a at 0, 5 bytes", "sync a"]
-    assert (tmp_path / "a").read_bytes() == b"01234"
-
-
-def test_a_sync_that_failed_makes_nothing_durable(tmp_path: Path) -> None:
-    def work(folder: Path, files: RecordingFiles) -> None:
-        with pytest.raises(StorageError):
-            write_durably(files, folder / "a", [b"x"])
-
-    recording = record(tmp_path, work, files=FailingFiles(fail_at=3, errno=errno.EIO))
-    assert [str(each).split()[0] for each in recording.operations] == ["create", "write", "unlink"]
 
 
 def test_threads_may_share_a_recorder(tmp_path: Path) -> None:
