@@ -27,6 +27,7 @@ from compactlib.errors import (
     CompactionFailed,
     CompactlibError,
     CorruptData,
+    DiskFull,
     InvalidInput,
     NotFound,
     Stale,
@@ -421,8 +422,11 @@ class OwnedLog(LogReading):
     def _recover(self) -> tuple[str, ...]:
         """Recover the folder from an interrupted run, as opening the log does; return the names."""
         with self._guard.lock:
-            # Under the lock no other thread has temporary files, which would look like leftovers.
             self._guard.require_open()
+            # A full disk keeps no wholly dead segment from being dropped.
+            with contextlib.suppress(DiskFull):
+                self._own.settle()
+            # Under the lock no other thread has temporary files, which would look like leftovers.
             return recover_folder(self._files, self._folder).names
 
     def _without_room(self, plan: LogPlan, executor: Executor | None) -> str:
