@@ -21,10 +21,10 @@ import attrs
 from compactlib.errors import CorruptData
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import MemtableFull
-from compactlib.raftlog.model.values import MAX_INDEX, Entry, entry_of
+from compactlib.raftlog.values import MAX_INDEX, Entry, entry_of
 
 if TYPE_CHECKING:
-    from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+    from compactlib.raftlog.snapshot_meta import SnapshotMeta
     from compactlib.raftlog.wal.frames import Frame
 
 DEFAULT_MAX_ENTRIES = 1_000_000

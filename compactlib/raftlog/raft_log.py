@@ -43,19 +43,19 @@ from compactlib.errors import (
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import bytes_of, index_set
 from compactlib.raftlog.errors import GapDetected, Overwriting, SnapshotLost
+from compactlib.raftlog.hard_state import HardState, hard_state_in
 from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.owned_log import OwnedLog
 from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay, visible_slabs
-from compactlib.raftlog.model.hard_state import HardState, hard_state_in
-from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
-from compactlib.raftlog.model.status import LogStatus, error_text
-from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.segment.segments import OpenFiles
+from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.snapshots.folder import Snapshots, is_half_installed
 from compactlib.raftlog.snapshots.incoming import Incoming, read_sealed
 from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.status import LogStatus, error_text
+from compactlib.raftlog.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
 from compactlib.raftlog.wal.frames import Frame, cut_write, run_write, sparse_write
 from compactlib.raftlog.wal.wal import Wal
 
@@ -107,9 +107,6 @@ class OwnStore(Protocol):
 
     options: StoreOptions
     open_files: OpenFiles
-
-    def wake_committer(self) -> None:
-        """Wake the store's syncing thread, if there is one: the WAL has queued writes."""
 
     def settle(self) -> None:
         """After a sync, with no lock held: call the listeners, and flush if WAL files were closed."""
@@ -510,7 +507,6 @@ class RaftLog(OwnedLog):
             memory.require_room(entries)
 
     def _after_append(self) -> None:
-        self._store.wake_committer()
         if self._wal.queued_bytes > self._max_queued_bytes:
             # The entries are appended and stay queued. If the disk is still full, the next append raises.
             with contextlib.suppress(StorageError):
@@ -1061,7 +1057,8 @@ class RaftLog(OwnedLog):
             unconfirmed=len(unconfirmed), snapshot_index=row.index, snapshot_term=row.term,
             smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memory.entries,
             segments=len(self._own.refs), pinned=len(pinned), pins=len(self._own.pins), is_busy=self.is_compacting,
-            failures=self._failures + getattr(self._worker, "failures", 0), last_error=error_text(self.last_error))
+            failures=self._failures + getattr(self._worker, "failures", 0),
+            last_error=error_text(self.last_error))
 
     @property
     def last_error(self) -> BaseException | None:

@@ -23,7 +23,7 @@ from compactlib.observer import Observer, Observers
 from compactlib.raftlog.arguments import index_set
 from compactlib.raftlog.compaction.policy import LogPolicy
 from compactlib.raftlog.compaction.report import LogCompactionReport
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.snapshot_meta import SnapshotMeta
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.service import PeriodicService

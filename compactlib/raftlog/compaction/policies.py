@@ -22,7 +22,7 @@ from compactlib.raftlog.compaction.policy import (
     stored_dead_bytes,
     stored_live_bytes,
 )
-from compactlib.raftlog.model.values import SegmentLimits, SegmentStats
+from compactlib.raftlog.values import SegmentLimits, SegmentStats
 
 DEFAULT_MAX_SOURCES = 8
 

@@ -22,7 +22,7 @@ import attrs
 
 from compactlib.contract import Policy
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.raftlog.model.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
+from compactlib.raftlog.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
 from compactlib.report import Printed
 
 

@@ -22,7 +22,7 @@ from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, StorageError
 from compactlib.raftlog.arguments import is_number
 from compactlib.raftlog.compaction.policy import LogView, stored_dead_bytes, stored_live_bytes
-from compactlib.raftlog.model.values import SegmentStats
+from compactlib.raftlog.values import SegmentStats
 
 Measure: TypeAlias = Literal["bytes", "entries"]
 

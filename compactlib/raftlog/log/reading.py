@@ -24,10 +24,13 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import require_ascending
 from compactlib.raftlog.compaction.policy import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
+from compactlib.raftlog.log.folder import Examination, examine_segments, examine_wal, wal_of
 from compactlib.raftlog.memtable import Memtable, Slab, visible_slabs
-from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
-from compactlib.raftlog.model.values import (
+from compactlib.raftlog.segment.index import kept_positions
+from compactlib.raftlog.segment.listing import next_ref, refs_holding
+from compactlib.raftlog.segment.segments import Lease, Segments
+from compactlib.raftlog.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
+from compactlib.raftlog.values import (
     MAX_INDEX,
     Answer,
     DamagedEntry,
@@ -37,9 +40,6 @@ from compactlib.raftlog.model.values import (
     SegmentRef,
     SegmentStats,
 )
-from compactlib.raftlog.segment.index import kept_positions
-from compactlib.raftlog.segment.listing import next_ref, refs_holding
-from compactlib.raftlog.segment.segments import Lease, Segments
 from compactlib.report import Finding, VerifyReport
 
 _MAX_ATTEMPTS = 100
@@ -325,9 +325,6 @@ class LogReading(Closing):
         self.examine(seen, budget=budget)
         wal = wal_of(self._folder)
         if wal is not None:
-            # Loaded for logs of a store alone.
-            from compactlib.raftlog.log.unflushed import examine_wal
-
             examine_wal(wal, os.path.basename(os.path.realpath(self._folder)), seen)
         return seen.report()
 

@@ -12,12 +12,12 @@ from compactlib.errors import InvalidInput, Unsupported
 from compactlib.files.disk import StrPath, local_path
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import bytes_of, index_set
-from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.log.folder import wal_of
 from compactlib.raftlog.log.owned_log import OwnedLog
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.status import LogStatus
-from compactlib.raftlog.model.values import MAX_INDEX, MAX_PAYLOAD_BYTES, Entry
+from compactlib.raftlog.options import LogOptions
+from compactlib.raftlog.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.status import LogStatus
+from compactlib.raftlog.values import MAX_INDEX, MAX_PAYLOAD_BYTES, Entry
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -42,13 +42,13 @@ from compactlib.errors import AuditFailed, Closed, CorruptData, DiskFull, NotFou
 from compactlib.files.disk import Files, StrPath, look_at
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import MAX_INDEX, Entry, SegmentLimits, SegmentRef, entry_of
+from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.listing import FolderContents, KnownSegment, between, next_ref, open_segment
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment, write_seal_again
+from compactlib.raftlog.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.values import MAX_INDEX, Entry, SegmentLimits, SegmentRef, entry_of
 
 DEFAULT_MAX_OPEN = 128
 _MAX_OPEN_INDEX_ENTRIES = 2_000_000

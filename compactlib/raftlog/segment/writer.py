@@ -23,11 +23,11 @@ from compactlib._closing import Closing
 from compactlib.errors import Closed, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, read_exactly, write_durably
-from compactlib.raftlog.model.names import TEMPORARY_SUFFIX, segment_name
-from compactlib.raftlog.model.values import SegmentLimits
+from compactlib.raftlog.names import TEMPORARY_SUFFIX, segment_name
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.reader import LoadedSegment, load_segment
+from compactlib.raftlog.values import SegmentLimits
 
 _FLUSH_ENTRIES = 1024
 _FLUSH_BYTES = 1 << 20

@@ -29,8 +29,8 @@ from compactlib.files.disk import Files, StrPath, list_folder, look_at, may_be_t
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.arguments import bytes_of
 from compactlib.raftlog.errors import LiveSetLost
-from compactlib.raftlog.model.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER
-from compactlib.raftlog.model.snapshot_meta import (
+from compactlib.raftlog.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER
+from compactlib.raftlog.snapshot_meta import (
     NO_SNAPSHOT,
     SnapshotHead,
     SnapshotManifest,

@@ -22,9 +22,9 @@ from compactlib.raftlog.messages import (
     decode,
     encode,
 )
-from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
-from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES
+from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.values import MAX_PAYLOAD_BYTES
 
 _PART_BYTES = 1 << 20
 _SEAL_BYTES = len(encode(Entries(-1, ())))

@@ -20,8 +20,8 @@ from compactlib.files.disk import Files, StrPath, look_at, read_if_there, write_
 from compactlib.files.record_frame import RecordFrame
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LiveAboveSnapshot, LiveSetLost, SnapshotLost
-from compactlib.raftlog.model.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER, TEMPORARY_SUFFIX
-from compactlib.raftlog.model.values import MAX_INDEX
+from compactlib.raftlog.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER, TEMPORARY_SUFFIX
+from compactlib.raftlog.values import MAX_INDEX
 
 MAX_CLUSTER_BYTES = 64 << 10
 _MAX_U32 = (1 << 32) - 1
