@@ -160,3 +160,37 @@ def test_entries_of_the_write_ahead_log_survive_a_power_failure_after_refused_sy
         for unsynced in (0, 1):
             with RaftLogStore(disk.without_power(tmp_path / str(unsynced), unsynced=unsynced)) as after:
                 assert list(after.log("a", create=False).entries()) == shown
+
+
+def test_log_with_a_torn_end_is_opened_on_a_full_disk(tmp_path: Path) -> None:
+    """It is read and reclaimed; a refused change leaves it open, and the first change with room goes on."""
+    full = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if full[0] and request.needs_room:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    (tmp_path / "log").mkdir()
+    with SegmentLog(tmp_path / "of a killed owner") as log:
+        log.append(ENTRIES[:3])
+        log.sync()
+        log.append(ENTRIES[3:])
+        assert list(log.entries()) == ENTRIES
+        name = "0000000000000001.segment"
+        # Its last entry is half written, and no seal covers the others.
+        (tmp_path / "log" / name).write_bytes((tmp_path / "of a killed owner" / name).read_bytes()[:-3])
+    full[0] = True
+    with SegmentLog(tmp_path / "log", LogOptions(files=FilesInFront(step))) as log:
+        assert list(log.entries()) == ENTRIES[:-1]
+        assert log.status().durable_index == 3
+        log.reclaim()
+        for change in (lambda: log.append([Entry(9, 2, b"later")]), log.sync, log.end_segment,
+                       lambda: log.snapshot(3, ())):
+            with pytest.raises(StorageError):
+                change()
+        full[0] = False
+        log.append([Entry(9, 2, b"later")])
+        log.sync()
+        assert list(log.entries()) == [*ENTRIES[:-1], Entry(9, 2, b"later")]
+        assert log.status().durable_index == 9
