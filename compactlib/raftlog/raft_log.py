@@ -46,7 +46,7 @@ from compactlib.raftlog.errors import GapDetected, Overwriting, SnapshotLost
 from compactlib.raftlog.hard_state import HardState, hard_state_in
 from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.owned_log import OwnedLog
-from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay, visible_slabs
+from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.segment.segments import OpenFiles
@@ -236,10 +236,8 @@ class RaftLog(OwnedLog):
             return row.term
         if row.is_dead(index):
             return None
-        for table in reversed(self._memory.tables):
-            if index >= table.base:
-                return table.term_of(index)
-        return self._retried(lambda: self._own.term_of(index))
+        table = self._memory.table
+        return table.term_of(index) if index >= table.base else self._retried(lambda: self._own.term_of(index))
 
     @property
     def _kept_from(self) -> int:
@@ -581,7 +579,7 @@ class RaftLog(OwnedLog):
     def _require_truncated(self) -> None:
         """Check that the log is open, and truncate segments as far as opening could not, because the disk was full."""
         self._require_open()
-        after = self._memory.cut_after
+        after = self._memory.table.cut_after
         if self._must_truncate and after is not None:
             self._wal.sync(self._ticket)
             self._own.truncate(self._agreeing_through(max(after, self.state.index)))
@@ -963,10 +961,10 @@ class RaftLog(OwnedLog):
 
     def _flush_tables(self) -> bool:
         with self._lock:
-            tables, row, last = self._memory.tables, self.state, self._memory.last
-            if not tables:
+            table, row, last = self._memory.table, self.state, self._memory.last
+            if table.is_unused:
                 return False
-            slabs = tables[0].through(last)
+            slabs = table.through(last)
         live = row.live | self._own.pinned.at_most(row.index)
         slabs = needed_slabs(slabs, row.index, live)
         newest = self._own.known_of(self._own.newest_number)
@@ -1019,7 +1017,7 @@ class RaftLog(OwnedLog):
         self._wal = wal
         if is_half_installed(self._folder, row):
             self._take_received(row)
-        self._must_truncate = self._memory.cut_after is not None
+        self._must_truncate = self._memory.table.cut_after is not None
         if wal.is_begun:
             self._require_truncated()
         self._memory.skip_to(row.index)
@@ -1027,7 +1025,7 @@ class RaftLog(OwnedLog):
 
     def _agreeing_through(self, after: int) -> int:
         """The last index, from `after` on, up to which the segments agree with the memtable."""
-        for slab in visible_slabs(self._memory.tables):
+        for slab in list(self._memory.table.slabs):
             if slab.last <= after:
                 continue
             first = max(slab.first, after + 1)

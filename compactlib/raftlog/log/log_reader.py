@@ -152,7 +152,7 @@ class LogReader(LogReading):
         row, memtable = self._segments.row, self._memtable
         if row is not None and memtable is not None:
             # Without live entries that are only in the WAL.
-            row = SnapshotMeta(row.index, row.term, row.live.at_most(memtable.base - 1))
+            row = SnapshotMeta(row.index, row.term, row.live.at_most(memtable.table.base - 1))
         known = self._segments.known() if self.refs else ()
         return self._stats.view_of(self._segments, row, known, self._limits, budget)
 
@@ -300,7 +300,7 @@ def _replayed(frames: Sequence[Frame], segments: Segments, row: SnapshotMeta) ->
     for frame in frames:
         replay(frame, memtable, row, segments.matching)
     memtable.require_links()
-    return memtable if memtable.tables else None
+    return None if memtable.table.is_unused else memtable
 
 
 def _cuts_in(frames: Sequence[Frame]) -> set[tuple[object, ...]]:

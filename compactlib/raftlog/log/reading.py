@@ -25,7 +25,7 @@ from compactlib.raftlog.arguments import require_ascending
 from compactlib.raftlog.compaction.policy import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, examine_wal, wal_of
-from compactlib.raftlog.memtable import Memtable, Slab, visible_slabs
+from compactlib.raftlog.memtable import Memtable, Slab
 from compactlib.raftlog.segment.index import kept_positions
 from compactlib.raftlog.segment.listing import next_ref, refs_holding
 from compactlib.raftlog.segment.segments import Lease, Segments
@@ -94,7 +94,7 @@ class LogReading(Closing):
     def refs(self) -> tuple[SegmentRef, ...]:
         """The segments, oldest first, each with the range of indexes that is read from it."""
         refs, memtable = self._segments.refs, self._memtable
-        base = MAX_INDEX + 1 if memtable is None else memtable.base
+        base = MAX_INDEX + 1 if memtable is None else memtable.table.base
         if not refs or refs[-1].last < base:
             return refs
         return tuple(ref if ref.last < base else SegmentRef(ref.number, ref.first, base - 1)
@@ -106,7 +106,7 @@ class LogReading(Closing):
         row, slabs = self.state, self._slabs()
         if row.live:
             return row.live.first
-        start, base = row.index + 1, MAX_INDEX + 1 if self._memtable is None else self._memtable.base
+        start, base = row.index + 1, MAX_INDEX + 1 if self._memtable is None else self._memtable.table.base
         found = self._retried(lambda: self._segments.next_index(start)) if start < base else None
         if found is not None and found < base:
             return found
@@ -124,7 +124,7 @@ class LogReading(Closing):
         return self._segments.row or NO_SNAPSHOT
 
     def _slabs(self) -> Sequence[Slab]:
-        return () if self._memtable is None else visible_slabs(self._memtable.tables)
+        return () if self._memtable is None else list(self._memtable.table.slabs)
 
     def _retried(self, read: Callable[[], _T]) -> _T:
         """Call `read`; after a `NotFound`, because a segment was removed, re-read the folder and retry."""
@@ -172,10 +172,8 @@ class LogReading(Closing):
 
     def _find(self, index: int) -> Entry | None:
         # The memtable before the segments: an entry is in segments before it leaves the memtable.
-        for table in reversed(() if self._memtable is None else self._memtable.tables):
-            if index >= table.base:
-                return table.find(index)
-        return self._segments.read(index)
+        table = None if self._memtable is None else self._memtable.table
+        return self._segments.read(index) if table is None or index < table.base else table.find(index)
 
     # -- many indexes
 
