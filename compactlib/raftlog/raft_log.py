@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
+from compactlib._arguments import own_bytes
 from compactlib.budget import Budget
 from compactlib.errors import (
     AuditFailed,
@@ -41,7 +42,6 @@ from compactlib.errors import (
     Unsupported,
 )
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import bytes_of, index_set
 from compactlib.raftlog.errors import GapDetected, Overwriting, SnapshotLost
 from compactlib.raftlog.hard_state import HardState, hard_state_in
 from compactlib.raftlog.log.folder import Examination
@@ -50,7 +50,7 @@ from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, rep
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.segment.segments import OpenFiles
-from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta
+from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta, live_set
 from compactlib.raftlog.snapshots.folder import Snapshots, is_half_installed
 from compactlib.raftlog.snapshots.incoming import Incoming, read_sealed
 from compactlib.raftlog.snapshots.state_reader import StateReader
@@ -328,7 +328,7 @@ class RaftLog(OwnedLog):
         """Append entries of consecutive indexes and one term; a few calls for any number. Raises as `append`."""
         # A host may pass all payloads in the same buffer.
         is_own = type(payloads) is list and set(map(type, payloads)) == {bytes}
-        for run in _parts(first, term, payloads if is_own else list(map(bytes_of, payloads))):  # type: ignore[arg-type]
+        for run in _parts(first, term, payloads if is_own else list(map(own_bytes, payloads))):  # type: ignore[arg-type]
             self._append(*run)
 
     def _append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
@@ -668,9 +668,9 @@ class RaftLog(OwnedLog):
             StorageError: the disk refused. The snapshot before is in force; or the log is closed, and opening it again
                 shows which one is.
         """
-        live_set = index_set("the live indexes", live)
+        alive = live_set(live)
         with self._changing_snapshot():
-            row = self._with_trailing(self._held_at(index, live_set))
+            row = self._with_trailing(self._held_at(index, alive))
             if state is not None:
                 row = self._written(row, state, machine_version, cluster)
             self._switch_to(row)
@@ -684,10 +684,10 @@ class RaftLog(OwnedLog):
         Raises:
             Stale: the log has a snapshot or checkpoint of the same or a higher index.
         """
-        live_set = index_set("the live indexes", live)
+        alive = live_set(live)
         with self._changing_snapshot():
             self._snapshots.require_above(index, self.state.index)
-            row = self._written(self._held_at(index, live_set), state, machine_version, cluster)
+            row = self._written(self._held_at(index, alive), state, machine_version, cluster)
             self._snapshots.write_checkpoint(row)
             self._tidy()
 
@@ -1144,11 +1144,11 @@ class RaftLog(OwnedLog):
 def _runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[int, int, list[bytes]]]:
     """Split entries into runs of consecutive indexes and one term, of a limited size: first index, term, payloads."""
     # A generator may reuse its buffer for the next row.
-    rows = entries if type(entries) is list else [(index, term, bytes_of(payload)) for index, term, payload in entries]
+    rows = entries if type(entries) is list else [(index, term, own_bytes(payload)) for index, term, payload in entries]
     if not rows:
         return []
     indexes, terms, given = zip(*rows, strict=True)
-    payloads = list(given) if set(map(type, given)) == {bytes} else list(map(bytes_of, given))
+    payloads = list(given) if set(map(type, given)) == {bytes} else list(map(own_bytes, given))
     first = indexes[0]
     if indexes != tuple(range(first, first + len(rows))):
         place = next(place for place, index in enumerate(indexes) if index != first + place)

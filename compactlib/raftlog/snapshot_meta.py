@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import attrs
@@ -158,6 +159,11 @@ class SnapshotMeta:
 
 NO_SNAPSHOT = SnapshotMeta()
 """The row of a log without a snapshot: nothing is dead."""
+
+
+def live_set(indexes: IndexSet | Iterable[int]) -> IndexSet:
+    """A host's live set, or its strictly ascending indexes, as a set; raises as `IndexSet.from_sorted`."""
+    return indexes if isinstance(indexes, IndexSet) else IndexSet.from_sorted(indexes)
 
 
 @attrs.frozen

@@ -13,12 +13,12 @@ from typing import ClassVar
 import attrs
 
 from compactlib._arguments import is_above, is_whole
-from compactlib.raftlog.arguments import is_number
 from compactlib.raftlog.compaction.policy import (
     LeftOut,
     LogChoice,
     LogView,
     filled_groups,
+    is_number,
     stored_dead_bytes,
     stored_live_bytes,
 )

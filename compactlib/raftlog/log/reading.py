@@ -14,14 +14,14 @@ import os
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from compactlib._closing import Closing
 from compactlib.budget import Budget
-from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsorted, Unsupported
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import require_ascending
 from compactlib.raftlog.compaction.policy import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, examine_wal, wal_of
@@ -196,7 +196,10 @@ class LogReading(Closing):
             Unsorted: the indexes do not ascend strictly.
         """
         self._require_open()
-        require_ascending(indexes)
+        for previous, index in pairwise(indexes):
+            if index <= previous:
+                raise Unsorted(f"index {index} follows {previous}; sort the indexes and drop duplicates",
+                               previous=previous, found=index)
         return ReadPlan(self, indexes)
 
     def entries(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry]:
