@@ -101,14 +101,18 @@ class SegmentWriter(Closing):
         return writer
 
     def _write_again(self, loaded: LoadedSegment) -> None:
-        """Write the bytes that no durable seal covers again, without the torn tail, and make them durable.
+        """Write the newest seal again, and the bytes that it does not cover, without the torn tail; these are durable
+        then.
 
         They may be in the page cache alone: after a failed fsync they can be read, and the next fsync does not write
-        them.
+        them. The seal is durable with the next sync, so before another seal is written to the other place.
         """
-        if not len(self.index) and not loaded.is_torn:
-            return
         seal, descriptor = loaded.seal, self._out.fileno()
+        if len(self.index):
+            self._out.write_at(seal.place, [native.encode_seal(seal)])
+        if not loaded.is_torn and seal.entries == len(self.index):
+            self._synced = self._seal_now(seal.sequence)
+            return
         place = native.INDEX_START + seal.entries * native.RECORD_BYTES
         records = read_exactly(descriptor, (len(self.index) - seal.entries) * native.RECORD_BYTES, place)
         # Zeros: torn records would count again behind new entries of the same lengths.
@@ -117,12 +121,8 @@ class SegmentWriter(Closing):
             self._out.truncate(loaded.data_end)
         for place in range(seal.data_end, loaded.data_end, _FLUSH_BYTES):
             self._out.write_at(place, [read_exactly(descriptor, min(_FLUSH_BYTES, loaded.data_end - place), place)])
-        self._out.write_at(seal.place, [native.encode_seal(seal)])
         self._out.sync()
-        if loaded.is_torn or seal.entries < len(self.index):
-            self._write_seal(sealed=False)
-        else:
-            self._synced = self._seal_now(seal.sequence)
+        self._write_seal(sealed=False)
 
     @property
     def number(self) -> int:
