@@ -173,6 +173,13 @@ MISTAKES: Sequence[Mistake] = (
          "test_entries_of_a_flush_survive_a_power_failure_after_refused_syncs",),
         "Acknowledged entries, of which a refused sync has kept no byte, are gone after a power failure."),
     Mistake(
+        "newest-seal-not-written-again", "compactlib/raftlog/segment/writer.py",
+        "        if len(self.index):\n            self._out.write_at(seal.place",
+        "        if not len(self.index):\n            self._out.write_at(seal.place",
+        ("tests/promises/raftlog/test_raftlog_refused_syncs.py::"
+         "test_torn_seal_leaves_another_seal_after_refused_syncs",),
+        "A power failure tears the next seal, the segment has no whole seal, and the log cannot be opened."),
+    Mistake(
         "last-seal-not-written-again", "compactlib/raftlog/segment/writer.py",
         "        if seal is not None:\n            out.write_at(seal.place",
         "        if seal is None:\n            out.write_at(seal.place",

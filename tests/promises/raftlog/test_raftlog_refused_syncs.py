@@ -19,7 +19,7 @@ import pytest
 
 from compactlib.errors import CompactlibError, StorageError
 from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLimits, SegmentLog, StoreOptions, open_log
-from compactlib.testing import FilesInFront, RecordingFiles, Request, repeat_crash
+from compactlib.testing import FilesInFront, Recording, RecordingFiles, Request, explore_crashes, repeat_crash
 from tests.harness.snapshot_line import transfer
 
 ENTRIES = [Entry(index, 1, b"payload %d" % index) for index in range(1, 10)]
@@ -53,8 +53,8 @@ class Disk:
                 raise StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), request.kind, request.path)
         return act()
 
-    def without_power(self, to: Path, *, unsynced: int) -> Path:
-        """The folder after a power failure that keeps (0) or loses (1) what was never synced."""
+    def recording(self) -> Recording:
+        """What a power failure can find: without the writes that a refused sync has lost."""
         recording = self.files.recording()
         lost: set[int] = set()
         for end, path in self._losses:
@@ -65,7 +65,12 @@ class Disk:
                 if operation.path == path and operation.kind == "write":
                     lost.add(place)
         kept = tuple(operation for place, operation in enumerate(recording.operations) if place not in lost)
-        repeat_crash(attrs.evolve(recording, operations=kept), {0: len(kept), 1: unsynced}, to)
+        return attrs.evolve(recording, operations=kept)
+
+    def without_power(self, to: Path, *, unsynced: int) -> Path:
+        """The folder after a power failure that keeps (0) or loses (1) what was never synced."""
+        recording = self.recording()
+        repeat_crash(recording, {0: len(recording.operations), 1: unsynced}, to)
         return to
 
 
@@ -194,3 +199,31 @@ def test_log_with_a_torn_end_is_opened_on_a_full_disk(tmp_path: Path) -> None:
         log.sync()
         assert list(log.entries()) == [*ENTRIES[:-1], Entry(9, 2, b"later")]
         assert log.status().durable_index == 9
+
+
+def test_torn_seal_leaves_another_seal_after_refused_syncs(tmp_path: Path) -> None:
+    """The seal that a refused sync has lost is durable before the next seal overwrites the one before."""
+    disk = Disk(tmp_path / "log", ".segment")
+    options = LogOptions(files=disk.files)
+    log = SegmentLog(disk.folder, options)
+    log.append(ENTRIES[:3])
+    log.sync()
+    disk.refuse_from(1)
+    log.append(ENTRIES[3:6])
+    with pytest.raises(StorageError):
+        log.sync()
+    disk.repair()
+    log.close()
+    began = len(disk.recording().operations)
+    with SegmentLog(disk.folder, options) as again:
+        again.append(ENTRIES[6:])
+        again.sync()
+
+    def check(folder: Path, _: object) -> None:
+        with SegmentLog(folder) as after:
+            found = list(after.entries())
+            assert len(found) >= 3
+            assert found == ENTRIES[:len(found)]
+
+    recording = disk.recording()
+    assert explore_crashes(recording, check, points=range(began, len(recording.operations) + 1)) > 10
