@@ -33,7 +33,7 @@ from compactlib.indexset import IndexSet
 from compactlib.observer import Observer
 from compactlib.raftlog import LogCompactionReport, LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction import rewrite
-from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment import format as native
 from compactlib.rewrite import RewriteOutcome
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
-    from compactlib.raftlog.compaction.options import LogOptions as LogOptions
     from compactlib.raftlog.compaction.plan import LogPlan as LogPlan
     from compactlib.raftlog.compaction.policies import (
         CostPolicy as CostPolicy,
@@ -38,16 +37,34 @@ if TYPE_CHECKING:
     )
     from compactlib.raftlog.compaction.triggers import DeadRatio as DeadRatio, EveryNMinors as EveryNMinors
     from compactlib.raftlog.local_log import LocalLog as LocalLog
-    from compactlib.raftlog.log.folder import OtherName as OtherName, is_log as is_log
-    from compactlib.raftlog.log.log_reader import LogReader as LogReader, verify_log as verify_log
+    from compactlib.raftlog.log.folder import (
+        OtherName as OtherName,
+        is_log as is_log,
+        logs_of_store as logs_of_store,
+    )
+    from compactlib.raftlog.log.log_reader import (
+        LogReader as LogReader,
+        StoredEntry as StoredEntry,
+        StoredSegment as StoredSegment,
+        verify_log as verify_log,
+    )
     from compactlib.raftlog.log.segment_log import SegmentLog as SegmentLog
-    from compactlib.raftlog.log.stored_segment import StoredEntry as StoredEntry, StoredSegment as StoredSegment
-    from compactlib.raftlog.log.unflushed import logs_of_store as logs_of_store
-    from compactlib.raftlog.model.snapshot_meta import (
+    from compactlib.raftlog.options import LogOptions as LogOptions, StoreOptions as StoreOptions
+    from compactlib.raftlog.ra_import import import_ra as import_ra
+    from compactlib.raftlog.raft_log import RaftLog as RaftLog
+    from compactlib.raftlog.replication.streams import (
+        receive_snapshot as receive_snapshot,
+        send_snapshot as send_snapshot,
+    )
+    from compactlib.raftlog.replication.transfer import TransferReport as TransferReport
+    from compactlib.raftlog.snapshot_meta import (
         SnapshotManifest as SnapshotManifest,
         SnapshotMeta as SnapshotMeta,
     )
-    from compactlib.raftlog.model.values import (
+    from compactlib.raftlog.snapshots.machine import LiveTracker as LiveTracker, StateMachine as StateMachine
+    from compactlib.raftlog.snapshots.state_reader import StateReader as StateReader
+    from compactlib.raftlog.store import RaftLogStore as RaftLogStore, open_log as open_log
+    from compactlib.raftlog.values import (
         AppendAnswer as AppendAnswer,
         AppendEntries as AppendEntries,
         DamagedEntry as DamagedEntry,
@@ -56,17 +73,6 @@ if TYPE_CHECKING:
         MissingEntry as MissingEntry,
         SegmentLimits as SegmentLimits,
     )
-    from compactlib.raftlog.options import StoreOptions as StoreOptions
-    from compactlib.raftlog.ra_import import import_ra as import_ra
-    from compactlib.raftlog.raft_log import RaftLog as RaftLog
-    from compactlib.raftlog.replication.streams import (
-        receive_snapshot as receive_snapshot,
-        send_snapshot as send_snapshot,
-    )
-    from compactlib.raftlog.replication.transfer import TransferReport as TransferReport
-    from compactlib.raftlog.snapshots.machine import LiveTracker as LiveTracker, StateMachine as StateMachine
-    from compactlib.raftlog.snapshots.state_reader import StateReader as StateReader
-    from compactlib.raftlog.store import RaftLogStore as RaftLogStore, open_log as open_log
     from compactlib.raftlog.worker import (
         Applied as Applied,
         LogCompactionWorker as LogCompactionWorker,
@@ -82,22 +88,19 @@ else:
         "compactlib.raftlog.compaction.report": "LogCompactionReport SegmentChanges",
         "compactlib.raftlog.compaction.triggers": "DeadRatio EveryNMinors",
         "compactlib.raftlog.local_log": "LocalLog",
-        "compactlib.raftlog.log.folder": "OtherName is_log",
-        "compactlib.raftlog.log.log_reader": "LogReader verify_log",
+        "compactlib.raftlog.log.folder": "OtherName is_log logs_of_store",
+        "compactlib.raftlog.log.log_reader": "LogReader StoredEntry StoredSegment verify_log",
         "compactlib.raftlog.log.segment_log": "SegmentLog",
-        "compactlib.raftlog.log.stored_segment": "StoredEntry StoredSegment",
-        "compactlib.raftlog.log.unflushed": "logs_of_store",
         "compactlib.raftlog.worker": "Applied LogCompactionWorker MachineCopy SnapshotReport SnapshotWriter",
-        "compactlib.raftlog.model.snapshot_meta": "SnapshotManifest SnapshotMeta",
-        "compactlib.raftlog.model.values":
+        "compactlib.raftlog.snapshot_meta": "SnapshotManifest SnapshotMeta",
+        "compactlib.raftlog.values":
             "AppendAnswer AppendEntries DamagedEntry DeadEntry Entry MissingEntry SegmentLimits",
-        "compactlib.raftlog.compaction.options": "LogOptions",
         "compactlib.raftlog.ra_import": "import_ra",
         "compactlib.raftlog.replication.transfer": "TransferReport",
         "compactlib.raftlog.replication.streams": "receive_snapshot send_snapshot",
         "compactlib.raftlog.snapshots.machine": "LiveTracker StateMachine",
         "compactlib.raftlog.snapshots.state_reader": "StateReader",
-        "compactlib.raftlog.options": "StoreOptions",
+        "compactlib.raftlog.options": "LogOptions StoreOptions",
         "compactlib.raftlog.raft_log": "RaftLog",
         "compactlib.raftlog.store": "RaftLogStore open_log",
     })

@@ -27,10 +27,10 @@ from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.disk import StrPath, local_path
 from compactlib.guard import Guard
 from compactlib.observer import Observers
-from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.compaction.policies import DropDead
 from compactlib.raftlog.log.segment_log import SegmentLog
-from compactlib.raftlog.model.values import Entry
+from compactlib.raftlog.options import LogOptions
+from compactlib.raftlog.values import Entry
 
 _HEAD = struct.Struct("<Bd")
 """The kind of an entry, and its time in seconds."""

@@ -6,7 +6,7 @@ A table only grows at its end, so that readers use it without a lock.
 >>> memtable = Memtable()
 >>> memtable.insert(1, 1, [b"a", b"b", b"c"])
 >>> memtable.insert(2, 2, [b"B"])
->>> [(slab.first, slab.term, slab.payloads) for slab in visible_slabs(memtable.tables)]
+>>> [(slab.first, slab.term, slab.payloads) for slab in memtable.table.slabs]
 [(1, 1, [b'a']), (2, 2, [b'B'])]
 """
 
@@ -21,15 +21,16 @@ import attrs
 from compactlib.errors import CorruptData
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import MemtableFull
-from compactlib.raftlog.model.values import MAX_INDEX, Entry, entry_of
+from compactlib.raftlog.values import MAX_INDEX, Entry, entry_of
 
 if TYPE_CHECKING:
-    from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+    from compactlib.raftlog.snapshot_meta import SnapshotMeta
     from compactlib.raftlog.wal.frames import Frame
 
 DEFAULT_MAX_ENTRIES = 1_000_000
 STALE_BYTES = 1024
 _JOINED_ENTRIES = 1024
+_BEYOND = MAX_INDEX + 1
 
 
 @attrs.frozen(slots=True)
@@ -59,17 +60,23 @@ class Table:
     """The entries of a memtable. It only grows at its end; a truncation and a flush replace it by another table.
 
     Attributes:
-        base: the table has the entries from here on; segments count only below.
+        base: the table has the entries from here on; segments count only below. Above every index, if nothing was
+            appended or truncated since the last flush.
         cut_after: the log was truncated above this index; `None` without a truncation. Segments may still have entries
             above, if the store was closed before they were truncated.
         slabs: ascending.
     """
 
-    def __init__(self, base: int, cut_after: int | None = None, slabs: Iterable[Slab] = ()) -> None:
+    def __init__(self, base: int = _BEYOND, cut_after: int | None = None, slabs: Iterable[Slab] = ()) -> None:
         self.base = base
         self.cut_after = cut_after
         self.slabs: list[Slab] = list(slabs)
         self._firsts: list[int] = [slab.first for slab in self.slabs]
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether only segments count."""
+        return self.base == _BEYOND
 
     def append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
         """Append entries above its last index. O(1) calls."""
@@ -119,13 +126,13 @@ class Memtable:
     Attributes:
         last: the last index of the log, segments included; -1 in an empty log.
         entries: count of the entries.
-        tables: the present table, or nothing.
+        table: the present table.
         max_entries: as given.
         missing: of a replay, the index of a missing entry and of its successor; `None` if no entry is missing.
     """
 
     def __init__(self, last: int = -1, *, max_entries: int = DEFAULT_MAX_ENTRIES) -> None:
-        self.tables: tuple[Table, ...] = ()
+        self.table: Table = Table()
         self.last: int = last
         self.entries: int = 0
         self.max_entries = max_entries
@@ -137,10 +144,10 @@ class Memtable:
         """Insert entries of consecutive indexes; entries at or above the first are truncated before."""
         if first <= self.last:
             self.cut(first - 1)
-        if not self.tables:
-            self.tables = (Table(self.last + 1),)
+        if self.table.is_unused:
+            self.table = Table(self.last + 1)
         count, last = self.entries + len(payloads), first + len(payloads) - 1
-        self.tables[0].append(first, term, payloads)
+        self.table.append(first, term, payloads)
         self.entries, self.last = count, last
 
     def skip_to(self, last: int) -> None:
@@ -152,32 +159,20 @@ class Memtable:
         if self.missing is not None and self.missing[1] > after:
             self.missing = None
         if after < self.last:
-            table = self.tables[0] if self.tables else Table(self.last + 1)
+            table = self.table
             cut_after = after if table.cut_after is None else min(table.cut_after, after)
             self._replace(Table(min(table.base, after + 1), cut_after, table.through(after)), after)
 
     def release(self, through: int) -> None:
         """Drop the entries up to `through`, which are in segments, or dead."""
-        for table in self.tables:
-            later = [slab if slab.first > through else slab.part(through + 1, slab.last)
-                     for slab in table.slabs if slab.last > through]
-            self._replace(Table(through + 1, None, later) if later else None, self.last)
+        later = [slab if slab.first > through else slab.part(through + 1, slab.last)
+                 for slab in self.table.slabs if slab.last > through]
+        self._replace(Table(through + 1, None, later) if later else Table(), self.last)
 
-    def _replace(self, table: Table | None, last: int) -> None:
-        count = sum(len(slab.payloads) for slab in table.slabs) if table else 0
-        self.tables, self.entries, self.last = (table,) if table else (), count, last
+    def _replace(self, table: Table, last: int) -> None:
+        self.table, self.entries, self.last = table, sum(len(slab.payloads) for slab in table.slabs), last
 
     # -- reads
-
-    @property
-    def base(self) -> int:
-        """The base of the table; above every index if there is none."""
-        return self.tables[0].base if self.tables else MAX_INDEX + 1
-
-    @property
-    def cut_after(self) -> int | None:
-        """See `Table`."""
-        return self.tables[0].cut_after if self.tables else None
 
     def require_room(self, more: int) -> None:
         """Raise `MemtableFull` if `more` entries would exceed the limit."""
@@ -192,15 +187,10 @@ class Memtable:
 
     def indexes(self) -> IndexSet:
         """The indexes of the entries. O(slabs)."""
-        return IndexSet.from_runs((slab.first, slab.last) for slab in visible_slabs(self.tables))
+        return IndexSet.from_runs((slab.first, slab.last) for slab in list(self.table.slabs))
 
     def __repr__(self) -> str:
         return f"<Memtable: {self.entries:,} entries, last {self.last}>"
-
-
-def visible_slabs(tables: Sequence[Table]) -> list[Slab]:
-    """The slabs of a memtable's `tables`, ascending. O(slabs)."""
-    return list(tables[0].slabs) if tables else []
 
 
 def needed_slabs(slabs: Iterable[Slab], snapshot_index: int, live: IndexSet) -> list[Slab]:
@@ -256,7 +246,7 @@ def _replay_run(first: int, term: int, payloads: Sequence[bytes], memtable: Memt
                 matching: Callable[[int, int, int], int]) -> None:
     last = first + len(payloads) - 1
     start = max(first, row.smallest_live_index)
-    if not memtable.tables and start <= memtable.last:
+    if memtable.table.is_unused and start <= memtable.last:
         # Nothing was truncated: entries that segments have need not be written again.
         for run_first, run_last in row.needed(IndexSet.range(first, last)).runs():
             held = matching(run_first, run_last, term)

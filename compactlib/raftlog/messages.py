@@ -19,8 +19,8 @@ import attrs
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.raftlog.errors import FrameDamaged, RefusalReason
-from compactlib.raftlog.model.snapshot_meta import MAX_CLUSTER_BYTES, SnapshotManifest
-from compactlib.raftlog.model.values import MAX_INDEX, Entry
+from compactlib.raftlog.snapshot_meta import MAX_CLUSTER_BYTES, SnapshotManifest
+from compactlib.raftlog.values import MAX_INDEX, Entry
 
 VERSION = 1
 """The version of the transfer; an offer names it. `Refuse` has the same bytes in every version."""

@@ -1,16 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StoreOptions`: the settings of a store of logs."""
+"""`LogOptions`, the settings of a log, and `StoreOptions`, those of a store of logs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import attrs
 
-from compactlib._arguments import is_whole
-from compactlib.raftlog.compaction.options import LogOptions
+from compactlib._arguments import is_seconds, is_whole
+from compactlib.clock import Clock, SystemClock
+from compactlib.files.disk import Files, LocalFiles
+from compactlib.observer import Observer, Observers
+from compactlib.raftlog.compaction.policies import SeedPolicy
+from compactlib.raftlog.compaction.policy import LogPolicy
+from compactlib.raftlog.compaction.report import SegmentChanges
+from compactlib.raftlog.compaction.triggers import DeadRatio, EveryNMinors, Trigger
 from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES
+from compactlib.raftlog.segment.segments import DEFAULT_MAX_OPEN
 from compactlib.raftlog.snapshots.machine import StateMachine
+from compactlib.raftlog.values import SegmentLimits
+
+
+@attrs.frozen(kw_only=True)
+class LogOptions:
+    """The settings of a log.
+
+    Attributes:
+        limits: of a segment.
+        policy: chooses the victims when the trigger is due.
+        trigger: decides whether `compact()`, without a plan or a policy, uses `policy` or only drops (`DropDead`).
+        keep_links_seconds: how long the names of merged segments stay readable for other processes.
+        max_open_segments: limit of the files open for reading, in all logs of a store together.
+        files: the disk.
+        clock: of the log.
+        observer: receives progress, counters and events.
+        on_changes: called with each change of the list of segments (`SegmentChanges`), by the compaction or the reclaim
+            that is about to remove files. If it raises, the files stay, and the next reclaim calls it again.
+    """
+
+    limits: SegmentLimits = attrs.field(factory=SegmentLimits)
+    policy: LogPolicy = attrs.field(factory=SeedPolicy)
+    trigger: Trigger = DeadRatio(1.0) | EveryNMinors(8)
+    keep_links_seconds: float = attrs.field(default=60.0, validator=is_seconds(0, inf))
+    max_open_segments: int = attrs.field(default=DEFAULT_MAX_OPEN, validator=is_whole(1))
+    files: Files = attrs.field(factory=LocalFiles)
+    clock: Clock = attrs.field(factory=SystemClock)
+    observer: Observer = attrs.field(factory=Observers)
+    on_changes: Callable[[SegmentChanges], object] | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -24,8 +61,6 @@ class StoreOptions:
         max_queued_bytes: bytes that may wait for a sync; beyond that `append` syncs.
         max_memtable_entries: entries of a log that may wait for a flush.
         background: flush in a thread of the store; else in the thread that fills a WAL file.
-        sync_by_itself: sync appended entries in a thread of the store, as fast as the disk can, and call `on_confirmed`
-            (`RaftLog.attach`); else entries wait for the next `sync`.
         keep_trailing: count of the last entries at or below a snapshot that stay in the log as if they were live, as
             far as the log has them. A follower that is no further behind is sent entries (`RaftLog.entries_after`)
             instead of the snapshot. 0 by default: only the host knows how far its followers lag. The entries of a few
@@ -40,6 +75,5 @@ class StoreOptions:
     max_queued_bytes: int = attrs.field(default=16 << 20, validator=is_whole())
     max_memtable_entries: int = attrs.field(default=DEFAULT_MAX_ENTRIES, validator=is_whole(1))
     background: bool = True
-    sync_by_itself: bool = False
     keep_trailing: int = attrs.field(default=0, validator=is_whole())
     machine_of: Callable[[str], StateMachine] | None = None

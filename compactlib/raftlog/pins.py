@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from compactlib.errors import NotFound
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.log.reading import LogReading
-from compactlib.raftlog.model.values import Entry
+from compactlib.raftlog.values import Entry
 
 
 class Pin:

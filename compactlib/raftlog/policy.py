@@ -22,7 +22,7 @@ from compactlib.raftlog.compaction.policy import (
     stored_live_bytes,
 )
 from compactlib.raftlog.compaction.triggers import CompactionState, MajorCadence, Trigger
-from compactlib.raftlog.model.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats, segment_bytes
+from compactlib.raftlog.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats, segment_bytes
 
 __all__ = [
     "ClumpPlan", "CompactionState", "INDEX_RECORD_BYTES", "LeftOut", "LogChoice", "LogPlan",

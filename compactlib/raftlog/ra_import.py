@@ -23,7 +23,7 @@ from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupport
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import StrPath, list_folder, read_exactly
 from compactlib.raftlog.log.segment_log import SegmentLog
-from compactlib.raftlog.model.values import Entry
+from compactlib.raftlog.values import Entry
 
 MAGIC = b"RASG"
 _HEADER = struct.Struct(">4sHH")

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
+from compactlib._arguments import own_bytes
 from compactlib.budget import Budget
 from compactlib.errors import (
     AuditFailed,
@@ -41,21 +42,20 @@ from compactlib.errors import (
     Unsupported,
 )
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import bytes_of, index_set
 from compactlib.raftlog.errors import GapDetected, Overwriting, SnapshotLost
+from compactlib.raftlog.hard_state import HardState, hard_state_in
 from compactlib.raftlog.log.folder import Examination
 from compactlib.raftlog.log.owned_log import OwnedLog
-from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay, visible_slabs
-from compactlib.raftlog.model.hard_state import HardState, hard_state_in
-from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
-from compactlib.raftlog.model.status import LogStatus, error_text
-from compactlib.raftlog.model.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
+from compactlib.raftlog.memtable import STALE_BYTES, Memtable, needed_slabs, replay
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.segment.segments import OpenFiles
+from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta, live_set
 from compactlib.raftlog.snapshots.folder import Snapshots, is_half_installed
 from compactlib.raftlog.snapshots.incoming import Incoming, read_sealed
 from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.status import LogStatus, error_text
+from compactlib.raftlog.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
 from compactlib.raftlog.wal.frames import Frame, cut_write, run_write, sparse_write
 from compactlib.raftlog.wal.wal import Wal
 
@@ -107,9 +107,6 @@ class OwnStore(Protocol):
 
     options: StoreOptions
     open_files: OpenFiles
-
-    def wake_committer(self) -> None:
-        """Wake the store's syncing thread, if there is one: the WAL has queued writes."""
 
     def settle(self) -> None:
         """After a sync, with no lock held: call the listeners, and flush if WAL files were closed."""
@@ -239,10 +236,8 @@ class RaftLog(OwnedLog):
             return row.term
         if row.is_dead(index):
             return None
-        for table in reversed(self._memory.tables):
-            if index >= table.base:
-                return table.term_of(index)
-        return self._retried(lambda: self._own.term_of(index))
+        table = self._memory.table
+        return table.term_of(index) if index >= table.base else self._retried(lambda: self._own.term_of(index))
 
     @property
     def _kept_from(self) -> int:
@@ -333,7 +328,7 @@ class RaftLog(OwnedLog):
         """Append entries of consecutive indexes and one term; a few calls for any number. Raises as `append`."""
         # A host may pass all payloads in the same buffer.
         is_own = type(payloads) is list and set(map(type, payloads)) == {bytes}
-        for run in _parts(first, term, payloads if is_own else list(map(bytes_of, payloads))):  # type: ignore[arg-type]
+        for run in _parts(first, term, payloads if is_own else list(map(own_bytes, payloads))):  # type: ignore[arg-type]
             self._append(*run)
 
     def _append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
@@ -510,7 +505,6 @@ class RaftLog(OwnedLog):
             memory.require_room(entries)
 
     def _after_append(self) -> None:
-        self._store.wake_committer()
         if self._wal.queued_bytes > self._max_queued_bytes:
             # The entries are appended and stay queued. If the disk is still full, the next append raises.
             with contextlib.suppress(StorageError):
@@ -585,7 +579,7 @@ class RaftLog(OwnedLog):
     def _require_truncated(self) -> None:
         """Check that the log is open, and truncate segments as far as opening could not, because the disk was full."""
         self._require_open()
-        after = self._memory.cut_after
+        after = self._memory.table.cut_after
         if self._must_truncate and after is not None:
             self._wal.sync(self._ticket)
             self._own.truncate(self._agreeing_through(max(after, self.state.index)))
@@ -674,9 +668,9 @@ class RaftLog(OwnedLog):
             StorageError: the disk refused. The snapshot before is in force; or the log is closed, and opening it again
                 shows which one is.
         """
-        live_set = index_set("the live indexes", live)
+        alive = live_set(live)
         with self._changing_snapshot():
-            row = self._with_trailing(self._held_at(index, live_set))
+            row = self._with_trailing(self._held_at(index, alive))
             if state is not None:
                 row = self._written(row, state, machine_version, cluster)
             self._switch_to(row)
@@ -690,10 +684,10 @@ class RaftLog(OwnedLog):
         Raises:
             Stale: the log has a snapshot or checkpoint of the same or a higher index.
         """
-        live_set = index_set("the live indexes", live)
+        alive = live_set(live)
         with self._changing_snapshot():
             self._snapshots.require_above(index, self.state.index)
-            row = self._written(self._held_at(index, live_set), state, machine_version, cluster)
+            row = self._written(self._held_at(index, alive), state, machine_version, cluster)
             self._snapshots.write_checkpoint(row)
             self._tidy()
 
@@ -967,10 +961,10 @@ class RaftLog(OwnedLog):
 
     def _flush_tables(self) -> bool:
         with self._lock:
-            tables, row, last = self._memory.tables, self.state, self._memory.last
-            if not tables:
+            table, row, last = self._memory.table, self.state, self._memory.last
+            if table.is_unused:
                 return False
-            slabs = tables[0].through(last)
+            slabs = table.through(last)
         live = row.live | self._own.pinned.at_most(row.index)
         slabs = needed_slabs(slabs, row.index, live)
         newest = self._own.known_of(self._own.newest_number)
@@ -1023,7 +1017,7 @@ class RaftLog(OwnedLog):
         self._wal = wal
         if is_half_installed(self._folder, row):
             self._take_received(row)
-        self._must_truncate = self._memory.cut_after is not None
+        self._must_truncate = self._memory.table.cut_after is not None
         if wal.is_begun:
             self._require_truncated()
         self._memory.skip_to(row.index)
@@ -1031,7 +1025,7 @@ class RaftLog(OwnedLog):
 
     def _agreeing_through(self, after: int) -> int:
         """The last index, from `after` on, up to which the segments agree with the memtable."""
-        for slab in visible_slabs(self._memory.tables):
+        for slab in list(self._memory.table.slabs):
             if slab.last <= after:
                 continue
             first = max(slab.first, after + 1)
@@ -1061,7 +1055,8 @@ class RaftLog(OwnedLog):
             unconfirmed=len(unconfirmed), snapshot_index=row.index, snapshot_term=row.term,
             smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memory.entries,
             segments=len(self._own.refs), pinned=len(pinned), pins=len(self._own.pins), is_busy=self.is_compacting,
-            failures=self._failures + getattr(self._worker, "failures", 0), last_error=error_text(self.last_error))
+            failures=self._failures + getattr(self._worker, "failures", 0),
+            last_error=error_text(self.last_error))
 
     @property
     def last_error(self) -> BaseException | None:
@@ -1149,11 +1144,11 @@ class RaftLog(OwnedLog):
 def _runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[int, int, list[bytes]]]:
     """Split entries into runs of consecutive indexes and one term, of a limited size: first index, term, payloads."""
     # A generator may reuse its buffer for the next row.
-    rows = entries if type(entries) is list else [(index, term, bytes_of(payload)) for index, term, payload in entries]
+    rows = entries if type(entries) is list else [(index, term, own_bytes(payload)) for index, term, payload in entries]
     if not rows:
         return []
     indexes, terms, given = zip(*rows, strict=True)
-    payloads = list(given) if set(map(type, given)) == {bytes} else list(map(bytes_of, given))
+    payloads = list(given) if set(map(type, given)) == {bytes} else list(map(own_bytes, given))
     first = indexes[0]
     if indexes != tuple(range(first, first + len(rows))):
         place = next(place for place, index in enumerate(indexes) if index != first + place)

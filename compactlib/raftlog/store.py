@@ -20,7 +20,6 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Callable
 
 import attrs
 
@@ -48,20 +47,17 @@ from compactlib.files.disk import (
 from compactlib.guard import Guard, take_within
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.errors import NotALog
-from compactlib.raftlog.log.folder import Examination, is_log
-from compactlib.raftlog.log.unflushed import examine_wal
-from compactlib.raftlog.model.names import LOGS_FOLDER, WAL_FOLDER
-from compactlib.raftlog.model.status import RaftLogStoreStatus, error_text
+from compactlib.raftlog.log.folder import Examination, examine_wal, is_log
+from compactlib.raftlog.names import LOGS_FOLDER, WAL_FOLDER
 from compactlib.raftlog.options import StoreOptions
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.segment.segments import OpenFiles
+from compactlib.raftlog.status import RaftLogStoreStatus, error_text
 from compactlib.raftlog.wal.recovery import read_wal
 from compactlib.raftlog.wal.wal import Wal
 from compactlib.report import Finding, VerifyReport
 from compactlib.service import PeriodicService
 
-SYNC_FAILED = "raftlog_sync_failed"
-"""The disk refused a sync in the background, which is retried: `error`, `message`."""
 FLUSH_FAILED = "raftlog_flush_failed"
 """A flush in the background failed, and is retried: `error`, `message`."""
 
@@ -103,8 +99,8 @@ class RaftLogStore(Closing):
         self._delivering = threading.Lock()
         self._flush_error: CompactlibError | None = None
         self._flushed_at = 0
-        self._committer = self._service(self.sync, "syncs", SYNC_FAILED)
-        self._flusher = self._service(self.flush_closed, "flushes", FLUSH_FAILED)
+        self._flusher = PeriodicService(self._flush_in_background, name=f"flushes of {self._folder}",
+                                        clock=self.options.log.clock)
         self._guard = Guard(f"the store in {self._folder}")
         if not create:
             self._require_there()
@@ -116,13 +112,10 @@ class RaftLogStore(Closing):
                 self._open()
                 self._guard.done()
             self._begin_logs()
-            if self.options.sync_by_itself:
-                self._committer.start()
             if self.options.background:
                 self._flusher.start()
         except BaseException:
-            for service in (self._committer, self._flusher):
-                service.stop()
+            self._flusher.stop()
             self._guard.release()
             raise
         for log_id, error in self._damaged.items():
@@ -131,16 +124,13 @@ class RaftLogStore(Closing):
             # Each opening begins a WAL file, and may have ended before its flush in the background.
             self._try_to_flush()
 
-    def _service(self, work: Callable[[], None], what: str, failed: str) -> PeriodicService:
-        def run_once(budget: Budget) -> None:
-            if self._guard.is_open:
-                try:
-                    work()
-                except CompactlibError as error:
-                    self._observer.event(failed, error=type(error).__name__, message=str(error))
-                    raise
-
-        return PeriodicService(run_once, name=f"{what} of {self._folder}", clock=self.options.log.clock)
+    def _flush_in_background(self, budget: Budget) -> None:
+        if self._guard.is_open:
+            try:
+                self.flush_closed()
+            except CompactlibError as error:
+                self._observer.event(FLUSH_FAILED, error=type(error).__name__, message=str(error))
+                raise
 
     def _require_there(self) -> None:
         for path in (self._folder, self._wal_folder, self._logs_folder):
@@ -342,11 +332,6 @@ class RaftLogStore(Closing):
         self._guard.require_open()
         self.settle()
 
-    def wake_committer(self) -> None:
-        """Wake the syncing thread, if the store has it."""
-        if self.options.sync_by_itself:
-            self._committer.wake()
-
     def settle(self) -> None:
         """After a sync, with no lock held: call the listeners, and flush if WAL files were closed."""
         self._deliver()
@@ -425,14 +410,13 @@ class RaftLogStore(Closing):
         """The store's counters, its damaged logs and its last error."""
         self._guard.require_open()
         logs, wal = list(self._logs.values()), self._wal
-        failed = [service for service in (self._committer, self._flusher) if service.failures]
         return RaftLogStoreStatus(
             logs=len(self._logs), wal_files=wal.closed_files + 1, wal_bytes=wal.size_bytes,
             queued_bytes=wal.queued_bytes, unflushed_files=wal.closed_files,
             flush_error=None if self._flush_error is None else str(self._flush_error),
             damaged=tuple(sorted(self._damaged)),
-            is_busy=any(log.is_compacting for log in logs), failures=sum(service.failures for service in failed),
-            last_error=error_text(failed[-1].last_error if failed else None))
+            is_busy=any(log.is_compacting for log in logs), failures=self._flusher.failures,
+            last_error=error_text(self._flusher.last_error if self._flusher.failures else None))
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read every entry of all logs, of damaged logs too, and of the WAL; list what is damaged or missing.
@@ -476,18 +460,16 @@ class RaftLogStore(Closing):
         Running compactions are cancelled and waited for. In a forked child, only the child's descriptors are closed.
 
         Raises:
-            Busy: called from within a compaction of a log, or from a thread of the store; nothing was done. Or a
+            Busy: called from within a compaction of a log, or from the thread of the store; nothing was done. Or a
                 compaction has not ended in time: its log is closed when it ends, call again.
             StorageError: the disk refused the last sync; everything is closed nevertheless.
         """
         logs = list(self._logs.values())
         for log in logs:
             log._guard.require_outside()
-        if self._committer.is_own_thread or self._flusher.is_own_thread:
-            raise Busy(f"the store in {self._folder} cannot be closed from its own threads; close it from another "
-                       f"thread")
-        for service in (self._committer, self._flusher):
-            service.stop()
+        if self._flusher.is_own_thread:
+            raise Busy(f"the store in {self._folder} cannot be closed from its own thread; close it from another")
+        self._flusher.stop()
         for log in logs:
             log._stop_worker()
         try:

@@ -20,10 +20,9 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Busy, Closed, CompactionFailed, InvalidInput, Stale, StorageError, TaskFailed
 from compactlib.indexset import IndexSet
 from compactlib.observer import Observer, Observers
-from compactlib.raftlog.arguments import index_set
 from compactlib.raftlog.compaction.policy import LogPolicy
 from compactlib.raftlog.compaction.report import LogCompactionReport
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.snapshot_meta import SnapshotMeta, live_set
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.service import PeriodicService
@@ -177,7 +176,7 @@ class SnapshotWriter:
                 budget.spend(sizes[-1])
                 yield piece
 
-        live = index_set("the live indexes", copied.live)
+        live = live_set(copied.live)
         try:
             (self._log.snapshot if kind == "snapshot" else self._log.checkpoint)(copied.index, live, paced())
         except Stale as error:

@@ -91,8 +91,6 @@ NOWHERE: Mapping[str, frozenset[str]] = {
 """Hazards that have no place in a store."""
 
 KNOWN: Mapping[tuple[str, str], str] = {
-    ("segment_log", "opened_on_a_full_disk"): "a log whose last write was torn is opened and read on a full disk",
-    ("raft_log_store", "opened_on_a_full_disk"): "a store is opened and read on a full disk; an append needs room",
     ("local_log", "opened_on_a_full_disk"): "a log is opened and read on a full disk; a new term needs room",
     ("scheduler_in_folder", "opened_on_a_full_disk"): "the same",
     ("segment_log", "missing_files"): "a missing segment is named at opening, by verify() and by read()",

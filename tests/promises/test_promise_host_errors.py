@@ -279,10 +279,11 @@ def log_worker_executor(host: Host) -> Seen:
 
 
 def raft_log_confirmed(host: Host) -> Seen:
-    with RaftLogStore(host.folder / "store", StoreOptions(sync_by_itself=True)) as store:
+    with RaftLogStore(host.folder / "store", StoreOptions()) as store:
         log = store.log("a")
         log.attach(on_confirmed=host.hosts_mistake)
         log.append([(1, 1, b"command")])
+        log.sync()
         host.wait()
         until(lambda: log.status().failures + store.status().failures)
         return (f"{log.status().last_error} {store.status().last_error}",
@@ -517,7 +518,7 @@ def test_a_job_that_is_stopped_by_its_worker_is_no_error(caplog: pytest.LogCaptu
 
 IN_THREADS: list[Row] = [
     worker_execute, worker_execute_by_hand, worker_cleanup, worker_transport, worker_observer, manager_policy,
-    manager_executor, manager_observer, log_on_changes, log_worker_executor, raft_log_confirmed,
+    manager_executor, manager_observer, log_on_changes, log_worker_executor,
     staging_worker_policy, staging_worker_executor, catalog_upkeep_destroy,
     catalog_node_store]
 

@@ -31,7 +31,7 @@ from compactlib.raftlog import (
 from compactlib.raftlog.compaction.commit import check_rewritten, finish_groups, place_leader
 from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.compaction.rewrite import CompactSegments, Copier, SegmentSource
-from compactlib.raftlog.model.names import is_leftover, segment_name, segment_number
+from compactlib.raftlog.names import is_leftover, segment_name, segment_number
 from compactlib.raftlog.segment.reader import SegmentReader
 
 SMALL = SegmentLimits(max_entries=16)

@@ -13,7 +13,7 @@ from compactlib.raftlog import (
     StoreOptions,
     open_log,
 )
-from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment.reader import SegmentReader
 
 SMALL = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=8), keep_links_seconds=0.0), background=False)

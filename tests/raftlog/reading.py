@@ -12,7 +12,7 @@ from struct import pack
 from compactlib.errors import CorruptData
 from compactlib.files import LocalFiles
 from compactlib.raftlog import MissingEntry, SegmentLimits
-from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
 from tests.harness.plain_log import Told, told

@@ -9,7 +9,7 @@ from typing import Any
 
 from compactlib.files import Files
 from compactlib.files.disk import StrPath
-from compactlib.raftlog.model.names import LOCK_NAME
+from compactlib.raftlog.names import LOCK_NAME
 from compactlib.testing import FilesInFront, Request
 
 Look = Callable[[str, str], object]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compactlib.raftlog import LogView, SegmentLimits
-from compactlib.raftlog.model.values import SegmentRef, SegmentStats
+from compactlib.raftlog.values import SegmentRef, SegmentStats
 
 
 def segments_of(*counts: tuple[int, int, int, int]) -> tuple[SegmentStats, ...]:

@@ -16,7 +16,7 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.model.values import SegmentStats
+from compactlib.raftlog.values import SegmentStats
 from compactlib.report import Printed
 
 _RUN_BYTES = 16

@@ -38,7 +38,7 @@ from compactlib.errors import CorruptData, DiskFull, InvalidInput, StorageError
 from compactlib.files.disk import Files, StrPath, list_folder, look_at, replace_with_link, replace_with_symlink
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.rewrite import Copier
-from compactlib.raftlog.model.names import (
+from compactlib.raftlog.names import (
     COMPACTING_SUFFIX,
     LINK_SUFFIX,
     SWAP_SUFFIX,

@@ -23,7 +23,7 @@ from compactlib.raftlog.compaction.policy import (
     is_worthwhile,
 )
 from compactlib.raftlog.errors import PlanOutdated
-from compactlib.raftlog.model.values import SegmentRef, SegmentStats
+from compactlib.raftlog.values import SegmentRef, SegmentStats
 from compactlib.report import PolicyRecord, Printed, Table
 
 MAX_GROUP_MEMBERS = 14

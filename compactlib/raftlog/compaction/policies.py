@@ -13,16 +13,16 @@ from typing import ClassVar
 import attrs
 
 from compactlib._arguments import is_above, is_whole
-from compactlib.raftlog.arguments import is_number
 from compactlib.raftlog.compaction.policy import (
     LeftOut,
     LogChoice,
     LogView,
     filled_groups,
+    is_number,
     stored_dead_bytes,
     stored_live_bytes,
 )
-from compactlib.raftlog.model.values import SegmentLimits, SegmentStats
+from compactlib.raftlog.values import SegmentLimits, SegmentStats
 
 DEFAULT_MAX_SOURCES = 8
 

@@ -14,15 +14,16 @@ segment with dead entries. `check_policy` with `log_views()` (`compactlib.testin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from sys import float_info
 from typing import Any, Protocol
 
 import attrs
 
 from compactlib.contract import Policy
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.raftlog.model.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
+from compactlib.raftlog.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
 from compactlib.report import Printed
 
 
@@ -155,6 +156,16 @@ def stored_dead_bytes(segment: SegmentStats) -> int:
 def is_worthwhile(members: Sequence[SegmentStats]) -> bool:
     """Whether rewriting `members` into one segment leaves fewer segments or fewer dead bytes or entries."""
     return len(members) > 1 or any(stored_dead_bytes(segment) for segment in members)
+
+
+def is_number(least: float = 0, most: float = float_info.max) -> Callable[[object, Any, Any], None]:
+    """A validator of `attrs`: raises `InvalidInput` unless the field is from `least` to `most`."""
+    def check(_: object, field: Any, value: float) -> None:
+        if not least <= value <= most:
+            raise InvalidInput(f"{field.name} is {value!r:.100}; it must be a number of at least {least}"
+                               + f" and at most {most:g}" * (most < float_info.max))
+
+    return check
 
 
 def filled_groups(segments: Sequence[SegmentStats], limits: SegmentLimits,

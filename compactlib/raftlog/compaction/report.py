@@ -10,7 +10,7 @@ import attrs
 from compactlib.errors import BudgetSpent, CompactlibError
 from compactlib.raftlog.compaction.plan import DROP_DEAD, LeftOutSegment
 from compactlib.raftlog.compaction.policy import GroupFailed
-from compactlib.raftlog.model.values import SegmentRef
+from compactlib.raftlog.values import SegmentRef
 from compactlib.report import PolicyRecord, Printed, Table
 
 

@@ -27,7 +27,6 @@ from compactlib.errors import InvalidInput, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, OutFile
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.model.values import SegmentLimits, SegmentRef
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex, live_positions
 from compactlib.raftlog.segment.reader import (
@@ -38,6 +37,7 @@ from compactlib.raftlog.segment.reader import (
     read_spans,
     sealed_records,
 )
+from compactlib.raftlog.values import SegmentLimits, SegmentRef
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
 _RECORD_WORDS = native.RECORD_BYTES // 8

@@ -11,11 +11,11 @@ from compactlib.errors import CompactlibError, NotFound, StorageError
 from compactlib.files.disk import Files, StrPath
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.policy import GroupFailed, LogView
-from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
-from compactlib.raftlog.model.values import SegmentLimits, SegmentStats
 from compactlib.raftlog.segment.index import kept_of
 from compactlib.raftlog.segment.listing import KnownSegment, file_bytes
 from compactlib.raftlog.segment.segments import Segments
+from compactlib.raftlog.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
+from compactlib.raftlog.values import SegmentLimits, SegmentStats
 
 
 class StatsCache:

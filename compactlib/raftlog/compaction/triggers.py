@@ -20,9 +20,8 @@ import attrs
 from compactlib._arguments import is_seconds, is_whole, require_one_of
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, StorageError
-from compactlib.raftlog.arguments import is_number
-from compactlib.raftlog.compaction.policy import LogView, stored_dead_bytes, stored_live_bytes
-from compactlib.raftlog.model.values import SegmentStats
+from compactlib.raftlog.compaction.policy import LogView, is_number, stored_dead_bytes, stored_live_bytes
+from compactlib.raftlog.values import SegmentStats
 
 Measure: TypeAlias = Literal["bytes", "entries"]
 

@@ -13,8 +13,8 @@ from compactlib.budget import Budget
 from compactlib.errors import CorruptData, NotFound, StorageError, Unsupported
 from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.raftlog.errors import NotALog
-from compactlib.raftlog.model.hard_state import read_hard_state
-from compactlib.raftlog.model.names import (
+from compactlib.raftlog.hard_state import read_hard_state
+from compactlib.raftlog.names import (
     HARD_STATE_NAME,
     LOCK_NAME,
     LOGS_FOLDER,
@@ -88,6 +88,19 @@ def is_log(folder: StrPath) -> bool:
         return require_log(folder, may_create=False)
     except NotALog:
         return False
+
+
+def logs_of_store(folder: StrPath) -> list[str] | None:
+    """The folders of the logs of the store in `folder`, sorted; `None` if there is no store.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    logs = os.path.join(folder, LOGS_FOLDER)
+    if not (os.path.isdir(logs) and os.path.isdir(os.path.join(folder, WAL_FOLDER))):
+        return None
+    paths = [os.path.join(logs, name) for name in list_folder(logs) if not name.startswith(".")]
+    return [path for path in paths if not os.path.islink(path) and is_log(path)]
 
 
 @attrs.frozen
@@ -189,6 +202,27 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
         read_hard_state(folder)
     except (CorruptData, Unsupported) as error:
         seen.note(error)
+
+
+def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
+    """Read all files of a WAL, which may have a writer, and add damage to `seen`.
+
+    Args:
+        wal: its folder.
+        log_id: of the log whose entries are counted; `None`: all logs.
+        seen: collects the findings.
+
+    Raises:
+        StorageError: a file cannot be read.
+    """
+    # Imported only for logs of a store: other logs have no WAL.
+    from compactlib.raftlog.wal.recovery import read_frames, wal_files
+
+    try:
+        seen.records += sum(len(frame.payloads) for frame in read_frames(wal, log_id))
+    except (CorruptData, Unsupported) as error:
+        seen.note(error)
+    seen.bytes_read += sum(size for _, size, _ in wal_files(wal))
 
 
 def _is_empty(folder: StrPath, number: int) -> bool:

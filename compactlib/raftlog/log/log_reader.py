@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LogReader`: reads a log's folder, in the owner's process or in any other."""
+"""`LogReader` reads a log's folder, in the owner's process or in any other; `StoredSegment` a segment's file."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import NamedTuple
 
 from compactlib._arguments import require_whole
+from compactlib._closing import Closing
 from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.errors import Busy, CorruptData, NotFound
@@ -21,20 +24,21 @@ from compactlib.raftlog.compaction.policy import LogPolicy, LogView
 from compactlib.raftlog.compaction.statistics import StatsCache, room_in
 from compactlib.raftlog.log.folder import Examination, OtherName, examine_segments, other_names, require_log, wal_of
 from compactlib.raftlog.log.reading import LogReading
-from compactlib.raftlog.log.unflushed import read_frames, replayed, wal_files
-from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.snapshot_meta import (
+from compactlib.raftlog.memtable import Memtable, replay
+from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.segment.listing import open_segment, read_folder
+from compactlib.raftlog.segment.segments import DEFAULT_MAX_OPEN, OpenFiles, Segments
+from compactlib.raftlog.snapshot_meta import (
     NO_SNAPSHOT,
     SnapshotMeta,
     SnapshotVersion,
     read_snapshot_meta,
     snapshot_version,
 )
-from compactlib.raftlog.model.values import SegmentLimits
-from compactlib.raftlog.segment.listing import read_folder
-from compactlib.raftlog.segment.segments import DEFAULT_MAX_OPEN, OpenFiles, Segments
 from compactlib.raftlog.snapshots.folder import checkpoint_in, is_half_installed
+from compactlib.raftlog.values import MAX_INDEX, DamagedEntry, SegmentLimits
 from compactlib.raftlog.wal.frames import Frame
+from compactlib.raftlog.wal.recovery import read_frames, wal_files
 from compactlib.report import VerifyReport
 
 _MAX_READS = 100
@@ -98,7 +102,7 @@ class LogReader(LogReading):
                     continue
                 segments = Segments(self._folder, self._guard, contents.known, row, open_files=self._open_files)
                 with contextlib.suppress(NotFound):
-                    memtable = replayed(frames, segments, row or NO_SNAPSHOT) if frames else None
+                    memtable = _replayed(frames, segments, row or NO_SNAPSHOT)
                     break
             else:
                 raise Busy(f"{self._folder} changed {_MAX_READS} times while it was read; try again")
@@ -148,7 +152,7 @@ class LogReader(LogReading):
         row, memtable = self._segments.row, self._memtable
         if row is not None and memtable is not None:
             # Without live entries that are only in the WAL.
-            row = SnapshotMeta(row.index, row.term, row.live.at_most(memtable.base - 1))
+            row = SnapshotMeta(row.index, row.term, row.live.at_most(memtable.table.base - 1))
         known = self._segments.known() if self.refs else ()
         return self._stats.view_of(self._segments, row, known, self._limits, budget)
 
@@ -210,6 +214,93 @@ def verify_log(folder: StrPath) -> VerifyReport:
         if not any(str(error) == str(each.error) for each in seen.findings):
             seen.note(error)
         return seen.report()
+
+
+class StoredEntry(NamedTuple):
+    """An entry in a segment's file, live or dead.
+
+    Attributes:
+        index: its index.
+        term: its term.
+        offset: of its payload in the file.
+        length: bytes of its payload.
+        payload: its payload; `None` if payloads were not requested, or if it is damaged.
+        error: of a damaged entry.
+    """
+
+    index: int  # type: ignore[assignment]  # `tuple.index` is of no use here
+    term: int
+    offset: int
+    length: int
+    payload: bytes | None
+    error: CorruptData | None
+
+
+class StoredSegment(Closing):
+    """An open segment file. `LogReader` reads the log itself.
+
+    Opening reads the segment's index, and no other segment.
+
+    Args:
+        folder: the log's folder.
+        number: the segment's number; of a merged segment, the segment into which it was merged is opened.
+        newest: whether it is the log's newest segment, which may have a torn end.
+
+    Raises:
+        NotFound: there is no such file.
+        CorruptData: the header or the index is damaged.
+        Unsupported: a later release wrote it.
+        StorageError: it cannot be opened.
+    """
+
+    def __init__(self, folder: StrPath, number: int, *, newest: bool = False) -> None:
+        self._folder = os.fspath(folder)
+        self._reader = open_segment(folder, number, newest=newest)
+        found = os.fstat(self._reader.fileno())
+        self.inode: int = found.st_ino
+        self.size_bytes: int = found.st_size
+
+    def snapshot(self) -> SnapshotMeta | None:
+        """Read the log's row from the folder. Raises `CorruptData` if it is damaged."""
+        return read_snapshot_meta(self._folder)
+
+    def term_of(self, index: int) -> int | None:
+        """The term of an entry; `None` if the segment lacks it."""
+        place = self._reader.index.find(index)
+        return None if place < 0 else self._reader.index.columns.terms[place]
+
+    def entries(self, first: int = 0, last: int = MAX_INDEX, *, payloads: bool = True) -> Iterator[StoredEntry]:
+        """Every entry from `first` to `last`, ascending; payloads are read in pieces of 512 KiB and checked.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        columns, positions = self._reader.index.columns, self._reader.index.positions_between(first, last)
+        part = slice(positions.start, positions.stop)
+        offsets, lengths = columns.offsets[part], columns.lengths[part]
+        if not payloads:
+            yield from map(StoredEntry, columns.indexes[part], columns.terms[part], offsets, lengths, repeat(None),
+                           repeat(None))
+            return
+        for answer, term, offset, length in zip(self._reader.answers_at(positions), columns.terms[part], offsets,
+                                                lengths, strict=True):
+            if isinstance(answer, DamagedEntry):
+                yield StoredEntry(answer.index, term, offset, length, None, answer.error)
+            else:
+                yield StoredEntry(answer.index, term, offset, length, answer.payload, None)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._reader.close()
+
+
+def _replayed(frames: Sequence[Frame], segments: Segments, row: SnapshotMeta) -> Memtable | None:
+    """The memtable after a replay of `frames` over `segments`; `None` if it is empty."""
+    memtable = Memtable(segments.last_index, max_entries=MAX_INDEX)
+    for frame in frames:
+        replay(frame, memtable, row, segments.matching)
+    memtable.require_links()
+    return None if memtable.table.is_unused else memtable
 
 
 def _cuts_in(frames: Sequence[Frame]) -> set[tuple[object, ...]]:

@@ -27,6 +27,7 @@ from compactlib.errors import (
     CompactionFailed,
     CompactlibError,
     CorruptData,
+    DiskFull,
     InvalidInput,
     NotFound,
     Stale,
@@ -51,7 +52,6 @@ from compactlib.raftlog.compaction.commit import (
     recover_folder,
     remove_private,
 )
-from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.compaction.plan import LogPlan, PlannedGroup, plan_for, require_fitting
 from compactlib.raftlog.compaction.policies import DropDead
 from compactlib.raftlog.compaction.policy import GroupFailed, LogPolicy, LogView
@@ -63,16 +63,17 @@ from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import require_log
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable
-from compactlib.raftlog.model.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
-from compactlib.raftlog.model.snapshot_meta import (
+from compactlib.raftlog.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
+from compactlib.raftlog.options import LogOptions
+from compactlib.raftlog.segment.listing import between, file_bytes, is_committed, read_folder, refs_holding
+from compactlib.raftlog.segment.segments import Lease, OpenFiles, Segments
+from compactlib.raftlog.snapshot_meta import (
     SnapshotMeta,
     read_snapshot_meta,
     snapshot_version,
     write_snapshot_meta,
 )
-from compactlib.raftlog.model.values import SegmentRef
-from compactlib.raftlog.segment.listing import between, file_bytes, is_committed, read_folder, refs_holding
-from compactlib.raftlog.segment.segments import Lease, OpenFiles, Segments
+from compactlib.raftlog.values import SegmentRef
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 
 _LOGGER = logging.getLogger("compactlib.raftlog")
@@ -421,8 +422,11 @@ class OwnedLog(LogReading):
     def _recover(self) -> tuple[str, ...]:
         """Recover the folder from an interrupted run, as opening the log does; return the names."""
         with self._guard.lock:
-            # Under the lock no other thread has temporary files, which would look like leftovers.
             self._guard.require_open()
+            # A full disk keeps no wholly dead segment from being dropped.
+            with contextlib.suppress(DiskFull):
+                self._own.settle()
+            # Under the lock no other thread has temporary files, which would look like leftovers.
             return recover_folder(self._files, self._folder).names
 
     def _without_room(self, plan: LogPlan, executor: Executor | None) -> str:

@@ -14,20 +14,23 @@ import os
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from compactlib._closing import Closing
 from compactlib.budget import Budget
-from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsorted, Unsupported
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import require_ascending
 from compactlib.raftlog.compaction.policy import LogView
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.log.folder import Examination, examine_segments, wal_of
-from compactlib.raftlog.memtable import Memtable, Slab, visible_slabs
-from compactlib.raftlog.model.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
-from compactlib.raftlog.model.values import (
+from compactlib.raftlog.log.folder import Examination, examine_segments, examine_wal, wal_of
+from compactlib.raftlog.memtable import Memtable, Slab
+from compactlib.raftlog.segment.index import kept_positions
+from compactlib.raftlog.segment.listing import next_ref, refs_holding
+from compactlib.raftlog.segment.segments import Lease, Segments
+from compactlib.raftlog.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
+from compactlib.raftlog.values import (
     MAX_INDEX,
     Answer,
     DamagedEntry,
@@ -37,9 +40,6 @@ from compactlib.raftlog.model.values import (
     SegmentRef,
     SegmentStats,
 )
-from compactlib.raftlog.segment.index import kept_positions
-from compactlib.raftlog.segment.listing import next_ref, refs_holding
-from compactlib.raftlog.segment.segments import Lease, Segments
 from compactlib.report import Finding, VerifyReport
 
 _MAX_ATTEMPTS = 100
@@ -94,7 +94,7 @@ class LogReading(Closing):
     def refs(self) -> tuple[SegmentRef, ...]:
         """The segments, oldest first, each with the range of indexes that is read from it."""
         refs, memtable = self._segments.refs, self._memtable
-        base = MAX_INDEX + 1 if memtable is None else memtable.base
+        base = MAX_INDEX + 1 if memtable is None else memtable.table.base
         if not refs or refs[-1].last < base:
             return refs
         return tuple(ref if ref.last < base else SegmentRef(ref.number, ref.first, base - 1)
@@ -106,7 +106,7 @@ class LogReading(Closing):
         row, slabs = self.state, self._slabs()
         if row.live:
             return row.live.first
-        start, base = row.index + 1, MAX_INDEX + 1 if self._memtable is None else self._memtable.base
+        start, base = row.index + 1, MAX_INDEX + 1 if self._memtable is None else self._memtable.table.base
         found = self._retried(lambda: self._segments.next_index(start)) if start < base else None
         if found is not None and found < base:
             return found
@@ -124,7 +124,7 @@ class LogReading(Closing):
         return self._segments.row or NO_SNAPSHOT
 
     def _slabs(self) -> Sequence[Slab]:
-        return () if self._memtable is None else visible_slabs(self._memtable.tables)
+        return () if self._memtable is None else list(self._memtable.table.slabs)
 
     def _retried(self, read: Callable[[], _T]) -> _T:
         """Call `read`; after a `NotFound`, because a segment was removed, re-read the folder and retry."""
@@ -172,10 +172,8 @@ class LogReading(Closing):
 
     def _find(self, index: int) -> Entry | None:
         # The memtable before the segments: an entry is in segments before it leaves the memtable.
-        for table in reversed(() if self._memtable is None else self._memtable.tables):
-            if index >= table.base:
-                return table.find(index)
-        return self._segments.read(index)
+        table = None if self._memtable is None else self._memtable.table
+        return self._segments.read(index) if table is None or index < table.base else table.find(index)
 
     # -- many indexes
 
@@ -198,7 +196,10 @@ class LogReading(Closing):
             Unsorted: the indexes do not ascend strictly.
         """
         self._require_open()
-        require_ascending(indexes)
+        for previous, index in pairwise(indexes):
+            if index <= previous:
+                raise Unsorted(f"index {index} follows {previous}; sort the indexes and drop duplicates",
+                               previous=previous, found=index)
         return ReadPlan(self, indexes)
 
     def entries(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry]:
@@ -325,9 +326,6 @@ class LogReading(Closing):
         self.examine(seen, budget=budget)
         wal = wal_of(self._folder)
         if wal is not None:
-            # Loaded for logs of a store alone.
-            from compactlib.raftlog.log.unflushed import examine_wal
-
             examine_wal(wal, os.path.basename(os.path.realpath(self._folder)), seen)
         return seen.report()
 

@@ -8,16 +8,16 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from compactlib._arguments import own_bytes
 from compactlib.errors import InvalidInput, Unsupported
 from compactlib.files.disk import StrPath, local_path
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import bytes_of, index_set
-from compactlib.raftlog.compaction.options import LogOptions
 from compactlib.raftlog.log.folder import wal_of
 from compactlib.raftlog.log.owned_log import OwnedLog
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.status import LogStatus
-from compactlib.raftlog.model.values import MAX_INDEX, MAX_PAYLOAD_BYTES, Entry
+from compactlib.raftlog.options import LogOptions
+from compactlib.raftlog.snapshot_meta import SnapshotMeta, live_set
+from compactlib.raftlog.status import LogStatus
+from compactlib.raftlog.values import MAX_INDEX, MAX_PAYLOAD_BYTES, Entry
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -133,7 +133,7 @@ class SegmentLog(OwnedLog):
             StorageError: the disk refused. The snapshot before is in force; or the log is closed, and opening it again
                 shows the outcome.
         """
-        row = SnapshotMeta(index, live=index_set("the live indexes", live))
+        row = SnapshotMeta(index, live=live_set(live))
         if row.index < 0:
             raise InvalidInput(f"snapshot index {row.index}; it must be between 0 and {MAX_INDEX}")
         with self._guard.lock:
@@ -190,7 +190,7 @@ class SegmentLog(OwnedLog):
 def _checked(index: int, term: int, payload: Buffer) -> tuple[int, int, bytes]:
     """A checked entry of the host's."""
     if type(payload) is not bytes:
-        payload = bytes_of(payload)
+        payload = own_bytes(payload)
     if not 0 <= index <= MAX_INDEX or not 0 <= term <= MAX_INDEX or len(payload) > MAX_PAYLOAD_BYTES:
         raise InvalidInput(f"entry {index} in term {term} with {len(payload)} bytes: index and term are 0 to "
                            f"{MAX_INDEX}, a payload at most {MAX_PAYLOAD_BYTES} bytes")

@@ -42,12 +42,12 @@ from compactlib.raftlog.messages import (
     decode,
     encode,
 )
-from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
-from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES, Entry
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.raft_log import RaftLog
+from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.snapshots.incoming import Incoming
 from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.values import MAX_PAYLOAD_BYTES, Entry
 
 _MessageT = TypeVar("_MessageT", bound=Message)
 _T = TypeVar("_T")

@@ -33,7 +33,7 @@ import attrs
 from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
-from compactlib.raftlog.model.values import HEAD_BYTES, INDEX_RECORD_BYTES, SegmentLimits
+from compactlib.raftlog.values import HEAD_BYTES, INDEX_RECORD_BYTES, SegmentLimits
 
 HEADER_BYTES = 40
 SEAL_BYTES = 32

@@ -13,9 +13,9 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet, merge_positions
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import SegmentRef
 from compactlib.raftlog.segment.format import Columns
+from compactlib.raftlog.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.values import SegmentRef
 
 
 @attrs.define(eq=False)

@@ -17,11 +17,11 @@ import attrs
 from compactlib.errors import CorruptData, NotFound, StorageError
 from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.model.names import compacting_members, compacting_name, segment_name, segment_number
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import SegmentRef
+from compactlib.raftlog.names import compacting_members, compacting_name, segment_name, segment_number
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.values import SegmentRef
 
 _MAX_LISTINGS = 100
 

@@ -20,9 +20,9 @@ import attrs
 from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import ReadDescriptor, StrPath, read_exactly, read_into
-from compactlib.raftlog.model.values import MAX_INDEX, Answer, DamagedEntry, Entry, MissingEntry, entry_of
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex, picked
+from compactlib.raftlog.values import MAX_INDEX, Answer, DamagedEntry, Entry, MissingEntry, entry_of
 
 TailRule = Literal["cut", "refuse"]
 

@@ -14,8 +14,12 @@ is appended to a file that was sealed once.
 (c) end the segment with the cut by one more seal, with fewer entries.
 
 After a crash between these steps an empty newest segment is behind an unsealed segment. Opening seals the latter, and
-appends to the empty segment. Opening also syncs the last seal: a killed owner may have written it without a sync. A
-store's WAL has the truncation, and opening the store repeats it; a log without a WAL is then a prefix of what it was.
+appends to the empty segment. A store's WAL has the truncation, and opening the store repeats it; a log without a WAL is
+then a prefix of what it was.
+
+**Opening** trusts no byte that an earlier owner may have left in the page cache alone, because it was killed before a
+sync or a sync was refused: what no durable seal covers, and the last seal, are written again and synced. That needs
+room on some disks, so that a full disk puts it off to the first change (`settle`).
 
 Invariant: a truncation changes segments above the snapshot, a compaction segments at or below it, so that they never
 change the same file.
@@ -34,17 +38,17 @@ from typing import Literal, Protocol
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, Closed, CorruptData, NotFound, StorageError
+from compactlib.errors import AuditFailed, Closed, CorruptData, DiskFull, NotFound, StorageError
 from compactlib.files.disk import Files, StrPath, look_at
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.snapshot_meta import SnapshotMeta
-from compactlib.raftlog.model.values import MAX_INDEX, Entry, SegmentLimits, SegmentRef, entry_of
+from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.listing import FolderContents, KnownSegment, between, next_ref, open_segment
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
+from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment, write_seal_again
+from compactlib.raftlog.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.values import MAX_INDEX, Entry, SegmentLimits, SegmentRef, entry_of
 
 DEFAULT_MAX_OPEN = 128
 _MAX_OPEN_INDEX_ENTRIES = 2_000_000
@@ -174,6 +178,8 @@ class Segments:
         self._files: Files | None = None
         self._limits: SegmentLimits | None = None
         self._newest = 0
+        # What opening has found, until it is durable.
+        self._found: FolderContents | None = None
         self._writer: SegmentWriter | None = None
         # Reads the file of the active segment with the index of its writer.
         self._newest_reader: SegmentReader | None = None
@@ -197,27 +203,50 @@ class Segments:
         """
         self._files, self._limits = files, limits
         self._guard.keep(self)
-        if found.unsealed is not None:
-            with self._reopened(found.unsealed) as writer:
-                writer.seal()
-        self._newest = 0 if found.newest is None else found.newest.loaded.header.number
+        self._found = found
         if found.newest is None:
             self._use(self._create(1))
-        elif not found.newest.loaded.seal.sealed:
-            self._use(self._reopened(self._newest))
-        self._sync_last_seal(files)
+        else:
+            self._newest = found.newest.loaded.header.number
+        # On a full disk the log can be read, and the first change that has room retries.
+        with contextlib.suppress(DiskFull):
+            self._settle(found)
         for leader in found.leaders:
             # No file is removed if its merged segment is damaged.
             for damage in self.reader(leader).damaged_entries():
                 raise damage
         self._drop(found.dropped, 0.0)
 
-    def _sync_last_seal(self, files: Files) -> None:
-        refs = self._view.refs
-        if refs and self._known_newest() is None:
-            # The process that wrote the last seal, or cut that segment, may have been killed before it synced it.
-            with contextlib.closing(files.open(self._path_of(refs[-1].number))) as out:
-                out.sync()
+    def settle(self) -> None:
+        """Make everything that opening has found durable, if it could not because the disk was full.
+
+        The caller holds the guard's lock. Every change begins with it.
+
+        Raises:
+            DiskFull: nothing has changed, and the log stays open.
+            StorageError, Closed: the disk refused, or the log was closed.
+        """
+        if self._found is not None:
+            self._guard.begin("the end of its opening")
+            try:
+                self._settle(self._found)
+            except DiskFull:
+                self._guard.undone()
+                raise
+            self._guard.done()
+
+    def _settle(self, found: FolderContents) -> None:
+        """Continue the newest segment, and write what is perhaps not durable again."""
+        if found.unsealed is not None:
+            with self._reopened(found.unsealed) as writer:
+                writer.seal()
+            self._found = found = attrs.evolve(found, unsealed=None)
+        if found.newest is not None and not found.newest.loaded.seal.sealed:
+            self._use(self._reopened(self._newest))
+        if self._view.refs and self._known_newest() is None:
+            # The last seal was written, or the segment cut, by a process that ended or failed before its sync.
+            write_seal_again(self._disk, self.folder, self._view.refs[-1].number)
+        self._found = None
 
     def _reopened(self, number: int) -> SegmentWriter:
         writer = SegmentWriter.open(self._disk, self.folder, number)
@@ -473,7 +502,13 @@ class Segments:
     def durability(self) -> tuple[int, int]:
         """The last index that is certainly durable, -1 without any; and the count of entries that are not."""
         with self._guard.lock:
-            writer = self._writer
+            writer, refs = self._writer, self._view.refs
+            if self._found is not None and refs:
+                # Opened on a full disk: nothing behind the seal is certain.
+                loaded = self.reader(refs[-1].number).loaded
+                count = loaded.seal.entries
+                before = refs[-2].last if len(refs) > 1 else -1
+                return loaded.index.columns.indexes[count - 1] if count else before, len(loaded.index) - count
             synced = 0 if writer is None else writer.synced_entries
             unsynced = 0 if writer is None else len(writer.index) - synced
             if writer is not None and synced:
@@ -489,6 +524,8 @@ class Segments:
             StorageError, Closed: the disk refused, or the log was closed.
         """
         guard = self._guard
+        if self._found is not None:
+            self.settle()
         if index <= self._last:
             self.prepare_truncation()
         guard.begin("an append")
@@ -511,6 +548,7 @@ class Segments:
         """
         guard = self._guard
         with guard.lock:
+            self.settle()
             if first <= self._last:
                 self.prepare_truncation()
             guard.begin("an append")
@@ -535,6 +573,7 @@ class Segments:
         """
         guard = self._guard
         with guard.lock:
+            self.settle()
             guard.begin("a sync")
             if self._writer is not None:
                 self._writer.sync()
@@ -547,6 +586,7 @@ class Segments:
             StorageError, Closed: as `append`.
         """
         with self._guard.lock:
+            self.settle()
             self._guard.begin("the end of a segment")
             self._roll()
             self._guard.done()
@@ -627,6 +667,7 @@ class Segments:
             Closed: as `append`.
         """
         with self._guard.lock:
+            self.settle()
             self._guard.begin("a truncation")
             try:
                 if self._writer is None or len(self._writer.index):
@@ -643,6 +684,7 @@ class Segments:
             StorageError, Closed: as `append`; opening the log finds a prefix of it that ends at `after` or above.
         """
         with self._guard.lock:
+            self.settle()
             self._guard.begin("a truncation")
             if after < self._last:
                 self._truncate(after)
@@ -692,6 +734,8 @@ class Segments:
 
     def _drop(self, numbers: Sequence[int], now: float) -> None:
         gone = set(numbers)
+        if self._found is not None and self._found.unsealed in gone:
+            self._found = attrs.evolve(self._found, unsealed=None)
         if gone:
             self._show([each for each in self._view.known.values() if each.ref.number not in gone], gone)
             self._dropped.update(dict.fromkeys(numbers, (self._epoch, now)))

@@ -10,6 +10,7 @@ fewer entries. It overwrites no entry, so that a crash leaves all entries or tho
 
 from __future__ import annotations
 
+import contextlib
 import os
 from array import array
 from bisect import bisect_right
@@ -21,12 +22,12 @@ import attrs
 from compactlib._closing import Closing
 from compactlib.errors import Closed, InvalidInput
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, OutFile, StrPath, write_durably
-from compactlib.raftlog.model.names import TEMPORARY_SUFFIX, segment_name
-from compactlib.raftlog.model.values import SegmentLimits
+from compactlib.files.disk import Files, OutFile, StrPath, read_exactly, write_durably
+from compactlib.raftlog.names import TEMPORARY_SUFFIX, segment_name
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.reader import LoadedSegment, load_segment
+from compactlib.raftlog.values import SegmentLimits
 
 _FLUSH_ENTRIES = 1024
 _FLUSH_BYTES = 1 << 20
@@ -77,7 +78,9 @@ class SegmentWriter(Closing):
 
     @classmethod
     def open(cls, files: Files, folder: StrPath, number: int) -> SegmentWriter:
-        """Continue segment `number`, with the limits of its header; a torn tail is cut off durably.
+        """Continue segment `number`, with the limits of its header. All entries that count are durable then.
+
+        A torn tail is cut off.
 
         Raises:
             InvalidInput: the segment is sealed.
@@ -91,25 +94,35 @@ class SegmentWriter(Closing):
             if loaded.seal.sealed:
                 raise InvalidInput(f"{path} is sealed and takes no more entries; append to a new segment")
             writer = cls(out, loaded)
-            writer._clear_tail(loaded)
+            writer._write_again(loaded)
         except BaseException:
             out.close()
             raise
         return writer
 
-    def _clear_tail(self, loaded: LoadedSegment) -> None:
-        if loaded.torn_records:
-            # Zeroed: they would count again behind new entries of the same lengths.
-            place = native.INDEX_START + len(self.index) * native.RECORD_BYTES
-            self._out.write_at(place, [bytes(loaded.torn_records * native.RECORD_BYTES)])
+    def _write_again(self, loaded: LoadedSegment) -> None:
+        """Write the newest seal again, and the bytes that it does not cover, without the torn tail; these are durable
+        then.
+
+        They may be in the page cache alone: after a failed fsync they can be read, and the next fsync does not write
+        them. The seal is durable with the next sync, so before another seal is written to the other place.
+        """
+        seal, descriptor = loaded.seal, self._out.fileno()
+        if len(self.index):
+            self._out.write_at(seal.place, [native.encode_seal(seal)])
+        if not loaded.is_torn and seal.entries == len(self.index):
+            self._synced = self._seal_now(seal.sequence)
+            return
+        place = native.INDEX_START + seal.entries * native.RECORD_BYTES
+        records = read_exactly(descriptor, (len(self.index) - seal.entries) * native.RECORD_BYTES, place)
+        # Zeros: torn records would count again behind new entries of the same lengths.
+        self._out.write_at(place, [records, bytes(loaded.torn_records * native.RECORD_BYTES)])
         if loaded.is_torn:
             self._out.truncate(loaded.data_end)
-        if loaded.is_torn or len(self.index):
-            self._out.sync()
-        if loaded.is_torn or loaded.seal.entries < len(self.index):
-            self._write_seal(sealed=False)
-        else:
-            self._synced = self._seal_now(loaded.seal.sequence)
+        for place in range(seal.data_end, loaded.data_end, _FLUSH_BYTES):
+            self._out.write_at(place, [read_exactly(descriptor, min(_FLUSH_BYTES, loaded.data_end - place), place)])
+        self._out.sync()
+        self._write_seal(sealed=False)
 
     @property
     def number(self) -> int:
@@ -284,6 +297,19 @@ class SegmentWriter(Closing):
 
     def __repr__(self) -> str:
         return f"SegmentWriter({self.path!r}, {len(self.index)} entries, {'open' if self._is_open else 'closed'})"
+
+
+def write_seal_again(files: Files, folder: StrPath, number: int) -> None:
+    """Write the seal of a sealed segment again, durably: after a failed fsync it may be in the page cache alone.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    with contextlib.closing(files.open(os.path.join(folder, segment_name(number)))) as out:
+        seal = native.decode_seal(read_exactly(out.fileno(), native.INDEX_START, 0))
+        if seal is not None:
+            out.write_at(seal.place, [native.encode_seal(seal)])
+        out.sync()
 
 
 def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from compactlib._arguments import own_bytes
 from compactlib.errors import CorruptData, Stale, StorageError, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, StrPath, list_folder, look_at, may_be_there, read_if_there, write_durably
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.arguments import bytes_of
 from compactlib.raftlog.errors import LiveSetLost
-from compactlib.raftlog.model.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER
-from compactlib.raftlog.model.snapshot_meta import (
+from compactlib.raftlog.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER
+from compactlib.raftlog.snapshot_meta import (
     NO_SNAPSHOT,
     SnapshotHead,
     SnapshotManifest,
@@ -316,7 +316,7 @@ def _batches(state: Iterable[Buffer]) -> Iterator[bytes]:
     batch: list[bytes] = []
     waiting = 0
     for piece in state:
-        batch.append(bytes_of(piece, "a piece of the state"))
+        batch.append(own_bytes(piece))
         waiting += len(batch[-1])
         if waiting >= _BATCH_BYTES:
             yield b"".join(batch)

@@ -22,10 +22,11 @@ from compactlib.raftlog.messages import (
     decode,
     encode,
 )
-from compactlib.raftlog.model.snapshot_meta import SnapshotManifest, SnapshotMeta
-from compactlib.raftlog.model.values import MAX_PAYLOAD_BYTES
+from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta
 from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.values import MAX_PAYLOAD_BYTES
 
+_PART_BYTES = 1 << 20
 _SEAL_BYTES = len(encode(Entries(-1, ())))
 
 
@@ -85,6 +86,11 @@ class Incoming:
 
     def finish(self) -> None:
         """Make the state durable, read it, and raise `CorruptData` if it is not the manifest's."""
+        # What an earlier transfer has left is written again: after a failed fsync these bytes can be read, and the next
+        # fsync does not write them.
+        for place in range(0, self.state_bytes, _PART_BYTES):
+            part = read_exactly(self._state.fileno(), min(_PART_BYTES, self.state_bytes - place), place)
+            self._state.write_at(place, [part])
         self._state.sync()
         with StateReader(self._state_path, self.manifest) as reader:
             reader.check()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from compactlib.errors import InvalidInput, Unsorted
 from compactlib.indexset import IndexSet, IndexSetBuilder
-from compactlib.raftlog.model.values import Entry
+from compactlib.raftlog.values import Entry
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

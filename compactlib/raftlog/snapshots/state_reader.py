@@ -10,7 +10,7 @@ from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import ReadDescriptor, StrPath, read_exactly
 from compactlib.raftlog.errors import SnapshotLost
-from compactlib.raftlog.model.snapshot_meta import SnapshotManifest
+from compactlib.raftlog.snapshot_meta import SnapshotManifest
 
 _PIECE_BYTES = 1 << 20
 

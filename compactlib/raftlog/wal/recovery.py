@@ -9,6 +9,7 @@ then it is damage.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from itertools import chain, groupby, pairwise
@@ -95,6 +96,36 @@ def read_wal(folder: StrPath) -> RecoveredWal:
                 found.append(LoggedFrame(ids[frame.log], frame, header.number))
         unproven = sum(frame.kind != FrameKind.LOG for frame in frames[proven:])
     return RecoveredWal(tuple(numbers), end, tuple(found), unproven, torn)
+
+
+def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
+    """The frames of a log (`None`: of all) in a WAL, which may have a writer. Reads all files.
+
+    Raises:
+        CorruptData: a file is damaged in its durable part.
+        Unsupported: a file was written by another release.
+        StorageError: a file cannot be read.
+    """
+    seen: object = None
+    while True:
+        before = wal_files(wal)
+        try:
+            return tuple(each.frame for each in read_wal(wal).frames if log_id in (None, each.log_id))
+        except (CorruptData, StorageError):
+            # A flush may have removed a file, or a batch was being written: only a repeated failure is damage.
+            if seen == before == wal_files(wal):
+                raise
+            seen = before
+
+
+def wal_files(wal: str) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of change of the files; the times because frames may overwrite zeros."""
+    listed = []
+    for name in list_folder(wal):
+        with contextlib.suppress(OSError):
+            found = os.stat(os.path.join(wal, name))
+            listed.append((name, found.st_size, found.st_mtime_ns))
+    return listed
 
 
 def without_repeats(frames: Iterable[LoggedFrame]) -> list[LoggedFrame]:

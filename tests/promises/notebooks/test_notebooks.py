@@ -30,7 +30,8 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, As
 
 @pytest.mark.parametrize("path", [pytest.param(path, marks=pytest.mark.cluster) if path.stem in LONG else path
                                   for path in WITHOUT_SPARK], ids=lambda path: path.stem)
-def test_a_run_from_top_to_bottom_gives_the_stored_outputs(path: Path, process: tuple[Path, AsyncKernelManager]) -> None:
+def test_a_run_from_top_to_bottom_gives_the_stored_outputs(
+        path: Path, process: tuple[Path, AsyncKernelManager]) -> None:
     check_run(path, *process)
 
 

@@ -160,11 +160,39 @@ MISTAKES: Sequence[Mistake] = (
         "A version that is lost passes for one that never was."),
     Mistake(
         "cut-of-a-killed-owner-not-synced", "compactlib/raftlog/segment/segments.py",
-        "        if refs and self._known_newest() is None:\n",
-        "        if refs and self._writer is None:\n",
+        "        if self._view.refs and self._known_newest() is None:\n",
+        "        if self._view.refs and self._writer is None:\n",
         ("tests/promises/raftlog/test_raftlog_truncation.py::"
          "test_truncation_of_a_killed_owner_survives_a_power_failure",),
         "Truncated entries are there again behind acknowledged ones, and the log cannot be opened."),
+    Mistake(
+        "entries-behind-the-seal-not-written-again", "compactlib/raftlog/segment/writer.py",
+        "        for place in range(seal.data_end, loaded.data_end, _FLUSH_BYTES):\n",
+        "        for place in range(0):\n",
+        ("tests/promises/raftlog/test_raftlog_refused_syncs.py::"
+         "test_entries_of_a_flush_survive_a_power_failure_after_refused_syncs",),
+        "Acknowledged entries, of which a refused sync has kept no byte, are gone after a power failure."),
+    Mistake(
+        "newest-seal-not-written-again", "compactlib/raftlog/segment/writer.py",
+        "        if len(self.index):\n            self._out.write_at(seal.place",
+        "        if not len(self.index):\n            self._out.write_at(seal.place",
+        ("tests/promises/raftlog/test_raftlog_refused_syncs.py::"
+         "test_torn_seal_leaves_another_seal_after_refused_syncs",),
+        "A power failure tears the next seal, the segment has no whole seal, and the log cannot be opened."),
+    Mistake(
+        "last-seal-not-written-again", "compactlib/raftlog/segment/writer.py",
+        "        if seal is not None:\n            out.write_at(seal.place",
+        "        if seal is None:\n            out.write_at(seal.place",
+        ("tests/promises/raftlog/test_raftlog_refused_syncs.py::"
+         "test_entries_that_opening_has_shown_survive_a_power_failure_after_refused_syncs",),
+        "An unsealed segment lies below one with entries after a power failure, and the log cannot be opened."),
+    Mistake(
+        "received-state-not-written-again", "compactlib/raftlog/snapshots/incoming.py",
+        "        for place in range(0, self.state_bytes, _PART_BYTES):\n",
+        "        for place in range(0):\n",
+        ("tests/promises/raftlog/test_raftlog_refused_syncs.py::"
+         "test_received_state_survives_a_power_failure_after_refused_syncs",),
+        "The state of a received snapshot is gone after a power failure."),
     Mistake(
         "segment-not-synced", "compactlib/raftlog/segment/writer.py",
         "            self._out.sync()\n"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from compactlib.errors import InvalidInput
 from compactlib.raftlog import Entry, RaftLog, SegmentLog, StoreOptions, open_log
 from tests.harness.raft_world import in_one_buffer
 
@@ -60,6 +59,6 @@ def test_a_snapshot_of_a_state_in_one_buffer_is_whole(tmp_path: Path) -> None:
         for row in (None, *log.checkpoints):
             with log.open_state(row) as state:
                 assert b"".join(state.pieces()) == b"".join(PIECES)
-        with pytest.raises(InvalidInput, match="a piece of the state is a str"):
+        with pytest.raises(TypeError):
             log.snapshot(5, [], ["text"])  # type: ignore[list-item]
         assert log.verify().is_sound

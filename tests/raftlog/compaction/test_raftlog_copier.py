@@ -14,9 +14,9 @@ from compactlib.errors import CompactlibError
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 from compactlib.raftlog.compaction.rewrite import Copier
-from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.values import SegmentRef
+from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.values import SegmentRef
 from tests.raftlog.compaction_logs import filled, flip_byte, payload_of, payload_place, rewritten, vector_45
 from tests.raftlog.wrapped_files import UnsyncedFiles
 

@@ -26,8 +26,8 @@ from compactlib.raftlog.compaction.plan import (
     plan_for,
 )
 from compactlib.raftlog.compaction.policy import LeftOut
-from compactlib.raftlog.model.names import compacting_members, compacting_name
-from compactlib.raftlog.model.values import SegmentRef, SegmentStats
+from compactlib.raftlog.names import compacting_members, compacting_name
+from compactlib.raftlog.values import SegmentRef, SegmentStats
 from compactlib.testing.views import log_views
 from tests.tools.raft_segments import segments_of
 

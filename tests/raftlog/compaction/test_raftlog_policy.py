@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from compactlib.raftlog import CostPolicy, DropDead, LogChoice, LogPolicy, RaPolicy, SeedPolicy, SegmentLimits
 from compactlib.raftlog.compaction.plan import plan_for
 from compactlib.raftlog.compaction.policy import filled_groups, is_worthwhile, stored_dead_bytes, stored_live_bytes
-from compactlib.raftlog.model.values import DEFAULT_MAX_BYTES, SegmentStats
+from compactlib.raftlog.values import DEFAULT_MAX_BYTES, SegmentStats
 from compactlib.testing import check_policy
 from compactlib.testing.views import log_views, segment_sequences
 from tests.harness.effort import Effort

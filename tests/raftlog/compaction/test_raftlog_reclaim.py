@@ -12,7 +12,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import StorageError
 from compactlib.raftlog import DeadEntry, DropDead, SegmentLog
-from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.names import segment_name
 from tests.raftlog.compaction_logs import (
     chained,
     compact_to_rest,

@@ -18,10 +18,10 @@ from compactlib.files import LocalFiles
 from compactlib.raftlog import LogReader, SegmentLog
 from compactlib.raftlog.compaction.commit import leftovers, recover_folder
 from compactlib.raftlog.errors import LiveIndexMissing, NotALog
-from compactlib.raftlog.model.names import compacting_name, segment_name
-from compactlib.raftlog.model.values import SegmentRef
+from compactlib.raftlog.names import compacting_name, segment_name
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter
+from compactlib.raftlog.values import SegmentRef
 from tests.harness.failing_files import FailingFiles
 from tests.raftlog.compaction_logs import (
     SMALL,

@@ -17,7 +17,7 @@ from compactlib.errors import BudgetSpent, CorruptData, DiskFull, StorageError
 from compactlib.executors import Attempt, RewriteResult
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog import Entry, SegmentLimits, SegmentLog
-from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment.reader import SegmentReader
 from tests.harness.failing_files import FailingFiles
 from tests.raftlog.compaction_logs import (

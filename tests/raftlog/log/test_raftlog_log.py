@@ -26,8 +26,8 @@ from compactlib.raftlog import (
 )
 from compactlib.raftlog.compaction.report import LogCompactionReport
 from compactlib.raftlog.errors import LiveAboveSnapshot, LiveIndexMissing
-from compactlib.raftlog.model.names import segment_name
-from compactlib.raftlog.model.values import MAX_INDEX
+from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.values import MAX_INDEX
 from tests.harness.plain_log import PlainLog, log_answers
 from tests.harness.recording import RecordingObserver
 from tests.raftlog.reading import copy_folder, write_segment

@@ -25,10 +25,10 @@ from compactlib.raftlog import (
     SnapshotMeta,
 )
 from compactlib.raftlog.errors import NotALog
-from compactlib.raftlog.model.names import compacting_name, segment_name
-from compactlib.raftlog.model.values import Answer
+from compactlib.raftlog.names import compacting_name, segment_name
 from compactlib.raftlog.segment.listing import FolderContents, read_folder
 from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.values import Answer
 from tests.harness.plain_log import PlainLog, log_answers
 from tests.raftlog.compaction_logs import commit_group, damaged, flip_byte, payload_place
 from tests.raftlog.reading import write_segment

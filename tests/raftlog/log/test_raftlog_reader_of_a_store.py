@@ -23,7 +23,7 @@ from compactlib.raftlog import (
     StoreOptions,
     open_log,
 )
-from compactlib.raftlog.model.names import WAL_FOLDER
+from compactlib.raftlog.names import WAL_FOLDER
 from compactlib.raftlog.wal.frames import Frame
 from tests.raftlog.wrapped_files import UnsyncedFiles
 

@@ -18,7 +18,7 @@ from hypothesis import given, strategies as st
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.files import LocalFiles
 from compactlib.raftlog import LogReader, SegmentLimits, SegmentLog
-from compactlib.raftlog.model.names import segment_name
+from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment.reader import SegmentReader, TailRule
 from compactlib.raftlog.segment.writer import SegmentWriter
 from tests.harness.plain_log import History, PlainLog, Told, log_answers

@@ -19,14 +19,14 @@ import pytest
 from compactlib.files import LocalFiles
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import DeadEntry, Entry, LogOptions, LogReader, SegmentLimits, SegmentLog
-from compactlib.raftlog.model.snapshot_meta import (
+from compactlib.raftlog.segment.reader import SegmentReader
+from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
+from compactlib.raftlog.snapshot_meta import (
     SnapshotManifest,
     SnapshotMeta,
     read_snapshot_meta,
     write_snapshot_meta,
 )
-from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
 
 GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "raftlog"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "raftlog-segment.md"

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from compactlib.errors import InvalidInput
 from compactlib.raftlog import DeadEntry, Entry, RaftLog, StoreOptions, open_log, raft_log
 from compactlib.raftlog.errors import Overwriting
-from compactlib.raftlog.model.values import AppendAnswer, AppendEntries
+from compactlib.raftlog.values import AppendAnswer, AppendEntries
 from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.harness.effort import Effort
 from tests.harness.raft_world import store_options

@@ -26,7 +26,7 @@ from compactlib.files import LocalFiles, OutFile
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import StrPath
 from compactlib.raftlog import LogReader, RaftLogStore, open_log
-from compactlib.raftlog.model.hard_state import HardState, read_hard_state
+from compactlib.raftlog.hard_state import HardState, read_hard_state
 from compactlib.testing import RecordingFiles, explore_crashes, record
 from tests.harness.effort import Effort
 from tests.harness.failing_files import FailingFiles

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import attrs
@@ -20,8 +21,8 @@ from compactlib.files.disk import Files, StrPath, look_at, read_if_there, write_
 from compactlib.files.record_frame import RecordFrame
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LiveAboveSnapshot, LiveSetLost, SnapshotLost
-from compactlib.raftlog.model.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER, TEMPORARY_SUFFIX
-from compactlib.raftlog.model.values import MAX_INDEX
+from compactlib.raftlog.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER, TEMPORARY_SUFFIX
+from compactlib.raftlog.values import MAX_INDEX
 
 MAX_CLUSTER_BYTES = 64 << 10
 _MAX_U32 = (1 << 32) - 1
@@ -158,6 +159,11 @@ class SnapshotMeta:
 
 NO_SNAPSHOT = SnapshotMeta()
 """The row of a log without a snapshot: nothing is dead."""
+
+
+def live_set(indexes: IndexSet | Iterable[int]) -> IndexSet:
+    """A host's live set, or its strictly ascending indexes, as a set; raises as `IndexSet.from_sorted`."""
+    return indexes if isinstance(indexes, IndexSet) else IndexSet.from_sorted(indexes)
 
 
 @attrs.frozen

@@ -14,8 +14,8 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.files.disk import Files, LocalFiles, StrPath
 from compactlib.files.durable_record import DurableRecord, JsonRecord
-from compactlib.raftlog.model.names import HARD_STATE_NAME, TEMPORARY_SUFFIX
-from compactlib.raftlog.model.values import MAX_INDEX
+from compactlib.raftlog.names import HARD_STATE_NAME, TEMPORARY_SUFFIX
+from compactlib.raftlog.values import MAX_INDEX
 
 MAX_NAME_BYTES = 255
 
