@@ -53,8 +53,8 @@ from compactlib.catalog import (
 from compactlib.catalog.check import reclaim, recover_history
 from compactlib.catalog.history import RetainedVersions
 from compactlib.catalog.policy import CatalogView, decide
-from compactlib.catalog.records import UPDATE, encode_catalog, seal
-from compactlib.catalog.schema import EMPTY, UPDATES, Update
+from compactlib.catalog.records import UPDATES
+from compactlib.catalog.schema import EMPTY, Update
 from compactlib.clock import SystemClock
 from compactlib.kv import SqliteStore
 
@@ -89,7 +89,7 @@ def update_to(version: int, *objects: Any) -> Update:
 def history_of(updates: Iterator[Update]) -> RetainedVersions:
     history = RetainedVersions()
     for update in updates:
-        history = history.followed_by([update], [history.catalog(history.latest).updated(update)])
+        history = history.followed_by([update], history.catalog(history.latest).updated(update))
     return history
 
 
@@ -336,8 +336,7 @@ def appending(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
 
 def record_sizes(catalog: Catalog, history: list[Update]) -> tuple[list[bytes], bytes]:
     """The very records that the log writes, for the bare database."""
-    return ([seal(b"update", UPDATE, UPDATES.encode(update)) for update in history],
-            seal(b"update", UPDATE, encode_catalog(catalog)))
+    return ([UPDATES.seal(b"update", update) for update in history], UPDATES.seal(b"update", catalog.as_update()))
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------

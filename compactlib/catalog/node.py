@@ -346,8 +346,7 @@ class CatalogNode(PeriodicService):
             work += [self._poll_election, self._read_membership]
         if now - self._last_upkeep >= self._upkeep_seconds:
             self._last_upkeep = now
-            work += [self._watermark.advance, self.service.pins.forget_expired,
-                     self._destroy_unreadable, lambda: self.published.forget_removed(self.service.history),
+            work += [self._watermark.advance, self._destroy_unreadable, lambda: self.published.forget_removed(self.service.history),
                      lambda: self.service.reclaim(budget=budget)]
         work.append(self._wake_rounds_if_changed)
         errors: list[Exception] = []

@@ -15,7 +15,6 @@ import attrs
 
 from compactlib.catalog.errors import ObjectNotFound
 from compactlib.catalog.timestamp import LOWEST, Timestamp
-from compactlib.codec import JsonCodec
 
 Property: TypeAlias = str | int | float | bool | None
 """A property of an object; the host encodes nested values as text."""
@@ -126,7 +125,7 @@ KINDS: Mapping[type[CatalogObject], str] = {Schema: "schema", Zone: "zone", Cata
 
 @attrs.frozen(kw_only=True)
 class Update:
-    """A record of the log: the difference between a version and the version before.
+    """A record of the log: the difference between a version and the version before; in a snapshot, the empty catalog.
 
     Attributes:
         version: the new version.
@@ -143,10 +142,6 @@ class Update:
     next_id: int
     drops: tuple[tuple[str, int], ...] = ()
     puts: tuple[Schema | Zone | CatalogTable | Index, ...] = ()
-
-
-UPDATES = JsonCodec[Update](Update)
-"""The stored form of an update."""
 
 
 class Catalog:
@@ -274,6 +269,11 @@ class Catalog:
         return KINDS[type(item)], item.name
 
     # -- all objects
+
+    def as_update(self) -> Update:
+        """Return the update that makes this version of the empty catalog. O(objects)."""
+        return Update(version=self.version, commit=self.commit, activation=self.activation, next_id=self.next_id,
+                      puts=tuple(self.objects()))
 
     def objects(self) -> Iterator[CatalogObject]:
         """Yield all objects in an order without forward references: schemas, zones, tables, indexes, each by id."""

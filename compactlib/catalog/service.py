@@ -271,7 +271,7 @@ class CatalogService(Closing):
                 made = latest.updated(update)
                 with self._following:
                     if self.history.latest < made.version:
-                        self._register(self.history.followed_by([update], [made]))
+                        self._register(self.history.followed_by([update], made))
                 return made, applied, attempt
         raise Busy(f"{MAX_ATTEMPTS} attempts to append to the catalog's log lost against other writers; call again")
 

@@ -185,7 +185,7 @@ class CatalogDriver:
         else:
             with journal.trying(Upkeep(kind)):
                 if kind == "forget":
-                    store.service.pins.forget_expired()
+                    store.service.pins.release("nobody")  # each change drops the expired pins
                 else:
                     store.service.reclaim()
 
