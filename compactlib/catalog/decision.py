@@ -107,11 +107,9 @@ class CatalogView(Printed):
         rows = []
         for name in sorted(asked | reports.keys()):
             report, needs_from, why = reports.get(name), None, ""
-            if report is not None and report.unavailable:
-                why = f"{report.unavailable[0].factor}: {report.unavailable[0].reason}"
-            elif report is not None and report.floors:
+            if report is not None and report.floors:
                 lowest = min(report.floors, key=lambda floor: floor.time)
-                needs_from, why = lowest.time, str(lowest.factor)
+                needs_from, why = lowest.time or None, str(lowest.factor)
             rows.append({"node": name, "asked": name in asked, "reported": report is not None,
                          "needs_from": needs_from, "why": why})
         return rows
@@ -275,14 +273,11 @@ class _Evidence:
         for report in view.reports:
             if self._reports.setdefault(report.node.name, report) is not report:
                 raise InvalidInput(f"node {report.node.name!r} reported twice in a round; give one report per node")
-        self._unknown = [_limit(factor, None, found, len(found)) for factor, found in (
-            (Factor.NO_ANSWER, list(_without_report(view, self._reports))),
-            (Factor.UNAVAILABLE, list(_not_available(view)))) if found]
         self._floors: dict[Factor, list[Floor]] = defaultdict(list)
-        for floor in _floors(view):
+        for floor in _floors(view, self._reports):
             self._floors[floor.factor].append(floor)
-        lowest = min((floor.time for floors in self._floors.values() for floor in floors), default=None)
-        self.bound: Timestamp | None = None if self._unknown else lowest
+        # Without a low watermark, the lowest floor is 0.
+        self.bound: Timestamp | None = min(floor.time for floors in self._floors.values() for floor in floors) or None
         self._members = {node.name for node in view.topology.nodes}
         self._assignments = view.assignments
         self._now = view.history.at(max(view.now, view.history.activation(view.history.earliest)))
@@ -295,13 +290,12 @@ class _Evidence:
 
     def limits(self, version: int) -> Iterator[Limit]:
         """Return the limits that forbid a cut to this version."""
-        yield from self._unknown
         for factor, floors in self._floors.items():
             time = min(floor.time for floor in floors)
             allows = version_at(self._history, time)
             if allows is None or allows < version:
                 lowest = [floor.culprit for floor in floors if floor.time == time]
-                yield _limit(factor, allows, lowest, len(lowest), time=time)
+                yield _limit(factor, allows, lowest, len(lowest), time=time or None)
         found: dict[Factor, list[_Obstacle]] = defaultdict(list)
         for obstacle in self._obstacles(self._history.catalog(version)):
             found[obstacle.factor].append(obstacle)
@@ -356,7 +350,7 @@ class _Evidence:
     def _hosts_of(self, spread: _Spread) -> _Hosts:
         zone, partitions = spread
         full = (1 << partitions) - 1
-        assigned = self._assignments.zones.get(zone)
+        assigned = self._assignments.get(zone)
         unknown = full & ~(0 if assigned is None else assigned.assigned())
         if assigned is None or unknown:
             return _Hosts({Factor.NO_ASSIGNMENTS: [("", unknown)]}, [])
@@ -384,35 +378,27 @@ def _limit(factor: Factor, allows: int | None, culprits: Sequence[Culprit], coun
     return Limit(factor=factor, allows=allows, time=time, culprits=shown, more=count - len(shown))
 
 
-def _without_report(view: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[Culprit]:
+def _floors(view: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[Floor]:
+    """Yield all needs; a need that is not known is a floor at time 0."""
+    if view.low_watermark is None:
+        yield Floor.unknown("the coordinator has no low watermark yet")
+    else:
+        yield Floor(Factor.LOW_WATERMARK, view.low_watermark, Culprit(owner="of the coordinator"))
+    yield from view.needs
     if not view.topology.nodes:
-        yield Culprit(owner="0 nodes are known; give view() the topology and the reports")
+        yield Floor(Factor.NO_ANSWER, 0, Culprit(owner="0 nodes are known; give view() the topology and the reports"))
     for node in sorted(view.topology.nodes):
         report = reports.get(node.name)
         if report is None:
-            yield Culprit(node=node.name, owner="did not answer")
+            yield Floor(Factor.NO_ANSWER, 0, Culprit(node=node.name, owner="did not answer"))
         elif report.node.incarnation != node.incarnation:
-            yield Culprit(node=node.name, owner=f"answered as incarnation {report.node.incarnation}; incarnation "
-                                                f"{node.incarnation} is in the topology")
-
-
-def _not_available(view: CatalogView) -> Iterator[Culprit]:
-    for report in view.reports:
-        for each in report.unavailable:
-            yield attrs.evolve(each.culprit, node=report.node.name, owner=f"{each.factor}: {each.reason}")
-    if view.low_watermark is None:
-        yield Culprit(owner=f"{Factor.LOW_WATERMARK}: the coordinator has none yet")
-
-
-def _floors(view: CatalogView) -> Iterator[Floor]:
-    if view.low_watermark is not None:
-        yield Floor(Factor.LOW_WATERMARK, view.low_watermark, Culprit(owner="of the coordinator"))
-    yield from view.needs
-    for report in view.reports:
-        name = report.node.name
+            yield Floor(Factor.NO_ANSWER, 0, Culprit(
+                node=node.name, owner=f"answered as incarnation {report.node.incarnation}; incarnation "
+                                      f"{node.incarnation} is in the topology"))
+    for name, report in reports.items():
         # A round publishes this time and partitions then need it, so it counts as a floor.
-        found = report.floor(Factor.ACTIVE_TRANSACTIONS)
-        if found is None or found.time > report.transactions_from:
+        if not any(each.factor is Factor.ACTIVE_TRANSACTIONS and each.time <= report.transactions_from
+                   for each in report.floors):
             yield Floor(Factor.ACTIVE_TRANSACTIONS, report.transactions_from, Culprit(node=name))
         for floor in report.floors:
             yield attrs.evolve(floor, culprit=attrs.evolve(floor.culprit, node=name))

@@ -12,10 +12,9 @@ step, `reclaim` deletes the leftovers.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -141,10 +140,9 @@ class CatalogService(Closing):
         self._guard = Guard(f"the catalog in partition {log.partition!r}")
         self._writing = threading.Lock()
         self._following = threading.Lock()
-        self._news: deque[tuple[str, dict[str, Any]]] = deque()
         self._last_error, self._failures = "", 0
         log.prepare()
-        self._history = recover_history(log)
+        self._history = self._emitted = recover_history(log)
 
     # -- reading
 
@@ -188,25 +186,18 @@ class CatalogService(Closing):
                 self._guard.require_open()
                 yield
         finally:
-            while self._news:
-                try:
-                    name, fields = self._news.popleft()
-                except IndexError:  # another thread took the last event
-                    break
-                self._observer.event(name, **fields)
+            with self._following:
+                before, after = self._emitted, self._history
+                self._emitted = after
+            for version in range(max(before.latest + 1, after.earliest), after.latest + 1):
+                self._observer.event("catalog_version", version=version, activation=after.activation(version))
+            if after.earliest != before.earliest:
+                self._observer.event("catalog_compacted", earliest=after.earliest, before=before.earliest)
 
     def _read_new_versions(self, state: LogState | None = None) -> int:
         with self._following:
-            before = self._history
-            self._register(recover_history(self.log, before, state))
+            before, self._history = self._history, recover_history(self.log, self._history, state)
             return self._history.latest - before.latest
-
-    def _register(self, after: RetainedVersions) -> None:
-        before, self._history = self._history, after
-        self._news.extend(("catalog_version", {"version": version, "activation": after.activation(version)})
-                          for version in range(max(before.latest + 1, after.earliest), after.latest + 1))
-        if after.earliest != before.earliest:
-            self._news.append(("catalog_compacted", {"earliest": after.earliest, "before": before.earliest}))
 
     # -- changing
 
@@ -271,7 +262,7 @@ class CatalogService(Closing):
                 made = latest.updated(update)
                 with self._following:
                     if self.history.latest < made.version:
-                        self._register(self.history.followed_by([update], made))
+                        self._history = self._history.followed_by([update], made)
                 return made, applied, attempt
         raise Busy(f"{MAX_ATTEMPTS} attempts to append to the catalog's log lost against other writers; call again")
 
@@ -309,7 +300,7 @@ class CatalogService(Closing):
         of_term = () if term is not None else (log.term_condition,)
         return CatalogView(
             reports=tuple(reports), history=self.history, now=self.clock.present(), low_watermark=low_watermark,
-            assignments=assignments or Assignments(), topology=topology or Topology(frozenset()), term=term,
+            assignments=assignments or {}, topology=topology or Topology(frozenset()), term=term,
             needs=() if pinned is None else (pinned,), conditions=(*conditions, pins.condition, *of_term))
 
     def plan(self, policy: CatalogPolicy | None = None, *, view: CatalogView | None = None) -> CatalogPlan:

@@ -89,14 +89,14 @@ def test_command_that_does_not_fit_is_refused(command: Any) -> None:
 def test_objects_keep_their_ids_and_give_their_names_free() -> None:
     service = service_on()
     service.execute(TABLE)
-    table = service.catalog(1).find_table("S", "T")
+    table = service.catalog(1).find("table", "T", "S")
     assert table is not None
     service.execute([RenameObject("table", "T", "U", schema="S"),
                      PutObject(CatalogTable("T", {"new": True}), schema="S", zone="Z"),
                      SetIndexStatus("I", IndexStatus.AVAILABLE, schema="S")])
     service.execute([PutObject(CatalogTable("U", {"columns": 2}), schema="S", zone="Z", if_exists="replace")])
     latest = service.catalog(3)
-    renamed, other = latest.find_table("S", "U"), latest.find_table("S", "T")
+    renamed, other = latest.find("table", "U", "S"), latest.find("table", "T", "S")
     assert renamed is not None
     assert other is not None
     assert (renamed.id, renamed.created_at, renamed.properties) == (table.id, table.created_at, {"columns": 2})
@@ -104,7 +104,7 @@ def test_objects_keep_their_ids_and_give_their_names_free() -> None:
     assert not latest.building
     service.execute([DropObject("table", "U", schema="S")])
     assert not service.catalog(4).indexes
-    assert service.catalog(1).find_table("S", "T") == table
+    assert service.catalog(1).find("table", "T", "S") == table
     service.audit()
 
 

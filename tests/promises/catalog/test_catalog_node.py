@@ -44,7 +44,7 @@ class Database:
         self.destroyed: list[tuple[int, int]] = []
 
     def assignments(self) -> Assignments:
-        return Assignments({1: ZoneAssignments.everywhere(["A"], 2)})
+        return {1: ZoneAssignments.everywhere(["A"], 2)}
 
     def publish(self, zone: int, partitions: int, time: int) -> int:
         return partitions
@@ -147,8 +147,7 @@ def test_node_whose_partition_needs_what_was_cut_while_it_was_away_does_not_join
     for number in range(6):
         stays.service.execute([PutObject(Schema(f"S{number}"))], wait=False)
     back.service.poll()
-    back.published.register(7, 0, incarnation=1, created_at=back.service.history.activation(2),
-                            history=back.service.history)
+    back.published.register(7, 0, incarnation=1, created_at=back.service.history.activation(2))
     clock.advance(60.0)
     time = stays.service.history.activation(5)
     topology, unchanged = Members(store).read()
@@ -236,7 +235,7 @@ def test_node_has_partitions_destroyed_that_nobody_can_read() -> None:
     node = node_on(MemoryStore(), clock, database=database, data_availability_seconds=10.0)
     node.service.execute([PutObject(Schema("S")), PutObject(Zone("Z", 2)),
                           PutObject(CatalogTable("T"), schema="S", zone="Z")], wait=False)
-    table = node.service.catalog(1).find_table("S", "T")
+    table = node.service.catalog(1).find("table", "T", "S")
     assert table is not None
     node.published.register(table.id, 1, incarnation=1, created_at=table.created_at)
     node.join()

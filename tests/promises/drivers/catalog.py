@@ -129,8 +129,8 @@ class Opened:
         self.log = UpdateLog(self.store, chunk_bytes=settings.chunk_bytes, rng=Random(self.number), clock=world.clock)
         hybrid = HybridClock(world.clock, max_skew_seconds=settings.skew_seconds)
         self.service = CatalogService(self.log, hybrid, delay_seconds=settings.delay_seconds)
-        self.low = LowWatermark(self.store, "A", hybrid, data_availability_seconds=settings.availability_seconds)
-        self.times = PublishedTimes(self.store, "A", clock=world.clock)
+        self.low = LowWatermark(self.service, "A", data_availability_seconds=settings.availability_seconds)
+        self.times = PublishedTimes(self.service, "A")
         self.owners: list[str] = []
         # Short pins, which any thread may take again.
         self.expiring: list[str] = world.kept.setdefault("expiring", [])
