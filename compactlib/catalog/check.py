@@ -79,7 +79,7 @@ def _read_on(log: UpdateLog, state: LogState, known: RetainedVersions) -> Retain
     expected = max(known.latest + 1, state.earliest)
     for version, key, record in log.entries(expected) if expected <= state.latest else ():
         if version > state.latest:
-            raise _stray(version, state)
+            raise _damaged(version, f"{state.latest}, the latest version", f"a record of version {version}")
         if version > expected:
             raise _missing(expected)
         if version == state.earliest:  # the log begins above the known versions
@@ -107,10 +107,6 @@ def _apply(update: Update, growing: Catalog) -> None:
 def _missing(version: int) -> RecordMissing:
     return RecordMissing(key=keys.update_key(version).decode(), version=version,
                          expected=f"the record of version {version}")
-
-
-def _stray(version: int, state: LogState) -> CorruptData:
-    return _damaged(version, f"{state.latest}, the latest version", f"a record of version {version}")
 
 
 def _damaged(version: int, expected: str, found: str) -> CorruptData:
@@ -178,7 +174,7 @@ def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
         expected, found = version + 1, None
         try:
             if version > state.latest:
-                raise _stray(version, state)
+                raise _damaged(version, f"{state.latest}, the latest version", f"a record of version {version}")
             is_first = version == state.earliest
             stored = log.decode(version, key, record, is_snapshot=is_first)
             if history.has(version) and stored != (

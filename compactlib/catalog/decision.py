@@ -65,6 +65,8 @@ _ADVICE = {
 }
 _Spread: TypeAlias = tuple[int, int]
 """A zone's id and its number of partitions in a catalog version."""
+_Hosts: TypeAlias = tuple[Mapping[Factor, Sequence[tuple[str, int]]], Sequence[tuple[str, int, Mapping[int, int]]]]
+"""The nodes that must host a zone: absent ones; name, required partitions and reported bitmaps by table of others."""
 
 
 # ----------------------------------------------------------------------------------------------------------- the view
@@ -106,12 +108,10 @@ class CatalogView(Printed):
         reports = {report.node.name: report for report in self.reports}
         rows = []
         for name in sorted(asked | reports.keys()):
-            report, needs_from, why = reports.get(name), None, ""
-            if report is not None and report.floors:
-                lowest = min(report.floors, key=lambda floor: floor.time)
-                needs_from, why = lowest.time or None, str(lowest.factor)
-            rows.append({"node": name, "asked": name in asked, "reported": report is not None,
-                         "needs_from": needs_from, "why": why})
+            floors = reports[name].floors if name in reports else ()
+            lowest = min(floors, key=lambda floor: floor.time, default=None)
+            rows.append({"node": name, "asked": name in asked, "reported": name in reports,
+                         "needs_from": (lowest and lowest.time) or None, "why": str(lowest.factor) if lowest else ""})
         return rows
 
     def _summary(self) -> str:
@@ -182,11 +182,6 @@ class Decision:
         if not self.limits:
             return f"history is as short as it can be: it begins at version {self.earliest}, which is in force"
         return "; ".join([*map(str, self.limits[:_MAX_REASONS]), _ADVICE[self.limits[0].factor]])
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row for each limit, with its culprits as text."""
-        return [{"factor": str(limit.factor), "allows": limit.allows, "time": limit.time,
-                 "culprits": "; ".join(map(str, limit.culprits)), "more": limit.more} for limit in self.limits]
 
 
 def decide(view: CatalogView, *, at_most: int | None = None) -> Decision:
@@ -338,38 +333,25 @@ class _Evidence:
             return
         if spread not in self._hosts:
             self._hosts[spread] = self._hosts_of(spread)
-        lacking = dict(self._hosts[spread].lacking)
-        lacking[Factor.MISSING_PARTITION] = [(name, lacks) for name, needed, hosted in self._hosts[spread].reported
-                                             if (lacks := needed & ~hosted.get(table.id, 0))]
-        for factor, nodes in lacking.items():
+        absent, present = self._hosts[spread]
+        lacking = [(name, lacks) for name, needed, hosted in present if (lacks := needed & ~hosted.get(table.id, 0))]
+        for factor, nodes in (*absent.items(), (Factor.MISSING_PARTITION, lacking)):
             if nodes:
                 yield _Obstacle(factor, table.created_at, [
                     Culprit(node=name, table=table.id, zone=spread[0], partitions=tuple(partitions_of(mask)))
                     for name, mask in nodes[:MAX_CULPRITS]], len(nodes))
 
     def _hosts_of(self, spread: _Spread) -> _Hosts:
+        """Return the nodes that lack all tables of a zone, by factor, with their partitions; and the others."""
         zone, partitions = spread
         full = (1 << partitions) - 1
         assigned = self._assignments.get(zone)
         unknown = full & ~(0 if assigned is None else assigned.assigned())
         if assigned is None or unknown:
-            return _Hosts({Factor.NO_ASSIGNMENTS: [("", unknown)]}, [])
+            return {Factor.NO_ASSIGNMENTS: [("", unknown)]}, []
         needed = [(name, mask & full) for name, mask in sorted(assigned.masks.items()) if mask & full]
-        return _Hosts({Factor.MISSING_NODE: [each for each in needed if each[0] not in self._members]},
-                      [(name, mask, self._reports[name].hosted) for name, mask in needed if name in self._reports])
-
-
-@attrs.frozen
-class _Hosts:
-    """The nodes that must host the tables of a zone.
-
-    Attributes:
-        lacking: by factor, the nodes that lack all tables of the zone, with their partitions.
-        reported: name, required partitions, and reported bitmaps by table of each node that reported.
-    """
-
-    lacking: Mapping[Factor, Sequence[tuple[str, int]]]
-    reported: Sequence[tuple[str, int, Mapping[int, int]]]
+        return ({Factor.MISSING_NODE: [each for each in needed if each[0] not in self._members]},
+                [(name, mask, self._reports[name].hosted) for name, mask in needed if name in self._reports])
 
 
 def _limit(factor: Factor, allows: int | None, culprits: Sequence[Culprit], count: int, *,

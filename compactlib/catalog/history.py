@@ -45,7 +45,7 @@ class _Cache:
         """Cache a catalog, for as long as the history if it is far above the one below."""
         with self.lock:
             at = self._place(catalog.version)
-            if is_far_above(self.kept[at - 1], catalog):
+            if _is_far_above(self.kept[at - 1], catalog):
                 self.kept.insert(at, catalog)
             else:
                 self.recent[catalog.version] = catalog
@@ -56,7 +56,7 @@ class _Cache:
         return bisect_right(self.kept, version, key=lambda each: each.version)
 
 
-def is_far_above(below: Catalog, catalog: Catalog) -> bool:
+def _is_far_above(below: Catalog, catalog: Catalog) -> bool:
     """Return whether the updates between two catalogs justify the memory of the higher catalog."""
     return catalog.version - below.version >= max(UPDATES_BETWEEN, len(catalog))
 
@@ -98,7 +98,7 @@ class RetainedVersions:
         made = found.copy()
         for update in self._updates[max(found.version + 1 - self.earliest, 0):at + 1]:
             made.apply(update)
-            if made.version < version and is_far_above(found, made):
+            if made.version < version and _is_far_above(found, made):
                 found = made.copy()
                 self._cache.add(found)
         self._cache.add(made)

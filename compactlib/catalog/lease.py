@@ -97,6 +97,3 @@ class LeaseElection:
         if held.term > term:
             writes[self._term] = TERMS.seal(keys.TERM, held.term)
         return Swap(Elected(held.term, held.node), writes)
-
-    def __repr__(self) -> str:
-        return f"LeaseElection({self._node!r})"

@@ -79,9 +79,6 @@ class ActiveTransactions:
     def __len__(self) -> int:
         return len(self._active)
 
-    def __repr__(self) -> str:
-        return f"ActiveTransactions({len(self)})"
-
 
 class NeedSource(Protocol):
     """A reason to keep old versions."""

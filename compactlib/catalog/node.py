@@ -8,7 +8,8 @@
             tasks.create_task(node.coordinate(peers))      # runs rounds while this node coordinates
             ...                         # the host serves report() and publish() to the coordinator
 
-The thread follows the log, takes part in the election, raises the low watermark, and deletes expired records. Rounds
+The thread follows the log, takes part in the election, raises the low watermark, and deletes unreadable
+partitions and leftovers. Rounds
 run in the host's event loop, since the host makes the calls to other nodes.
 """
 
@@ -72,12 +73,13 @@ class CatalogNode(PeriodicService):
         delay_seconds: see `CatalogService`.
         sources: further sources of needs: `RebalanceNeed`, the host's own.
         follow_seconds: interval between reads of the log.
-        upkeep_seconds: interval between upkeeps: raising the low watermark, deleting expired pins, unreadable
-            partitions and the leftovers of cuts.
+        upkeep_seconds: interval between upkeeps: raising the low watermark, deleting unreadable partitions and the
+            leftovers of cuts.
         policy: how much of the unneeded history is cut.
         observer: notified of rounds (`catalog_round`), and of the events of `CatalogService`.
 
     Attributes:
+        id: this node's name and incarnation; `None` before it has joined.
         published: usable before the node has joined.
         coordinator: the coordinator known to this node; `None` before the first election.
         last_round: the report of the last round that this node ran.
@@ -103,14 +105,14 @@ class CatalogNode(PeriodicService):
         self._watermark = LowWatermark(self.service, name, data_availability_seconds=data_availability_seconds)
         self._transactions = ActiveTransactions(self.service)
         self._sources = (self._watermark, *sources)
-        self._joined: NodeId | None = None  # set when the node is admitted
+        self.id: NodeId | None = None
         self._may_begin = False  # True once the clocks' greatest skew has passed after the admission
         self._reported: Timestamp = 0
         self._election = None if lease_seconds is None else LeaseElection(
             log.store, name, lease_seconds=lease_seconds, partition=log.partition, clock=clock.clock, rng=log.rng)
         election_seconds = (lease_seconds or 15.0) / 3
         # The work of the node's thread, with the pause between two calls.
-        upkeep = (self._watermark.advance, self._destroy_unreadable, self.published.forget_removed,
+        upkeep = (self._watermark.advance, self._destroy_unreadable,
                   lambda: self.service.reclaim(budget=self._budget))
         self._work: Mapping[Callable[[], object], float] = {
             self.service.poll: 0.0, self._poll_election: election_seconds, self._read_membership: election_seconds,
@@ -154,7 +156,7 @@ class CatalogNode(PeriodicService):
         except TimeBeforeHistory:
             self.leave()
             raise
-        self._joined = joined
+        self.id = joined
         clock.clock.sleep(clock.max_skew_ms / 1000)
         self._may_begin = True
         return joined
@@ -168,14 +170,9 @@ class CatalogNode(PeriodicService):
             Busy, OutcomeUnknown: as `Members.leave`.
         """
         if name is None or name == self.name:
-            self._may_begin, self._joined = False, None
+            self._may_begin, self.id = False, None
         self._members.leave(self.name if name is None else name)
         self._wake_rounds()
-
-    @property
-    def id(self) -> NodeId | None:
-        """This node's name and incarnation; `None` before it has joined."""
-        return self._joined
 
     @property
     def transactions(self) -> ActiveTransactions:
@@ -208,7 +205,7 @@ class CatalogNode(PeriodicService):
             Busy: at each attempt, new versions arrived while the sources were called.
             CompactlibError: the log cannot be read.
         """
-        joined = self._joined
+        joined = self.id
         if joined is None:
             raise NotReady(f"node {self.name} has not joined")
         self.service.poll()
@@ -357,9 +354,9 @@ class CatalogNode(PeriodicService):
 
     def _read_membership(self) -> None:
         topology, _ = self._members.read()
-        if self._may_begin and self._joined not in topology.nodes:
+        if self._may_begin and self.id not in topology.nodes:
             # The host removed this node, perhaps while this process was paused.
-            self._may_begin, self._joined = False, None
+            self._may_begin, self.id = False, None
         self._topology = topology
 
     def _wake_if_changed(self) -> None:

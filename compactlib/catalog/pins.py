@@ -129,16 +129,12 @@ class Pins:
 
     # -- reading them
 
-    def all(self) -> list[Pin]:
-        """Return every stored pin, including expired pins. One request.
+    def active(self) -> list[Pin]:
+        """Return the pins that have not expired by more than the clocks' greatest skew. One request.
 
         Raises:
             CorruptData, Unsupported: the cell cannot be read; nothing is cut until it can.
         """
-        return list((self._cell.read() or {}).values())
-
-    def active(self) -> list[Pin]:
-        """Return the pins that have not expired by more than the clocks' greatest skew."""
         return list(self._living(self._cell.read()).values())
 
     def state(self) -> CellState[PinSet]:

@@ -27,16 +27,14 @@ import attrs
 from compactlib.catalog import keys
 from compactlib.catalog.errors import StaleIncarnation
 from compactlib.catalog.records import TIMES, Kept
-from compactlib.catalog.schema import Catalog
 from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import Timestamp, checked_timestamp
 from compactlib.catalog.values import Culprit, Factor, Floor, mask_of
 from compactlib.errors import InvalidInput
 from compactlib.kv.batches import get_many
-from compactlib.kv.cell import Found, Retries, Swap, swap
+from compactlib.kv.cell import Found, Swap, swap
 from compactlib.kv.store import Address
 
-_RETRIES = Retries(10)
 _BATCH = 100
 _Place: TypeAlias = tuple[int, int]
 """A table's id and a partition's number."""
@@ -258,7 +256,7 @@ class PublishedTimes:
                 return Swap(None, writes)
 
             swap(self._store, part, decide, operation=f"storing published times of {self._node!r}", may_repeat=True,
-                 retries=_RETRIES, clock=self._service.clock.clock)
+                 clock=self._service.clock.clock)
 
     def _address(self, place: _Place) -> Address:
         return self._partition, keys.published_key(self._node, *place)
@@ -300,31 +298,8 @@ class PublishedTimes:
             hosted = sorted((*place, known.incarnation) for place, known in self._replicas.items())
         history = self._service.history
         then = history.at(max(since, history.activation(history.earliest)))
-        return [each for each in hosted if _is_dropped(each[0], then)]
-
-    def forget_removed(self) -> int:
-        """Delete the stored times of tables that were dropped before the earliest version; return their number.
-
-        Raises:
-            OutcomeUnknown: the store did not acknowledge, and reading did not show whether the times were deleted.
-        """
-        earliest = self._service.catalog(self._service.history.earliest)
-        with self._writing:
-            with self._store.scan(self._partition, prefix=keys.published_prefix(self._node), keys_only=True) as entries:
-                places = [keys.published_place(entry.key) for entry in entries]
-            with self._lock:
-                removed = [place for place in places if place not in self._replicas and _is_dropped(place[0], earliest)]
-            kept = self._read(removed)
-            self._store_times(kept, delete=True)
-        return len(kept)
+        # Ids ascend and are not reused.
+        return [each for each in hosted if each[0] < then.next_id and each[0] not in then.tables]
 
     def __len__(self) -> int:
         return len(self._replicas)
-
-    def __repr__(self) -> str:
-        return f"PublishedTimes({len(self)} partitions on {self._node})"
-
-
-def _is_dropped(table_id: int, catalog: Catalog) -> bool:
-    """Return whether a table was dropped before or in this version: ids ascend and are not reused."""
-    return table_id < catalog.next_id and table_id not in catalog.tables

@@ -260,7 +260,7 @@ class UpdateLog:
 
         def raised(before: int | None) -> int:
             if (before or 0) >= version:
-                raise CatalogMoved(what=f"history already begins at version {before}", target=version)
+                raise CatalogMoved(f"history cannot be cut to version {version}: it already begins at {before}")
             return version
 
         try:
@@ -268,4 +268,5 @@ class UpdateLog:
         except PredicateFailed as error:
             if error.key == keys.TERM and (again := self.state()).term > (term or 0):
                 raise StaleTerm(term=term or 0, current=again.term) from error
-            raise CatalogMoved(what=f"the key {error.key!r} has changed since", target=version) from error
+            raise CatalogMoved(f"the plan to cut history to version {version} is outdated: the key {error.key!r} has "
+                               f"changed since; make a new plan") from error

@@ -141,6 +141,3 @@ class LowWatermark:
             yield
         finally:
             self.unlock(reader)
-
-    def __repr__(self) -> str:
-        return f"LowWatermark({self.value}, {len(self._readers)} readers)"

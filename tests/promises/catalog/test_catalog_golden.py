@@ -104,7 +104,7 @@ def test_golden_log_opens() -> None:
     assert len(latest.schemas) == 10
     with pytest.raises(CatalogVersionNotFound):
         service.catalog(1)
-    assert [(pin.owner, pin.version) for pin in service.pins.all()] == [("nightly backup", 3)]
+    assert [(pin.owner, pin.version) for pin in (service.pins.state().value or {}).values()] == [("nightly backup", 3)]
     assert service.verify().is_sound
     service.audit()
 

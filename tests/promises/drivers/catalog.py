@@ -341,7 +341,7 @@ class CatalogDriver:
                 allowed[change.what.owner] = {change.what.version} | (set() if change.acknowledged else before)
                 if change.what.is_short or has_jumped:
                     allowed[change.what.owner].add(None)
-        held = {pin.owner: pin.version for pin in service.pins.all()}
+        held = {pin.owner: pin.version for pin in (service.pins.state().value or {}).values()}
         active = {pin.owner for pin in service.pins.active()}
         assert held.keys() <= allowed.keys(), f"nobody has taken {held.keys() - allowed.keys()}"
         for owner, versions in allowed.items():

@@ -95,7 +95,7 @@ MISTAKES: Sequence[Mistake] = (
         "History is cut below what a node needs that has joined since the others were asked."),
     Mistake(
         "catalog-copy-unheard", "compactlib/catalog/published.py",
-        "                    pins.pin(f\"a copy on {self._node}\", history.version_at(began), history, ttl_seconds=0)\n",
+        "                    self._service.pins.pin(f\"a copy on {self._node}\", version, history, ttl_seconds=0)\n",
         "                    pass\n",
         ("tests/promises/catalog/test_catalog_decision.py::test_replica_that_was_copied_is_heard_of_by_rounds_under_way",),
         "A replica that was copied must replay versions that a round under way has cut."),
