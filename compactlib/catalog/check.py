@@ -34,7 +34,6 @@ from compactlib.report import Finding, VerifyReport
 _MAX_READS = 100
 _RECLAIM_BATCH = 500
 _FEW = 4  # records in the first page of a scan for leftovers; later pages are larger
-Damage = CorruptData | Unsupported
 
 
 # ------------------------------------------------------------------------------------------------------------ recovery
@@ -152,7 +151,7 @@ def _marks(log: UpdateLog) -> tuple[int, int] | None:
     return state.earliest, state.latest
 
 
-def _finding(error: Damage) -> Finding:
+def _finding(error: CorruptData | Unsupported) -> Finding:
     kind = "missing" if isinstance(error, RecordMissing) else "damage"
     return Finding(kind, str(getattr(error, "path", "")), str(error), error)
 

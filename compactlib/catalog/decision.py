@@ -48,7 +48,6 @@ from compactlib.report import Printed
 
 MAX_CULPRITS = 5
 """Number of culprits of a factor that a decision names; the others are counted."""
-_MAX_REASONS = 3
 _ADVICE = {
     Factor.ACTIVE_TRANSACTIONS: "end them, or wait",
     Factor.RAFT_RECOVERY: "flush these partitions, remove those of dropped tables, or wait",
@@ -181,7 +180,7 @@ class Decision:
         """Return the strongest limits and the operator's remedy, in one sentence."""
         if not self.limits:
             return f"history is as short as it can be: it begins at version {self.earliest}, which is in force"
-        return "; ".join([*map(str, self.limits[:_MAX_REASONS]), _ADVICE[self.limits[0].factor]])
+        return "; ".join([*map(str, self.limits[:3]), _ADVICE[self.limits[0].factor]])
 
 
 def decide(view: CatalogView, *, at_most: int | None = None) -> Decision:

@@ -76,9 +76,6 @@ class ActiveTransactions:
         owner = f"{versions.count(oldest)} transactions at catalog version {oldest}"
         return Floor(Factor.ACTIVE_TRANSACTIONS, self._service.history.activation(oldest), Culprit(owner=owner))
 
-    def __len__(self) -> int:
-        return len(self._active)
-
 
 class NeedSource(Protocol):
     """A reason to keep old versions."""

@@ -238,16 +238,15 @@ class CatalogNode(PeriodicService):
         versions = range(history.version_at(time), history.version_at(self.service.clock.present()) + 1)
         partitions = {zone.id: zone.partitions for version in versions
                       for zone in history.catalog(version).zones.values()}
-        failed: dict[int, Exception] = {}
+        failed: list[str] = []
         for zone in sorted(partitions):
             try:
                 self._database.publish(zone, partitions[zone], time)
             except Exception as error:
                 _LOGGER.warning("zone %d could not publish on node %s: %r", zone, self.name, error, exc_info=error)
-                failed[zone] = error
+                failed.append(f"zone {zone}: {type(error).__name__}: {error}")
         if failed:
-            why = "; ".join(f"zone {zone}: {type(error).__name__}: {error}" for zone, error in failed.items())
-            raise TaskFailed(why, task="publish", kind=type(failed[min(failed)]).__name__, detail=why)
+            raise TaskFailed("; ".join(failed), task="publish", kind="zones", detail="; ".join(failed))
 
     # -- coordinating
 
@@ -371,6 +370,3 @@ class CatalogNode(PeriodicService):
         for table, partition, incarnation in self.published.unreadable(since):
             self._database.destroy(table, partition)
             self.published.remove(table, partition, incarnation)
-
-    def __repr__(self) -> str:
-        return f"<CatalogNode {self.id or self.name}: {'running' if self.is_running else 'stopped'}>"

@@ -300,6 +300,3 @@ class PublishedTimes:
         then = history.at(max(since, history.activation(history.earliest)))
         # Ids ascend and are not reused.
         return [each for each in hosted if each[0] < then.next_id and each[0] not in then.tables]
-
-    def __len__(self) -> int:
-        return len(self._replicas)

@@ -483,6 +483,3 @@ class CatalogService(Closing):
         """
         self._guard.require_outside()
         self._guard.release()
-
-    def __repr__(self) -> str:
-        return f"CatalogService(versions {self.history.earliest} to {self.history.latest})"

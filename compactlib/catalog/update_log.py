@@ -41,8 +41,6 @@ from compactlib.kv.cell import Cell, Retries
 
 T = TypeVar("T")
 
-DEFAULT_CHUNK_BYTES = 256 * 1024
-"""Bytes of a piece of a snapshot; below the value limit of every known store."""
 _RETRIES = Retries(10)
 _PRODUCT = "compactlib.catalog"
 
@@ -87,7 +85,7 @@ class UpdateLog:
     Args:
         store: must support `transact` of 8 keys.
         partition: the store's partition, for this catalog alone.
-        chunk_bytes: limit of a piece of a snapshot, >= 1024.
+        chunk_bytes: limit of a piece of a snapshot, >= 1024; the default is below the value limit of every known store.
         rng: draws the keys of pieces and the ids of writes.
         clock: waits before a write is retried.
 
@@ -95,7 +93,7 @@ class UpdateLog:
         InvalidInput: `chunk_bytes` is below 1024, or the store cannot change 8 keys at once.
     """
 
-    def __init__(self, store: KVStore, partition: bytes = b"catalog", *, chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+    def __init__(self, store: KVStore, partition: bytes = b"catalog", *, chunk_bytes: int = 256 * 1024,
                  rng: random.Random | None = None, clock: Clock | None = None) -> None:
         if chunk_bytes < 1024:
             raise InvalidInput(f"chunk_bytes is {chunk_bytes}; give at least 1024")

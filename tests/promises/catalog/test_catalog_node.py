@@ -248,7 +248,7 @@ def test_node_has_partitions_destroyed_that_nobody_can_read() -> None:
         node.run_pending()
         clock.advance(60.0)
     assert database.destroyed == [(table.id, 1)]
-    assert len(node.published) == 0
+    assert node.published.needs_and_hosted() == (None, {})
 
 
 def test_nodes_elect_one_and_replace_it() -> None:
