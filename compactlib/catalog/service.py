@@ -184,9 +184,10 @@ class CatalogService(Closing):
                 self._guard.require_open()
                 yield
         finally:
-            with self._following:
-                before, after = self._emitted, self._history
-                self._emitted = after
+            before = after = self._history
+            if self._guard.is_open:  # in a forked child, the lock may be held for ever
+                with self._following:
+                    before, self._emitted = self._emitted, (after := self._history)
             for version in range(max(before.latest + 1, after.earliest), after.latest + 1):
                 self._observer.event("catalog_version", version=version, activation=after.activation(version))
             if after.earliest != before.earliest:

@@ -212,7 +212,7 @@ class Story:
     def _zone(self, name: str) -> int:
         zone = self.cluster.service.catalog(self.cluster.service.history.latest).find("zone", name)
         assert zone is not None
-        return zone.id
+        return int(zone.id)
 
     def at(self, call: str, command: str) -> None:
         def happens() -> None:
