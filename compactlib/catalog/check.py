@@ -152,8 +152,8 @@ def _marks(log: UpdateLog) -> tuple[int, int] | None:
 
 
 def _finding(error: CorruptData | Unsupported) -> Finding:
-    kind = "missing" if isinstance(error, RecordMissing) else "damage"
-    return Finding(kind, str(getattr(error, "path", "")), str(error), error)
+    return Finding("missing" if isinstance(error, RecordMissing) else "damage", str(getattr(error, "path", "")),
+                   str(error), error)
 
 
 Checked: TypeAlias = Iterator[tuple[int, Finding | None]]

@@ -79,9 +79,7 @@ class LeaseElection:
                     operation=f"the election of {self._node!r}", clock=self._clock)
 
     def _decide(self, found: Found, now: float) -> Swap[Elected]:
-        lease = None
-        if self._lease in found:
-            lease = LEASES.unseal(keys.COORDINATOR, found[self._lease].value)
+        lease = LEASES.unseal(keys.COORDINATOR, found[self._lease].value) if self._lease in found else None
         if lease != self._seen:
             # The time of the answer, not of the call: the store may have read the lease at any time until then.
             self._seen, self._since = lease, self._clock.monotonic()
