@@ -34,7 +34,6 @@ from measure import Figure, alternate, report
 from compactlib.budget import Budget
 from compactlib.catalog import (
     ActiveTransactions,
-    Assignments,
     Catalog,
     CatalogService,
     CatalogTable,
@@ -53,10 +52,10 @@ from compactlib.catalog import (
 from compactlib.catalog.check import reclaim, recover_history
 from compactlib.catalog.history import RetainedVersions
 from compactlib.catalog.policy import CatalogView, decide
-from compactlib.catalog.records import UPDATE, encode_catalog, seal
-from compactlib.catalog.schema import EMPTY, UPDATES, Update
+from compactlib.catalog.records import UPDATES
+from compactlib.catalog.schema import EMPTY, Update
 from compactlib.clock import SystemClock
-from compactlib.kv import SqliteStore
+from compactlib.kv import MemoryStore, SqliteStore
 
 PARTITIONS = 25
 TABLES_OF_LOG = 50
@@ -89,7 +88,7 @@ def update_to(version: int, *objects: Any) -> Update:
 def history_of(updates: Iterator[Update]) -> RetainedVersions:
     history = RetainedVersions()
     for update in updates:
-        history = history.followed_by([update], [history.catalog(history.latest).updated(update)])
+        history = history.followed_by([update], history.catalog(history.latest).updated(update))
     return history
 
 
@@ -109,7 +108,7 @@ def decision_input(nodes: int, tables: int, zones: int = 10) -> CatalogView:
                     for name in names)
     assignments = {10 + zone: ZoneAssignments.everywhere(names, PARTITIONS) for zone in range(zones)}
     return CatalogView(reports=reports, history=history, now=1000, low_watermark=100,
-                       assignments=Assignments(assignments), topology=Topology.of(*names))
+                       assignments=assignments, topology=Topology.of(*names))
 
 
 def decisions(quick: bool, runs: int) -> Iterator[Figure]:
@@ -141,11 +140,11 @@ def decisions(quick: bool, runs: int) -> Iterator[Figure]:
 def transactions(quick: bool, runs: int) -> Iterator[Figure]:
     """Begin and end of a transaction with 100,000 others active against 100."""
     count = 100_000 if quick else 1_000_000
-    view = recovered_view(100)
+    service = recovered(100)
     kept = []
 
     def with_active(active: int) -> ActiveTransactions:
-        counter = ActiveTransactions(lambda: view, HybridClock(SystemClock()))
+        counter = ActiveTransactions(service)
         kept.append([counter.begin() for _ in range(active)])
         return counter
 
@@ -184,8 +183,11 @@ def updates(count: int) -> Iterator[tuple[Update, Catalog]]:
         yield update, catalog
 
 
-def recovered_view(count: int) -> RetainedVersions:
-    return history_of(update for update, _ in updates(count))
+def recovered(count: int) -> CatalogService:
+    log = UpdateLog(MemoryStore())
+    for update, _ in updates(count):
+        log.append(update)
+    return CatalogService(log, HybridClock(SystemClock()))
 
 
 def recovery(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
@@ -336,8 +338,7 @@ def appending(quick: bool, runs: int, folder: Path) -> Iterator[Figure]:
 
 def record_sizes(catalog: Catalog, history: list[Update]) -> tuple[list[bytes], bytes]:
     """The very records that the log writes, for the bare database."""
-    return ([seal(b"update", UPDATE, UPDATES.encode(update)) for update in history],
-            seal(b"update", UPDATE, encode_catalog(catalog)))
+    return ([UPDATES.seal(b"update", update) for update in history], UPDATES.seal(b"update", catalog.as_update()))
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Partition:
         first = self.nodes[LEADER]
         first.service.execute([PutObject(Schema("S")), PutObject(Zone("Z", 1)),
                                PutObject(CatalogTable("T"), schema="S", zone="Z")])
-        table = first.service.catalog(1).find_table("S", "T")
+        table = first.service.catalog(1).find("table", "T", "S")
         assert table is not None
         self.table = table
         for node in self.nodes.values():
@@ -80,7 +80,7 @@ class Replica:
         self._partition, self._name = partition, name
 
     def assignments(self) -> Assignments:
-        return Assignments({self._partition.table.zone_id: ZoneAssignments.everywhere(NAMES, 1)})
+        return {self._partition.table.zone_id: ZoneAssignments.everywhere(NAMES, 1)}
 
     def publish(self, zone: int, partitions: int, time: Timestamp) -> int:
         if self._name != LEADER:

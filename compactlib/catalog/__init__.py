@@ -18,7 +18,7 @@ that runs on each node.
 [2, 3]
 >>> service.compact().is_empty, service.plan().explanation.limits[0].culprits[0].owner
 (True, '0 nodes are known; give view() the topology and the reports')
->>> transactions = ActiveTransactions(lambda: service.history, service.clock)
+>>> transactions = ActiveTransactions(service)
 >>> report = local_report(NodeId("A"), service.history, transactions=transactions)
 >>> plan = service.plan(view=service.view(reports=[report], topology=Topology.of("A"),
 ...                                       low_watermark=service.catalog(2).activation))
@@ -78,7 +78,6 @@ if TYPE_CHECKING:
         NodeId as NodeId,
         NodeReport as NodeReport,
         Topology as Topology,
-        Unavailable as Unavailable,
         ZoneAssignments as ZoneAssignments,
     )
     from compactlib.catalog.watermark import LowWatermark as LowWatermark
@@ -100,5 +99,5 @@ else:
         "compactlib.catalog.update_log": "UpdateLog",
         "compactlib.catalog.values":
             "Assignments Factor Floor NodeId NodeReport REPORTS "
-            "Topology Unavailable ZoneAssignments",
+            "Topology ZoneAssignments",
     })

@@ -10,18 +10,22 @@ compares the log with the versions that recovery left in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import attrs
 
 from compactlib.budget import Budget
 from compactlib.catalog import keys
 from compactlib.catalog.errors import ObjectNotFound, RecordMissing
-from compactlib.catalog.history import RetainedVersions, is_far_above
+from compactlib.catalog.history import RetainedVersions
+from compactlib.catalog.members import Nodes
+from compactlib.catalog.pins import PinSet
 from compactlib.catalog.plan import CutReport
 from compactlib.catalog.records import LEASES, SNAPSHOTS, TERMS, TIMES
-from compactlib.catalog.schema import Catalog, Update
+from compactlib.catalog.schema import EMPTY, Catalog, Update
 from compactlib.catalog.update_log import LogState, UpdateLog
+from compactlib.codec import JsonCodec
 from compactlib.errors import BudgetSpent, Busy, CorruptData, Unsupported
 from compactlib.kv import Delete
 from compactlib.kv.cell import Cell
@@ -30,7 +34,6 @@ from compactlib.report import Finding, VerifyReport
 _MAX_READS = 100
 _RECLAIM_BATCH = 500
 _FEW = 4  # records in the first page of a scan for leftovers; later pages are larger
-Damage = CorruptData | Unsupported
 
 
 # ------------------------------------------------------------------------------------------------------------ recovery
@@ -71,37 +74,24 @@ def _read_on(log: UpdateLog, state: LogState, known: RetainedVersions) -> Retain
     if state.latest < known.latest:
         raise RecordMissing(key=keys.LATEST.decode(), version=known.latest, expected=f"version {known.latest}, which "
                             f"the log had before; it ends at {state.latest} now")
-    kept, updates = [known.catalog(known.latest)], list[Update]()
-    growing = kept[0].copy()
+    updates, growing = list[Update](), known.catalog(known.latest).copy()
     expected = max(known.latest + 1, state.earliest)
     for version, key, record in log.entries(expected) if expected <= state.latest else ():
         if version > state.latest:
-            raise _stray(version, state)
+            raise _damaged(version, f"{state.latest}, the latest version", f"a record of version {version}")
         if version > expected:
             raise _missing(expected)
-        found = _decoded(log, state, version, key, record)
-        if isinstance(found, Catalog):  # the log begins above the known versions
-            known, kept, updates, growing = RetainedVersions(found), [found], [], found.copy()
-        else:
-            _apply(found, growing)
-            updates.append(found)
-            if version == state.latest or is_far_above(kept[-1], growing):
-                kept.append(growing.copy())
+        if version == state.earliest:  # the log begins above the known versions
+            growing = EMPTY.copy()
+        updates.append(log.decode(version, key, record, is_snapshot=version == state.earliest))
+        _apply(updates[-1], growing)
         expected += 1
     if expected <= state.latest:
         raise _missing(expected)
-    history = known.followed_by(updates, kept[1:])
-    return history.beginning_with(history.catalog(state.earliest)) if state.earliest > history.earliest else history
-
-
-def _decoded(log: UpdateLog, state: LogState, version: int, key: bytes, record: bytes) -> Catalog | Update:
-    """Return the snapshot or the update in a record, which is a snapshot if and only if it is the earliest."""
-    found = log.decode(version, key, record)
-    if isinstance(found, Catalog) != (version == state.earliest):
-        kinds = ("a snapshot", "an update")
-        expected, other = kinds if version == state.earliest else kinds[::-1]
-        raise _damaged(version, expected, other)
-    return found
+    if updates and updates[0].version == state.earliest:
+        return RetainedVersions(updates, growing)
+    history = known.followed_by(updates, growing)
+    return history.beginning_with(state.earliest) if state.earliest > history.earliest else history
 
 
 def _apply(update: Update, growing: Catalog) -> None:
@@ -116,10 +106,6 @@ def _apply(update: Update, growing: Catalog) -> None:
 def _missing(version: int) -> RecordMissing:
     return RecordMissing(key=keys.update_key(version).decode(), version=version,
                          expected=f"the record of version {version}")
-
-
-def _stray(version: int, state: LogState) -> CorruptData:
-    return _damaged(version, f"{state.latest}, the latest version", f"a record of version {version}")
 
 
 def _damaged(version: int, expected: str, found: str) -> CorruptData:
@@ -165,9 +151,9 @@ def _marks(log: UpdateLog) -> tuple[int, int] | None:
     return state.earliest, state.latest
 
 
-def _finding(error: Damage) -> Finding:
-    kind = "missing" if isinstance(error, RecordMissing) else "damage"
-    return Finding(kind, str(getattr(error, "path", "")), str(error), error)
+def _finding(error: CorruptData | Unsupported) -> Finding:
+    return Finding("missing" if isinstance(error, RecordMissing) else "damage", str(getattr(error, "path", "")),
+                   str(error), error)
 
 
 Checked: TypeAlias = Iterator[tuple[int, Finding | None]]
@@ -187,11 +173,11 @@ def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
         expected, found = version + 1, None
         try:
             if version > state.latest:
-                raise _stray(version, state)
-            stored = _decoded(log, state, version, key, record)
-            if history.has(version) and not (
-                    stored == history.catalog(version) if isinstance(stored, Catalog) else
-                    version == history.earliest or stored == history.update(version)):
+                raise _damaged(version, f"{state.latest}, the latest version", f"a record of version {version}")
+            is_first = version == state.earliest
+            stored = log.decode(version, key, record, is_snapshot=is_first)
+            if history.has(version) and stored != (
+                    history.catalog(version).as_update() if is_first else history.update(version)):
                 found = Finding("order", key.decode(), f"version {version} differs from the version in memory")
         except (CorruptData, Unsupported) as error:
             found = _finding(error)
@@ -206,13 +192,14 @@ def _leftovers(log: UpdateLog, budget: Budget) -> Checked:
 
 
 def _other_records(log: UpdateLog) -> Checked:
-    """Check the records that belong to no version; of a cell, the frame."""
-    def check_cell(key: bytes, stored: bytes) -> None:
-        Cell(log.store, log.partition, key, _AnyValue()).value_of(stored)
+    """Check the records that belong to no version."""
+    def check_cell(key: bytes, stored: bytes, of: Any) -> None:
+        Cell(log.store, log.partition, key, JsonCodec(of)).value_of(stored)
 
+    cells: dict[bytes, Any] = {keys.PINS: PinSet, keys.MEMBERS: Nodes, keys.LOW_WATERMARK: int, keys.FORMAT: str}
     checks: dict[bytes, Callable[[bytes, bytes], object]] = {
-        keys.TERM: TERMS.unseal, keys.COORDINATOR: LEASES.unseal, keys.PUBLISHED: TIMES.unseal}
-    checks |= dict.fromkeys((keys.PINS, keys.MEMBERS, keys.LOW_WATERMARK, keys.FORMAT), check_cell)
+        keys.TERM: TERMS.unseal, keys.COORDINATOR: LEASES.unseal, keys.PUBLISHED: TIMES.unseal,
+        **{key: partial(check_cell, of=of) for key, of in cells.items()}}
     for prefix, check in checks.items():
         with log.store.scan(log.partition, prefix=prefix) as entries:
             for entry in entries:
@@ -223,16 +210,6 @@ def _other_records(log: UpdateLog) -> Checked:
                     except (CorruptData, Unsupported) as error:
                         found = _finding(error)
                     yield len(entry.key) + len(entry.value), found
-
-
-class _AnyValue:
-    """The codec of a cell whose frame alone is checked."""
-
-    def encode(self, value: bytes) -> bytes:
-        return value
-
-    def decode(self, data: bytes, place: str) -> bytes:
-        return data
 
 
 # ------------------------------------------------------------------------------------------------------------- reclaim

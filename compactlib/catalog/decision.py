@@ -48,7 +48,6 @@ from compactlib.report import Printed
 
 MAX_CULPRITS = 5
 """Number of culprits of a factor that a decision names; the others are counted."""
-_MAX_REASONS = 3
 _ADVICE = {
     Factor.ACTIVE_TRANSACTIONS: "end them, or wait",
     Factor.RAFT_RECOVERY: "flush these partitions, remove those of dropped tables, or wait",
@@ -65,6 +64,8 @@ _ADVICE = {
 }
 _Spread: TypeAlias = tuple[int, int]
 """A zone's id and its number of partitions in a catalog version."""
+_Hosts: TypeAlias = tuple[Mapping[Factor, Sequence[tuple[str, int]]], Sequence[tuple[str, int, Mapping[int, int]]]]
+"""The nodes that must host a zone: absent ones; name, required partitions and reported bitmaps by table of others."""
 
 
 # ----------------------------------------------------------------------------------------------------------- the view
@@ -106,14 +107,10 @@ class CatalogView(Printed):
         reports = {report.node.name: report for report in self.reports}
         rows = []
         for name in sorted(asked | reports.keys()):
-            report, needs_from, why = reports.get(name), None, ""
-            if report is not None and report.unavailable:
-                why = f"{report.unavailable[0].factor}: {report.unavailable[0].reason}"
-            elif report is not None and report.floors:
-                lowest = min(report.floors, key=lambda floor: floor.time)
-                needs_from, why = lowest.time, str(lowest.factor)
-            rows.append({"node": name, "asked": name in asked, "reported": report is not None,
-                         "needs_from": needs_from, "why": why})
+            floors = reports[name].floors if name in reports else ()
+            lowest = min(floors, key=lambda floor: floor.time, default=None)
+            rows.append({"node": name, "asked": name in asked, "reported": name in reports,
+                         "needs_from": (lowest and lowest.time) or None, "why": str(lowest.factor) if lowest else ""})
         return rows
 
     def _summary(self) -> str:
@@ -183,12 +180,7 @@ class Decision:
         """Return the strongest limits and the operator's remedy, in one sentence."""
         if not self.limits:
             return f"history is as short as it can be: it begins at version {self.earliest}, which is in force"
-        return "; ".join([*map(str, self.limits[:_MAX_REASONS]), _ADVICE[self.limits[0].factor]])
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row for each limit, with its culprits as text."""
-        return [{"factor": str(limit.factor), "allows": limit.allows, "time": limit.time,
-                 "culprits": "; ".join(map(str, limit.culprits)), "more": limit.more} for limit in self.limits]
+        return "; ".join([*map(str, self.limits[:3]), _ADVICE[self.limits[0].factor]])
 
 
 def decide(view: CatalogView, *, at_most: int | None = None) -> Decision:
@@ -275,14 +267,11 @@ class _Evidence:
         for report in view.reports:
             if self._reports.setdefault(report.node.name, report) is not report:
                 raise InvalidInput(f"node {report.node.name!r} reported twice in a round; give one report per node")
-        self._unknown = [_limit(factor, None, found, len(found)) for factor, found in (
-            (Factor.NO_ANSWER, list(_without_report(view, self._reports))),
-            (Factor.UNAVAILABLE, list(_not_available(view)))) if found]
         self._floors: dict[Factor, list[Floor]] = defaultdict(list)
-        for floor in _floors(view):
+        for floor in _floors(view, self._reports):
             self._floors[floor.factor].append(floor)
-        lowest = min((floor.time for floors in self._floors.values() for floor in floors), default=None)
-        self.bound: Timestamp | None = None if self._unknown else lowest
+        # Without a low watermark, the lowest floor is 0.
+        self.bound: Timestamp | None = min(floor.time for floors in self._floors.values() for floor in floors) or None
         self._members = {node.name for node in view.topology.nodes}
         self._assignments = view.assignments
         self._now = view.history.at(max(view.now, view.history.activation(view.history.earliest)))
@@ -295,13 +284,12 @@ class _Evidence:
 
     def limits(self, version: int) -> Iterator[Limit]:
         """Return the limits that forbid a cut to this version."""
-        yield from self._unknown
         for factor, floors in self._floors.items():
             time = min(floor.time for floor in floors)
             allows = version_at(self._history, time)
             if allows is None or allows < version:
                 lowest = [floor.culprit for floor in floors if floor.time == time]
-                yield _limit(factor, allows, lowest, len(lowest), time=time)
+                yield _limit(factor, allows, lowest, len(lowest), time=time or None)
         found: dict[Factor, list[_Obstacle]] = defaultdict(list)
         for obstacle in self._obstacles(self._history.catalog(version)):
             found[obstacle.factor].append(obstacle)
@@ -344,38 +332,25 @@ class _Evidence:
             return
         if spread not in self._hosts:
             self._hosts[spread] = self._hosts_of(spread)
-        lacking = dict(self._hosts[spread].lacking)
-        lacking[Factor.MISSING_PARTITION] = [(name, lacks) for name, needed, hosted in self._hosts[spread].reported
-                                             if (lacks := needed & ~hosted.get(table.id, 0))]
-        for factor, nodes in lacking.items():
+        absent, present = self._hosts[spread]
+        lacking = [(name, lacks) for name, needed, hosted in present if (lacks := needed & ~hosted.get(table.id, 0))]
+        for factor, nodes in (*absent.items(), (Factor.MISSING_PARTITION, lacking)):
             if nodes:
                 yield _Obstacle(factor, table.created_at, [
                     Culprit(node=name, table=table.id, zone=spread[0], partitions=tuple(partitions_of(mask)))
                     for name, mask in nodes[:MAX_CULPRITS]], len(nodes))
 
     def _hosts_of(self, spread: _Spread) -> _Hosts:
+        """Return the nodes that lack all tables of a zone, by factor, with their partitions; and the others."""
         zone, partitions = spread
         full = (1 << partitions) - 1
-        assigned = self._assignments.zones.get(zone)
+        assigned = self._assignments.get(zone)
         unknown = full & ~(0 if assigned is None else assigned.assigned())
         if assigned is None or unknown:
-            return _Hosts({Factor.NO_ASSIGNMENTS: [("", unknown)]}, [])
+            return {Factor.NO_ASSIGNMENTS: [("", unknown)]}, []
         needed = [(name, mask & full) for name, mask in sorted(assigned.masks.items()) if mask & full]
-        return _Hosts({Factor.MISSING_NODE: [each for each in needed if each[0] not in self._members]},
-                      [(name, mask, self._reports[name].hosted) for name, mask in needed if name in self._reports])
-
-
-@attrs.frozen
-class _Hosts:
-    """The nodes that must host the tables of a zone.
-
-    Attributes:
-        lacking: by factor, the nodes that lack all tables of the zone, with their partitions.
-        reported: name, required partitions, and reported bitmaps by table of each node that reported.
-    """
-
-    lacking: Mapping[Factor, Sequence[tuple[str, int]]]
-    reported: Sequence[tuple[str, int, Mapping[int, int]]]
+        return ({Factor.MISSING_NODE: [each for each in needed if each[0] not in self._members]},
+                [(name, mask, self._reports[name].hosted) for name, mask in needed if name in self._reports])
 
 
 def _limit(factor: Factor, allows: int | None, culprits: Sequence[Culprit], count: int, *,
@@ -384,35 +359,27 @@ def _limit(factor: Factor, allows: int | None, culprits: Sequence[Culprit], coun
     return Limit(factor=factor, allows=allows, time=time, culprits=shown, more=count - len(shown))
 
 
-def _without_report(view: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[Culprit]:
+def _floors(view: CatalogView, reports: Mapping[str, NodeReport]) -> Iterator[Floor]:
+    """Yield all needs; a need that is not known is a floor at time 0."""
+    if view.low_watermark is None:
+        yield Floor.unknown("the coordinator has no low watermark yet")
+    else:
+        yield Floor(Factor.LOW_WATERMARK, view.low_watermark, Culprit(owner="of the coordinator"))
+    yield from view.needs
     if not view.topology.nodes:
-        yield Culprit(owner="0 nodes are known; give view() the topology and the reports")
+        yield Floor(Factor.NO_ANSWER, 0, Culprit(owner="0 nodes are known; give view() the topology and the reports"))
     for node in sorted(view.topology.nodes):
         report = reports.get(node.name)
         if report is None:
-            yield Culprit(node=node.name, owner="did not answer")
+            yield Floor(Factor.NO_ANSWER, 0, Culprit(node=node.name, owner="did not answer"))
         elif report.node.incarnation != node.incarnation:
-            yield Culprit(node=node.name, owner=f"answered as incarnation {report.node.incarnation}; incarnation "
-                                                f"{node.incarnation} is in the topology")
-
-
-def _not_available(view: CatalogView) -> Iterator[Culprit]:
-    for report in view.reports:
-        for each in report.unavailable:
-            yield attrs.evolve(each.culprit, node=report.node.name, owner=f"{each.factor}: {each.reason}")
-    if view.low_watermark is None:
-        yield Culprit(owner=f"{Factor.LOW_WATERMARK}: the coordinator has none yet")
-
-
-def _floors(view: CatalogView) -> Iterator[Floor]:
-    if view.low_watermark is not None:
-        yield Floor(Factor.LOW_WATERMARK, view.low_watermark, Culprit(owner="of the coordinator"))
-    yield from view.needs
-    for report in view.reports:
-        name = report.node.name
+            yield Floor(Factor.NO_ANSWER, 0, Culprit(
+                node=node.name, owner=f"answered as incarnation {report.node.incarnation}; incarnation "
+                                      f"{node.incarnation} is in the topology"))
+    for name, report in reports.items():
         # A round publishes this time and partitions then need it, so it counts as a floor.
-        found = report.floor(Factor.ACTIVE_TRANSACTIONS)
-        if found is None or found.time > report.transactions_from:
+        if not any(each.factor is Factor.ACTIVE_TRANSACTIONS and each.time <= report.transactions_from
+                   for each in report.floors):
             yield Floor(Factor.ACTIVE_TRANSACTIONS, report.transactions_from, Culprit(node=name))
         for floor in report.floors:
             yield attrs.evolve(floor, culprit=attrs.evolve(floor.culprit, node=name))

@@ -60,15 +60,9 @@ class RecordMissing(CorruptData):
 class UnsafeCompaction(Conflict):
     """A cut was refused, because a node or pin may need a version below the target. Make a new plan."""
 
-    def __init__(self, *, target: int, detail: str) -> None:
-        super().__init__(f"cutting history to version {target} is not safe: {detail}")
-
 
 class CatalogMoved(Stale):
     """The plan is outdated: the state that it was made from has changed. Nothing was cut. Make a new plan."""
-
-    def __init__(self, *, what: str, target: int) -> None:
-        super().__init__(f"the plan to cut history to version {target} is outdated: {what}; make a new plan")
 
 
 class StaleTerm(Stale):

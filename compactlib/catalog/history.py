@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`RetainedVersions`: the retained versions of a catalog at a moment, by number and by time.
 
-A history is its first catalog and the updates that follow. Any other catalog is built on request, from the nearest
-catalog below it that is cached. Every thousandth catalog is cached, at longer distances where a catalog has more than a
-thousand objects, so that a request applies at most that many updates. The latest catalog is always cached, and so are
-the last few requested.
+A history is a list of updates, the first of which makes the earliest version of the empty catalog. The latest catalog
+is always in memory. Any other catalog is built on request, from the nearest catalog below it that is cached: about
+every thousandth on the way, at longer distances where a catalog has more than a thousand objects, and the last few
+requested.
 """
 
 from __future__ import annotations
@@ -22,63 +22,66 @@ from compactlib.catalog.timestamp import Timestamp
 from compactlib.errors import AuditFailed
 
 UPDATES_BETWEEN = 1000
-"""The least number of updates between two cached catalogs."""
+"""The least number of updates between two catalogs that stay cached."""
 _RECENT = 16
 
 
 @attrs.define(eq=False)
 class _Cache:
-    """Cached catalogs, by version; shared by a history and the histories that extend it."""
+    """Cached catalogs; shared by a history and the histories that extend it."""
 
-    kept: list[Catalog]  # Invariant: ascending; the first is the history's first
+    kept: list[Catalog] = attrs.field(factory=lambda: [EMPTY])  # Invariant: ascending
     recent: dict[int, Catalog] = attrs.field(factory=dict)
     lock: threading.Lock = attrs.field(factory=threading.Lock)
 
     def nearest(self, version: int) -> Catalog:
         """Return the highest cached catalog up to this version."""
         with self.lock:
-            kept = self.kept[bisect_right(self.kept, version, key=lambda each: each.version) - 1]
+            kept = self.kept[self._place(version) - 1]
             below = max((each for each in self.recent if each <= version), default=0)
             return self.recent[below] if below > kept.version else kept
 
-    def remember(self, catalog: Catalog) -> None:
+    def add(self, catalog: Catalog) -> None:
+        """Cache a catalog, for as long as the history if it is far above the one below."""
         with self.lock:
-            self.recent[catalog.version] = catalog
-            while len(self.recent) > _RECENT:
-                del self.recent[next(iter(self.recent))]
+            at = self._place(catalog.version)
+            if _is_far_above(self.kept[at - 1], catalog):
+                self.kept.insert(at, catalog)
+            else:
+                self.recent[catalog.version] = catalog
+                while len(self.recent) > _RECENT:
+                    del self.recent[next(iter(self.recent))]
+
+    def _place(self, version: int) -> int:
+        return bisect_right(self.kept, version, key=lambda each: each.version)
 
 
-def is_far_above(kept: Catalog, catalog: Catalog) -> bool:
-    """Return whether the distance between two catalogs justifies caching the higher catalog."""
-    distance = catalog.version - kept.version
-    return distance >= UPDATES_BETWEEN and distance >= len(catalog)
+def _is_far_above(below: Catalog, catalog: Catalog) -> bool:
+    """Return whether the updates between two catalogs justify the memory of the higher catalog."""
+    return catalog.version - below.version >= max(UPDATES_BETWEEN, len(catalog))
 
 
+@attrs.frozen(eq=False, repr=False)
 class RetainedVersions:
-    """The versions retained at a moment, earliest to latest. Immutable; any thread may read it.
+    """The versions retained at a moment, earliest to latest. Immutable; any thread may read it."""
 
-    Args:
-        first: the earliest version; default version 0.
-    """
-
-    __slots__ = ("_cache", "_end", "_latest", "_updates", "earliest")
-
-    def __init__(self, first: Catalog = EMPTY) -> None:
-        self.earliest: int = first.version
-        """The first retained version."""
-        # Shared with histories that extend this history, which ends at `_end`. The first stands for the first catalog.
-        self._updates: list[Update] = [Update(version=first.version, commit=first.commit, activation=first.activation,
-                                              next_id=first.next_id)]
-        self._end = 1
-        self._cache = _Cache([first])
-        self._latest = first
+    # Shared with histories that extend this history, which ends at `_end`.
+    _updates: list[Update] = attrs.field(factory=lambda: [EMPTY.as_update()])
+    _latest: Catalog = EMPTY
+    _end: int = attrs.field(default=attrs.Factory(lambda self: len(self._updates), takes_self=True), kw_only=True)
+    _cache: _Cache = attrs.field(factory=_Cache, kw_only=True)
 
     # -- reading
 
     @property
+    def earliest(self) -> int:
+        """The first retained version."""
+        return self._updates[0].version
+
+    @property
     def latest(self) -> int:
         """The last registered version, which may become active later."""
-        return self.earliest + self._end - 1
+        return self._latest.version
 
     def catalog(self, version: int) -> Catalog:
         """Return the catalog of a version. O(updates between two cached catalogs), O(1) for the latest.
@@ -86,16 +89,19 @@ class RetainedVersions:
         Raises:
             CatalogVersionNotFound: the version is not retained, or does not exist yet.
         """
-        self._require(version)
-        if version == self._latest.version:
+        at = self._place(version)
+        if version == self.latest:
             return self._latest
         found = self._cache.nearest(version)
         if found.version == version:
             return found
         made = found.copy()
-        for each in range(found.version + 1, version + 1):
-            made.apply(self.update(each))
-        self._cache.remember(made)
+        for update in self._updates[max(found.version + 1 - self.earliest, 0):at + 1]:
+            made.apply(update)
+            if made.version < version and _is_far_above(found, made):
+                found = made.copy()
+                self._cache.add(found)
+        self._cache.add(made)
         return made
 
     def at(self, time: Timestamp) -> Catalog:
@@ -115,18 +121,15 @@ class RetainedVersions:
 
     def activation(self, version: int) -> Timestamp:
         """Return when this version becomes active; see `catalog`. O(1)."""
-        self._require(version)
-        return self._updates[version - self.earliest].activation
+        return self.update(version).activation
 
     def has(self, version: int) -> bool:
         """Return whether this version is retained."""
         return self.earliest <= version <= self.latest
 
     def update(self, version: int) -> Update:
-        """Return the update from the version before to this version; both must be retained."""
-        self._require(version - 1)
-        self._require(version)
-        return self._updates[version - self.earliest]
+        """Return the update to this version from the version before; for the earliest, from the empty catalog. O(1)."""
+        return self._updates[self._place(version)]
 
     def __len__(self) -> int:
         return self._end
@@ -134,51 +137,42 @@ class RetainedVersions:
     def __iter__(self) -> Iterator[Catalog]:
         return map(self.catalog, range(self.earliest, self.latest + 1))
 
-    def _require(self, version: int) -> None:
+    def _place(self, version: int) -> int:
         if not self.has(version):
             raise CatalogVersionNotFound(version=version, earliest=self.earliest, latest=self.latest)
+        return version - self.earliest
 
     # -- the next history
 
-    def followed_by(self, updates: Sequence[Update], catalogs: Sequence[Catalog]) -> RetainedVersions:
-        """Return this history extended by the versions that follow. One thread at a time may extend a history.
+    def followed_by(self, updates: Sequence[Update], latest: Catalog) -> RetainedVersions:
+        """Return this history with the versions that follow. One thread at a time may extend a history.
 
         O(updates), unless this history was extended before: then O(versions).
 
         Args:
             updates: of each version.
-            catalogs: the catalogs of some of these versions, ascending; the last version is required.
+            latest: the last version.
         """
         if not updates:
             return self
-        after = RetainedVersions(self._cache.kept[0])
-        after._cache, after._updates, after._latest = self._cache, self._updates, catalogs[-1]
         if len(self._updates) > self._end:  # another history extends this history already
-            after._updates, after._cache = self._updates[:self._end], _Cache(list(self._cache.kept))
-        after._updates += updates
-        after._end = self._end + len(updates)
-        with after._cache.lock:
-            for catalog in catalogs:
-                if is_far_above(after._cache.kept[-1], catalog):
-                    after._cache.kept.append(catalog)
-        return after
+            return RetainedVersions([*self._updates[:self._end], *updates], latest)
+        self._updates.extend(updates)
+        return RetainedVersions(self._updates, latest, cache=self._cache)
 
-    def beginning_with(self, first: Catalog) -> RetainedVersions:
-        """Return this history without the versions below `first`; above the latest, `first` alone. O(versions kept)."""
-        above = range(first.version + 1, self.latest + 1)
-        kept = [each for each in self._cache.kept if each.version in above]
-        return RetainedVersions(first).followed_by([self.update(each) for each in above], [*kept, self._latest])
+    def beginning_with(self, version: int) -> RetainedVersions:
+        """Return this history without the versions below this version. O(versions kept)."""
+        above = self._updates[self._place(version) + 1:self._end]
+        return RetainedVersions([self.catalog(version).as_update(), *above], self._latest)
 
     def __eq__(self, other: object) -> bool:
         """Return whether both retain the same versions. O(n), unless they are the same object."""
         if not isinstance(other, RetainedVersions):
             return NotImplemented
-        return self is other or (
-            self.earliest == other.earliest and self.catalog(self.earliest) == other.catalog(other.earliest)
-            and self._updates[:self._end] == other._updates[:other._end])
+        return self is other or self._updates[:self._end] == other._updates[:other._end]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.catalog(self.earliest), self._updates[1:self._end], self._latest)
+        return RetainedVersions, (self._updates[:self._end], self._latest)
 
     def audit(self) -> None:
         """Check the cached catalogs against a replay of the updates. O(changes).
@@ -186,16 +180,12 @@ class RetainedVersions:
         Raises:
             AuditFailed: a cached catalog differs.
         """
-        replayed = self.catalog(self.earliest).copy()
-        kept = {each.version: each for each in (*self._cache.kept, self._latest)}
-        for version in range(self.earliest + 1, self.latest + 1):
-            replayed.apply(self.update(version))
-            if version in kept and kept[version] != replayed:
-                raise AuditFailed(f"{kept[version]!r} is in memory; a replay of its updates gives {replayed!r}")
+        replayed, kept = EMPTY.copy(), {each.version: each for each in (*self._cache.kept, self._latest)}
+        for update in self._updates[:self._end]:
+            replayed.apply(update)
+            if replayed != kept.get(replayed.version, replayed):
+                raise AuditFailed(f"{kept[replayed.version]!r} is in memory; a replay of its updates gives "
+                                  f"{replayed!r}")
 
     def __repr__(self) -> str:
         return f"RetainedVersions({self.earliest} to {self.latest})"
-
-
-def _restored(first: Catalog, updates: Sequence[Update], latest: Catalog) -> RetainedVersions:
-    return RetainedVersions(first).followed_by(updates, [latest])

@@ -37,20 +37,9 @@ def version_of(key: bytes, prefix: bytes = UPDATES) -> int | None:
     return int(digits) if is_whole and len(digits) == _DIGITS and digits.isdigit() else None
 
 
-def published_prefix(node: str) -> bytes:
-    """Return the prefix of the keys of a node's published times."""
-    return PUBLISHED + _quoted(node) + b"/"
-
-
 def published_key(node: str, table: int, partition: int) -> bytes:
     """Return the key of a partition's published time on a node."""
-    return published_prefix(node) + b"%d/%d" % (table, partition)
-
-
-def published_place(key: bytes) -> tuple[int, int]:
-    """Return the table's id and the partition's number in the key of a published time."""
-    _, table, partition = key.rsplit(b"/", 2)
-    return int(table), int(partition)
+    return PUBLISHED + _quoted(node) + b"/%d/%d" % (table, partition)
 
 
 def low_watermark_key(node: str) -> bytes:

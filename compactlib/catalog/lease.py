@@ -21,8 +21,9 @@ from compactlib.catalog.records import LEASES, TERMS, Lease
 from compactlib.catalog.timestamp import milliseconds
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput
-from compactlib.kv import Condition, KVStore, PredicateFailed, Put
-from compactlib.kv.batches import get_many
+from compactlib.kv import KVStore
+from compactlib.kv.cell import Found, Swap, swap
+from compactlib.kv.store import Address
 
 
 @attrs.frozen
@@ -63,21 +64,22 @@ class LeaseElection:
         self._since = 0.0
         self._last_term = 0
 
-    def poll(self) -> Elected | None:
+    def poll(self) -> Elected:
         """Read the lease; renew it if this node holds it, take it over if it has expired. One or two requests.
 
         Returns:
-            The coordinator; `None` if another node wrote the lease at the same time: poll again.
+            The coordinator.
 
         Raises:
             CorruptData, Unsupported: the lease cannot be read.
             CompactlibError: from the store; poll again.
         """
         now = self._clock.monotonic()
-        found = get_many(self._store, [self._lease, self._term])
-        lease = None
-        if self._lease in found:
-            lease = LEASES.unseal(keys.COORDINATOR, found[self._lease].value)
+        return swap(self._store, [self._lease, self._term], lambda found: self._decide(found, now), may_repeat=True,
+                    operation=f"the election of {self._node!r}", clock=self._clock)
+
+    def _decide(self, found: Found, now: float) -> Swap[Elected]:
+        lease = LEASES.unseal(keys.COORDINATOR, found[self._lease].value) if self._lease in found else None
         if lease != self._seen:
             # The time of the answer, not of the call: the store may have read the lease at any time until then.
             self._seen, self._since = lease, self._clock.monotonic()
@@ -86,20 +88,10 @@ class LeaseElection:
         if lease is not None and lease.life == self._life and lease.term == self._last_term:
             held = attrs.evolve(lease, beat=lease.beat + 1)
         elif lease is not None and lease.node != self._node and now - self._since < self._lease_seconds:
-            return Elected(lease.term, lease.node)
+            return Swap(Elected(lease.term, lease.node))
         else:
             held = Lease(self._last_term + 1, self._node, self._life, 1)
-        conditions = [Condition(*address, found[address].predicate if address in found else None)
-                      for address in (self._lease, self._term)]
-        puts = [Put(*self._lease, LEASES.seal(keys.COORDINATOR, held))]
+        writes: dict[Address, bytes | None] = {self._lease: LEASES.seal(keys.COORDINATOR, held)}
         if held.term > term:
-            puts.append(Put(*self._term, TERMS.seal(keys.TERM, held.term)))
-        try:
-            self._store.transact(conditions, puts)
-        except PredicateFailed:
-            return None
-        self._seen, self._last_term = held, held.term
-        return Elected(held.term, held.node)
-
-    def __repr__(self) -> str:
-        return f"LeaseElection({self._node!r})"
+            writes[self._term] = TERMS.seal(keys.TERM, held.term)
+        return Swap(Elected(held.term, held.node), writes)

@@ -20,7 +20,7 @@ from compactlib.kv.cell import Cell
 
 
 @attrs.frozen
-class _Nodes:
+class Nodes:
     """The value of the cell.
 
     Attributes:
@@ -42,7 +42,7 @@ class Members:
     """
 
     def __init__(self, store: KVStore, partition: bytes = b"catalog", *, clock: Clock | None = None) -> None:
-        self._cell = Cell[_Nodes](store, partition, keys.MEMBERS, JsonCodec(_Nodes), clock=clock)
+        self._cell = Cell[Nodes](store, partition, keys.MEMBERS, JsonCodec(Nodes), clock=clock)
 
     def read(self) -> tuple[Topology, Condition]:
         """Return the nodes, and the condition that they have not changed since. One request.
@@ -51,7 +51,7 @@ class Members:
             CorruptData, Unsupported: the cell cannot be read.
         """
         state = self._cell.state()
-        found = state.value or _Nodes()
+        found = state.value or Nodes()
         return Topology(frozenset(NodeId(*each) for each in found.nodes.items())), state.condition
 
     def join(self, name: str) -> NodeId:
@@ -60,11 +60,11 @@ class Members:
         Raises:
             Busy, OutcomeUnknown: as `Cell.update`.
         """
-        def joined(before: _Nodes | None) -> _Nodes:
-            found = before or _Nodes()
-            return _Nodes(found.epoch + 1, {**found.nodes, name: found.epoch + 1})
+        def joined(before: Nodes | None) -> Nodes:
+            found = before or Nodes()
+            return Nodes(found.epoch + 1, {**found.nodes, name: found.epoch + 1})
 
-        after = self._cell.update(joined, operation=f"joining of node {name!r}").after or _Nodes()
+        after = self._cell.update(joined, operation=f"joining of node {name!r}").after or Nodes()
         return NodeId(name, after.nodes[name])
 
     def leave(self, name: str) -> None:
@@ -73,9 +73,9 @@ class Members:
         Raises:
             Busy, OutcomeUnknown: as `Cell.update`.
         """
-        def left(before: _Nodes | None) -> _Nodes | None:
+        def left(before: Nodes | None) -> Nodes | None:
             if before is None or name not in before.nodes:
                 return before
-            return _Nodes(before.epoch + 1, {each: life for each, life in before.nodes.items() if each != name})
+            return Nodes(before.epoch + 1, {each: life for each, life in before.nodes.items() if each != name})
 
         self._cell.update(left, operation=f"leaving of node {name!r}", may_repeat=True)

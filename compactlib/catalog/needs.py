@@ -7,15 +7,16 @@ A report reads floors and partitions in the same call, so it lists exactly the p
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
 
 from compactlib.catalog.history import RetainedVersions
 from compactlib.catalog.published import PublishedTimes
-from compactlib.catalog.timestamp import HybridClock, Timestamp
-from compactlib.catalog.values import Culprit, Factor, Floor, Need, NodeId, NodeReport, Unavailable
+from compactlib.catalog.service import CatalogService
+from compactlib.catalog.timestamp import Timestamp
+from compactlib.catalog.values import Culprit, Factor, Floor, NodeId, NodeReport
 from compactlib.catalog.watermark import LowWatermark
 from compactlib.errors import CompactlibError
 
@@ -37,13 +38,11 @@ class ActiveTransactions:
     """The active read-write transactions of a node. Any thread may call it.
 
     Args:
-        view: returns the node's retained history.
-        clock: draws begin times.
+        service: the node's catalog; its clock draws begin times.
     """
 
-    def __init__(self, view: Callable[[], RetainedVersions], clock: HybridClock) -> None:
-        self._view = view
-        self._clock = clock
+    def __init__(self, service: CatalogService) -> None:
+        self._service = service
         self._lock = threading.Lock()
         self._active: set[Transaction] = set()
 
@@ -54,8 +53,8 @@ class ActiveTransactions:
             TimeBeforeHistory: the clock is behind the activation of the earliest retained version.
         """
         with self._lock:
-            began = self._clock.now()
-            made = Transaction(began, self._view().version_at(began))
+            began = self._service.clock.now()
+            made = Transaction(began, self._service.history.version_at(began))
             self._active.add(made)
         return made
 
@@ -71,24 +70,18 @@ class ActiveTransactions:
         """
         with self._lock:
             if not self._active:
-                return Floor(Factor.ACTIVE_TRANSACTIONS, self._clock.now())
+                return Floor(Factor.ACTIVE_TRANSACTIONS, self._service.clock.now())
             versions = [each.version for each in self._active]
         oldest = min(versions)
         owner = f"{versions.count(oldest)} transactions at catalog version {oldest}"
-        return Floor(Factor.ACTIVE_TRANSACTIONS, self._view().activation(oldest), Culprit(owner=owner))
-
-    def __len__(self) -> int:
-        return len(self._active)
-
-    def __repr__(self) -> str:
-        return f"ActiveTransactions({len(self)})"
+        return Floor(Factor.ACTIVE_TRANSACTIONS, self._service.history.activation(oldest), Culprit(owner=owner))
 
 
 class NeedSource(Protocol):
     """A reason to keep old versions."""
 
-    def need(self, view: RetainedVersions) -> Need | None:
-        """Return the lowest time needed as a `Floor`, `Unavailable` if it is not known yet, or `None` without a need.
+    def need(self, view: RetainedVersions) -> Floor | None:
+        """Return the lowest time needed, `Floor.unknown` if it is not known yet, or `None` without a need.
 
         Called once a round, in the thread of the report; must be quick and must not block. No lower need may arise
         after the call.
@@ -97,7 +90,7 @@ class NeedSource(Protocol):
 
 def local_report(node: NodeId, view: RetainedVersions, *, transactions: ActiveTransactions,
                  partitions: PublishedTimes | None = None, sources: Sequence[NeedSource] = ()) -> NodeReport:
-    """Return a node's answer to a round. A source that raises counts as unavailable and is named.
+    """Return a node's answer to a round. The need of a source that raises is unknown.
 
     Args:
         node: the node that reports.
@@ -112,17 +105,12 @@ def local_report(node: NodeId, view: RetainedVersions, *, transactions: ActiveTr
         sources, key=lambda source: not isinstance(source, LowWatermark)))]
     # Transactions last: a transaction that begins later begins above this time.
     active = transactions.need(view)
-    lowest: dict[Factor, Floor] = {}
-    for need in (*needs, active):
-        if isinstance(need, Floor) and (need.factor not in lowest or need.time < lowest[need.factor].time):
-            lowest[need.factor] = need
-    return NodeReport(node=node, floors=tuple(lowest.values()), hosted=hosted,
-                      unavailable=tuple(need for need in needs if isinstance(need, Unavailable)),
+    return NodeReport(node=node, floors=tuple(need for need in (*needs, active) if need is not None), hosted=hosted,
                       transactions_from=active.time)
 
 
-def _need_of(source: NeedSource, view: RetainedVersions) -> Need | None:
+def _need_of(source: NeedSource, view: RetainedVersions) -> Floor | None:
     try:
         return source.need(view)
     except CompactlibError as error:
-        return Unavailable(Factor.UNAVAILABLE, f"{type(source).__name__} failed: {error}")
+        return Floor.unknown(f"{type(source).__name__} failed: {error}")

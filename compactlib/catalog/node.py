@@ -8,7 +8,8 @@
             tasks.create_task(node.coordinate(peers))      # runs rounds while this node coordinates
             ...                         # the host serves report() and publish() to the coordinator
 
-The thread follows the log, takes part in the election, raises the low watermark, and deletes expired records. Rounds
+The thread follows the log, takes part in the election, raises the low watermark, and deletes unreadable
+partitions and leftovers. Rounds
 run in the host's event loop, since the host makes the calls to other nodes.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -72,12 +73,13 @@ class CatalogNode(PeriodicService):
         delay_seconds: see `CatalogService`.
         sources: further sources of needs: `RebalanceNeed`, the host's own.
         follow_seconds: interval between reads of the log.
-        upkeep_seconds: interval between upkeeps: raising the low watermark, deleting expired pins, unreadable
-            partitions and the leftovers of cuts.
+        upkeep_seconds: interval between upkeeps: raising the low watermark, deleting unreadable partitions and the
+            leftovers of cuts.
         policy: how much of the unneeded history is cut.
         observer: notified of rounds (`catalog_round`), and of the events of `CatalogService`.
 
     Attributes:
+        id: this node's name and incarnation; `None` before it has joined.
         published: usable before the node has joined.
         coordinator: the coordinator known to this node; `None` before the first election.
         last_round: the report of the last round that this node ran.
@@ -94,28 +96,31 @@ class CatalogNode(PeriodicService):
                          max_retry_seconds=10.0, clock=clock.clock)
         self.service: CatalogService = CatalogService(log, clock, delay_seconds=delay_seconds, policy=policy,
                                                       observer=observer)
-        self.published: PublishedTimes = PublishedTimes(log.store, name, log.partition, clock=clock.clock)
+        self.published: PublishedTimes = PublishedTimes(self.service, name)
         self.coordinator: Elected | None = None
         self.last_round: RoundReport | None = None
         self._database = database
         self._observer = Observers(observer)
         self._members = Members(log.store, log.partition, clock=clock.clock)
-        history = self.service.history
-        self._watermark = LowWatermark(log.store, name, clock, data_availability_seconds=data_availability_seconds,
-                                       partition=log.partition, earliest=history.activation(history.earliest))
-        self._transactions = ActiveTransactions(lambda: self.service.history, clock)
+        self._watermark = LowWatermark(self.service, name, data_availability_seconds=data_availability_seconds)
+        self._transactions = ActiveTransactions(self.service)
         self._sources = (self._watermark, *sources)
-        self._joined: NodeId | None = None  # set when the node is admitted
+        self.id: NodeId | None = None
         self._may_begin = False  # True once the clocks' greatest skew has passed after the admission
         self._reported: Timestamp = 0
         self._election = None if lease_seconds is None else LeaseElection(
             log.store, name, lease_seconds=lease_seconds, partition=log.partition, clock=clock.clock, rng=log.rng)
-        self._election_seconds = (lease_seconds or 15.0) / 3
-        self._upkeep_seconds = upkeep_seconds
-        self._last_election = self._last_upkeep = -math.inf
+        election_seconds = (lease_seconds or 15.0) / 3
+        # The work of the node's thread, with the pause between two calls.
+        upkeep = (self._watermark.advance, self._destroy_unreadable,
+                  lambda: self.service.reclaim(budget=self._budget))
+        self._work: Mapping[Callable[[], object], float] = {
+            self.service.poll: 0.0, self._poll_election: election_seconds, self._read_membership: election_seconds,
+            **dict.fromkeys(upkeep, upkeep_seconds), self._wake_if_changed: 0.0}
+        self._called: dict[Callable[[], object], float] = {}
         self._topology: Topology | None = None
         self._seen: object = None  # membership and low watermark at the last check
-        self._wakers: set[Callable[[], object]] = set()
+        self._wake_rounds: Callable[[], None] = lambda: None
 
     # -- membership
 
@@ -151,7 +156,7 @@ class CatalogNode(PeriodicService):
         except TimeBeforeHistory:
             self.leave()
             raise
-        self._joined = joined
+        self.id = joined
         clock.clock.sleep(clock.max_skew_ms / 1000)
         self._may_begin = True
         return joined
@@ -165,14 +170,9 @@ class CatalogNode(PeriodicService):
             Busy, OutcomeUnknown: as `Members.leave`.
         """
         if name is None or name == self.name:
-            self._may_begin, self._joined = False, None
+            self._may_begin, self.id = False, None
         self._members.leave(self.name if name is None else name)
         self._wake_rounds()
-
-    @property
-    def id(self) -> NodeId | None:
-        """This node's name and incarnation; `None` before it has joined."""
-        return self._joined
 
     @property
     def transactions(self) -> ActiveTransactions:
@@ -205,7 +205,7 @@ class CatalogNode(PeriodicService):
             Busy: at each attempt, new versions arrived while the sources were called.
             CompactlibError: the log cannot be read.
         """
-        joined = self._joined
+        joined = self.id
         if joined is None:
             raise NotReady(f"node {self.name} has not joined")
         self.service.poll()
@@ -238,16 +238,15 @@ class CatalogNode(PeriodicService):
         versions = range(history.version_at(time), history.version_at(self.service.clock.present()) + 1)
         partitions = {zone.id: zone.partitions for version in versions
                       for zone in history.catalog(version).zones.values()}
-        failed: dict[int, Exception] = {}
+        failed: list[str] = []
         for zone in sorted(partitions):
             try:
                 self._database.publish(zone, partitions[zone], time)
             except Exception as error:
                 _LOGGER.warning("zone %d could not publish on node %s: %r", zone, self.name, error, exc_info=error)
-                failed[zone] = error
+                failed.append(f"zone {zone}: {type(error).__name__}: {error}")
         if failed:
-            why = "; ".join(f"zone {zone}: {type(error).__name__}: {error}" for zone, error in failed.items())
-            raise TaskFailed(why, task="publish", kind=type(failed[min(failed)]).__name__, detail=why)
+            raise TaskFailed("; ".join(failed), task="publish", kind="zones", detail="; ".join(failed))
 
     # -- coordinating
 
@@ -275,7 +274,7 @@ class CatalogNode(PeriodicService):
 
     async def coordinate(self, peers: Peers, *, interval_seconds: float = 300.0, retry_seconds: float = 10.0,
                          seconds: float = 10.0, fence: CommitFence | None = None) -> None:
-        """Run rounds while this node coordinates, until the caller is cancelled.
+        """Run rounds while this node coordinates, until the caller is cancelled. One call at a time.
 
         A round begins when this node is elected, when its low watermark rises, when the membership changes, and after
         `interval_seconds`. An event during a round starts another round. The error of a round is logged and kept as
@@ -290,33 +289,26 @@ class CatalogNode(PeriodicService):
         """
         loop, wake = asyncio.get_running_loop(), asyncio.Event()
 
-        def waker() -> None:
+        def wake_rounds() -> None:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(wake.set)
 
-        self._wakers.add(waker)
-        try:
-            while True:
-                wake.clear()
-                pause = interval_seconds
-                if self.coordinator is not None and self.coordinator.node == self.name:
-                    try:
-                        report = await self.round(peers, seconds=seconds, fence=fence)
-                        pause = retry_seconds if report.is_partial else interval_seconds
-                    except Exception as error:
-                        self.last_error, self.failures = error, self.failures + 1
-                        _LOGGER.warning("a round of node %s failed, and is tried again in %g s", self.name,
-                                        retry_seconds, exc_info=error)
-                        pause = retry_seconds
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await wake.wait()
-        finally:
-            self._wakers.discard(waker)
-
-    def _wake_rounds(self) -> None:
-        for waker in list(self._wakers):
-            waker()
+        self._wake_rounds = wake_rounds
+        while True:
+            wake.clear()
+            pause = interval_seconds
+            if self.coordinator is not None and self.coordinator.node == self.name:
+                try:
+                    report = await self.round(peers, seconds=seconds, fence=fence)
+                    pause = retry_seconds if report.is_partial else interval_seconds
+                except Exception as error:
+                    self.last_error, self.failures = error, self.failures + 1
+                    _LOGGER.warning("a round of node %s failed, and is tried again in %g s", self.name, retry_seconds,
+                                    exc_info=error)
+                    pause = retry_seconds
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await wake.wait()
 
     # -- the node's thread
 
@@ -340,18 +332,11 @@ class CatalogNode(PeriodicService):
 
     def _keep_up(self, budget: Budget) -> None:
         now = self._clock.monotonic()
-        work: list[Callable[[], object]] = [self.service.poll]
-        if now - self._last_election >= self._election_seconds:
-            self._last_election = now
-            work += [self._poll_election, self._read_membership]
-        if now - self._last_upkeep >= self._upkeep_seconds:
-            self._last_upkeep = now
-            work += [self._watermark.advance, self.service.pins.forget_expired,
-                     self._destroy_unreadable, lambda: self.published.forget_removed(self.service.history),
-                     lambda: self.service.reclaim(budget=budget)]
-        work.append(self._wake_rounds_if_changed)
         errors: list[Exception] = []
-        for each in work:
+        for each, seconds in self._work.items():
+            if now - self._called.get(each, -math.inf) < seconds:
+                continue
+            self._called[each] = now
             try:
                 each()
             except Exception as error:  # a call that always fails must not stop the others
@@ -362,18 +347,18 @@ class CatalogNode(PeriodicService):
             raise errors[0]
 
     def _poll_election(self) -> None:
-        elected = None if self._election is None else self._election.poll()
-        if elected is not None:
+        if self._election is not None:
+            elected = self._election.poll()
             self.elected(elected.term, elected.node)
 
     def _read_membership(self) -> None:
         topology, _ = self._members.read()
-        if self._may_begin and self._joined not in topology.nodes:
+        if self._may_begin and self.id not in topology.nodes:
             # The host removed this node, perhaps while this process was paused.
-            self._may_begin, self._joined = False, None
+            self._may_begin, self.id = False, None
         self._topology = topology
 
-    def _wake_rounds_if_changed(self) -> None:
+    def _wake_if_changed(self) -> None:
         before, self._seen = self._seen, (self._topology, self._watermark.value.time)
         if self._seen != before:
             self._wake_rounds()
@@ -382,9 +367,6 @@ class CatalogNode(PeriodicService):
         since = self._watermark.value.time
         if since is None:
             return
-        for table, partition, incarnation in self.published.unreadable(self.service.history, since):
+        for table, partition, incarnation in self.published.unreadable(since):
             self._database.destroy(table, partition)
             self.published.remove(table, partition, incarnation)
-
-    def __repr__(self) -> str:
-        return f"<CatalogNode {self.id or self.name}: {'running' if self.is_running else 'stopped'}>"

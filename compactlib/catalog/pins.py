@@ -3,12 +3,14 @@
 
 All pins are in a cell of the store that the whole cluster shares. A pin is granted under the condition that the log's
 earliest version has not changed, and a cut is made under the condition that the cell of the pins has not changed: the
-later of the two fails and reads again. So a granted pin holds even against a decision that was made before it.
+later of the two fails and reads again. So a granted pin holds even against a decision that was made before it. Each
+change drops the expired pins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import attrs
 
@@ -46,23 +48,8 @@ class Pin:
     expires: Timestamp
 
 
-@attrs.frozen
-class PinSet:
-    """The value of the cell: all pins of a catalog, including expired pins.
-
-    Attributes:
-        pins: by owner.
-        changes: number of changes, so that no two states are equal.
-    """
-
-    pins: Mapping[str, Pin] = attrs.field(factory=dict)
-    changes: int = 0
-
-    def without(self, owners: Sequence[str]) -> PinSet:
-        """Return the set without the pins of these owners; `self` if `owners` is empty."""
-        if not owners:
-            return self
-        return PinSet({owner: pin for owner, pin in self.pins.items() if owner not in owners}, self.changes + 1)
+PinSet: TypeAlias = Mapping[str, Pin]
+"""The value of the cell: the pins by owner, including expired pins."""
 
 
 class Pins:
@@ -77,7 +64,7 @@ class Pins:
         self._log = log
         self._clock = clock
         self._cell = Cell[PinSet](log.store, log.partition, keys.PINS, JsonCodec(PinSet), clock=clock.clock,
-                                 retries=Retries(_ATTEMPTS), rng=log.rng)
+                                  retries=Retries(_ATTEMPTS), rng=log.rng)
 
     def pin(self, owner: str, version: int, view: RetainedVersions, *, ttl_seconds: float) -> Pin:
         """Pin a version in place of the owner's earlier pin. Once this returns, the version stays readable.
@@ -104,14 +91,14 @@ class Pins:
         seen: list[Pin | None] = []
 
         def with_pin(before: PinSet | None) -> PinSet:
-            found = before or PinSet()
-            if len(found.pins) - (owner in found.pins) >= MAX_PINS:
-                raise InvalidInput(f"{MAX_PINS} pins are held; release some")
-            seen.append(found.pins.get(owner))
+            seen.append((before or {}).get(owner))
             if seen[-1] != seen[0]:
                 raise Conflict(f"another caller changed the pin of {owner!r} at the same time; read the pin again, and "
                                f"give each caller a different owner's name")
-            return PinSet({**found.pins, owner: made}, found.changes + 1)
+            after = {**self._living(before), owner: made}
+            if len(after) > MAX_PINS:
+                raise InvalidInput(f"{MAX_PINS} pins are held; release some")
+            return after
 
         for _ in range(_ATTEMPTS):
             state = self._log.state()
@@ -134,44 +121,21 @@ class Pins:
         seen: list[Pin | None] = []
 
         def without(before: PinSet | None) -> PinSet | None:
-            pins = {} if before is None else before.pins
-            seen.append(pins.get(owner))
-            if before is None or seen[-1] is None or seen[-1] != seen[0]:
-                return before
-            return before.without([owner])
+            seen.append((before or {}).get(owner))
+            released = owner if seen[-1] == seen[0] else None
+            return before and {each: pin for each, pin in self._living(before).items() if each != released}
 
         self._cell.update(without, operation="releasing a pin")
 
-    def forget_expired(self) -> int:
-        """Delete expired pins; return their number. A pin that is granted at the same time stays.
-
-        Raises:
-            Busy, OutcomeUnknown: as `pin`.
-        """
-        now = self._clock.present()
-
-        def living(before: PinSet | None) -> PinSet | None:
-            if before is None:
-                return None
-            return before.without([owner for owner, pin in before.pins.items() if not self._holds(pin, now)])
-
-        changed = self._cell.update(living, operation="forgetting expired pins", may_repeat=True)
-        return sum(len(each.pins) * sign for each, sign in ((changed.before, 1), (changed.after, -1)) if each)
-
     # -- reading them
 
-    def all(self) -> list[Pin]:
-        """Return every stored pin, including expired pins. One request.
+    def active(self) -> list[Pin]:
+        """Return the pins that have not expired by more than the clocks' greatest skew. One request.
 
         Raises:
             CorruptData, Unsupported: the cell cannot be read; nothing is cut until it can.
         """
-        return list((self._cell.read() or PinSet()).pins.values())
-
-    def active(self) -> list[Pin]:
-        """Return the pins that have not expired by more than the clocks' greatest skew."""
-        now = self._clock.present()
-        return [pin for pin in self.all() if self._holds(pin, now)]
+        return list(self._living(self._cell.read()).values())
 
     def state(self) -> CellState[PinSet]:
         """Return all pins, and the condition that the cell has not changed since. One request."""
@@ -179,10 +143,10 @@ class Pins:
 
     def need_of(self, pins: PinSet | None) -> Floor | None:
         """Return the need of the lowest unexpired pin, with its owner as the culprit."""
-        now = self._clock.present()
-        lowest = min((pin for pin in (pins or PinSet()).pins.values() if self._holds(pin, now)),
-                     key=lambda pin: (pin.time, pin.owner), default=None)
+        lowest = min(self._living(pins).values(), key=lambda pin: (pin.time, pin.owner), default=None)
         return None if lowest is None else Floor(Factor.PIN, lowest.time, Culprit(owner=f"pinned by {lowest.owner!r}"))
 
-    def _holds(self, pin: Pin, now: Timestamp) -> bool:
-        return add_ms(pin.expires, self._clock.max_skew_ms) >= now
+    def _living(self, pins: PinSet | None) -> PinSet:
+        now = self._clock.present()
+        return {owner: pin for owner, pin in (pins or {}).items()
+                if add_ms(pin.expires, self._clock.max_skew_ms) >= now}

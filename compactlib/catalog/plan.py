@@ -50,9 +50,7 @@ CatalogPolicy: TypeAlias = Policy[CatalogView, Cut]
 class CutToBound:
     """Cuts all unneeded history."""
 
-    @property
-    def name(self) -> str:
-        return "cut_to_bound"
+    name = "cut_to_bound"
 
     def choose(self, view: CatalogView, now: float) -> Cut:
         decision = view.decision
@@ -69,9 +67,7 @@ class KeepVersions:
 
     margin: int = attrs.field(default=1, validator=is_whole())
 
-    @property
-    def name(self) -> str:
-        return "keep_versions"
+    name = "keep_versions"
 
     def choose(self, view: CatalogView, now: float) -> Cut:
         decision = view.decision
@@ -91,9 +87,7 @@ class KeepSeconds:
 
     seconds: float = attrs.field(default=3600.0, validator=is_seconds())
 
-    @property
-    def name(self) -> str:
-        return "keep_seconds"
+    name = "keep_seconds"
 
     def choose(self, view: CatalogView, now: float) -> Cut:
         decision = view.decision
@@ -142,7 +136,9 @@ class CatalogPlan(Printed):
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one row for each limit, with the target; at least one row."""
         head = {"target": self.target, "earliest": self.explanation.earliest}
-        return [{**head, **row} for row in self.explanation.to_dicts()] or [{**head, "why": self.why}]
+        return [{**head, "factor": str(limit.factor), "allows": limit.allows, "time": limit.time,
+                 "culprits": "; ".join(map(str, limit.culprits)), "more": limit.more}
+                for limit in self.explanation.limits] or [{**head, "why": self.why}]
 
     def _summary(self) -> str:
         earliest, latest = self.explanation.earliest, self.explanation.latest
@@ -170,8 +166,8 @@ def plan_of(view: CatalogView, policy: CatalogPolicy) -> CatalogPlan:
         raise InvalidInput(f"the policy {policy.name} chose {choice.target!r:.100}; versions {history.earliest} to "
                            f"{history.latest} are retained")
     if choice.target > decision.target:
-        raise UnsafeCompaction(target=choice.target, detail=f"the policy {policy.name} chose it, and version "
-                               f"{decision.target} is the highest that is safe: {decision.reason()}")
+        raise UnsafeCompaction(f"the policy {policy.name} chose version {choice.target}, and version {decision.target} "
+                               f"is the highest that is safe: {decision.reason()}")
     # A version below the decision's target may be forbidden itself, for instance by an index build.
     found = decision if choice.target == decision.target else decide(view, at_most=choice.target)
     limits = {limit.factor: limit for limit in (*found.limits, *decision.limits)}

@@ -26,20 +26,15 @@ import attrs
 
 from compactlib.catalog import keys
 from compactlib.catalog.errors import StaleIncarnation
-from compactlib.catalog.history import RetainedVersions
-from compactlib.catalog.pins import Pins
 from compactlib.catalog.records import TIMES, Kept
-from compactlib.catalog.schema import Catalog
+from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import Timestamp, checked_timestamp
 from compactlib.catalog.values import Culprit, Factor, Floor, mask_of
-from compactlib.clock import Clock
 from compactlib.errors import InvalidInput
-from compactlib.kv import KVStore
 from compactlib.kv.batches import get_many
-from compactlib.kv.cell import Found, Retries, Swap, swap
+from compactlib.kv.cell import Found, Swap, swap
 from compactlib.kv.store import Address
 
-_RETRIES = Retries(10)
 _BATCH = 100
 _Place: TypeAlias = tuple[int, int]
 """A table's id and a partition's number."""
@@ -68,19 +63,15 @@ class PublishedTimes:
     """The published times of a node's partitions. Any thread may call it.
 
     Args:
-        store: the store of the times.
+        service: the node's catalog; the times are stored with its log.
         node: the node's name, part of the keys.
-        partition: the store's partition.
-        clock: waits before a write is retried.
     """
 
-    def __init__(self, store: KVStore, node: str, partition: bytes = b"catalog", *,
-                 clock: Clock | None = None) -> None:
-        self._store = store
+    def __init__(self, service: CatalogService, node: str) -> None:
+        self._service = service
         self._node = node
-        self._partition = partition
-        self._clock = clock
-        self._batch = max(1, min(_BATCH, store.limits.max_transact // 2))
+        self._store, self._partition = service.log.store, service.log.partition
+        self._batch = max(1, min(_BATCH, self._store.limits.max_transact // 2))
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._replicas: dict[_Place, _Replica] = {}
@@ -88,8 +79,7 @@ class PublishedTimes:
     # -- which partitions
 
     def register(self, table: int, partition: int, *, incarnation: int, created_at: Timestamp, flushed_index: int = 0,
-                 inherited: Timestamp | None = None, pins: Pins | None = None,
-                 history: RetainedVersions | None = None) -> Timestamp:
+                 inherited: Timestamp | None = None) -> Timestamp:
         """Add a partition to this node; return its published time.
 
         Registering the same incarnation again changes nothing. A new incarnation does not inherit the published time of
@@ -104,12 +94,9 @@ class PublishedTimes:
             created_at: activation of the catalog version that created the partition.
             flushed_index: raft index up to which the data is on disk; commands up to it are replays.
             inherited: the source's published time (`published`) at the moment of the copy; it is stored.
-            pins: the catalog's pins; required with `inherited`.
-            history: the node's retained history; with it, a partition whose versions were cut is refused. Required with
-                `inherited`.
 
         Raises:
-            InvalidInput: a number is out of range, or an argument is missing.
+            InvalidInput: a number is out of range.
             StaleIncarnation: a later incarnation of the partition is registered or stored.
             TimeBeforeHistory, CatalogVersionNotFound: the partition needs a version that was cut; it was not
                 registered.
@@ -120,8 +107,6 @@ class PublishedTimes:
         mask_of((partition,))
         if table < 0 or incarnation < 1:
             raise InvalidInput(f"table {table}, incarnation {incarnation}; give an id >= 0 and an incarnation >= 1")
-        if inherited is not None and (pins is None or history is None):
-            raise InvalidInput("inherited needs pins and history, since a cut may remove the version of the copy")
         place = table, partition
         with self._writing:
             kept = self._read([place]).get(place)
@@ -133,13 +118,13 @@ class PublishedTimes:
                 if known is not None and known.incarnation == incarnation:
                     return known.published
             began = max(created_at, inherited or 0, kept.time if kept and kept.incarnation == incarnation else 0)
-            if history is not None:
-                history.at(began)
+            history = self._service.history
+            version = history.version_at(began)
             with self._lock:
                 self._replicas[place] = _Replica(incarnation, began, flushed_index)
             try:
-                if inherited is not None and pins is not None and history is not None:
-                    pins.pin(f"a copy on {self._node}", history.version_at(began), history, ttl_seconds=0)
+                if inherited is not None:
+                    self._service.pins.pin(f"a copy on {self._node}", version, history, ttl_seconds=0)
                     self._store_times({place: Kept(incarnation, began)})
             except BaseException:
                 with self._lock:
@@ -271,7 +256,7 @@ class PublishedTimes:
                 return Swap(None, writes)
 
             swap(self._store, part, decide, operation=f"storing published times of {self._node!r}", may_repeat=True,
-                 retries=_RETRIES, clock=self._clock)
+                 clock=self._service.clock.clock)
 
     def _address(self, place: _Place) -> Address:
         return self._partition, keys.published_key(self._node, *place)
@@ -300,44 +285,18 @@ class PublishedTimes:
 
     # -- removed partitions
 
-    def unreadable(self, history: RetainedVersions, since: Timestamp) -> list[tuple[int, int, int]]:
+    def unreadable(self, since: Timestamp) -> list[tuple[int, int, int]]:
         """Return the registered partitions of dropped tables that have no readers: table, partition, incarnation, in
         order.
 
         Their published times rise no more, so each keeps the history from the drop on until it is removed.
 
         Args:
-            history: the node's retained history.
             since: the low watermark: a table that was dropped before it has no readers.
         """
         with self._lock:
             hosted = sorted((*place, known.incarnation) for place, known in self._replicas.items())
+        history = self._service.history
         then = history.at(max(since, history.activation(history.earliest)))
-        return [each for each in hosted if _is_dropped(each[0], then)]
-
-    def forget_removed(self, history: RetainedVersions) -> int:
-        """Delete the stored times of tables that were dropped before the earliest version; return their number.
-
-        Raises:
-            OutcomeUnknown: the store did not acknowledge, and reading did not show whether the times were deleted.
-        """
-        earliest = history.catalog(history.earliest)
-        with self._writing:
-            with self._store.scan(self._partition, prefix=keys.published_prefix(self._node), keys_only=True) as entries:
-                places = [keys.published_place(entry.key) for entry in entries]
-            with self._lock:
-                removed = [place for place in places if place not in self._replicas and _is_dropped(place[0], earliest)]
-            kept = self._read(removed)
-            self._store_times(kept, delete=True)
-        return len(kept)
-
-    def __len__(self) -> int:
-        return len(self._replicas)
-
-    def __repr__(self) -> str:
-        return f"PublishedTimes({len(self)} partitions on {self._node})"
-
-
-def _is_dropped(table_id: int, catalog: Catalog) -> bool:
-    """Return whether a table was dropped before or in this version: ids ascend and are not reused."""
-    return table_id < catalog.next_id and table_id not in catalog.tables
+        # Ids ascend and are not reused.
+        return [each for each in hosted if each[0] < then.next_id and each[0] not in then.tables]

@@ -18,7 +18,7 @@ import attrs
 from compactlib.catalog.history import RetainedVersions
 from compactlib.catalog.schema import CatalogTable, Zone
 from compactlib.catalog.timestamp import Timestamp
-from compactlib.catalog.values import Culprit, Factor, Floor, Need
+from compactlib.catalog.values import Culprit, Factor, Floor
 
 
 @attrs.frozen(kw_only=True)
@@ -124,7 +124,7 @@ class RebalanceNeed:
     def __init__(self, source: PlacementSource) -> None:
         self._source = source
 
-    def need(self, view: RetainedVersions) -> Need | None:
+    def need(self, view: RetainedVersions) -> Floor:
         """Return the lowest time that a rebalance may still need, and its zone; `safe` without a rebalance.
 
         Cost: O(versions + zones).

@@ -8,12 +8,12 @@ in a `Cell` instead, which has its own frame.
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import attrs
 
 from compactlib.catalog.keys import piece_key
-from compactlib.catalog.schema import Catalog, CatalogTable, Index, Schema, Zone
+from compactlib.catalog.schema import Update
 from compactlib.catalog.timestamp import Timestamp
 from compactlib.codec import JsonCodec
 from compactlib.errors import CorruptData
@@ -23,8 +23,8 @@ from compactlib.files.record_frame import RecordFrame
 T = TypeVar("T")
 _FRAME = RecordFrame("catalog record", b"CLCT", 1, "<HHI")
 """Type and length of the payload, then the payload; the CRC starts from that of the key."""
-UPDATE, SNAPSHOT, PIECE = 1, 2, 3
-"""Types of the records under the keys of versions and of pieces; a piece has bytes as payload, the others JSON."""
+PIECE = 3
+"""The type of a piece of a snapshot, with bytes as payload; the other types have JSON."""
 
 
 def seal(key: bytes, kind: int, payload: bytes) -> bytes:
@@ -32,19 +32,20 @@ def seal(key: bytes, kind: int, payload: bytes) -> bytes:
     return _FRAME.encode(kind, len(payload), body=payload, salt=crc32(key))
 
 
-def unseal(key: bytes, record: bytes, *kinds: int) -> tuple[int, bytes]:
-    """Return the type and payload of a record, which must have one of the types `kinds`.
+def unseal(key: bytes, record: bytes, kind: int) -> bytes:
+    """Return the payload of a record, which must have this type.
 
     Raises:
         CorruptData: the record differs from the record that `seal` made for this key.
         Unsupported: a later release wrote the record.
     """
     name = key.decode("ascii", "backslashreplace")
+    payload: bytes
     found, length, payload = _FRAME.decode(record, name, salt=crc32(key))
-    if found not in kinds or length != len(payload):
+    if found != kind or length != len(payload):
         raise CorruptData(path=name, offset=6, found=f"type {found}, length {length}",
-                          expected=f"type {' or '.join(map(str, kinds))}, length {len(payload)}")
-    return found, payload
+                          expected=f"type {kind}, length {len(payload)}")
+    return payload
 
 
 class Record(Generic[T]):
@@ -52,14 +53,14 @@ class Record(Generic[T]):
 
     def __init__(self, kind: int, of: type[T]) -> None:
         self._kind = kind
-        self._codec = JsonCodec[T](of)
+        self.codec: JsonCodec[T] = JsonCodec(of)
 
     def seal(self, key: bytes, value: T) -> bytes:
-        return seal(key, self._kind, self._codec.encode(value))
+        return seal(key, self._kind, self.codec.encode(value))
 
     def unseal(self, key: bytes, record: bytes) -> T:
         """Return the value of a record; raises as the function `unseal`."""
-        return self._codec.decode(unseal(key, record, self._kind)[1], key.decode("ascii", "backslashreplace"))
+        return self.codec.decode(unseal(key, record, self._kind), key.decode("ascii", "backslashreplace"))
 
 
 @attrs.frozen
@@ -89,62 +90,23 @@ class Kept:
 
 @attrs.frozen
 class Pieces:
-    """The names and checksum of the pieces of a snapshot.
+    """The names of the pieces of a snapshot, which are the JSON of an update, the whole catalog.
 
     Attributes:
         writer: the id of the writer in the keys.
         count: number of pieces.
-        size: bytes of all pieces.
-        crc: CRC-32 of all pieces, joined.
     """
 
     writer: str
     count: int
-    size: int
-    crc: int
 
     def keys(self, version: int) -> list[bytes]:
         """Return the keys of the pieces."""
         return [piece_key(version, self.writer, number) for number in range(self.count)]
 
 
-@attrs.frozen(kw_only=True)
-class Snapshot:
-    """A whole catalog.
-
-    Attributes:
-        version, commit, activation, next_id: as in `Catalog`; the times are of the version, not of the snapshot.
-        objects: all objects, each after the objects that it refers to.
-    """
-
-    version: int
-    commit: Timestamp
-    activation: Timestamp
-    next_id: int
-    objects: tuple[Schema | Zone | CatalogTable | Index, ...]
-
-
+UPDATES = Record[Update](1, Update)
+SNAPSHOTS = Record[Pieces](2, Pieces)
 LEASES = Record[Lease](4, Lease)
 TIMES = Record[Kept](5, Kept)
 TERMS = Record[int](6, int)
-SNAPSHOTS = Record[Pieces](SNAPSHOT, Pieces)
-_CATALOGS = JsonCodec[Snapshot](Snapshot)
-
-
-def encode_catalog(catalog: Catalog) -> bytes:
-    """Return the bytes of a snapshot."""
-    return _CATALOGS.encode(Snapshot(version=catalog.version, commit=catalog.commit, activation=catalog.activation,
-                                     next_id=catalog.next_id, objects=tuple(catalog.objects())))
-
-
-def decode_catalog(data: bytes, place: str) -> Catalog:
-    """Return the catalog of a snapshot.
-
-    Raises:
-        CorruptData: the bytes are not a catalog.
-    """
-    found: Any = _CATALOGS.decode(data, place)
-    made = Catalog(version=found.version, commit=found.commit, activation=found.activation, next_id=found.next_id)
-    for item in found.objects:
-        made.put(item)
-    return made

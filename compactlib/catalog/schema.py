@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import attrs
 
 from compactlib.catalog.errors import ObjectNotFound
 from compactlib.catalog.timestamp import LOWEST, Timestamp
-from compactlib.codec import JsonCodec
 
 Property: TypeAlias = str | int | float | bool | None
 """A property of an object; the host encodes nested values as text."""
@@ -40,93 +39,71 @@ class IndexStatus(StrEnum):
 
 
 @attrs.frozen
-class Schema:
-    """A name space of tables and indexes.
+class _Object:
+    """An object of a catalog.
 
     Attributes:
-        name: unique among schemas.
-        properties: the host's.
+        name: of a schema or zone, unique among these; of a table or index, among those of its schema.
         id: unique in the catalog, which assigns it.
         created_at: activation of the version that created the object.
         updated_at: commit time of the last version that changed the object.
     """
 
     name: str
-    properties: Mapping[str, Property] = attrs.field(factory=dict)
     id: int = attrs.field(default=NO_ID, kw_only=True)
     created_at: Timestamp = attrs.field(default=0, kw_only=True)
     updated_at: Timestamp = attrs.field(default=0, kw_only=True)
 
 
 @attrs.frozen
-class Zone:
+class Schema(_Object):
+    """A name space of tables and indexes; `properties` are the host's."""
+
+    properties: Mapping[str, Property] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class Zone(_Object):
     """The distribution of tables over nodes.
 
     Attributes:
-        name: unique among zones.
         partitions: number of partitions.
         placement: the host's settings whose change moves data: replicas, a filter of nodes, ...
         properties: the host's other settings.
-        id, created_at, updated_at: as those of `Schema`.
     """
 
-    name: str
     partitions: int = 25
     placement: Mapping[str, Property] = attrs.field(factory=dict)
     properties: Mapping[str, Property] = attrs.field(factory=dict)
-    id: int = attrs.field(default=NO_ID, kw_only=True)
-    created_at: Timestamp = attrs.field(default=0, kw_only=True)
-    updated_at: Timestamp = attrs.field(default=0, kw_only=True)
 
 
 @attrs.frozen
-class CatalogTable:
-    """A table.
+class CatalogTable(_Object):
+    """A table; `properties` are the host's: columns, a primary key, ..."""
 
-    Attributes:
-        name: unique among the tables and indexes of its schema.
-        properties: the host's: columns, a primary key, ...
-        id, created_at, updated_at: as those of `Schema`.
-    """
-
-    name: str
     properties: Mapping[str, Property] = attrs.field(factory=dict)
     schema_id: int = attrs.field(default=NO_ID, kw_only=True)
     zone_id: int = attrs.field(default=NO_ID, kw_only=True)
-    id: int = attrs.field(default=NO_ID, kw_only=True)
-    created_at: Timestamp = attrs.field(default=0, kw_only=True)
-    updated_at: Timestamp = attrs.field(default=0, kw_only=True)
 
 
 @attrs.frozen
-class Index:
-    """An index of a table.
+class Index(_Object):
+    """An index of a table; `properties` are the host's."""
 
-    Attributes:
-        name: unique among the tables and indexes of the schema.
-        properties: the host's.
-        id, created_at, updated_at: as those of `Schema`.
-    """
-
-    name: str
     status: IndexStatus = IndexStatus.REGISTERED
     properties: Mapping[str, Property] = attrs.field(factory=dict)
     table_id: int = attrs.field(default=NO_ID, kw_only=True)
-    id: int = attrs.field(default=NO_ID, kw_only=True)
-    created_at: Timestamp = attrs.field(default=0, kw_only=True)
-    updated_at: Timestamp = attrs.field(default=0, kw_only=True)
 
 
 CatalogObject: TypeAlias = Schema | Zone | CatalogTable | Index
 """An object of a catalog."""
-ObjectT = TypeVar("ObjectT", Schema, Zone, CatalogTable, Index)
 KINDS: Mapping[type[CatalogObject], str] = {Schema: "schema", Zone: "zone", CatalogTable: "table", Index: "index"}
 """The kinds of objects; each refers to earlier kinds alone."""
 
 
 @attrs.frozen(kw_only=True)
 class Update:
-    """A record of the log: the difference between a version and the version before.
+    """A record of the log: the difference between a version and the version before; in a snapshot, the empty catalog.
 
     Attributes:
         version: the new version.
@@ -145,10 +122,7 @@ class Update:
     puts: tuple[Schema | Zone | CatalogTable | Index, ...] = ()
 
 
-UPDATES = JsonCodec[Update](Update)
-"""The stored form of an update."""
-
-
+@attrs.define(repr=False)
 class Catalog:
     """A version of the schema. Read-only for all but the creator of the object.
 
@@ -160,23 +134,19 @@ class Catalog:
         schemas, zones, tables, indexes: by id.
     """
 
-    __slots__ = ("_names", "_objects", "activation", "commit", "indexes", "next_id", "schemas", "tables", "version",
-                 "zones")
-
-    def __init__(self, *, version: int = 0, commit: Timestamp = LOWEST, activation: Timestamp = LOWEST,
-                 next_id: int = 0) -> None:
-        self.version: int = version
-        self.commit: Timestamp = commit
-        self.activation: Timestamp = activation
-        self.next_id: int = next_id
-        self.schemas: dict[int, Schema] = {}
-        self.zones: dict[int, Zone] = {}
-        self.tables: dict[int, CatalogTable] = {}
-        self.indexes: dict[int, Index] = {}
-        self._objects: dict[str, dict[int, Any]] = dict(zip(KINDS.values(), (
-            self.schemas, self.zones, self.tables, self.indexes), strict=True))
-        # Invariant: id by (kind, name) of schemas and zones, by (schema's id, name) of tables and indexes.
-        self._names: dict[tuple[str | int, str], int] = {}
+    version: int = 0
+    commit: Timestamp = LOWEST
+    activation: Timestamp = LOWEST
+    next_id: int = 0
+    schemas: dict[int, Schema] = attrs.field(factory=dict)
+    zones: dict[int, Zone] = attrs.field(factory=dict)
+    tables: dict[int, CatalogTable] = attrs.field(factory=dict)
+    indexes: dict[int, Index] = attrs.field(factory=dict)
+    # Invariant: id by (kind, name) of schemas and zones, by (schema's id, name) of tables and indexes.
+    _names: dict[tuple[str | int, str], int] = attrs.field(factory=dict)
+    _objects: dict[str, dict[int, Any]] = attrs.field(init=False, eq=False, default=attrs.Factory(
+        lambda self: dict(zip(KINDS.values(), (self.schemas, self.zones, self.tables, self.indexes), strict=True)),
+        takes_self=True))
 
     @property
     def building(self) -> dict[int, int]:
@@ -189,26 +159,6 @@ class Catalog:
         """Return the object of this kind and name, or `None`; `schema` names that of a table or index. O(1)."""
         home = self._names.get(("schema", schema)) if kind in ("table", "index") else kind
         return self._objects[kind].get(NO_ID if home is None else self._names.get((home, name), NO_ID))
-
-    def find_schema(self, name: str) -> Schema | None:
-        """Return the schema of this name, or `None`."""
-        found: Schema | None = self.find("schema", name)
-        return found
-
-    def find_zone(self, name: str) -> Zone | None:
-        """Return the zone of this name, or `None`."""
-        found: Zone | None = self.find("zone", name)
-        return found
-
-    def find_table(self, schema: str, name: str) -> CatalogTable | None:
-        """Return the table of this name in a schema, or `None`."""
-        found: CatalogTable | None = self.find("table", name, schema)
-        return found
-
-    def find_index(self, schema: str, name: str) -> Index | None:
-        """Return the index of this name in a schema, or `None`."""
-        found: Index | None = self.find("index", name, schema)
-        return found
 
     # -- the next version
 
@@ -224,11 +174,8 @@ class Catalog:
 
     def copy(self) -> Catalog:
         """Return a copy that may be changed. O(objects)."""
-        made = Catalog(version=self.version, commit=self.commit, activation=self.activation, next_id=self.next_id)
-        for kind, objects in self._objects.items():
-            made._objects[kind].update(objects)
-        made._names.update(self._names)
-        return made
+        return attrs.evolve(self, schemas=self.schemas.copy(), zones=self.zones.copy(), tables=self.tables.copy(),
+                            indexes=self.indexes.copy(), names=self._names.copy())
 
     def apply(self, update: Update) -> None:
         """Apply an update in place. O(changes); raises as `updated`."""
@@ -275,6 +222,11 @@ class Catalog:
 
     # -- all objects
 
+    def as_update(self) -> Update:
+        """Return the update that makes this version of the empty catalog. O(objects)."""
+        return Update(version=self.version, commit=self.commit, activation=self.activation, next_id=self.next_id,
+                      puts=tuple(self.objects()))
+
     def objects(self) -> Iterator[CatalogObject]:
         """Yield all objects in an order without forward references: schemas, zones, tables, indexes, each by id."""
         for objects in self._objects.values():
@@ -292,14 +244,6 @@ class Catalog:
                  if each not in self._objects[kind]]
         return Update(version=before.version + 1, commit=commit, activation=activation, next_id=self.next_id,
                       drops=tuple(drops), puts=tuple(puts))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Catalog):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
-
-    def __hash__(self) -> int:
-        return hash((self.version, self.commit, self.activation))
 
     def __len__(self) -> int:
         return sum(map(len, self._objects.values()))

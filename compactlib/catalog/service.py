@@ -12,10 +12,9 @@ step, `reclaim` deletes the leftovers.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -70,14 +69,12 @@ class Executed:
         applied: for each command whether it changed anything.
         activation: time from which the version is in force.
         ensured: time from which the version is in force by every node's clock.
-        attempts: number of appends tried; 0 if nothing changed.
     """
 
     version: int
     applied: tuple[bool, ...]
     activation: Timestamp
     ensured: Timestamp
-    attempts: int
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -141,10 +138,9 @@ class CatalogService(Closing):
         self._guard = Guard(f"the catalog in partition {log.partition!r}")
         self._writing = threading.Lock()
         self._following = threading.Lock()
-        self._news: deque[tuple[str, dict[str, Any]]] = deque()
         self._last_error, self._failures = "", 0
         log.prepare()
-        self._history = recover_history(log)
+        self._history = self._emitted = recover_history(log)
 
     # -- reading
 
@@ -188,25 +184,19 @@ class CatalogService(Closing):
                 self._guard.require_open()
                 yield
         finally:
-            while self._news:
-                try:
-                    name, fields = self._news.popleft()
-                except IndexError:  # another thread took the last event
-                    break
-                self._observer.event(name, **fields)
+            before = after = self._history
+            if self._guard.is_open:  # in a forked child, the lock may be held for ever
+                with self._following:
+                    before, self._emitted = self._emitted, (after := self._history)
+            for version in range(max(before.latest + 1, after.earliest), after.latest + 1):
+                self._observer.event("catalog_version", version=version, activation=after.activation(version))
+            if after.earliest != before.earliest:
+                self._observer.event("catalog_compacted", earliest=after.earliest, before=before.earliest)
 
     def _read_new_versions(self, state: LogState | None = None) -> int:
         with self._following:
-            before = self._history
-            self._register(recover_history(self.log, before, state))
+            before, self._history = self._history, recover_history(self.log, self._history, state)
             return self._history.latest - before.latest
-
-    def _register(self, after: RetainedVersions) -> None:
-        before, self._history = self._history, after
-        self._news.extend(("catalog_version", {"version": version, "activation": after.activation(version)})
-                          for version in range(max(before.latest + 1, after.earliest), after.latest + 1))
-        if after.earliest != before.earliest:
-            self._news.append(("catalog_compacted", {"earliest": after.earliest, "before": before.earliest}))
 
     # -- changing
 
@@ -230,25 +220,23 @@ class CatalogService(Closing):
             Closed: the service was closed.
         """
         with self._emitting(), self._writing:
-            catalog, applied, attempts = self._write(tuple(commands), wait)
+            catalog, applied = self._write(tuple(commands), wait)
         # Outside the locks: a wait must not block other writers.
         ensured = ensured_activation(catalog.activation, max_skew_ms=self.clock.max_skew_ms)
         if wait and catalog.version:
             self.clock.wait_until(ensured)
         if isinstance(applied, CommandRefused):
             raise applied
-        return Executed(version=catalog.version, applied=applied, activation=catalog.activation, ensured=ensured,
-                        attempts=attempts)
+        return Executed(version=catalog.version, applied=applied, activation=catalog.activation, ensured=ensured)
 
-    def _write(self, commands: Sequence[Command],
-               wait: bool) -> tuple[Catalog, tuple[bool, ...] | CommandRefused, int]:
+    def _write(self, commands: Sequence[Command], wait: bool) -> tuple[Catalog, tuple[bool, ...] | CommandRefused]:
         """Append a batch.
 
         Returns:
             The version that the batch made or was checked against; for each command whether it changed anything, or
-            the refusal; the number of appends tried.
+            the refusal.
         """
-        for attempt in range(1, MAX_ATTEMPTS + 1):
+        for _ in range(MAX_ATTEMPTS):
             self._read_new_versions()  # check the commands against the latest version of the log, not an older copy
             latest = self.history.catalog(self.history.latest)
             # Commit times ascend, even if the writer of the latest version had a faster clock.
@@ -263,16 +251,16 @@ class CatalogService(Closing):
             try:
                 update, applied = plan_update(latest, commands, commit=commit, activation=activation)
             except CommandRefused as refused:
-                return latest, refused, 0
+                return latest, refused
             if not update.puts and not update.drops:
-                return latest, applied, 0
+                return latest, applied
             if self.log.append(update):
                 # Without another read: its failure could not be distinguished from a failure of the append.
                 made = latest.updated(update)
                 with self._following:
                     if self.history.latest < made.version:
-                        self._register(self.history.followed_by([update], [made]))
-                return made, applied, attempt
+                        self._history = self._history.followed_by([update], made)
+                return made, applied
         raise Busy(f"{MAX_ATTEMPTS} attempts to append to the catalog's log lost against other writers; call again")
 
     # -- sensing and planning
@@ -309,7 +297,7 @@ class CatalogService(Closing):
         of_term = () if term is not None else (log.term_condition,)
         return CatalogView(
             reports=tuple(reports), history=self.history, now=self.clock.present(), low_watermark=low_watermark,
-            assignments=assignments or Assignments(), topology=topology or Topology(frozenset()), term=term,
+            assignments=assignments or {}, topology=topology or Topology(frozenset()), term=term,
             needs=() if pinned is None else (pinned,), conditions=(*conditions, pins.condition, *of_term))
 
     def plan(self, policy: CatalogPolicy | None = None, *, view: CatalogView | None = None) -> CatalogPlan:
@@ -417,12 +405,13 @@ class CatalogService(Closing):
         """Repeat the decision for the target, with the versions retained now."""
         history, now, began = self.history, self.clock.present(), plan.view.history.earliest
         if history.earliest != began:
-            raise CatalogMoved(what=f"history begins at version {history.earliest} now, and began at {began}",
-                               target=target)
+            raise CatalogMoved(f"the plan to cut history to version {target} is outdated: history begins at version "
+                               f"{history.earliest} now, and began at {began}; make a new plan")
         limits = limits_of(attrs.evolve(plan.view, history=history, now=now), target)
         if limits or target <= history.earliest or history.activation(target) > now:
             in_force = f"versions {history.earliest} to {history.version_at(now)} are retained and in force"
-            raise UnsafeCompaction(target=target, detail="; ".join(map(str, limits)) or in_force)
+            raise UnsafeCompaction(f"cutting history to version {target} is not safe: "
+                                   f"{'; '.join(map(str, limits)) or in_force}")
 
     def _with_reclaim(self, report: CutReport, budget: Budget, observer: Observer) -> CutReport:
         """Delete the leftovers of this and earlier cuts; a failure is reported and does not undo the cut."""
@@ -495,6 +484,3 @@ class CatalogService(Closing):
         """
         self._guard.require_outside()
         self._guard.release()
-
-    def __repr__(self) -> str:
-        return f"CatalogService(versions {self.history.earliest} to {self.history.latest})"

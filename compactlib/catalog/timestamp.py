@@ -161,6 +161,3 @@ class HybridClock:
 
     def _physical(self) -> Timestamp:
         return max(int(self.clock.now() * 1000) << LOGICAL_BITS, LOWEST)
-
-    def __repr__(self) -> str:
-        return f"HybridClock(last={show(self._last)})"

@@ -30,31 +30,17 @@ import attrs
 
 from compactlib.catalog import keys
 from compactlib.catalog.errors import CatalogMoved, RecordMissing, StaleTerm
-from compactlib.catalog.records import (
-    PIECE,
-    SNAPSHOT,
-    SNAPSHOTS,
-    TERMS,
-    UPDATE,
-    Pieces,
-    decode_catalog,
-    encode_catalog,
-    seal,
-    unseal,
-)
-from compactlib.catalog.schema import UPDATES, Catalog, Update
+from compactlib.catalog.records import PIECE, SNAPSHOTS, TERMS, UPDATES, Pieces, seal, unseal
+from compactlib.catalog.schema import Catalog, Update
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.files.checksum import crc32
 from compactlib.kv import Condition, KVStore, PredicateFailed, Put
 from compactlib.kv.batches import get_many, get_pieces, put_pieces
 from compactlib.kv.cell import Cell, Retries
 
 T = TypeVar("T")
 
-DEFAULT_CHUNK_BYTES = 256 * 1024
-"""Bytes of a piece of a snapshot; below the value limit of every known store."""
 _RETRIES = Retries(10)
 _PRODUCT = "compactlib.catalog"
 
@@ -99,7 +85,7 @@ class UpdateLog:
     Args:
         store: must support `transact` of 8 keys.
         partition: the store's partition, for this catalog alone.
-        chunk_bytes: limit of a piece of a snapshot, >= 1024.
+        chunk_bytes: limit of a piece of a snapshot, >= 1024; the default is below the value limit of every known store.
         rng: draws the keys of pieces and the ids of writes.
         clock: waits before a write is retried.
 
@@ -107,7 +93,7 @@ class UpdateLog:
         InvalidInput: `chunk_bytes` is below 1024, or the store cannot change 8 keys at once.
     """
 
-    def __init__(self, store: KVStore, partition: bytes = b"catalog", *, chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+    def __init__(self, store: KVStore, partition: bytes = b"catalog", *, chunk_bytes: int = 256 * 1024,
                  rng: random.Random | None = None, clock: Clock | None = None) -> None:
         if chunk_bytes < 1024:
             raise InvalidInput(f"chunk_bytes is {chunk_bytes}; give at least 1024")
@@ -179,33 +165,25 @@ class UpdateLog:
                                       expected="an update's key", found="another name")
                 yield found, entry.key, entry.value
 
-    def decode(self, version: int, key: bytes, record: bytes) -> Catalog | Update:
-        """Return the update in a record; for a snapshot's record the catalog, after reading its pieces.
+    def decode(self, version: int, key: bytes, record: bytes, *, is_snapshot: bool) -> Update:
+        """Return the update in a record; for a snapshot's record the whole catalog, after reading its pieces.
 
         Raises:
             RecordMissing: a piece is missing.
-            CorruptData, Unsupported: the record or a piece cannot be read.
+            CorruptData, Unsupported: the record or a piece cannot be read, or the record is of the other type.
         """
-        kind, payload = unseal(key, record, UPDATE, SNAPSHOT)
-        name = key.decode()
-        found: Catalog | Update = UPDATES.decode(payload, name) if kind == UPDATE else decode_catalog(
-            self._joined(version, SNAPSHOTS.unseal(key, record)), name)
+        found = self._joined(version, SNAPSHOTS.unseal(key, record)) if is_snapshot else UPDATES.unseal(key, record)
         if found.version != version:
-            raise CorruptData(path=name, offset=0, expected=f"version {version}", found=str(found.version))
+            raise CorruptData(path=key.decode(), offset=0, expected=f"version {version}", found=str(found.version))
         return found
 
-    def _joined(self, version: int, pieces: Pieces) -> bytes:
+    def _joined(self, version: int, pieces: Pieces) -> Update:
         names, parts = pieces.keys(version), []
         for name, record in zip(names, get_pieces(self.store, self.partition, names), strict=True):
             if record is None:
                 raise RecordMissing(key=name.decode(), version=version, expected=f"one of {pieces.count} pieces")
-            parts.append(unseal(name, record, PIECE)[1])
-        joined = b"".join(parts)
-        if len(joined) != pieces.size or crc32(joined) != pieces.crc:
-            raise CorruptData(path=keys.update_key(version).decode(), offset=0,
-                              expected=f"pieces of {pieces.size} bytes with CRC {pieces.crc:#010x}",
-                              found=f"{len(joined)} bytes with CRC {crc32(joined):#010x}")
-        return joined
+            parts.append(unseal(name, record, PIECE))
+        return UPDATES.codec.decode(b"".join(parts), keys.update_key(version).decode())
 
     # -- appending
 
@@ -223,7 +201,7 @@ class UpdateLog:
             CorruptData, Unsupported: the log's mark cannot be read.
         """
         version, key = update.version, keys.update_key(update.version)
-        put = Put(self.partition, key, seal(key, UPDATE, UPDATES.encode(update)))
+        put = Put(self.partition, key, UPDATES.seal(key, update))
         updated = self._latest.update(lambda latest: version if (latest or 0) == version - 1 else latest,
                                       also=lambda *_: [put], operation=f"append of catalog version {version}")
         return updated.before != updated.after
@@ -241,15 +219,16 @@ class UpdateLog:
             CorruptData, RecordMissing: a piece read back differs, or is missing.
             BaseException: from `spend`.
         """
-        version, key, payload = catalog.version, keys.update_key(catalog.version), encode_catalog(catalog)
+        version, key, whole = catalog.version, keys.update_key(catalog.version), catalog.as_update()
+        payload = UPDATES.codec.encode(whole)
         starts = range(0, len(payload), self._chunk_bytes)
-        pieces = Pieces(f"{self.rng.getrandbits(64):016x}", len(starts), len(payload), crc32(payload))
+        pieces = Pieces(f"{self.rng.getrandbits(64):016x}", len(starts))
         parts = [(name, seal(name, PIECE, payload[at:at + self._chunk_bytes]))
                  for name, at in zip(pieces.keys(version), starts, strict=True)]
         size = sum(len(name) + len(part) for name, part in parts)
         spend(size)
         put_pieces(self.store, self.partition, parts)
-        if decode_catalog(self._joined(version, pieces), key.decode()) != catalog:
+        if self._joined(version, pieces) != whole:
             raise CorruptData(path=key.decode(), offset=0, expected=repr(catalog), found="another catalog, read back")
         record = SNAPSHOTS.seal(key, pieces)
         return WrittenSnapshot(version, record, size + len(key) + len(record))
@@ -279,7 +258,7 @@ class UpdateLog:
 
         def raised(before: int | None) -> int:
             if (before or 0) >= version:
-                raise CatalogMoved(what=f"history already begins at version {before}", target=version)
+                raise CatalogMoved(f"history cannot be cut to version {version}: it already begins at {before}")
             return version
 
         try:
@@ -287,4 +266,5 @@ class UpdateLog:
         except PredicateFailed as error:
             if error.key == keys.TERM and (again := self.state()).term > (term or 0):
                 raise StaleTerm(term=term or 0, current=again.term) from error
-            raise CatalogMoved(what=f"the key {error.key!r} has changed since", target=version) from error
+            raise CatalogMoved(f"the plan to cut history to version {version} is outdated: the key {error.key!r} has "
+                               f"changed since; make a new plan") from error

@@ -127,23 +127,10 @@ class Floor:
     time: Timestamp = attrs.field(converter=_checked_floor)
     culprit: Culprit = attrs.field(factory=Culprit)
 
-
-@attrs.frozen
-class Unavailable:
-    """The answer of a source whose need is not known yet, so nothing may be cut.
-
-    Attributes:
-        factor: the source.
-        reason: one sentence.
-    """
-
-    factor: Factor
-    reason: str
-    culprit: Culprit = attrs.field(factory=Culprit)
-
-
-Need: TypeAlias = Floor | Unavailable
-"""The answer of a source; `None` in its place means that the source needs no version."""
+    @classmethod
+    def unknown(cls, why: str) -> Floor:
+        """Return a need that is not known yet, so nothing may be cut; `why` is one sentence."""
+        return cls(Factor.UNAVAILABLE, 0, Culprit(owner=why))
 
 
 @attrs.frozen(kw_only=True)
@@ -151,8 +138,7 @@ class NodeReport:
     """A node's report for a round: its needs and its partitions at the same moment.
 
     Attributes:
-        floors: at most one per factor, the lowest.
-        unavailable: sources whose need is not known yet.
+        floors: the needs of all sources.
         hosted: the partitions of the node, all covered by `floors`: a bitmap by table id, bit p for partition p.
         transactions_from: the time of restriction 1, whose minimum a round publishes: activation of the oldest version
             that an active read-write transaction uses; the node's time without transactions.
@@ -160,13 +146,8 @@ class NodeReport:
 
     node: NodeId
     floors: tuple[Floor, ...] = ()
-    unavailable: tuple[Unavailable, ...] = ()
     hosted: Mapping[int, int] = attrs.field(factory=dict)
     transactions_from: Timestamp = attrs.field(converter=checked_timestamp)
-
-    def floor(self, factor: Factor) -> Floor | None:
-        """Return the floor of this factor, or `None`."""
-        return next((floor for floor in self.floors if floor.factor == factor), None)
 
 
 REPORTS = JsonCodec[NodeReport](NodeReport)
@@ -207,15 +188,8 @@ class ZoneAssignments:
         return found
 
 
-@attrs.frozen
-class Assignments:
-    """The stable assignments of all zones, read at the same moment.
-
-    Attributes:
-        zones: by zone id; the assignments of an absent zone are not known.
-    """
-
-    zones: Mapping[int, ZoneAssignments] = attrs.field(factory=dict)
+Assignments: TypeAlias = Mapping[int, ZoneAssignments]
+"""The stable assignments of all zones by id, read at the same moment; those of an absent zone are not known."""
 
 
 def mask_of(partitions: Iterable[int]) -> int:

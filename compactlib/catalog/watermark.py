@@ -17,11 +17,11 @@ import attrs
 from compactlib.catalog.errors import BelowLowWatermark
 from compactlib.catalog.history import RetainedVersions
 from compactlib.catalog.keys import low_watermark_key
-from compactlib.catalog.timestamp import HybridClock, Timestamp, add_ms, checked_timestamp, milliseconds, physical_ms
-from compactlib.catalog.values import Factor, Floor, Need, Unavailable
+from compactlib.catalog.service import CatalogService
+from compactlib.catalog.timestamp import Timestamp, add_ms, checked_timestamp, milliseconds, physical_ms
+from compactlib.catalog.values import Factor, Floor
 from compactlib.codec import JsonCodec
 from compactlib.errors import InvalidInput
-from compactlib.kv import KVStore
 from compactlib.kv.cell import Cell
 
 
@@ -42,26 +42,25 @@ class LowWatermark:
     """A node's low watermark, in a cell of a store. Any thread may call it.
 
     Args:
-        store: the store of the cell.
+        service: the node's catalog, in the store of the cell. A recovered value that is lower than the activation of
+            the earliest retained version is raised to that.
         node: the node's name, part of the key.
-        clock: the node's clock.
         data_availability_seconds: how long old data stays readable.
-        earliest: activation of the earliest retained catalog version; a lower recovered value is raised to it.
-        partition: the store's partition.
 
     Raises:
         InvalidInput: the duration is negative.
         CorruptData, Unsupported: the stored value cannot be read.
     """
 
-    def __init__(self, store: KVStore, node: str, clock: HybridClock, *, data_availability_seconds: float = 600.0,
-                 earliest: Timestamp | None = None, partition: bytes = b"catalog") -> None:
-        self._clock = clock
-        self._cell = Cell[int](store, partition, low_watermark_key(node), JsonCodec(int), clock=clock.clock)
+    def __init__(self, service: CatalogService, node: str, *, data_availability_seconds: float = 600.0) -> None:
+        self._clock = service.clock
+        self._cell = Cell[int](service.log.store, service.log.partition, low_watermark_key(node), JsonCodec(int),
+                               clock=self._clock.clock)
         self._availability_ms = milliseconds(data_availability_seconds, name="data_availability_seconds")
         self._lock = threading.Lock()
         stored = self._cell.read()
-        self._stored: Timestamp | None = None if stored is None else max(checked_timestamp(stored), earliest or 0)
+        self._stored: Timestamp | None = None if stored is None else max(
+            checked_timestamp(stored), service.history.activation(service.history.earliest))
         self._limit = self._stored or 0  # no reader begins below; invariant: at or above the stored value
         self._readers: dict[Hashable, Timestamp] = {}
 
@@ -82,12 +81,10 @@ class LowWatermark:
         now = self._clock.present()
         return add_ms(now, -back) if physical_ms(now) > back else None
 
-    def need(self, view: RetainedVersions) -> Need:
+    def need(self, view: RetainedVersions) -> Floor:
         """Return the value in force as a floor; no later reader begins below it."""
         time = self.value.time
-        if time is None:
-            return Unavailable(Factor.LOW_WATERMARK, "it has not been raised yet")
-        return Floor(Factor.LOW_WATERMARK, time)
+        return Floor(Factor.LOW_WATERMARK, time) if time else Floor.unknown("the low watermark has not been raised yet")
 
     # -- raising
 
@@ -144,6 +141,3 @@ class LowWatermark:
             yield
         finally:
             self.unlock(reader)
-
-    def __repr__(self) -> str:
-        return f"LowWatermark({self.value}, {len(self._readers)} readers)"

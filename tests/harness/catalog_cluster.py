@@ -43,7 +43,7 @@ class Database:
 
     def assignments(self) -> Assignments:
         self.cluster.happens("assignments")
-        return Assignments(self.cluster.assigned)
+        return self.cluster.assigned
 
     def publish(self, zone: int, partitions: int, time: Timestamp) -> int:
         if zone in self.cluster.failing_zones:
@@ -105,7 +105,7 @@ class Cluster:
     def add_table(self, number: int) -> CatalogTable:
         """Add a table, whose partitions every node hosts."""
         version = self.service.execute([create_table(number)], wait=False).version
-        table = self.service.catalog(version).find_table("PUBLIC", f"T{number}")
+        table = self.service.catalog(version).find("table", f"T{number}", "PUBLIC")
         assert table is not None
         for node in self.nodes.values():
             for partition in range(PARTITIONS):

@@ -163,7 +163,8 @@ class Story:
 
     def host(self, partition: str, table: str, node: str) -> None:
         published = self.cluster.nodes[node].published
-        published.register(self.tables[table], int(partition), incarnation=1, created_at=1)
+        published.register(self.tables[table], int(partition), incarnation=1,
+                           created_at=self.cluster.service.history.activation(self.cluster.service.history.earliest))
         published.publish(self.tables[table], int(partition), 1, self.cluster.service.clock.now())
 
     def leave(self, node: str) -> None:
@@ -209,9 +210,9 @@ class Story:
         self.cluster.failing_zones.add(self._zone(name))
 
     def _zone(self, name: str) -> int:
-        zone = self.cluster.service.catalog(self.cluster.service.history.latest).find_zone(name)
+        zone = self.cluster.service.catalog(self.cluster.service.history.latest).find("zone", name)
         assert zone is not None
-        return zone.id
+        return int(zone.id)
 
     def at(self, call: str, command: str) -> None:
         def happens() -> None:

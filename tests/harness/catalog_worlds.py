@@ -136,7 +136,7 @@ class World:
         first = self.open("A")
         first.service.execute([PutObject(Schema("S")), PutObject(Zone("Z", 1)),
                                PutObject(CatalogTable("T"), schema="S", zone="Z")], wait=False)
-        self.table = first.service.catalog(1).find_table("S", "T")
+        self.table = first.service.catalog(1).find("table", "T", "S")
         for name in ("A", "B", "C"):
             if name in self.hosts:
                 self.lives += 1
@@ -207,7 +207,7 @@ class World:
         if disk is not None:
             try:
                 node.published.register(self.table.id, 0, incarnation=disk.incarnation, flushed_index=disk.flushed,
-                                        created_at=self.table.created_at, history=node.service.history)
+                                        created_at=self.table.created_at)
             except CompactlibError:
                 self.drop(name)  # its replay was cut while it was absent and not needed
             else:
@@ -370,8 +370,7 @@ class World:
         node.service.poll()
         disk = Replica(self.lives, copy.flushed)
         node.published.register(self.table.id, 0, incarnation=disk.incarnation, created_at=self.table.created_at,
-                                flushed_index=disk.flushed, inherited=copy.published, pins=node.service.pins,
-                                history=node.service.history)
+                                flushed_index=disk.flushed, inherited=copy.published)
         self.disks[name] = disk
         self.replay(node, disk)
         self.hosts.add(name)
@@ -449,8 +448,8 @@ class Database:
 
     def assignments(self) -> Assignments:
         if self.world.table is None:
-            return Assignments()
-        return Assignments({self.world.table.zone_id: ZoneAssignments(1, dict.fromkeys(sorted(self.world.hosts), 1))})
+            return {}
+        return {self.world.table.zone_id: ZoneAssignments(1, dict.fromkeys(sorted(self.world.hosts), 1))}
 
     def publish(self, zone: int, partitions: int, time: Timestamp) -> int:
         if self.name not in self.world.hosts:

@@ -349,7 +349,7 @@ class QuietDatabase:
             setattr(self, method, host.hosts_mistake)
 
     def assignments(self) -> Assignments:
-        return Assignments()
+        return {}
 
     def publish(self, zone: int, partitions: int, time: int) -> int:
         return partitions
@@ -365,7 +365,7 @@ def catalog_node(database: QuietDatabase, *, store: KVStore | None = None, **opt
                        data_availability_seconds=0.0, follow_seconds=0.01, upkeep_seconds=0.01, **options)
     node.service.execute([PutObject(Schema("S")), PutObject(Zone("Z", 1)),
                           PutObject(CatalogTable("T"), schema="S", zone="Z")])
-    table = node.service.catalog(node.service.history.latest).find_table("S", "T")
+    table = node.service.catalog(node.service.history.latest).find("table", "T", "S")
     assert table is not None
     node.published.register(table.id, 0, incarnation=1, created_at=table.created_at)
     return node

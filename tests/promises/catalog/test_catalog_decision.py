@@ -10,7 +10,6 @@ import attrs
 import pytest
 
 from compactlib.catalog import (
-    Assignments,
     CatalogService,
     CatalogTable,
     Cut,
@@ -79,7 +78,7 @@ def some_view(rng: Random) -> CatalogView:
                for name in NAMES if rng.random() < 0.97]
     hosts = ZoneAssignments.of([[name for name in NAMES if rng.random() < 0.95] for _ in range(2)])
     return catalog.view(reports=reports, topology=Topology.of(*NAMES), low_watermark=time(),
-                        assignments=Assignments({1: hosts}))
+                        assignments={1: hosts})
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -112,7 +111,7 @@ def test_why_names_the_node_that_explain_names() -> None:
                    for name, hosted in (("A", whole), ("B", of_b))]
         plan = catalog.plan(view=catalog.view(
             reports=reports, topology=topology, low_watermark=now,
-            assignments=Assignments({1: ZoneAssignments.everywhere(list(hosts), 2)})))
+            assignments={1: ZoneAssignments.everywhere(list(hosts), 2)}))
         assert plan.is_empty
         assert named in plan.why
         assert named in plan.explain()
@@ -125,8 +124,8 @@ def test_a_running_round_learns_of_a_copied_replica() -> None:
     for number in range(8):
         clock.advance(1.0)
         catalog.execute([PutObject(Schema(f"S{number}"))], wait=False)
-    history, store = catalog.history, MemoryStore()
-    times = {name: PublishedTimes(store, name) for name in "AC"}
+    history = catalog.history
+    times = {name: PublishedTimes(catalog, name) for name in "AC"}
     for each in times.values():
         each.register(2, 0, incarnation=1, created_at=history.activation(2))
     times["C"].register(2, 1, incarnation=1, created_at=history.activation(9))
@@ -139,13 +138,12 @@ def test_a_running_round_learns_of_a_copied_replica() -> None:
     old = NodeReport(node=NodeId("A"), transactions_from=now, hosted=times["A"].needs_and_hosted()[1],
                      floors=(Floor(Factor.RAFT_RECOVERY, history.activation(9)),))
     times["A"].remove(2, 0, 1)
-    times["A"].register(2, 0, incarnation=2, created_at=history.activation(2), inherited=inherited,
-                        pins=catalog.pins, history=history)
+    times["A"].register(2, 0, incarnation=2, created_at=history.activation(2), inherited=inherited)
     times["C"].publish(2, 0, 1, history.activation(9))
     new = NodeReport(node=NodeId("C"), transactions_from=now, hosted=times["C"].needs_and_hosted()[1],
                      floors=(Floor(Factor.RAFT_RECOVERY, history.activation(9)),))
     view = attrs.evolve(before, reports=(old, new), topology=Topology.of("A", "C"), low_watermark=now,
-                        assignments=Assignments({1: ZoneAssignments(2, {"A": 1, "C": 3})}))
+                        assignments={1: ZoneAssignments(2, {"A": 1, "C": 3})})
     plan = catalog.plan(view=view)
     assert plan.target == 9
     with pytest.raises(CatalogMoved):
@@ -176,18 +174,17 @@ def test_copy_of_a_cut_version_is_refused() -> None:
     for number in range(5):
         clock.advance(1.0)
         catalog.execute([PutObject(Schema(f"S{number}"))], wait=False)
+    stale = CatalogService(catalog.log, catalog.clock, delay_seconds=60.0)
     before, now = catalog.history, catalog.history.activation(5)
     catalog.compact(catalog.plan(view=catalog.view(
         reports=[NodeReport(node=NodeId("A"), transactions_from=now)], topology=Topology.of("A"), low_watermark=now)))
-    times = PublishedTimes(MemoryStore(), "A")
+    times = PublishedTimes(stale, "A")
     with pytest.raises(CatalogVersionNotFound):
-        times.register(2, 0, incarnation=1, created_at=1, inherited=before.activation(3), pins=catalog.pins,
-                       history=before)
+        times.register(2, 0, incarnation=1, created_at=1, inherited=before.activation(3))
     assert times.published(2, 0) is None
     times.register(2, 0, incarnation=1, created_at=now)
     with pytest.raises(CatalogVersionNotFound):
-        times.register(2, 0, incarnation=2, created_at=1, inherited=before.activation(3), pins=catalog.pins,
-                       history=before)
+        times.register(2, 0, incarnation=2, created_at=1, inherited=before.activation(3))
     assert times.published(2, 0) == now  # the earlier data still needs it
 
 

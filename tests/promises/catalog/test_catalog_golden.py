@@ -10,7 +10,6 @@ from random import Random
 import pytest
 
 from compactlib.catalog import (
-    Assignments,
     CatalogService,
     CatalogTable,
     DropObject,
@@ -57,18 +56,18 @@ def written() -> dict[str, bytes]:
                      RenameObject("table", "T", "U", schema="S")], wait=False)
     clock.advance(10.0)
     time = service.history.activation(2)
-    table = service.catalog(1).find_table("S", "T")
+    table = service.catalog(1).find("table", "T", "S")
     assert table is not None
     report = NodeReport(node=NodeId("node 1"), transactions_from=time, hosted={table.id: 0b1111})
-    hosts = Assignments({table.zone_id: ZoneAssignments.everywhere(["node 1"], 4)})
+    hosts = {table.zone_id: ZoneAssignments.everywhere(["node 1"], 4)}
     view = service.view(reports=[report], low_watermark=time, topology=Topology.of("node 1"), term=7, assignments=hosts)
     assert service.compact(service.plan(view=view)).earliest == 2
     Members(store).join("node 1")
     service.pins.pin("nightly backup", 3, service.history, ttl_seconds=60)
-    LowWatermark(store, "node 1", service.clock, data_availability_seconds=5.0).advance()
-    times = PublishedTimes(store, "node 1")
-    times.register(3, 11, incarnation=5, created_at=1)
-    times.publish(3, 11, 5, 1 << 20)
+    LowWatermark(service, "node 1", data_availability_seconds=5.0).advance()
+    times = PublishedTimes(service, "node 1")
+    times.register(3, 11, incarnation=5, created_at=time)
+    times.publish(3, 11, 5, time + 5)
     return {entry.key.decode(): bytes(entry.value) for entry in store.scan(PARTITION)}
 
 
@@ -95,7 +94,7 @@ def test_golden_log_opens() -> None:
     service = opened(kept())
     assert (service.history.earliest, service.history.latest) == (2, 4)
     latest = service.catalog(4)
-    table, index = latest.find_table("S", "U"), latest.find_index("S", "I")
+    table, index = latest.find("table", "U", "S"), latest.find("index", "I", "S")
     assert table is not None
     assert table.properties == {"columns": "a INT, b TEXT"}
     assert index is not None
@@ -105,7 +104,7 @@ def test_golden_log_opens() -> None:
     assert len(latest.schemas) == 10
     with pytest.raises(CatalogVersionNotFound):
         service.catalog(1)
-    assert [(pin.owner, pin.version) for pin in service.pins.all()] == [("nightly backup", 3)]
+    assert [(pin.owner, pin.version) for pin in (service.pins.state().value or {}).values()] == [("nightly backup", 3)]
     assert service.verify().is_sound
     service.audit()
 

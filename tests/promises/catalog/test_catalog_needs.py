@@ -24,7 +24,6 @@ from compactlib.catalog import (
     PutObject,
     RebalanceNeed,
     Schema,
-    Unavailable,
     UpdateLog,
     Zone,
     ZoneProgress,
@@ -38,13 +37,13 @@ from compactlib.catalog.errors import (
 )
 from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
-from compactlib.kv import MemoryStore, StoreFailed
+from compactlib.kv import KVStore, MemoryStore, StoreFailed
 from compactlib.testing import Interrupted, Request, StoreInFront
 
 ZONE = 1
 
 
-def service_at(clock: ManualClock, *, delay: float = 0.0, store: MemoryStore | None = None) -> CatalogService:
+def service_at(clock: ManualClock, *, delay: float = 0.0, store: KVStore | None = None) -> CatalogService:
     log = UpdateLog(MemoryStore() if store is None else store, rng=Random(1), clock=clock)
     return CatalogService(log, HybridClock(clock, max_skew_seconds=min(delay, 0.5)), delay_seconds=delay)
 
@@ -146,7 +145,7 @@ def test_dropped_zone_holds_while_something_of_it_is_left() -> None:
 def test_oldest_version_in_use_counts_until_its_last_transaction_ends() -> None:
     clock = ManualClock(1000.0)
     service = service_at(clock)
-    active = ActiveTransactions(lambda: service.history, service.clock)
+    active = ActiveTransactions(service)
     begun = []
     for number in range(4):
         service.execute([PutObject(Schema(f"S{number}"))], wait=False)
@@ -164,7 +163,7 @@ def test_oldest_version_in_use_counts_until_its_last_transaction_ends() -> None:
 
 
 def test_time_counts_after_a_flush_that_began_later() -> None:
-    store = MemoryStore()
+    store = service_at(ManualClock(1000.0))
     times = PublishedTimes(store, "A")
     assert times.register(7, 0, incarnation=1, created_at=10) == 10
     times.applied(7, 0, 1, index=1, time=20)
@@ -184,7 +183,7 @@ def test_time_counts_after_a_flush_that_began_later() -> None:
 
 
 def test_later_life_of_a_partition_ignores_the_earlier_one() -> None:
-    store = MemoryStore()
+    store = service_at(ManualClock(1000.0))
     old, new = PublishedTimes(store, "A"), PublishedTimes(store, "A")
     old.register(7, 0, incarnation=1, created_at=10)
     old.publish(7, 0, 1, 50)
@@ -202,36 +201,14 @@ def test_later_life_of_a_partition_ignores_the_earlier_one() -> None:
     assert PublishedTimes(store, "A").register(7, 0, incarnation=2, created_at=10) == 20
 
 
-def test_times_of_removed_partitions_are_forgotten() -> None:
-    clock = ManualClock(1000.0)
-    service = service_at(clock)
-    service.execute([PutObject(Schema("S")), put_zone("hdd", if_exists="refuse"),
-                     *(PutObject(CatalogTable(name), schema="S", zone="Z") for name in ("T", "U"))], wait=False)
-    store = MemoryStore()
-    times = PublishedTimes(store, "A")
-    for table in (2, 3):
-        times.register(table, 0, incarnation=1, created_at=1)
-        times.publish(table, 0, 1, 50)
-    service.execute([DropObject("table", "T", schema="S")], wait=False)
-    clock.advance(10.0)
-    again, now = PublishedTimes(store, "A"), service.history.activation(2)
-    assert again.forget_removed(service.history) == 0  # version 1 has both
-    view = service.view(reports=[], low_watermark=now)
-    assert view.decision.target is None
-    service.log.cut(service.log.write_snapshot(service.catalog(2)))
-    service.poll()
-    assert again.forget_removed(service.history) == 1
-    assert again.register(3, 0, incarnation=1, created_at=1) == 50
-    assert again.register(2, 0, incarnation=1, created_at=1) == 1
-
-
 # ---------------------------------------------------------------------------------------------------- low watermark
 
 
 def test_watermark_waits_for_its_readers_and_survives() -> None:
-    store, clock = MemoryStore(), ManualClock(1000.0)
-    low = LowWatermark(store, "A", HybridClock(clock), data_availability_seconds=10.0)
-    assert isinstance(low.need(service_at(clock).history), Unavailable)
+    clock = ManualClock(1000.0)
+    service = service_at(clock)
+    low = LowWatermark(service, "A", data_availability_seconds=10.0)
+    assert low.need(service.history) == Floor.unknown("the low watermark has not been raised yet")
     first = low.advance().time
     assert first is not None
     low.lock("one", first)
@@ -247,8 +224,12 @@ def test_watermark_waits_for_its_readers_and_survives() -> None:
         low.unlock("one")
         assert low.value.time == pending
     assert low.advance(first).time == pending
-    assert LowWatermark(store, "A", HybridClock(clock)).value.time == pending
-    assert LowWatermark(store, "A", HybridClock(clock), earliest=pending + 5).value.time == pending + 5
+    assert LowWatermark(service, "A").value.time == pending
+    for name in ("S", "T"):
+        service.execute([PutObject(Schema(name))])
+    service.log.cut(service.log.write_snapshot(service.catalog(2)))
+    service.poll()
+    assert LowWatermark(service, "A").value.time == service.history.activation(2)
 
 
 def test_watermark_is_in_force_only_after_its_write() -> None:
@@ -262,7 +243,7 @@ def test_watermark_is_in_force_only_after_its_write() -> None:
             raise StoreFailed(operation=request.kind, path="a store under test", detail="refused")
         return act()
 
-    low = LowWatermark(StoreInFront(MemoryStore(), step), "A", HybridClock(clock), data_availability_seconds=10.0)
+    low = LowWatermark(service_at(clock, store=StoreInFront(MemoryStore(), step)), "A", data_availability_seconds=10.0)
     first = low.advance().time
     assert first is not None
     low.lock("reader", first)
@@ -276,7 +257,7 @@ def test_watermark_is_in_force_only_after_its_write() -> None:
 
 def test_watermark_rises_again_after_an_interrupt_at_any_place() -> None:
     clock = ManualClock(1000.0)
-    low = LowWatermark(MemoryStore(), "A", HybridClock(clock), data_availability_seconds=10.0)
+    low = LowWatermark(service_at(clock), "A", data_availability_seconds=10.0)
 
     def rise() -> None:
         clock.advance(60.0)
@@ -315,13 +296,13 @@ def test_pin_holds_until_it_is_released_or_expires_on_every_clock() -> None:
     assert pins.active()  # another clock may be behind
     clock.advance(0.5)
     assert not pins.active()
-    assert pins.forget_expired() == 1
-    assert not pins.all()
-    pins.release("backup")
+    pins.pin("another", 3, history, ttl_seconds=10.0)
+    assert list(pins.state().value or {}) == ["another"]  # each change drops the expired pins
+    pins.release("another")
     service.log.cut(service.log.write_snapshot(history.catalog(3)))
     with pytest.raises(CatalogVersionNotFound):
         pins.pin("late", 2, history, ttl_seconds=10.0)
-    assert not pins.all()
+    assert not pins.active()
     with pytest.raises(InvalidInput):
         pins.pin("", 3, history, ttl_seconds=1.0)
 
@@ -341,10 +322,10 @@ def test_next_pin_after_a_thousand_is_refused() -> None:
 # ---------------------------------------------------------------------------------------------------------- a report
 
 
-def test_report_has_the_lowest_floor_of_each_factor_and_errors() -> None:
+def test_report_has_all_floors_and_names_what_fails() -> None:
     clock = ManualClock(1000.0)
     service = service_at(clock)
-    transactions = ActiveTransactions(lambda: service.history, service.clock)
+    transactions = ActiveTransactions(service)
 
     class Source:
         def __init__(self, answer: Floor | Exception | None) -> None:
@@ -358,13 +339,14 @@ def test_report_has_the_lowest_floor_of_each_factor_and_errors() -> None:
     report = local_report(NodeId("A"), service.history, transactions=transactions, sources=[
         Source(Floor(Factor.REBALANCE, 30)), Source(Floor(Factor.REBALANCE, 20)), Source(None),
         Source(TimeBeforeHistory(time=1, earliest=2, earliest_time=3))])
-    assert {floor.factor: floor.time for floor in report.floors} == {
-        Factor.REBALANCE: 20, Factor.ACTIVE_TRANSACTIONS: report.transactions_from}
-    assert "Source failed" in report.unavailable[0].reason
+    assert [(floor.factor, floor.time) for floor in report.floors] == [
+        (Factor.REBALANCE, 30), (Factor.REBALANCE, 20), (Factor.UNAVAILABLE, 0),
+        (Factor.ACTIVE_TRANSACTIONS, report.transactions_from)]
+    assert "Source failed" in report.floors[2].culprit.owner
     assert transactions.begin().began > report.transactions_from
 
 
 def test_stale_life_is_refused_by_name() -> None:
-    times = PublishedTimes(MemoryStore(), "A")
+    times = PublishedTimes(service_at(ManualClock(1000.0)), "A")
     with pytest.raises(StaleIncarnation, match="partition 3 of table 7"):
         times.publish(7, 3, 1, 50)

@@ -44,7 +44,7 @@ class Database:
         self.destroyed: list[tuple[int, int]] = []
 
     def assignments(self) -> Assignments:
-        return Assignments({1: ZoneAssignments.everywhere(["A"], 2)})
+        return {1: ZoneAssignments.everywhere(["A"], 2)}
 
     def publish(self, zone: int, partitions: int, time: int) -> int:
         return partitions
@@ -147,8 +147,7 @@ def test_node_that_needs_a_version_cut_in_its_absence_cannot_join() -> None:
     for number in range(6):
         stays.service.execute([PutObject(Schema(f"S{number}"))], wait=False)
     back.service.poll()
-    back.published.register(7, 0, incarnation=1, created_at=back.service.history.activation(2),
-                            history=back.service.history)
+    back.published.register(7, 0, incarnation=1, created_at=back.service.history.activation(2))
     clock.advance(60.0)
     time = stays.service.history.activation(5)
     topology, unchanged = Members(store).read()
@@ -202,7 +201,7 @@ def test_node_applies_the_updates_of_other_nodes(is_refused: bool) -> None:
     writer.close()
 
 
-def test_node_raises_the_watermark_and_forgets_expired_pins() -> None:
+def test_node_raises_the_watermark_up_to_its_readers() -> None:
     store, clock = MemoryStore(), ManualClock(1_000_000.0)
     node = node_on(store, clock)
     node.service.execute([PutObject(Schema("S"))], wait=False)
@@ -218,7 +217,7 @@ def test_node_raises_the_watermark_and_forgets_expired_pins() -> None:
         clock.advance(60.0)
     assert node.failures == 0
     assert seen == sorted(set(seen))
-    assert {pin.owner for pin in pins.all()} == {"long"}
+    assert {pin.owner for pin in pins.active()} == {"long"}
     # The watermark does not pass a reader's time, and rises after the reader has ended.
     low.lock("reader", seen[-1])
     clock.advance(60.0)
@@ -236,7 +235,7 @@ def test_node_destroys_partitions_without_readers() -> None:
     node = node_on(MemoryStore(), clock, database=database, data_availability_seconds=10.0)
     node.service.execute([PutObject(Schema("S")), PutObject(Zone("Z", 2)),
                           PutObject(CatalogTable("T"), schema="S", zone="Z")], wait=False)
-    table = node.service.catalog(1).find_table("S", "T")
+    table = node.service.catalog(1).find("table", "T", "S")
     assert table is not None
     node.published.register(table.id, 1, incarnation=1, created_at=table.created_at)
     node.join()
@@ -249,7 +248,7 @@ def test_node_destroys_partitions_without_readers() -> None:
         node.run_pending()
         clock.advance(60.0)
     assert database.destroyed == [(table.id, 1)]
-    assert len(node.published) == 0
+    assert node.published.needs_and_hosted() == (None, {})
 
 
 def test_nodes_elect_a_coordinator_and_replace_it() -> None:

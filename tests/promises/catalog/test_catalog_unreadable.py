@@ -26,14 +26,14 @@ def test_partition_of_a_dropped_table_is_unreadable_from_the_drop_on() -> None:
         clock.advance(1.0)
         service.execute([PutObject(CatalogTable(name), schema="A", zone="Z")], wait=False)
     tables = {table.name: table.id for table in service.catalog(service.history.latest).tables.values()}
-    times = PublishedTimes(MemoryStore(), "node")
+    times = PublishedTimes(service, "node")
     for table in tables.values():
         times.register(table, 0, incarnation=1, created_at=1)
-    assert times.unreadable(service.history, 0) == []
+    assert times.unreadable(0) == []
     clock.advance(1.0)
     service.execute([DropObject("table", "goes", schema="A")], wait=False)
     dropped = service.history.activation(service.history.latest)
-    assert times.unreadable(service.history, dropped - 1) == []
-    assert times.unreadable(service.history, dropped) == [(tables["goes"], 0, 1)]
+    assert times.unreadable(dropped - 1) == []
+    assert times.unreadable(dropped) == [(tables["goes"], 0, 1)]
     times.remove(tables["goes"], 0, 1)
-    assert times.unreadable(service.history, dropped) == []
+    assert times.unreadable(dropped) == []

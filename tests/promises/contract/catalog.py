@@ -72,7 +72,7 @@ class Catalogs(Driver[TimedCatalog]):
 
     def check(self, store: CatalogService, journal: Journal, *, damage: str) -> None:
         latest = store.catalog(store.history.latest)
-        missing = [name for change in journal.changes for name in change.what if latest.find_schema(name) is None]
+        missing = [name for change in journal.changes for name in change.what if latest.find("schema", name) is None]
         assert not missing, f"{missing} are gone"
         report = store.verify()
         assert report.is_sound, str(report)

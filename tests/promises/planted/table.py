@@ -82,16 +82,11 @@ MISTAKES: Sequence[Mistake] = (
         "A coordinator that was replaced cuts history that its successor wants to keep."),
     Mistake(
         "catalog-pins-forgotten-unseen", "compactlib/catalog/pins.py",
-        "        now = self._clock.present()\n\n        def living(before: PinSet | None) -> PinSet | None:\n"
-        "            if before is None:\n                return None\n"
-        "            return before.without([owner for owner, pin in before.pins.items() if not self._holds(pin, now)])\n",
-        "        now = self._clock.present()\n"
-        "        gone = [pin.owner for pin in self.all() if not self._holds(pin, now)]\n\n"
-        "        def living(before: PinSet | None) -> PinSet | None:\n"
-        "            if before is None:\n                return None\n"
-        "            return before.without([owner for owner in gone if owner in before.pins])\n",
+        "            return before and {each: pin for each, pin in self._living(before).items() if each != released}\n",
+        "            expired = self.__dict__.setdefault('_expired', (before or {}).keys() - self._living(before).keys())\n"
+        "            return before and {each: pin for each, pin in before.items() if each not in {*expired, released}}\n",
         (SCRIPTS + "[catalog-retaken-paused_owners]",),
-        "A pin that was renewed while expired ones are forgotten is forgotten too."),
+        "A pin that was renewed while expired ones are dropped is dropped too."),
     Mistake(
         "catalog-cut-without-members", "compactlib/catalog/round.py",
         "conditions=[unchanged])",
@@ -100,7 +95,7 @@ MISTAKES: Sequence[Mistake] = (
         "History is cut below what a node needs that has joined since the others were asked."),
     Mistake(
         "catalog-copy-unheard", "compactlib/catalog/published.py",
-        "                    pins.pin(f\"a copy on {self._node}\", history.version_at(began), history, ttl_seconds=0)\n",
+        "                    self._service.pins.pin(f\"a copy on {self._node}\", version, history, ttl_seconds=0)\n",
         "                    pass\n",
         ("tests/promises/catalog/test_catalog_decision.py::test_a_running_round_learns_of_a_copied_replica",),
         "A replica that was copied must replay versions that a round under way has cut."),
@@ -124,7 +119,7 @@ MISTAKES: Sequence[Mistake] = (
         "History is cut though a partition has moved to a node that was not asked."),
     Mistake(
         "catalog-pieces-not-read-back", "compactlib/catalog/update_log.py",
-        "        if decode_catalog(self._joined(version, pieces), key.decode()) != catalog:\n",
+        "        if self._joined(version, pieces) != whole:\n",
         "        if False:\n",
         ("tests/promises/test_promise_snapshot_outputs.py::test_catalog_compaction_fails_by_name_when_its_snapshot_is_damaged",),
         "Updates are deleted though the snapshot in their place cannot be read."),
