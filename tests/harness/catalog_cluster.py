@@ -105,7 +105,7 @@ class Cluster:
     def add_table(self, number: int) -> CatalogTable:
         """Add a table, whose partitions every node hosts."""
         version = self.service.execute([create_table(number)], wait=False).version
-        table = self.service.catalog(version).find("table", f"T{number}", "PUBLIC")
+        table: CatalogTable | None = self.service.catalog(version).find("table", f"T{number}", "PUBLIC")
         assert table is not None
         for node in self.nodes.values():
             for partition in range(PARTITIONS):

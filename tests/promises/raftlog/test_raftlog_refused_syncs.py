@@ -31,7 +31,8 @@ class Disk:
     def __init__(self, folder: Path, *suffixes: str) -> None:
         folder.mkdir()
         self.folder = folder
-        self.files = RecordingFiles(folder, FilesInFront(self._step))
+        self._recorder = RecordingFiles(folder)
+        self.files = FilesInFront(self._step, self._recorder)
         self.refused_from: int | None = None
         self.syncs = 0
         self._suffixes = suffixes
@@ -49,13 +50,13 @@ class Disk:
             self.syncs += request.kind == "sync"
             if self.refused_from is not None and self.syncs >= self.refused_from:
                 if request.kind == "sync":
-                    self._losses.append((self.files.done, os.path.relpath(request.path, self.folder)))
+                    self._losses.append((self._recorder.done, os.path.relpath(request.path, self.folder)))
                 raise StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), request.kind, request.path)
         return act()
 
     def recording(self) -> Recording:
         """What a power failure can find: without the writes that a refused sync has lost."""
-        recording = self.files.recording()
+        recording = self._recorder.recording()
         lost: set[int] = set()
         for end, path in self._losses:
             for place in reversed(range(end)):
