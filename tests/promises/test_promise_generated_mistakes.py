@@ -178,7 +178,7 @@ SELDOM: Sequence[Row] = (
         "few lives erase anything"),
     Row("sync in files.disk.write_durably < files.durable_record.write < blobstore.erasure.redo_erasures", BOTH,
         "few lives erase anything"),
-    Row("sync in blobstore.opening._settle_tail", BOTH,
+    Row("sync in blobstore.opening.open_log", BOTH,
         "only a kill between a name and its sync shows it"),
     Row("sync in files.disk.write_durably < blobstore.index.replace_parts", BOTH,
         "an index that is not its segment's is made anew"),
