@@ -126,7 +126,7 @@ class JsonCodec(Generic[T]):
             CorruptData: the bytes are not JSON, or a field does not fit; the message names the field.
         """
         try:
-            return self.from_plain(json.loads(data))
+            return self.from_plain(json.loads(data.decode()))
         except FieldError as error:
             raise CorruptData(path=place, offset=0, expected=f"{error.field or 'a value'}: {error.expected}",
                               found=error.found) from error
@@ -386,10 +386,12 @@ def _fields(kind: type[Any]) -> _Form:
     def read(plain: Plain) -> Any:
         if type(plain) is not dict:
             raise _Misfit(f"an object, the fields of a {kind.__name__}", plain)
-        if unknown := plain.keys() - names:
-            raise _at(f".{min(unknown)}", _Misfit(f"no such field in a {kind.__name__}", plain[min(unknown)]))
-        if missing := needed - plain.keys():
-            raise _at(f".{min(missing)}", _Misfit(f"a field of a {kind.__name__}", _Said("absent")))
+        if not plain.keys() <= names:
+            unknown = min(plain.keys() - names)
+            raise _at(f".{unknown}", _Misfit(f"no such field in a {kind.__name__}", plain[unknown]))
+        if not plain.keys() >= needed:
+            missing = min(needed - plain.keys())
+            raise _at(f".{missing}", _Misfit(f"a field of a {kind.__name__}", _Said("absent")))
         values: dict[str, Any] = {}
         for _, alias, _, form in listed():
             if alias in plain:
