@@ -302,7 +302,8 @@ class CatalogNode(PeriodicService):
                     report = await self.round(peers, seconds=seconds, fence=fence)
                     pause = retry_seconds if report.is_partial else interval_seconds
                 except Exception as error:
-                    self.last_error, self.failures = error, self.failures + 1
+                    self.last_error: BaseException | None = error
+                    self.failures: int = self.failures + 1
                     _LOGGER.warning("a round of node %s failed, and is tried again in %g s", self.name, retry_seconds,
                                     exc_info=error)
                     pause = retry_seconds
