@@ -126,7 +126,7 @@ class BranchHead:
         if head == sealed.commit_id:
             return CommitReport.no_changes("the content is that of HEAD", head)
         for report in made:
-            if report.commit_id == head:
+            if head is not None and report.commit_id == head:
                 return report
         if sealed.commit_id is not None and not commits.is_ancestor(sealed.commit_id, head):
             return CommitReport.no_changes("another caller reset HEAD, which dropped the uncommitted changes", head)

@@ -178,3 +178,24 @@ def test_compaction_whose_result_was_collected_yields() -> None:
         repository.compact(policy=AlwaysPolicy(window_seconds=0))
     assert contents(place.open()) == {b"a": b"1"}
     assert place.open().verify().is_sound
+
+
+def test_commit_whose_changes_a_reset_to_no_commit_drops_made_no_changes() -> None:
+    """It is paused before its last write while another caller moves HEAD to that of a branch without a commit."""
+    place = Place()
+    repository = place.open()
+    main = repository.create_branch("main")
+    repository.create_branch("empty")
+    main.put(b"a", b"1")
+    main.commit("first")
+    main.put(b"b", b"2")
+
+    def overtake(request: Request) -> None:
+        if request.key is not None and request.key.startswith(b"commits/") and request.changes:
+            place.before = bool
+            place.open().branch("main").hard_reset("empty", discard=True)
+
+    place.before = overtake
+    report = main.commit("too late")
+    assert (report.outcome, report.commit_id) == ("no_changes", None)
+    assert report.why
