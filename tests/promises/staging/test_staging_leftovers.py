@@ -199,3 +199,22 @@ def test_commit_whose_changes_a_reset_to_no_commit_drops_made_no_changes() -> No
     report = main.commit("too late")
     assert (report.outcome, report.commit_id) == ("no_changes", None)
     assert report.why
+
+
+def test_damaged_commit_that_no_branch_reaches_does_not_keep_ranges() -> None:
+    place = Place()
+    repository = place.open()
+    repository.create_branch("main").put(b"a", b"1")
+    repository.branch("main").commit("kept")
+    other = repository.create_branch("other", "main")
+    other.put(b"b", b"2")
+    lost = b"commits/" + str(other.commit("lost").commit_id).encode()
+    repository.delete_branch("other")
+    place.kv.set(b"staging/main", lost, b"damaged")
+    files = place.files()
+    for _ in range(2):
+        place.clock.advance(WEEK)
+        repository = place.open()
+        repository.reclaim()
+    assert place.files() < files
+    assert contents(repository) == {b"a": b"1"}
