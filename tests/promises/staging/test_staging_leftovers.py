@@ -14,7 +14,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore, Retries
 from compactlib.objects import MemoryObjects
-from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, SplitRule, StagingOptions
+from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, SplitRule, StagingOptions, StagingWorker
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
 from compactlib.testing import Killed, Request, StoreInFront
 
@@ -218,3 +218,17 @@ def test_damaged_commit_that_no_branch_reaches_does_not_keep_ranges() -> None:
         repository.reclaim()
     assert place.files() < files
     assert contents(repository) == {b"a": b"1"}
+
+
+def test_worker_begins_anew_with_a_repository_under_the_name_of_a_removed_one() -> None:
+    first, second = Place(), Place()
+    second.open().create_branch("main").put(b"a", b"1")
+    second.open().branch("main").commit("drops a token")
+    second.clock.advance(WEEK)
+    worker = StagingWorker(clock=first.clock)
+    worker.add(first.open())
+    worker.run_pending()
+    worker.remove("main")
+    worker.add(second.open())
+    worker.run_pending()
+    assert second.open().survey().dropped_tokens == 0
