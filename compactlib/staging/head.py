@@ -296,7 +296,7 @@ class BranchHead:
     def reset_prefix(self, prefix: bytes) -> ResetReport:
         """Restore all keys with a prefix to their state in HEAD, in one step; `b""` is `reset`.
 
-        Costs a rewrite of what is staged, like a compaction.
+        A write during the call may stay. Costs a rewrite of what is staged, like a compaction.
         """
         if not prefix:
             return self.reset()
