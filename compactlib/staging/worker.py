@@ -8,7 +8,6 @@ another job.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterable
 from math import inf
@@ -19,7 +18,7 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, InvalidInput, NotFound
+from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, NotFound
 from compactlib.kv import KVStore
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Executor
@@ -233,10 +232,18 @@ class StagingWorker:
     def _work(self, repository: Repository, kind: str, branch: str, why: str, budget: Budget) -> float:
         """Return the seconds until the job may run again."""
         if kind == "survey":
+            unreadable: CompactlibError | None = None
             for each in repository.branches():
-                with contextlib.suppress(BranchNotFound):
+                try:
                     view = repository.view(branch=each, budget=budget)
-                    self.sensor.seed(repository.name, each.name, view.record, view.tombstones)
+                except BranchNotFound:
+                    continue
+                except (CorruptData, NotFound) as error:
+                    unreadable = error  # the other branches are surveyed all the same
+                    continue
+                self.sensor.seed(repository.name, each.name, view.record, view.tombstones)
+            if unreadable is not None:
+                raise unreadable
             return inf
         if kind == "reclaim":
             repository.reclaim(budget=budget)

@@ -191,7 +191,7 @@ def test_commit_whose_changes_a_reset_to_no_commit_drops_made_no_changes() -> No
     main.put(b"b", b"2")
 
     def overtake(request: Request) -> None:
-        if request.key is not None and request.key.startswith(b"commits/") and request.changes:
+        if request.changes and bytes(request.key or b"").startswith(b"commits/"):
             place.before = bool
             place.open().branch("main").hard_reset("empty", discard=True)
 
@@ -232,3 +232,21 @@ def test_worker_begins_anew_with_a_repository_under_the_name_of_a_removed_one() 
     worker.add(second.open())
     worker.run_pending()
     assert second.open().survey().dropped_tokens == 0
+
+
+def test_survey_of_a_worker_passes_over_a_branch_with_a_missing_range_list() -> None:
+    place = Place()
+    repository = place.open()
+    branches = [repository.create_branch(name) for name in ("first", "second")]
+    for branch in branches:
+        branch.put(b"a", branch.name.encode())
+    branches[1].commit("kept")
+    kept = {each.key for each in place.objects.list("metaranges/")}
+    branches[0].commit("lost")
+    branches[1].delete(b"a")
+    place.objects.delete([each.key for each in place.objects.list("metaranges/") if each.key not in kept])
+    worker = StagingWorker(clock=place.clock, reclaim_seconds=None)
+    worker.add(place.open())
+    worker.run_pending()
+    assert [(each["branch"], each["deletes"]) for each in worker.sensor.to_dicts()] == [("second", 1)]
+    assert worker.failures == 1
