@@ -154,9 +154,18 @@ class CommitStore:
                     heapq.heappush(waiting, (-self.get(parent).generation, parent))
 
     def reachable(self, heads: Collection[CommitId]) -> Iterator[tuple[CommitId, Commit]]:
-        """Yield commits and all their ancestors, unordered. One scan; memory for all commits."""
-        stored = dict(self.list()) if heads else {}
-        yield from walk(heads, lambda commit_id: stored.get(commit_id) or self.get(commit_id))  # or stored afterwards
+        """Yield commits and all their ancestors, unordered, and check these only. One scan; memory for all commits."""
+        if not heads:
+            return
+        with self._store.scan(self._partition, prefix=COMMITS) as entries:
+            stored = {entry.key: entry.value for entry in entries}
+
+        def get(commit_id: CommitId) -> Commit:
+            key = commit_key(commit_id)
+            # Or stored after the scan.
+            return self.checked(commit_id, stored[key], key) if key in stored else self.get(commit_id)
+
+        yield from walk(heads, get)
 
     def is_ancestor(self, ancestor: CommitId, commit_id: CommitId | None) -> bool:
         """Return whether `ancestor` is `commit_id` or its ancestor. Reads the commits down to it."""

@@ -126,7 +126,7 @@ class BranchHead:
         if head == sealed.commit_id:
             return CommitReport.no_changes("the content is that of HEAD", head)
         for report in made:
-            if report.commit_id == head:
+            if head is not None and report.commit_id == head:
                 return report
         if sealed.commit_id is not None and not commits.is_ancestor(sealed.commit_id, head):
             return CommitReport.no_changes("another caller reset HEAD, which dropped the uncommitted changes", head)
@@ -296,7 +296,7 @@ class BranchHead:
     def reset_prefix(self, prefix: bytes) -> ResetReport:
         """Restore all keys with a prefix to their state in HEAD, in one step; `b""` is `reset`.
 
-        Costs a rewrite of what is staged, like a compaction.
+        A write during the call may stay. Costs a rewrite of what is staged, like a compaction.
         """
         if not prefix:
             return self.reset()

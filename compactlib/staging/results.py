@@ -101,7 +101,7 @@ class ResetReport(Printed):
         why: the reason of an empty report, in one sentence.
         tokens_dropped: staging tokens that the branch dropped.
         records_restored: records of HEAD written over uncommitted changes.
-        tombstones: tombstones written over keys that HEAD does not have.
+        tombstones: keys removed that HEAD does not have.
     """
 
     why: str = ""

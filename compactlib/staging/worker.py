@@ -8,7 +8,6 @@ another job.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterable
 from math import inf
@@ -19,7 +18,7 @@ import attrs
 
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, InvalidInput, NotFound
+from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, NotFound
 from compactlib.kv import KVStore
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Executor
@@ -48,8 +47,9 @@ _Job: TypeAlias = tuple[str, Literal["survey", "compaction", "reclaim"], str]
 
 @attrs.frozen
 class _Delay:
-    """When a job may run again, by the steady clock, and how often in a row it has failed."""
+    """When a repository's job may run again, by the steady clock, and how often in a row it has failed."""
 
+    repository: Repository
     until: float
     failures: int
 
@@ -200,12 +200,14 @@ class StagingWorker:
             triggers = self.sensor.take()
         except Exception as error:
             self._failed("the sensor's policy", error)
-        names, now = list(self._repositories), self._clock.monotonic()
-        jobs: dict[_Job, str] = {(name, "survey", ""): "" for name in names}
+        present, now = dict(self._repositories), self._clock.monotonic()
+        jobs: dict[_Job, str] = {(name, "survey", ""): "" for name in present}
         jobs |= {(each.repository, "compaction", each.branch): each.why
-                 for each in triggers if each.repository in names}
-        jobs |= {(name, "reclaim", ""): "" for name in names if self._reclaim_seconds is not None}
-        self._delays = {job: delay for job, delay in self._delays.items() if job in jobs}
+                 for each in triggers if each.repository in present}
+        jobs |= {(name, "reclaim", ""): "" for name in present if self._reclaim_seconds is not None}
+        # Another repository may have been added under the name of a removed one.
+        self._delays = {job: delay for job, delay in self._delays.items()
+                        if job in jobs and delay.repository is present[job[0]]}
         return {job: why for job, why in jobs.items() if job not in self._delays or self._delays[job].until <= now}
 
     def _run(self, job: _Job, why: str, budget: Budget) -> None:
@@ -225,15 +227,23 @@ class StagingWorker:
                 return
         except Exception as error:
             self._failed(f"a {kind} of {f'branch {branch!r} of ' if branch else ''}{name!r}", error)
-        self._delays[job] = _Delay(self._clock.monotonic() + wait, failures)
+        self._delays[job] = _Delay(repository, self._clock.monotonic() + wait, failures)
 
     def _work(self, repository: Repository, kind: str, branch: str, why: str, budget: Budget) -> float:
         """Return the seconds until the job may run again."""
         if kind == "survey":
+            unreadable: CompactlibError | None = None
             for each in repository.branches():
-                with contextlib.suppress(BranchNotFound):
+                try:
                     view = repository.view(branch=each, budget=budget)
-                    self.sensor.seed(repository.name, each.name, view.record, view.tombstones)
+                except BranchNotFound:
+                    continue
+                except (CorruptData, NotFound) as error:
+                    unreadable = error  # the other branches are surveyed all the same
+                    continue
+                self.sensor.seed(repository.name, each.name, view.record, view.tombstones)
+            if unreadable is not None:
+                raise unreadable
             return inf
         if kind == "reclaim":
             repository.reclaim(budget=budget)

@@ -14,7 +14,7 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.kv import MemoryStore, Retries
 from compactlib.objects import MemoryObjects
-from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, SplitRule, StagingOptions
+from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, SplitRule, StagingOptions, StagingWorker
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
 from compactlib.testing import Killed, Request, StoreInFront
 
@@ -178,3 +178,75 @@ def test_compaction_whose_result_was_collected_yields() -> None:
         repository.compact(policy=AlwaysPolicy(window_seconds=0))
     assert contents(place.open()) == {b"a": b"1"}
     assert place.open().verify().is_sound
+
+
+def test_commit_whose_changes_a_reset_to_no_commit_drops_made_no_changes() -> None:
+    """It is paused before its last write while another caller moves HEAD to that of a branch without a commit."""
+    place = Place()
+    repository = place.open()
+    main = repository.create_branch("main")
+    repository.create_branch("empty")
+    main.put(b"a", b"1")
+    main.commit("first")
+    main.put(b"b", b"2")
+
+    def overtake(request: Request) -> None:
+        if request.changes and bytes(request.key or b"").startswith(b"commits/"):
+            place.before = bool
+            place.open().branch("main").hard_reset("empty", discard=True)
+
+    place.before = overtake
+    report = main.commit("too late")
+    assert (report.outcome, report.commit_id) == ("no_changes", None)
+    assert report.why
+
+
+def test_damaged_commit_that_no_branch_reaches_does_not_keep_ranges() -> None:
+    place = Place()
+    repository = place.open()
+    repository.create_branch("main").put(b"a", b"1")
+    repository.branch("main").commit("kept")
+    other = repository.create_branch("other", "main")
+    other.put(b"b", b"2")
+    lost = b"commits/" + str(other.commit("lost").commit_id).encode()
+    repository.delete_branch("other")
+    place.kv.set(b"staging/main", lost, b"damaged")
+    files = place.files()
+    for _ in range(2):
+        place.clock.advance(WEEK)
+        repository = place.open()
+        repository.reclaim()
+    assert place.files() < files
+    assert contents(repository) == {b"a": b"1"}
+
+
+def test_worker_begins_anew_with_a_repository_under_the_name_of_a_removed_one() -> None:
+    first, second = Place(), Place()
+    second.open().create_branch("main").put(b"a", b"1")
+    second.open().branch("main").commit("drops a token")
+    second.clock.advance(WEEK)
+    worker = StagingWorker(clock=first.clock)
+    worker.add(first.open())
+    worker.run_pending()
+    worker.remove("main")
+    worker.add(second.open())
+    worker.run_pending()
+    assert second.open().survey().dropped_tokens == 0
+
+
+def test_survey_of_a_worker_passes_over_a_branch_with_a_missing_range_list() -> None:
+    place = Place()
+    repository = place.open()
+    branches = [repository.create_branch(name) for name in ("first", "second")]
+    for branch in branches:
+        branch.put(b"a", branch.name.encode())
+    branches[1].commit("kept")
+    kept = {each.key for each in place.objects.list("metaranges/")}
+    branches[0].commit("lost")
+    branches[1].delete(b"a")
+    place.objects.delete([each.key for each in place.objects.list("metaranges/") if each.key not in kept])
+    worker = StagingWorker(clock=place.clock, reclaim_seconds=None)
+    worker.add(place.open())
+    worker.run_pending()
+    assert [(each["branch"], each["deletes"]) for each in worker.sensor.to_dicts()] == [("second", 1)]
+    assert worker.failures == 1
