@@ -252,6 +252,18 @@ def test_interrupted_compaction_leaves_the_log_as_before(tmp_path: Path) -> None
         assert [entry.index for entry in reader.entries()] == [*LIVE, 73, 74, 75]
 
 
+def test_console_interrupted_during_its_start_says_so() -> None:
+    script = ("import runpy, sys\n"
+              "class Interrupting:\n"
+              "    def find_spec(self, name, path=None, target=None):\n"
+              "        if name == 'compactlib.cli':\n"
+              "            raise KeyboardInterrupt\n"
+              "sys.meta_path.insert(0, Interrupting())\n"
+              "runpy.run_module('compactlib', run_name='__main__')")
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "compactlib: interrupted; nothing was begun\n")
+
+
 # --- verify -------------------------------------------------------------------------------------------------------
 
 
