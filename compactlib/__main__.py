@@ -1,9 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m compactlib` is the console script."""
+"""The console script, and `python -m compactlib`, which is the same."""
 
 import sys
 
-from compactlib.cli import main
+
+def main() -> int:
+    """See `compactlib.cli.main`, which takes a moment to import."""
+    try:
+        from compactlib import cli
+    except KeyboardInterrupt:
+        sys.stderr.write("compactlib: interrupted; nothing was begun\n")
+        return 130
+    return cli.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -30,7 +30,6 @@ import compactlib
 from compactlib.budget import Budget
 from compactlib.errors import (
     AuditFailed,
-    BudgetSpent,
     Busy,
     CompactionFailed,
     CompactlibError,
@@ -118,9 +117,9 @@ class _Kind:
                 problem = f"only a part was done and committed: {report.why}"
         except CompactionFailed as error:
             report, problem = error.report, str(error)
-        except BudgetSpent:
-            raise
         except Busy as busy:
+            if type(busy) is not Busy:
+                raise  # no other process has the store open: the budget is spent, or a database throttles
             raise Busy(f"{busy}; have that process compact it: a CompactionManager in it does, on its schedule or by "
                        f"request(name)") from busy
         if report.is_empty and not problem:

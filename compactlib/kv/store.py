@@ -97,7 +97,8 @@ class KVLimits:
         max_partition_bytes: the longest partition.
         max_key_bytes: the longest key.
         max_value_bytes: the longest value.
-        max_transact: conditions, puts and deletes of one `transact` together.
+        max_transact: conditions, puts and deletes of one `transact` together. A put or a delete on one condition of its
+            own key has no such limit.
         max_get_many: cells of one `get_many`.
         max_transact_bytes: the bytes of one `transact`: its values, and for each condition, put and delete its name and
             64 bytes; enough for any single write. `None`: no limit.
@@ -122,6 +123,12 @@ class Transaction:
 
     conditions: Sequence[tuple[bytes, bytes, Predicate | None]]
     changes: Sequence[tuple[bytes, bytes, bytes | None]]
+
+    @property
+    def is_write_of_one_key(self) -> bool:
+        """Whether it is a put or a delete on one condition of its own key, as `set_if` makes it."""
+        return (len(self.conditions) == len(self.changes) == 1
+                and self.conditions[0][:2] == self.changes[0][:2])
 
     @property
     def size_bytes(self) -> int:
@@ -322,7 +329,7 @@ class KVStore:
         """
         transaction = self.checked(conditions, puts, deletes)
         count, most = len(transaction.conditions) + len(transaction.changes), self._limits.max_transact
-        if count > most:
+        if count > most and not transaction.is_write_of_one_key:
             raise TooLarge(what="request", size=count, limit=most)
         most_bytes = self._limits.max_transact_bytes
         if most_bytes is not None and (size := transaction.size_bytes) > most_bytes:

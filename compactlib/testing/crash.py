@@ -13,6 +13,7 @@ An error of a check is raised with a note: the operations around the crash, the 
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import os
 import random
@@ -100,6 +101,12 @@ class RecordingFiles(FilesInFront):
         with self._lock:
             if not self.is_killed:
                 self._acknowledgements.append((self.done, value))
+
+    def _successor(self) -> RecordingFiles:
+        """Return the disk of the next process, in the same recording. What is left of this process stays killed."""
+        files = copy.copy(self)
+        files.killed_before, files._step = None, files._record
+        return files
 
     def recording(self) -> Recording:
         """Return the recording so far. Reads the folder to find changes made without this object.
@@ -312,8 +319,8 @@ def explore_kills(first: Life, successor: Life, check: Check, *, prepare: Callab
                     if files.is_killed:
                         raise InvalidInput(f"the first life was killed before change {killed_before} and ran to its "
                                            f"end; let no code in it catch `BaseException` without raising it again")
-                changes, begins, files.killed_before = files.changes, files.done, None
-                successor(folder, files)
+                changes, begins = files.changes, files.done
+                successor(folder, files._successor())
                 return files.recording(), changes, begins
             finally:
                 shutil.rmtree(folder)

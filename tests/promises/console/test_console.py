@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import re
@@ -28,6 +29,7 @@ from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.raftlog import DeadEntry, Entry, LogReader, SegmentLog
 from compactlib.staging import CommittedRanges, Repository, SplitRule
+from tests.harness.kv.sqlite_file import locked
 from tests.promises.console.stores import (
     CONFIG,
     LIVE,
@@ -250,6 +252,28 @@ def test_interrupted_compaction_leaves_the_log_as_before(tmp_path: Path) -> None
     assert (process.returncode, out, err) == (130, "", "compactlib: interrupted; what was finished stays\n")
     with LogReader(folder) as reader:
         assert [entry.index for entry in reader.entries()] == [*LIVE, 73, 74, 75]
+
+
+def test_console_interrupted_during_its_start_says_so() -> None:
+    script = ("import runpy, sys\n"
+              "class Interrupting:\n"
+              "    def find_spec(self, name, path=None, target=None):\n"
+              "        if name == 'compactlib.cli':\n"
+              "            raise KeyboardInterrupt\n"
+              "sys.meta_path.insert(0, Interrupting())\n"
+              "runpy.run_module('compactlib', run_name='__main__')")
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "compactlib: interrupted; nothing was begun\n")
+
+
+def test_compaction_of_a_locked_repository_is_to_be_repeated(tmp_path: Path, capsys: Console,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    path = repository(tmp_path)
+    monkeypatch.setattr("compactlib.kv.SqliteStore", functools.partial(SqliteStore, busy_seconds=0.0))
+    with locked(path):
+        said = refusal(capsys, "compact", path)
+    assert "locked by another writer" in said
+    assert "have that process compact it" not in said  # any process may compact a repository
 
 
 # --- verify -------------------------------------------------------------------------------------------------------

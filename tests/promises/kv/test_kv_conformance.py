@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
-from compactlib.kv import Entries, KVEntry, KVStore, MemoryStore, SqliteStore
+from compactlib.codec import JsonCodec
+from compactlib.kv import Cell, Condition, Entries, KVEntry, KVStore, MemoryStore, Put, SqliteStore
+from compactlib.kv.errors import TooLarge
 from compactlib.metered import metered
 from compactlib.observer import EventRecorder
 from compactlib.testing import KVStoreConformance
@@ -104,3 +107,17 @@ def test_scan_that_is_interrupted_gives_each_key_once() -> None:
     with pytest.raises(KeyboardInterrupt):
         next(entries)
     assert [entry.key for entry in entries] == keys
+
+
+def test_store_of_single_writes_takes_conditional_writes() -> None:
+    """A store without transactions of several keys compares and sets one key, also for a `Cell`."""
+    store = MemoryStore(limits=attrs.evolve(MemoryStore().limits, max_transact=1))
+    store.set_if(b"p", b"k", b"v", None)
+    cell: Cell[int] = Cell(store, b"p", b"c", JsonCodec(int))
+    assert cell.update(lambda _: 1).after == 1
+    store.delete_if(b"p", b"k", store.get(b"p", b"k").predicate)
+    assert [entry.key for entry in store.scan(b"p")] == [b"c"]
+    for conditions, puts in (((), (b"a", b"b")), ((b"a",), (b"b",)), ((b"a", b"b"), ()), ((b"a", b"a"), (b"a",))):
+        with pytest.raises(TooLarge):
+            store.transact([Condition(b"p", key, None) for key in conditions], [Put(b"p", key, b"v") for key in puts])
+    assert [entry.key for entry in store.scan(b"p")] == [b"c"]

@@ -17,6 +17,7 @@ from compactlib.errors import InvalidInput
 from compactlib.files import Files, sync_names, write_durably
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 from compactlib.testing import (
+    Killed,
     Recording,
     RecordingFiles,
     explore_crashes,
@@ -325,3 +326,24 @@ def test_lives_that_swallow_the_kill_or_leave_their_files_fail() -> None:
     with pytest.raises(InvalidInput, match="was changed without the Files"):
         explore_kills(lambda folder, files: (folder / "x").mkdir(), lambda folder, files: None,
                       lambda folder, acknowledged: None)
+
+
+def test_killed_life_stays_killed_while_its_successor_works() -> None:
+    """As of a thread of the first process that was about to write."""
+    lives: list[RecordingFiles] = []
+
+    def first(folder: Path, files: RecordingFiles) -> None:
+        lives.append(files)
+        files.create(folder / "first").close()
+
+    def successor(folder: Path, files: RecordingFiles) -> None:
+        files.create(folder / "successor").close()
+        with pytest.raises(Killed):
+            lives[-1].create(folder / "late")
+        lives[-1].acknowledge("late")
+
+    def check(folder: Path, acknowledged: Sequence[object]) -> None:
+        assert not acknowledged
+        assert not (folder / "late").exists()
+
+    assert explore_kills(first, successor, check, points=[1]) > 1
