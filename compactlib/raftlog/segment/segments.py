@@ -238,8 +238,10 @@ class Segments:
     def _settle(self, found: FolderContents) -> None:
         """Continue the newest segment, and write what is perhaps not durable again."""
         if found.unsealed is not None:
-            with self._reopened(found.unsealed) as writer:
-                writer.seal()
+            # An earlier attempt may have sealed it, and only its last sync was refused: that seal is written again below.
+            if not open_segment(self.folder, found.unsealed, newest=True).loaded.seal.sealed:
+                with self._reopened(found.unsealed) as writer:
+                    writer.seal()
             self._found = found = attrs.evolve(found, unsealed=None)
         if found.newest is not None and not found.newest.loaded.seal.sealed:
             self._use(self._reopened(self._newest))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 
 from compactlib.errors import CompactlibError, StorageError
 from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLimits, SegmentLog, StoreOptions, open_log
+from compactlib.raftlog.values import HEAD_BYTES, INDEX_RECORD_BYTES
 from compactlib.testing import FilesInFront, Recording, RecordingFiles, Request, explore_crashes, repeat_crash
 from tests.harness.snapshot_line import transfer
 
@@ -228,3 +230,55 @@ def test_torn_seal_leaves_another_seal_after_refused_syncs(tmp_path: Path) -> No
 
     recording = disk.recording()
     assert explore_crashes(recording, check, points=range(began, len(recording.operations) + 1)) > 10
+
+
+@pytest.mark.parametrize("number", range(1, 4))
+def test_disk_that_is_full_at_any_sync_of_an_opening_only_delays_it(tmp_path: Path, number: int) -> None:
+    """Before it, a truncation has ended behind its first step: an empty segment follows an unsealed one."""
+    steps: list[int] = []
+    refused: set[int] = set()
+    error = errno.EIO
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.kind == "sync" and request.path.endswith(".segment"):
+            steps.append(len(steps) + 1)
+            if steps[-1] in refused:
+                raise StorageError.from_os(OSError(error, os.strerror(error)), request.kind, request.path)
+        return act()
+
+    options = LogOptions(files=FilesInFront(step))
+    log = SegmentLog(tmp_path / "log", options)
+    log.append(ENTRIES)
+    log.sync()
+    refused.update(range(len(steps) + 1, len(steps) + 5))
+    with pytest.raises(StorageError):
+        log.append([Entry(4, 2, b"later")])
+    with contextlib.suppress(CompactlibError):
+        log.close()
+    error = errno.ENOSPC
+    steps.clear()
+    refused.clear()
+    refused.add(number)
+    with SegmentLog(tmp_path / "log", options) as again:
+        assert list(again.entries()) == ENTRIES
+        again.append([Entry(10, 2, b"later")])
+        again.sync()
+        assert list(again.entries()) == [*ENTRIES, Entry(10, 2, b"later")]
+
+
+def test_entries_that_a_power_failure_has_left_behind_lost_ones_do_not_come_back(tmp_path: Path) -> None:
+    """The file's pages reach the disk in any order: here a MiB of the index is lost, and the index behind it is not."""
+    options = LogOptions(limits=SegmentLimits(max_entries=40_000))
+    with SegmentLog(tmp_path / "log", options) as log:
+        log.append([Entry(index, 1, b"") for index in range(1, 30_001)])
+        after = shutil.copytree(tmp_path / "log", tmp_path / "after")
+    [path] = after.glob("*.segment")
+    with path.open("r+b") as file:
+        file.seek(HEAD_BYTES)
+        file.write(bytes(1 << 20))
+    later = [Entry(index, 2, b"") for index in range(1, (1 << 20) // INDEX_RECORD_BYTES + 2)]
+    with SegmentLog(after, options) as log:
+        assert log.last_index == -1
+        log.append(later)
+    with SegmentLog(after, options) as log:
+        assert log.last_index == later[-1].index
