@@ -282,3 +282,30 @@ def test_entries_that_a_power_failure_has_left_behind_lost_ones_do_not_come_back
         log.append(later)
     with SegmentLog(after, options) as log:
         assert log.last_index == later[-1].index
+
+
+def test_entries_that_a_store_has_found_on_a_full_disk_are_durable_before_their_wal_goes(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "store", ".segment")
+    full = False
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if full and request.needs_room:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step, disk.files)), background=False)
+    with RaftLogStore(disk.folder, options) as store:
+        store.log("a").append(ENTRIES)
+        store.log("a").sync()
+        disk.refuse_from(1)
+        with contextlib.suppress(CompactlibError):
+            store.flush()
+    disk.repair()
+    full = True
+    with RaftLogStore(disk.folder, options) as store:
+        full = False
+        assert list(store.log("a", create=False).entries()) == ENTRIES
+        store.flush()
+        for unsynced in (0, 1):
+            with RaftLogStore(disk.without_power(tmp_path / str(unsynced), unsynced=unsynced)) as after:
+                assert list(after.log("a", create=False).entries()) == ENTRIES
