@@ -238,7 +238,7 @@ class Segments:
     def _settle(self, found: FolderContents) -> None:
         """Continue the newest segment, and write what is perhaps not durable again."""
         if found.unsealed is not None:
-            # An earlier attempt may have sealed it, and only its last sync was refused: that seal is written again below.
+            # If an earlier attempt has sealed it, and only the last sync was refused, the seal is written again below.
             if not open_segment(self.folder, found.unsealed, newest=True).loaded.seal.sealed:
                 with self._reopened(found.unsealed) as writer:
                     writer.seal()
@@ -326,7 +326,8 @@ class Segments:
         view = self._view
         place = bisect_right(view.firsts, index) - 1
         if place < 0 or view.refs[place].last < index:
-            return None
+            # Since the check above, `settle` may have made the last segment of the list the active segment.
+            return self.read(index) if index >= self._newest_first else None
         number = view.refs[place].number
         reader = self.readers.get(number)
         return (self.reader(number) if reader is None else reader).read(index)
@@ -352,6 +353,8 @@ class Segments:
             with self._guard.lock:
                 if self._writer is not None and self._writer.number == number:
                     return self._writer.index
+                # With the lock: `settle` makes it the active segment.
+                return self._older_reader(number).index
         return self._older_reader(number).index
 
     def term_of(self, index: int) -> int | None:
@@ -411,6 +414,8 @@ class Segments:
                     writer.flush()
                     self._guard.done()
                     return self._reader_of(writer)
+                # With the lock: `settle` makes it the active segment.
+                return self._older_reader(number)
         return self._older_reader(number)
 
     def _older_reader(self, number: int) -> SegmentReader:

@@ -11,8 +11,11 @@ import contextlib
 import errno
 import os
 import shutil
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import attrs
@@ -309,3 +312,46 @@ def test_entries_that_a_store_has_found_on_a_full_disk_are_durable_before_their_
         for unsynced in (0, 1):
             with RaftLogStore(disk.without_power(tmp_path / str(unsynced), unsynced=unsynced)) as after:
                 assert list(after.log("a", create=False).entries()) == ENTRIES
+
+
+def test_read_during_the_first_append_with_room_finds_its_entry(tmp_path: Path) -> None:
+    """The append comes at each line of the read in turn, as far as the read holds no lock."""
+    full = False
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if full and request.needs_room:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    for place in range(1, 1000):
+        folder = tmp_path / str(place)
+        full = False
+        with SegmentLog(folder) as log:
+            log.append(ENTRIES)
+        full = True
+        with SegmentLog(folder, LogOptions(files=FilesInFront(step))) as log:
+            full = False
+            appending = threading.Thread(target=log.append, args=([Entry(10, 1, b"later")],))
+            lines = 0
+
+            def at_each_line(frame: FrameType, event: str, argument: Any, place: int = place,
+                             appending: threading.Thread = appending) -> Any:
+                nonlocal lines
+                if not frame.f_code.co_filename.endswith(("reading.py", "segments.py", "listing.py")):
+                    return None
+                lines += event == "line"
+                if event == "line" and lines == place:
+                    appending.start()
+                    appending.join(0.02)
+                return at_each_line
+
+            sys.settrace(at_each_line)
+            try:
+                found = log.read(5)
+            finally:
+                sys.settrace(None)
+            assert found == ENTRIES[4], f"line {place}"
+            if lines < place:
+                break
+            appending.join()
+            assert log.last_index == 10
