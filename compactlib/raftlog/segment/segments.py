@@ -809,7 +809,7 @@ class Segments:
         with self._lock:
             self._closed = True
             self._open_files.closed(self, list(self.readers))
-        self._newest_reader = None
+        self._newest_reader = self._found = None
         for writer in (self._writer, self._successor):
             if writer is not None:
                 writer.abandon()

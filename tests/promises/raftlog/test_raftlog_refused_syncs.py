@@ -25,6 +25,7 @@ from compactlib.errors import CompactlibError, StorageError
 from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLimits, SegmentLog, StoreOptions, open_log
 from compactlib.raftlog.values import HEAD_BYTES, INDEX_RECORD_BYTES
 from compactlib.testing import FilesInFront, Recording, RecordingFiles, Request, explore_crashes, repeat_crash
+from tests.harness.open_files import open_files
 from tests.harness.snapshot_line import transfer
 
 ENTRIES = [Entry(index, 1, b"payload %d" % index) for index in range(1, 10)]
@@ -355,3 +356,16 @@ def test_read_during_the_first_append_with_room_finds_its_entry(tmp_path: Path) 
                 break
             appending.join()
             assert log.last_index == 10
+
+
+def test_log_that_was_opened_on_a_full_disk_keeps_no_file_open(tmp_path: Path) -> None:
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.needs_room:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    with SegmentLog(tmp_path / "log") as log:
+        log.append(ENTRIES)
+    with SegmentLog(tmp_path / "log", LogOptions(files=FilesInFront(step))) as log:
+        assert list(log.entries()) == ENTRIES
+    assert not open_files(tmp_path)
