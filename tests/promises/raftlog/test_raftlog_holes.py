@@ -78,3 +78,15 @@ def test_compaction_that_copies_nothing_does_not_load_numpy(tmp_path: Path) -> N
         assert "numpy" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", script, os.fspath(tmp_path / "log")], check=True)
+
+
+@pytest.mark.parametrize("name", ["old.compacting", "SNAPSHOT.tmp", f"rewrite-my-{1:016d}.segment.drafts"])
+def test_folder_of_others_with_the_name_of_a_leftover_stays(name: str, tmp_path: Path) -> None:
+    with SegmentLog(tmp_path) as log:
+        log.append([(1, 1, b"entry")])
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.txt").write_text("do not delete")
+    with SegmentLog(tmp_path) as log:
+        assert log.last_index == 1
+        assert log.reclaim().is_empty
+    assert (tmp_path / name / "thesis.txt").read_text() == "do not delete"
