@@ -319,15 +319,16 @@ class Segments:
             NotFound: a segment was removed; re-read the list.
             CorruptData: the entry or its segment is damaged.
         """
-        if index >= self._newest_first:
+        newest_first = self._newest_first
+        if index >= newest_first:
             found = self._read_active(index)
             if found is not False:
                 return found
         view = self._view
         place = bisect_right(view.firsts, index) - 1
         if place < 0 or view.refs[place].last < index:
-            # Since the check above, `settle` may have made the last segment of the list the active segment.
-            return self.read(index) if index >= self._newest_first else None
+            # In between, `settle` may have made the last segment of the list the active segment.
+            return self.read(index) if newest_first > index >= self._newest_first else None
         number = view.refs[place].number
         reader = self.readers.get(number)
         return (self.reader(number) if reader is None else reader).read(index)

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from compactlib.errors import CorruptData
-from compactlib.raftlog import LogOptions, LogReader, RaftLogStore, SegmentLimits, SegmentLog, StoreOptions
+from compactlib.raftlog import (
+    LogOptions,
+    LogReader,
+    MissingEntry,
+    RaftLogStore,
+    SegmentLimits,
+    SegmentLog,
+    StoreOptions,
+)
 
 OPTIONS = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=4)))
 
@@ -90,3 +98,14 @@ def test_folder_of_others_with_the_name_of_a_leftover_stays(name: str, tmp_path:
         assert log.last_index == 1
         assert log.reclaim().is_empty
     assert (tmp_path / name / "thesis.txt").read_text() == "do not delete"
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_index_above_all_numbers_is_missing(ended: bool, tmp_path: Path) -> None:
+    with SegmentLog(tmp_path) as log:
+        log.append([(1, 1, b"entry")])
+        if ended:
+            log.end_segment()
+        assert log.read(1 << 64) == MissingEntry(1 << 64)
+        with LogReader(tmp_path) as reader:
+            assert reader.read(1 << 64) == MissingEntry(1 << 64)
