@@ -962,9 +962,12 @@ class RaftLog(OwnedLog):
     def _flush_tables(self) -> bool:
         with self._lock:
             table, row, last = self._memory.table, self.state, self._memory.last
-            if table.is_unused:
-                return False
             slabs = table.through(last)
+        if table.is_unused:
+            # Segments have all entries of the WAL; opening on a full disk could not make them durable.
+            with self._guard.lock:
+                self._own.settle()
+            return False
         live = row.live | self._own.pinned.at_most(row.index)
         slabs = needed_slabs(slabs, row.index, live)
         newest = self._own.known_of(self._own.newest_number)

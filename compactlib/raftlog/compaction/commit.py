@@ -269,7 +269,8 @@ def leftovers(folder: StrPath) -> list[str]:
     Raises:
         StorageError: the folder cannot be read.
     """
-    return [name for name in list_folder(folder) if is_leftover(name) or name.endswith(COMPACTING_SUFFIX)]
+    return [name for name in list_folder(folder) if (is_leftover(name) or name.endswith(COMPACTING_SUFFIX))
+            and not _is_folder(os.path.join(folder, name))]
 
 
 def remove_private(files: Files, private: str) -> None:
@@ -304,3 +305,8 @@ def _explained(error: CorruptData, consequence: str) -> CorruptData:
 def _has_own_file(folder: StrPath, number: int) -> bool:
     found = look_at(os.path.join(folder, segment_name(number)))
     return found is not None and stat.S_ISREG(found.st_mode)
+
+
+def _is_folder(path: str) -> bool:
+    """Whether it is a folder, which no compaction makes."""
+    return os.path.isdir(path) and not os.path.islink(path)

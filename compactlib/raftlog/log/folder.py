@@ -15,6 +15,7 @@ from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.hard_state import read_hard_state
 from compactlib.raftlog.names import (
+    COMPACTING_SUFFIX,
     HARD_STATE_NAME,
     LOCK_NAME,
     LOGS_FOLDER,
@@ -135,7 +136,8 @@ def _meaning(folder: str, name: str) -> str:
         return f"segments {numbers} merged, {'being put' if is_committed(folder, members) else 'not yet'} in place"
     if name.startswith(REWRITE_PREFIX) and is_leftover(name):
         return "written by a compaction, which may have been interrupted"
-    if is_leftover(name) or name.removesuffix(TEMPORARY_SUFFIX) in _OWN_NAMES:
+    if (is_leftover(name) or name.endswith(COMPACTING_SUFFIX)
+            or name.removesuffix(TEMPORARY_SUFFIX) in _OWN_NAMES):
         return "left by an interrupted step; opening the log for writing removes it"
     return "does not belong to the log"
 

@@ -87,7 +87,7 @@ class _Work:
         plan: of the run.
         waiting: groups that are not rewritten yet, by task.
         placed: committed groups whose members are not links yet.
-        copier: reads the new segments.
+        copier: reads the new segments; made for the first.
     """
 
     plan: LogPlan
@@ -99,7 +99,7 @@ class _Work:
     failed: list[GroupFailed] = attrs.field(factory=list)
     purged: tuple[int, ...] = ()
     unreclaimed: CompactlibError | None = None
-    copier: Copier = attrs.field(factory=Copier)
+    copier: Copier | None = None
 
     def give_up(self, error: CompactlibError) -> None:
         """Record this error as the failure of the groups that were not rewritten."""
@@ -505,6 +505,7 @@ class OwnedLog(LogReading):
             if len(result.files) != 1:
                 raise InvalidInput(f"the rewrite of segments {members} made {len(result.files)} files; expected one")
             file = result.files[0]
+            work.copier = work.copier or Copier()
             merged = check_rewritten(file, members, [source.live for source in task.sources], work.copier)
             sizes = sum(file_bytes(self._folder, number) for number in members)
         except CompactlibError as error:

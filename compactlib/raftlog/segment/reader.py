@@ -8,7 +8,9 @@ that a crash has torn.
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import compress, count, islice, repeat
@@ -360,14 +362,30 @@ def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durabl
 
 
 def _records_from(descriptor: int, start: int, end: int) -> bytes:
-    """The index region from `start` to the last record before a MiB of zeros. A crash may leave zeros in between."""
+    """The index region from `start` to the last record that is not all zeros. A crash may leave zeros in between."""
     found = bytearray()
-    while chunk := read_exactly(descriptor, min(_CHUNK_BYTES, end - start - len(found)), start + len(found)):
-        found += chunk
-        if not chunk.rstrip(b"\0"):
+    offset = start
+    while (offset := _next_data(descriptor, offset)) < end:
+        chunk = read_exactly(descriptor, min(_CHUNK_BYTES, end - offset), offset)
+        if not chunk:
             break
-    region = found.rstrip(b"\0")
-    return bytes(region) + bytes(-len(region) % native.RECORD_BYTES)
+        written = chunk.rstrip(b"\0")
+        if written:
+            found += bytes(offset - start - len(found)) + written
+        offset += len(chunk)
+    return bytes(found) + bytes(-len(found) % native.RECORD_BYTES)
+
+
+def _next_data(descriptor: int, offset: int) -> int:
+    """Where the file goes on behind a hole at `offset`, as far as the system can distinguish holes from zeros: the
+    region has room for 4 billion records.
+    """
+    if not hasattr(os, "SEEK_DATA"):
+        return offset
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        return sys.maxsize if error.errno == errno.ENXIO else offset
 
 
 def _is_whole(descriptor: int, records: native.Columns, position: int, expected_offset: int) -> bool:

@@ -238,8 +238,10 @@ class Segments:
     def _settle(self, found: FolderContents) -> None:
         """Continue the newest segment, and write what is perhaps not durable again."""
         if found.unsealed is not None:
-            with self._reopened(found.unsealed) as writer:
-                writer.seal()
+            # If an earlier attempt has sealed it, and only the last sync was refused, the seal is written again below.
+            if not open_segment(self.folder, found.unsealed, newest=True).loaded.seal.sealed:
+                with self._reopened(found.unsealed) as writer:
+                    writer.seal()
             self._found = found = attrs.evolve(found, unsealed=None)
         if found.newest is not None and not found.newest.loaded.seal.sealed:
             self._use(self._reopened(self._newest))
@@ -317,14 +319,16 @@ class Segments:
             NotFound: a segment was removed; re-read the list.
             CorruptData: the entry or its segment is damaged.
         """
-        if index >= self._newest_first:
+        newest_first = self._newest_first
+        if index >= newest_first:
             found = self._read_active(index)
             if found is not False:
                 return found
         view = self._view
         place = bisect_right(view.firsts, index) - 1
         if place < 0 or view.refs[place].last < index:
-            return None
+            # In between, `settle` may have made the last segment of the list the active segment.
+            return self.read(index) if newest_first > index >= self._newest_first else None
         number = view.refs[place].number
         reader = self.readers.get(number)
         return (self.reader(number) if reader is None else reader).read(index)
@@ -350,6 +354,8 @@ class Segments:
             with self._guard.lock:
                 if self._writer is not None and self._writer.number == number:
                     return self._writer.index
+                # With the lock: `settle` makes it the active segment.
+                return self._older_reader(number).index
         return self._older_reader(number).index
 
     def term_of(self, index: int) -> int | None:
@@ -409,6 +415,8 @@ class Segments:
                     writer.flush()
                     self._guard.done()
                     return self._reader_of(writer)
+                # With the lock: `settle` makes it the active segment.
+                return self._older_reader(number)
         return self._older_reader(number)
 
     def _older_reader(self, number: int) -> SegmentReader:
@@ -802,7 +810,7 @@ class Segments:
         with self._lock:
             self._closed = True
             self._open_files.closed(self, list(self.readers))
-        self._newest_reader = None
+        self._newest_reader = self._found = None
         for writer in (self._writer, self._successor):
             if writer is not None:
                 writer.abandon()

@@ -3,12 +3,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from compactlib.errors import CorruptData
-from compactlib.raftlog import LogOptions, LogReader, RaftLogStore, SegmentLimits, SegmentLog, StoreOptions
+from compactlib.raftlog import (
+    LogOptions,
+    LogReader,
+    MissingEntry,
+    RaftLogStore,
+    SegmentLimits,
+    SegmentLog,
+    StoreOptions,
+)
 
 OPTIONS = StoreOptions(log=LogOptions(limits=SegmentLimits(max_entries=4)))
 
@@ -47,3 +58,54 @@ def test_ended_segment_can_be_removed(tmp_path: Path) -> None:
         log.snapshot(8, live=())
         assert log.compact().dropped
         assert [entry.index for entry in log.entries()] == [9]
+
+
+@pytest.mark.parametrize("name", ["nonsense.compacting", "SNAPSHOT.tmp", f"rewrite-run-{1:016d}.segment.attempt"])
+def test_names_that_opening_removes_are_not_said_to_be_of_others(name: str, tmp_path: Path) -> None:
+    with SegmentLog(tmp_path) as log:
+        log.append([(1, 1, b"entry")])
+    (tmp_path / name).write_bytes(b"garbage")
+    with LogReader(tmp_path) as reader:
+        [found] = reader.other_names()
+    with SegmentLog(tmp_path) as log:
+        assert log.recovery.removed == (name,)
+    assert found.name == name
+    assert found.meaning != "does not belong to the log"
+
+
+def test_compaction_that_copies_nothing_does_not_load_numpy(tmp_path: Path) -> None:
+    script = """if True:
+        import sys
+        from compactlib.raftlog import SegmentLog
+        with SegmentLog(sys.argv[1]) as log:
+            log.append([(1, 1, b"entry")])
+            log.end_segment()
+            log.append([(2, 1, b"entry")])
+            log.snapshot(1, live=())
+            assert log.compact().dropped
+        assert "numpy" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", script, os.fspath(tmp_path / "log")], check=True)
+
+
+@pytest.mark.parametrize("name", ["old.compacting", "SNAPSHOT.tmp", f"rewrite-my-{1:016d}.segment.drafts"])
+def test_folder_of_others_with_the_name_of_a_leftover_stays(name: str, tmp_path: Path) -> None:
+    with SegmentLog(tmp_path) as log:
+        log.append([(1, 1, b"entry")])
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.txt").write_text("do not delete")
+    with SegmentLog(tmp_path) as log:
+        assert log.last_index == 1
+        assert log.reclaim().is_empty
+    assert (tmp_path / name / "thesis.txt").read_text() == "do not delete"
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_index_above_all_numbers_is_missing(ended: bool, tmp_path: Path) -> None:
+    with SegmentLog(tmp_path) as log:
+        log.append([(1, 1, b"entry")])
+        if ended:
+            log.end_segment()
+        assert log.read(1 << 64) == MissingEntry(1 << 64)
+        with LogReader(tmp_path) as reader:
+            assert reader.read(1 << 64) == MissingEntry(1 << 64)

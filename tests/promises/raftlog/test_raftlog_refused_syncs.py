@@ -10,8 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import attrs
@@ -19,7 +23,9 @@ import pytest
 
 from compactlib.errors import CompactlibError, StorageError
 from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLimits, SegmentLog, StoreOptions, open_log
+from compactlib.raftlog.values import HEAD_BYTES, INDEX_RECORD_BYTES
 from compactlib.testing import FilesInFront, Recording, RecordingFiles, Request, explore_crashes, repeat_crash
+from tests.harness.open_files import open_files
 from tests.harness.snapshot_line import transfer
 
 ENTRIES = [Entry(index, 1, b"payload %d" % index) for index in range(1, 10)]
@@ -228,3 +234,138 @@ def test_torn_seal_leaves_another_seal_after_refused_syncs(tmp_path: Path) -> No
 
     recording = disk.recording()
     assert explore_crashes(recording, check, points=range(began, len(recording.operations) + 1)) > 10
+
+
+@pytest.mark.parametrize("number", range(1, 4))
+def test_disk_that_is_full_at_any_sync_of_an_opening_only_delays_it(tmp_path: Path, number: int) -> None:
+    """Before it, a truncation has ended behind its first step: an empty segment follows an unsealed one."""
+    steps: list[int] = []
+    refused: set[int] = set()
+    error = errno.EIO
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.kind == "sync" and request.path.endswith(".segment"):
+            steps.append(len(steps) + 1)
+            if steps[-1] in refused:
+                raise StorageError.from_os(OSError(error, os.strerror(error)), request.kind, request.path)
+        return act()
+
+    options = LogOptions(files=FilesInFront(step))
+    log = SegmentLog(tmp_path / "log", options)
+    log.append(ENTRIES)
+    log.sync()
+    refused.update(range(len(steps) + 1, len(steps) + 5))
+    with pytest.raises(StorageError):
+        log.append([Entry(4, 2, b"later")])
+    with contextlib.suppress(CompactlibError):
+        log.close()
+    error = errno.ENOSPC
+    steps.clear()
+    refused.clear()
+    refused.add(number)
+    with SegmentLog(tmp_path / "log", options) as again:
+        assert list(again.entries()) == ENTRIES
+        again.append([Entry(10, 2, b"later")])
+        again.sync()
+        assert list(again.entries()) == [*ENTRIES, Entry(10, 2, b"later")]
+
+
+def test_entries_that_a_power_failure_has_left_behind_lost_ones_do_not_come_back(tmp_path: Path) -> None:
+    """The file's pages reach the disk in any order: here a MiB of the index is lost, and the index behind it is not."""
+    options = LogOptions(limits=SegmentLimits(max_entries=40_000))
+    with SegmentLog(tmp_path / "log", options) as log:
+        log.append([Entry(index, 1, b"") for index in range(1, 30_001)])
+        after = shutil.copytree(tmp_path / "log", tmp_path / "after")
+    [path] = after.glob("*.segment")
+    with path.open("r+b") as file:
+        file.seek(HEAD_BYTES)
+        file.write(bytes(1 << 20))
+    later = [Entry(index, 2, b"") for index in range(1, (1 << 20) // INDEX_RECORD_BYTES + 2)]
+    with SegmentLog(after, options) as log:
+        assert log.last_index == -1
+        log.append(later)
+    with SegmentLog(after, options) as log:
+        assert log.last_index == later[-1].index
+
+
+def test_entries_that_a_store_has_found_on_a_full_disk_are_durable_before_their_wal_goes(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "store", ".segment")
+    full = False
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if full and request.needs_room:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step, disk.files)), background=False)
+    with RaftLogStore(disk.folder, options) as store:
+        store.log("a").append(ENTRIES)
+        store.log("a").sync()
+        disk.refuse_from(1)
+        with contextlib.suppress(CompactlibError):
+            store.flush()
+    disk.repair()
+    full = True
+    with RaftLogStore(disk.folder, options) as store:
+        full = False
+        assert list(store.log("a", create=False).entries()) == ENTRIES
+        store.flush()
+        for unsynced in (0, 1):
+            with RaftLogStore(disk.without_power(tmp_path / str(unsynced), unsynced=unsynced)) as after:
+                assert list(after.log("a", create=False).entries()) == ENTRIES
+
+
+def test_read_during_the_first_append_with_room_finds_its_entry(tmp_path: Path) -> None:
+    """The append comes at each line of the read in turn, as far as the read holds no lock."""
+    full = False
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if full and request.needs_room:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    for place in range(1, 1000):
+        folder = tmp_path / str(place)
+        full = False
+        with SegmentLog(folder) as log:
+            log.append(ENTRIES)
+        full = True
+        with SegmentLog(folder, LogOptions(files=FilesInFront(step))) as log:
+            full = False
+            appending = threading.Thread(target=log.append, args=([Entry(10, 1, b"later")],))
+            lines = 0
+
+            def at_each_line(frame: FrameType, event: str, argument: Any, place: int = place,
+                             appending: threading.Thread = appending) -> Any:
+                nonlocal lines
+                if not frame.f_code.co_filename.endswith(("reading.py", "segments.py", "listing.py")):
+                    return None
+                lines += event == "line"
+                if event == "line" and lines == place:
+                    appending.start()
+                    appending.join(0.02)
+                return at_each_line
+
+            sys.settrace(at_each_line)
+            try:
+                found = log.read(5)
+            finally:
+                sys.settrace(None)
+            assert found == ENTRIES[4], f"line {place}"
+            if lines < place:
+                break
+            appending.join()
+            assert log.last_index == 10
+
+
+def test_log_that_was_opened_on_a_full_disk_keeps_no_file_open(tmp_path: Path) -> None:
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.needs_room:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    with SegmentLog(tmp_path / "log") as log:
+        log.append(ENTRIES)
+    with SegmentLog(tmp_path / "log", LogOptions(files=FilesInFront(step))) as log:
+        assert list(log.entries()) == ENTRIES
+    assert not open_files(tmp_path)
