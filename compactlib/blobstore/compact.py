@@ -185,7 +185,9 @@ class Compactor:
         plan = plan_for(self.view(chosen, budget), chosen, log.clock.now(), bytes_available=self._room())
         if plan.kind == "full" and log.config.close_active_segment and log.contents.active.records:
             with contextlib.suppress(StoreFull), log.guard.lock:
-                log.roll()
+                # Another thread may have closed it in the meantime.
+                if log.contents.active.records:
+                    log.roll()
             plan = plan_for(self.view(chosen, budget), chosen, log.clock.now(), bytes_available=self._room())
         return plan
 
