@@ -342,8 +342,8 @@ class Compactor:
             write_part(log.files, log.folder, index, log.descriptor.incarnation)
             log.files.rename(file, os.path.join(log.folder, output.header.name.log_file))
             published.append(LogSegment(output.header.name, (index,)))
-        if published:
-            log.files.sync_folder(log.folder)
+        # Without outputs, too: the removal of the last step's sources is durable before the list names this step.
+        log.files.sync_folder(log.folder)
         log.lists.make_ready()
         return published
 
