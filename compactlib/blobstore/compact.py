@@ -185,7 +185,9 @@ class Compactor:
         plan = plan_for(self.view(chosen, budget), chosen, log.clock.now(), bytes_available=self._room())
         if plan.kind == "full" and log.config.close_active_segment and log.contents.active.records:
             with contextlib.suppress(StoreFull), log.guard.lock:
-                log.roll()
+                # Another thread may have closed it in the meantime.
+                if log.contents.active.records:
+                    log.roll()
             plan = plan_for(self.view(chosen, budget), chosen, log.clock.now(), bytes_available=self._room())
         return plan
 
@@ -340,8 +342,8 @@ class Compactor:
             write_part(log.files, log.folder, index, log.descriptor.incarnation)
             log.files.rename(file, os.path.join(log.folder, output.header.name.log_file))
             published.append(LogSegment(output.header.name, (index,)))
-        if published:
-            log.files.sync_folder(log.folder)
+        # Without outputs, too: the removal of the last step's sources is durable before the list names this step.
+        log.files.sync_folder(log.folder)
         log.lists.make_ready()
         return published
 

@@ -115,9 +115,11 @@ class BlobStoreConfig:
 
     def check_capacity(self) -> None:
         """Raise `InvalidInput` if the capacity of a new store is no multiple of its segments' capacity, or has too many
-        of them.
+        of them, or is larger than any offset.
         """
         size = min(self.segment_bytes, self.capacity_bytes)
+        if self.capacity_bytes > MAX_NUMBER:
+            raise InvalidInput(f"capacity_bytes is {self.capacity_bytes}; choose at most {MAX_NUMBER}")
         if self.capacity_bytes % size or self.capacity_bytes // size > MAX_SEGMENTS:
             raise InvalidInput(f"capacity_bytes is {self.capacity_bytes} and segment_bytes {self.segment_bytes}; "
                                f"choose a divisor of the capacity, for at most {MAX_SEGMENTS:,} segments")

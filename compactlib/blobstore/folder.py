@@ -52,6 +52,9 @@ def read_folder(folder: str) -> FoundFolder:
     """Read a folder; of its segments only headers."""
     listed, list_damage = read_list(folder)
     names = list_folder(folder)
+    if listed is None and LIST_FILE in names:
+        # Its owner may have created the store just now.
+        listed, list_damage = read_list(folder)
     present = set(filter(None, map(segment_of_log_file, names)))
     newest = max(present, default=None)
     if newest is not None and listed is not None and newest not in listed.segments and newest.index_file not in names:

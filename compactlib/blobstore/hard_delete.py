@@ -56,8 +56,8 @@ def reclaim(log: Log, name: str, budget: Budget) -> BlobReclaimReport:
                 for batch in _batches(found[segment]):
                     budget.spend(sum(put.size for put in batch))
                     erased = _erase(log, state, batch, before_ms)
-                    records += len(erased.erasures)
                     written += _overwrite(log, erased)
+                    records += len(erased.erasures)
             if reached > sequence:
                 state_in(log.folder, log.files).write(attrs.evolve(state, sequence=reached))
                 sequence = reached

@@ -6,7 +6,8 @@ segments and the active segment are synced before anything is built on them. Onl
 
 If files of sources of the last step are present, opening finishes the step: it writes the list again, since the list
 may not be durable, reads every output, and removes the sources. If an output is damaged and all sources are present,
-the step is undone instead. If some sources are missing, nothing is removed, and the damage is reported.
+the step is undone instead. If some sources are missing, the others may be the only whole copies: they count as segments
+that were put back, which nothing removes, and the damage is reported.
 """
 
 from __future__ import annotations
@@ -100,13 +101,13 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     guard.keep(lists)
     if found.listed is None:
         lists.make_ready()  # makes the folder a store
-    known, step_damage, keeps = _settle_step(files, folder, lists, found.present)
+    known, step_damage = _settle_step(files, folder, lists, found.present)
     present = found.present & set(map(segment_of_log_file, list_folder(folder)))
     layout = lay_out(folder, known, present)
     with contextlib.suppress(DiskFull):
         # On a full disk the next reclaim does this; until then the contents count as erased.
         redo_erasures(files, folder, descriptor.incarnation)
-    left = [] if keeps else leftovers(list_folder(folder), layout)
+    left = leftovers(list_folder(folder), layout)
     if left:
         remove_names(files, folder, left)
         files.sync_folder(folder)
@@ -143,19 +144,15 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
 
 
 def _settle_step(files: Files, folder: str, lists: SegmentListFile, present: Collection[SegmentName],
-                 ) -> tuple[SegmentList, list[CorruptData], bool]:
-    """Finish the last step of a compaction, or undo it.
-
-    Returns:
-        The list afterwards, the damage of its outputs, and whether sources are kept because of damage.
-    """
+                 ) -> tuple[SegmentList, list[CorruptData]]:
+    """Finish the last step of a compaction, or undo it; return the list afterwards, and the damage of its outputs."""
     listed = lists.known
     step = listed.step
     if step is None or not any(name in present for name in step.sources):
-        return listed, [], False
+        return listed, []
     has_all_sources = all(name in present for name in step.sources)
     if any(each.name not in present for each in step.outputs):
-        return listed, [], not has_all_sources
+        return (listed if has_all_sources else attrs.evolve(listed, step=None)), []
     try:
         lists.write(listed)
     except DiskFull:
@@ -168,11 +165,10 @@ def _settle_step(files: Files, folder: str, lists: SegmentListFile, present: Col
                           each.records)
         except CorruptData as error:
             damage.append(error)
-    if damage and has_all_sources:
-        return listed.without_step(), damage, False
-    if not damage:
-        remove_segments(files, folder, step.sources)
-    return listed, damage, bool(damage)
+    if damage:
+        return (listed.without_step() if has_all_sources else attrs.evolve(listed, step=None)), damage
+    remove_segments(files, folder, step.sources)
+    return listed, damage
 
 
 def _write_rebuilt(files: Files, folder: str, descriptor: Descriptor, loaded: Iterable[LoadedSegment]

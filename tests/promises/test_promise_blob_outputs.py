@@ -156,3 +156,37 @@ def compact_until_a_crash(folder: Path, step: int) -> bool:
         if store is not None:
             with contextlib.suppress(BaseException):
                 store.close()
+
+
+def test_sources_that_are_left_beside_a_damaged_output_stay(tmp_path: Path) -> None:
+    """The crash comes in the middle of the removal of the sources: what is left of them may be the only whole copy."""
+    begun, _ = half_dead(tmp_path / "begun", 25)
+    begun.close()
+    before = set(os.listdir(tmp_path / "begun"))
+    sources = {name for name in before if name.endswith(".log")}
+    found = 0
+    for step in itertools.count(1):
+        folder = tmp_path / f"crash-{step}"
+        shutil.copytree(tmp_path / "begun", folder)
+        if compact_until_a_crash(folder, step):
+            break
+        folder = Path(shutil.move(folder, tmp_path / f"found-{step}"))
+        names = set(os.listdir(folder))
+        outputs = [name for name in names - before if name.endswith(".log")]
+        if not sources <= names and outputs:
+            damage_file(folder / min(outputs), flip_a_bit)
+            with BlobStore(folder, CONFIG, policy=ALL) as store:
+                left = sources & set(os.listdir(folder))
+                # Once all sources are gone, opening does not read the outputs again.
+                is_found = bool(store.recovery.damage)
+                assert is_found or len(left) == 1
+                with contextlib.suppress(CorruptData, CompactionFailed):
+                    store.compact()
+                store.reclaim()
+            if is_found:
+                found += 1
+                with BlobStore(folder, CONFIG, policy=ALL) as store:
+                    assert store.recovery.damage
+                assert left <= set(os.listdir(folder))
+        shutil.rmtree(folder)
+    assert found

@@ -131,3 +131,26 @@ def test_folder_opens_with_a_record_torn_by_a_hard_delete(tmp_path: Path) -> Non
             assert not any(store.get(key) for key in DELETED)
         left += 2
     assert left > 20
+
+
+def test_report_counts_what_was_overwritten(tmp_path: Path) -> None:
+    """The disk fills up after the note was written: its records still hold their contents."""
+    clock, disk = ManualClock(1_700_000_000.0), Disk()
+
+    def fills_up(request: Request, act: Callable[[], Any]) -> Any:
+        answer = disk(request, act)
+        if "HARD_DELETE" in request.path and request.kind == "rename":
+            disk.is_full = True
+        return answer
+
+    with BlobStore(tmp_path / "store", CONFIG, clock=clock, files=FilesInFront(fills_up)) as store:
+        for number in range(40):
+            store.put(b"%d" % number, b"content %d;" % number * 50)
+        for key in DELETED:
+            store.delete(key)
+        clock.advance(10.0)
+        report = store.reclaim()
+        assert report.is_partial
+        held = b"".join(path.read_bytes() for path in (tmp_path / "store").glob("*.log"))
+        assert report.erased_records == sum(b"content %s;" % key * 50 not in held for key in DELETED)
+        disk.is_full = False

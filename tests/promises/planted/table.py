@@ -425,8 +425,7 @@ MISTAKES: Sequence[Mistake] = (
         "A power failure in the middle of a compaction loses what it has moved."),
     Mistake(
         "blob-outputs-not-synced", "compactlib/blobstore/compact.py",
-        "        if published:\n"
-        "            log.files.sync_folder(log.folder)\n",
+        "        log.files.sync_folder(log.folder)\n",
         "",
         (LOSSES + "[blob_store-compaction]",),
         "New segments lose their names in a power failure, after their sources are gone."),
