@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, groupby
+from itertools import groupby
 from operator import attrgetter
 from typing import ClassVar, Literal, TypeAlias
 from zlib import crc32
@@ -22,6 +22,7 @@ from zlib import crc32
 import attrs
 
 from compactlib._arguments import require_one_of
+from compactlib.blobstore.best_range import SegmentRange, best_range
 from compactlib.blobstore.view import (
     BlobChoice,
     BlobPolicy,
@@ -66,40 +67,18 @@ class StatsBased:
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         if shut := shut_gate(view, self.min_used_fraction):
             return BlobChoice(why=shut)
-        taken, cost, freed = cheapest_range(view, self.min_reclaimed_segments)
-        if not taken:
+        found: SegmentRange | None = None
+        taken: Sequence[SegmentView] = ()
+        for is_eligible, group in groupby(view.segments, key=attrgetter("eligible")):
+            run = tuple(group)
+            here = best_range([segment.valid_bytes for segment in run], view.fill_bytes,
+                              self.min_reclaimed_segments) if is_eligible else None
+            if here is not None and (found is None or here.is_cheaper_than(found)):
+                found, taken = here, run[here.start:here.end]
+        if found is None:
             return too_little(view, self.min_reclaimed_segments)
-        return BlobChoice(taken, why=f"{cost / freed:,.0f} bytes copied for each segment freed is the least of all "
-                                     f"ranges that free {self.min_reclaimed_segments} or more")
-
-
-def cheapest_range(view: BlobView, least: int) -> tuple[Sequence[SegmentView], int, int]:
-    """Return the range of neighbours of the least cost for each segment freed, its cost, and the segments freed.
-
-    No segments if no range frees `least`. A start is given up once its cost exceeds the best price of all the segments
-    that it can free. So most starts are short; O(n^2) in a log whose segments are all alike.
-    """
-    best: Sequence[SegmentView] = ()
-    best_cost, best_freed = 1, 0
-    for is_eligible, group in groupby(view.segments, key=attrgetter("eligible")):
-        if not is_eligible:
-            continue
-        run = tuple(group)
-        valid = [segment.valid_bytes for segment in run]
-        room = list(accumulate((view.fill_bytes - each for each in valid), initial=0))
-        most_room = list(accumulate(reversed(room), max))[::-1]
-        for start in range(len(run)):
-            most_freed = (most_room[start] - room[start]) // view.fill_bytes
-            cost = 0
-            for place in range(start, len(run) if most_freed >= least else start):
-                cost += valid[place]
-                if cost * best_freed > best_cost * most_freed:
-                    break
-                freed = (room[place + 1] - room[start]) // view.fill_bytes
-                more = best_cost * freed - cost * best_freed
-                if freed >= least and (more > 0 or (more == 0 and best[0] is run[start])):
-                    best, best_cost, best_freed = run[start:place + 1], cost, freed
-    return best, best_cost, best_freed
+        return BlobChoice(taken, why=f"{found.cost / found.benefit:,.0f} bytes copied for each segment freed is the "
+                                     f"least of all ranges that free {self.min_reclaimed_segments} or more")
 
 
 SkipValid: TypeAlias = Literal["none", "ends", "all"]
