@@ -839,13 +839,16 @@ class RaftLog(OwnedLog):
     # -- a received snapshot
 
     def _begin_receiving(self, manifest: SnapshotManifest) -> Incoming:
-        """Start to receive a snapshot; `Busy` while another is being received."""
+        """Start to receive a snapshot; `Busy` while another is being received, `Stale` for one that is not newer."""
         # No snapshot removes the new files as leftovers.
         with self._snapshotting, self._guard.lock:
             self._guard.require_open()
             if self._incoming is not None and self._incoming.is_open:
                 raise Busy(f"snapshot {self._incoming.manifest.index} of the log {self._log_id!r} is being received; "
                            f"close its stream, or wait for its end")
+            if manifest.index <= self.state.index:
+                # Another stream has installed it since the offer was judged; its files may still be staged.
+                raise _not_newer(manifest.index, self.state.index)
             self._snapshots.make_folder()
             self._incoming = self._snapshots.receive(manifest)
             return self._incoming
@@ -865,7 +868,7 @@ class RaftLog(OwnedLog):
         row = attrs.evolve(incoming.row, live=live)
         with self._changing_snapshot():
             if row.index <= self.state.index:
-                raise Stale(f"snapshot {row.index} is not newer than {self.state.index}, which is in force")
+                raise _not_newer(row.index, self.state.index)
             self._wal.sync(self._ticket)
             sent = IndexSet.from_sorted(entry.index for group in incoming.groups() for entry in group.entries)
             self._require_held(attrs.evolve(row, live=live - sent))
@@ -1171,3 +1174,7 @@ def _parts(first: int, term: int, payloads: list[bytes]) -> Iterator[tuple[int, 
 
 def _no_numbers(first: int, term: int) -> InvalidInput:
     return InvalidInput(f"entries from {first!r} on in term {term!r}: index and term are 0 to {MAX_INDEX}")
+
+
+def _not_newer(index: int, in_force: int) -> Stale:
+    return Stale(f"snapshot {index} is not newer than {in_force}, which is in force")

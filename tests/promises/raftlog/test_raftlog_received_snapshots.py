@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import shutil
 import struct
 import threading
@@ -21,7 +23,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, StorageError, Unsupported
+from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, Stale, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles
 from compactlib.raftlog import (
     DeadEntry,
@@ -542,6 +544,33 @@ def test_second_snapshot_of_a_log_is_refused_while_one_is_received(tmp_path: Pat
         (refused,) = second
         assert isinstance(refused.received, Busy)
         assert isinstance(refused.sent, TransferRefused)
+
+
+def test_second_stream_with_an_installed_snapshot_leaves_its_files(tmp_path: Path) -> None:
+    """Also if the disk has refused to remove the manifest of the first stream."""
+    failing = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if failing[0] and request.kind == "unlink" and request.path.endswith("incoming.manifest"):
+            raise StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), request.kind, request.path)
+        return act()
+
+    with (leader(tmp_path / "leader") as of,
+          follower(tmp_path / "follower", files=FilesInFront(step)) as to):
+        first: list[Ended] = []
+
+        def change(frame: Passing) -> Sequence[bytes]:
+            if frame.kind == "offer" and not first:
+                failing[0] = True
+                with ThreadPoolExecutor(1) as other:
+                    first.append(other.submit(transfer, of, to).result())
+                failing[0] = False
+            return [frame.data]
+
+        assert isinstance(transfer(of, to, change=change).received, Stale)
+        require_installed(first[0], to)
+    with member(tmp_path / "follower") as to:
+        require_snapshot(to)
 
 
 @pytest.mark.parametrize("kind", ["accept", "entries", "state", "installed"])
