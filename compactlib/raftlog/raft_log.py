@@ -33,6 +33,7 @@ from compactlib.errors import (
     AuditFailed,
     Busy,
     Closed,
+    CompactlibError,
     Conflict,
     CorruptData,
     InvalidInput,
@@ -556,7 +557,7 @@ class RaftLog(OwnedLog):
 
         (1) Create the next segment: only this step needs room. (2) Make the truncation durable in the WAL; from here on
         opening the log repeats it after a crash. (3) Truncate the segments. No flush of the log runs in between. A
-        failure of (2) or (3) closes the log; `RaftLogStore.log` opens it again.
+        failure of (2) or (3) closes the log; `RaftLogStore.log` opens it again. An interrupt of (2) closes the store.
 
         Args:
             after: the last index that stays.
@@ -568,7 +569,13 @@ class RaftLog(OwnedLog):
                 self._own.prepare_truncation()
             try:
                 with self._lock:
-                    write()
+                    try:
+                        write()
+                    except BaseException as error:
+                        if not isinstance(error, CompactlibError):
+                            # An interrupt: memory, which outlives this log, may lack what the WAL's queue has.
+                            self._wal.guard.fail(error)
+                        raise
                 self._wal.sync(self._ticket)
                 self._own.truncate(after)
             except BaseException as error:

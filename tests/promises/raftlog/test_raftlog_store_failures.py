@@ -14,6 +14,7 @@ import pytest
 
 from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.raftlog import Entry, LogOptions, LogReader, RaftLogStore, SegmentLimits, StoreOptions
+from compactlib.raftlog.memtable import Memtable
 from compactlib.testing import FilesInFront, Request
 from tests.harness.effort import Effort
 from tests.harness.failing_files import FailingFiles
@@ -238,3 +239,29 @@ def test_snapshot_after_a_full_disk_covers_no_truncated_entry(tmp_path: Path) ->
         log.snapshot(5, [3])
     with RaftLogStore(tmp_path, options) as store:
         assert store.log("a").read(3) == Entry(3, 2, b"second")
+
+
+def test_interrupted_truncation_leaves_a_log_that_can_be_opened(tmp_path: Path,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the WAL's queue and memory, too: what is appended next follows what the WAL has."""
+    store = RaftLogStore(tmp_path, StoreOptions(background=False))
+    log = store.log("a")
+    log.append([(index, 1, b"first") for index in range(1, 11)])
+    log.sync()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Memtable, "insert", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.append_entries(4, 1, [(5, 2, b"second")])
+    with contextlib.suppress(Closed):
+        again = store.log("a")
+        again.append([(again.last_index + 1, 2, b"third")])
+        again.sync()
+    store.close()
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        found = list(store.log("a").entries())
+        assert [entry.index for entry in found] == list(range(1, len(found) + 1))
+        assert len(found) >= 4
