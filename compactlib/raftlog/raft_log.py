@@ -1128,7 +1128,7 @@ class RaftLog(OwnedLog):
         self._guard.require_outside()
         self._stop_worker()
         try:
-            if not self.is_closed and self._wal.queued_bytes:
+            if not self.is_closed and self._wal.durable_ticket < self._ticket:
                 with contextlib.suppress(Closed):
                     self._wal.sync(self._ticket)
         finally:

@@ -274,7 +274,10 @@ class RaftLogStore(Closing):
         """The log, created or opened again if it is not open. Durable before the WAL names it."""
         log = self._logs.get(log_id)
         if log is None or log.is_closed:
-            if log is not None:
+            if log is None:
+                # A store that opened on a full disk may have no WAL file yet; a store with logs and no file is damaged.
+                self._wal.sync(0)
+            else:
                 with contextlib.suppress(StorageError):
                     log._close_alone()
             log = self._begin(self._open_log(log_id))
@@ -473,7 +476,7 @@ class RaftLogStore(Closing):
         for log in logs:
             log._stop_worker()
         try:
-            if self._guard.is_open and self._wal.queued_bytes:
+            if self._guard.is_open and not self._wal.is_synced:
                 self._wal.sync()
                 self._deliver()
         finally:

@@ -6,7 +6,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +242,56 @@ def test_snapshot_after_a_full_disk_covers_no_truncated_entry(tmp_path: Path) ->
         log.snapshot(5, [3])
     with RaftLogStore(tmp_path, options) as store:
         assert store.log("a").read(3) == Entry(3, 2, b"second")
+
+
+def test_log_created_in_a_store_that_opened_on_a_full_disk_is_there(tmp_path: Path) -> None:
+    """A store with logs has a WAL file, although nothing was appended."""
+    is_full = [True]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if is_full[0] and request.kind == "create" and "/wal/" in request.path:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        with pytest.raises(StorageError):
+            store.log("a")
+        is_full[0] = False
+        store.log("a")
+    with RaftLogStore(tmp_path, options) as store:
+        assert store.log_ids == ("a",)
+
+
+@pytest.mark.parametrize("closes", ["the log", "the store"])
+def test_close_during_a_batch_that_is_refused_syncs_again(tmp_path: Path, closes: str) -> None:
+    begun, goes_on, refuses = threading.Event(), threading.Event(), [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if refuses[0] and request.kind == "write" and request.path.endswith(".wal"):
+            refuses[0] = False
+            begun.set()
+            assert goes_on.wait(60)
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    store = RaftLogStore(tmp_path / "store", options)
+    log = store.log("a")
+    log.append([(1, 1, b"appended")])
+    refuses[0] = True
+    with ThreadPoolExecutor(1) as other:
+        synced = other.submit(log.sync)
+        assert begun.wait(60)
+        timer = threading.Timer(0.2, goes_on.set)
+        timer.start()
+        (log if closes == "the log" else store).close()
+        assert isinstance(synced.exception(60), StorageError)
+        timer.join()
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    store.close()
+    with RaftLogStore(tmp_path / "copy", StoreOptions(background=False)) as found:
+        assert found.log("a").last_index == 1
 
 
 def test_interrupted_truncation_leaves_a_log_that_can_be_opened(tmp_path: Path,
