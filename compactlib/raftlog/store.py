@@ -317,8 +317,13 @@ class RaftLogStore(Closing):
             # Of an earlier log of this id.
             self._finish_removals()
             if look_at(path) is not None and (log is not None or log_id in self._found):
-                # The switch. If the disk refuses it, the log is opened again.
-                self._files.rename(path, self._log_folder(_REMOVED_PREFIX + log_id))
+                try:
+                    # The switch. If the disk refuses it, the log is opened again.
+                    self._files.rename(path, self._log_folder(_REMOVED_PREFIX + log_id))
+                finally:
+                    # Also after an interrupt behind it: a new log of this id does not take this log's memory.
+                    if look_at(path) is None:
+                        self._logs.pop(log_id, None)
             self._logs.pop(log_id, None)
             self._finish_removals()
             self._wal.forget(log_id)

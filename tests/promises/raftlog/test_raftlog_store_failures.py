@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from compactlib.errors import Closed, CorruptData, StorageError
+from compactlib.errors import Closed, CorruptData, NotFound, StorageError
 from compactlib.raftlog import Entry, LogOptions, LogReader, RaftLogStore, SegmentLimits, StoreOptions
 from compactlib.raftlog.memtable import Memtable
 from compactlib.testing import FilesInFront, Request
@@ -318,3 +318,30 @@ def test_interrupted_truncation_leaves_a_log_that_can_be_opened(tmp_path: Path,
         found = list(store.log("a").entries())
         assert [entry.index for entry in found] == list(range(1, len(found) + 1))
         assert len(found) >= 4
+
+
+def test_log_is_gone_after_an_interrupt_behind_its_removal(tmp_path: Path) -> None:
+    interrupts = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        done = act()
+        if interrupts[0] and request.kind == "rename" and os.path.dirname(request.path) == str(tmp_path / "logs"):
+            raise KeyboardInterrupt
+        return done
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        store.log("a").append([(index, 1, b"first") for index in range(1, 11)])
+        interrupts[0] = True
+        with pytest.raises(KeyboardInterrupt):
+            store.remove("a")
+        interrupts[0] = False
+        assert store.log_ids == ()
+        with pytest.raises(NotFound):
+            store.log("a", create=False)
+        again = store.log("a")
+        assert again.last_index == -1
+        again.append([(1, 1, b"second")])
+        again.sync()
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        assert list(store.log("a").entries()) == [Entry(1, 1, b"second")]
