@@ -1142,6 +1142,8 @@ class RaftLog(OwnedLog):
 
     def _let_go(self) -> None:
         """Release pins and files without a sync."""
+        if self._incoming is not None:
+            self._incoming.is_open = False
         for pin in self._own.pins:
             pin.release()
         self._guard.release()

@@ -573,6 +573,37 @@ def test_second_stream_with_an_installed_snapshot_leaves_its_files(tmp_path: Pat
         require_snapshot(to)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_stream_into_a_log_that_was_closed_leaves_the_files_of_the_next(fails: bool, tmp_path: Path) -> None:
+    """The log was opened again and has received the same snapshot over another stream."""
+    failing = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if failing[0] and request.kind == "write" and request.path.endswith(".state"):
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    (tmp_path / "follower").mkdir()
+    options = attrs.evolve(OPTIONS, log=attrs.evolve(OPTIONS.log, files=FilesInFront(step)))
+    with leader(tmp_path / "leader") as of, RaftLogStore(tmp_path / "follower" / "log", options) as store:
+        to = store.log("log")
+        second: list[Ended] = []
+
+        def change(frame: Passing) -> Sequence[bytes]:
+            if frame.kind == "state" and not second:
+                to.close()
+                with ThreadPoolExecutor(1) as other:
+                    second.append(other.submit(transfer, of, store.log("log")).result())
+                failing[0] = fails
+            return [frame.data]
+
+        assert isinstance(transfer(of, to, change=change).received, Closed)
+        failing[0] = False
+        require_installed(second[0], store.log("log"))
+    with member(tmp_path / "follower") as again:
+        require_snapshot(again)
+
+
 @pytest.mark.parametrize("kind", ["accept", "entries", "state", "installed"])
 def test_cancelled_receiver_leaves_the_old_log_or_the_snapshot(kind: str, tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
