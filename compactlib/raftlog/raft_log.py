@@ -133,6 +133,10 @@ class RaftLog(OwnedLog):
     """Set by `_begin`, once all logs of the store are open."""
 
     def __init__(self, store: OwnStore, log_id: str, folder: str, before: RaftLog | None) -> None:
+        if before is not None:
+            # Both logs have the same memory: an append to the closed log ends first.
+            with before._lock:
+                pass
         options = store.options
         machine_of = options.machine_of
         self._snapshots = Snapshots(options.log.files, folder,
@@ -569,6 +573,8 @@ class RaftLog(OwnedLog):
                 self._own.prepare_truncation()
             try:
                 with self._lock:
+                    # Not in memory that belongs to the next log already.
+                    self._require_open()
                     try:
                         write()
                     except BaseException as error:
