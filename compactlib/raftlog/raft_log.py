@@ -925,6 +925,7 @@ class RaftLog(OwnedLog):
         """
         after, groups = read_sealed(self._snapshots.entries_path(row))
         with self._lock:
+            self._require_open()
             self._put_cut(after)
         self._wal.sync(self._ticket)
         self._own.truncate(after)
@@ -935,6 +936,7 @@ class RaftLog(OwnedLog):
             elif self._wal.queued_bytes > self._max_queued_bytes:
                 self._wal.sync(self._ticket)
             with self._lock:
+                self._require_open()
                 self._put_sparse(group.entries)
         self._wal.sync(self._ticket)
         self._snapshots.taken(row)
