@@ -154,7 +154,7 @@ class RaftLog(OwnedLog):
         self._max_queued_bytes = options.max_queued_bytes
         self._max_closed_files = options.max_unflushed_files + 1
         self._keep_trailing = options.keep_trailing
-        self._lock = threading.RLock()
+        self._lock: threading.RLock = threading.RLock()
         self._files_lock = threading.RLock()
         # One snapshot or installation at a time.
         self._snapshotting = threading.RLock()

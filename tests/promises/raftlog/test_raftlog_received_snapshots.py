@@ -41,6 +41,7 @@ from compactlib.raftlog import (
     verify_log,
 )
 from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferBroken, TransferRefused
+from compactlib.raftlog.snapshots.incoming import read_sealed
 from compactlib.testing import (
     Choices,
     FilesInFront,
@@ -608,10 +609,10 @@ def test_stream_into_a_log_that_was_closed_leaves_the_files_of_the_next(fails: b
 def test_installation_in_a_log_that_was_closed_changes_nothing_in_the_next(tmp_path: Path,
                                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is closed behind its switch, and opened again, which finishes the installation."""
-    read, opened = raft_log.read_sealed, list[RaftLog]()
+    opened: list[RaftLog] = []
 
     def closed_behind(path: str) -> Any:
-        found = read(path)
+        found = read_sealed(path)
         if not opened:
             opened.append(to)
             with ThreadPoolExecutor(1) as other:
