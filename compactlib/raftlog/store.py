@@ -314,8 +314,9 @@ class RaftLogStore(Closing):
             self.flush()
             if log is not None:
                 log._close_alone()
-            # Of an earlier log of this id.
-            self._finish_removals()
+            if look_at(self._log_folder(_REMOVED_PREFIX + log_id)) is not None:
+                # Of an earlier log of this id.
+                self._finish_removals()
             if look_at(path) is not None and (log is not None or log_id in self._found):
                 try:
                     # The switch. If the disk refuses it, the log is opened again.

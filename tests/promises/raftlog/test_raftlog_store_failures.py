@@ -418,3 +418,22 @@ def test_truncation_of_a_log_that_was_closed_changes_nothing_in_the_next(tmp_pat
         assert [entry.index for entry in shown] == list(range(1, 12))
     with RaftLogStore(tmp_path, options) as store:
         assert list(store.log("a").entries()) == shown
+
+
+def test_leftover_of_a_removed_log_keeps_no_other_log(tmp_path: Path) -> None:
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.kind == "unlink" and "/.removed-a/" in request.path:
+            raise refused(request)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        for name in ("a", "b"):
+            store.log(name).append([(1, 1, b"entry")])
+        for name in ("a", "b"):
+            with pytest.raises(StorageError):
+                store.remove(name)
+        assert store.log_ids == ()
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        assert store.log_ids == ()
+        assert not os.listdir(tmp_path / "logs")
