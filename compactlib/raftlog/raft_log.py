@@ -33,6 +33,7 @@ from compactlib.errors import (
     AuditFailed,
     Busy,
     Closed,
+    CompactlibError,
     Conflict,
     CorruptData,
     InvalidInput,
@@ -132,6 +133,10 @@ class RaftLog(OwnedLog):
     """Set by `_begin`, once all logs of the store are open."""
 
     def __init__(self, store: OwnStore, log_id: str, folder: str, before: RaftLog | None) -> None:
+        if before is not None:
+            # Both logs have the same memory: an append to the closed log ends first.
+            with before._lock:
+                pass
         options = store.options
         machine_of = options.machine_of
         self._snapshots = Snapshots(options.log.files, folder,
@@ -149,7 +154,7 @@ class RaftLog(OwnedLog):
         self._max_queued_bytes = options.max_queued_bytes
         self._max_closed_files = options.max_unflushed_files + 1
         self._keep_trailing = options.keep_trailing
-        self._lock = threading.RLock()
+        self._lock: threading.RLock = threading.RLock()
         self._files_lock = threading.RLock()
         # One snapshot or installation at a time.
         self._snapshotting = threading.RLock()
@@ -556,7 +561,7 @@ class RaftLog(OwnedLog):
 
         (1) Create the next segment: only this step needs room. (2) Make the truncation durable in the WAL; from here on
         opening the log repeats it after a crash. (3) Truncate the segments. No flush of the log runs in between. A
-        failure of (2) or (3) closes the log; `RaftLogStore.log` opens it again.
+        failure of (2) or (3) closes the log; `RaftLogStore.log` opens it again. An interrupt of (2) closes the store.
 
         Args:
             after: the last index that stays.
@@ -568,7 +573,15 @@ class RaftLog(OwnedLog):
                 self._own.prepare_truncation()
             try:
                 with self._lock:
-                    write()
+                    # Not in memory that belongs to the next log already.
+                    self._require_open()
+                    try:
+                        write()
+                    except BaseException as error:
+                        if not isinstance(error, CompactlibError):
+                            # An interrupt: memory, which outlives this log, may lack what the WAL's queue has.
+                            self._wal.guard.fail(error)
+                        raise
                 self._wal.sync(self._ticket)
                 self._own.truncate(after)
             except BaseException as error:
@@ -839,13 +852,16 @@ class RaftLog(OwnedLog):
     # -- a received snapshot
 
     def _begin_receiving(self, manifest: SnapshotManifest) -> Incoming:
-        """Start to receive a snapshot; `Busy` while another is being received."""
+        """Start to receive a snapshot; `Busy` while another is being received, `Stale` for one that is not newer."""
         # No snapshot removes the new files as leftovers.
         with self._snapshotting, self._guard.lock:
             self._guard.require_open()
             if self._incoming is not None and self._incoming.is_open:
                 raise Busy(f"snapshot {self._incoming.manifest.index} of the log {self._log_id!r} is being received; "
                            f"close its stream, or wait for its end")
+            if manifest.index <= self.state.index:
+                # Another stream has installed it since the offer was judged; its files may still be staged.
+                raise _not_newer(manifest.index, self.state.index)
             self._snapshots.make_folder()
             self._incoming = self._snapshots.receive(manifest)
             return self._incoming
@@ -865,7 +881,7 @@ class RaftLog(OwnedLog):
         row = attrs.evolve(incoming.row, live=live)
         with self._changing_snapshot():
             if row.index <= self.state.index:
-                raise Stale(f"snapshot {row.index} is not newer than {self.state.index}, which is in force")
+                raise _not_newer(row.index, self.state.index)
             self._wal.sync(self._ticket)
             sent = IndexSet.from_sorted(entry.index for group in incoming.groups() for entry in group.entries)
             self._require_held(attrs.evolve(row, live=live - sent))
@@ -909,6 +925,7 @@ class RaftLog(OwnedLog):
         """
         after, groups = read_sealed(self._snapshots.entries_path(row))
         with self._lock:
+            self._require_open()
             self._put_cut(after)
         self._wal.sync(self._ticket)
         self._own.truncate(after)
@@ -919,6 +936,7 @@ class RaftLog(OwnedLog):
             elif self._wal.queued_bytes > self._max_queued_bytes:
                 self._wal.sync(self._ticket)
             with self._lock:
+                self._require_open()
                 self._put_sparse(group.entries)
         self._wal.sync(self._ticket)
         self._snapshots.taken(row)
@@ -1121,7 +1139,7 @@ class RaftLog(OwnedLog):
         self._guard.require_outside()
         self._stop_worker()
         try:
-            if not self.is_closed and self._wal.queued_bytes:
+            if not self.is_closed and self._wal.durable_ticket < self._ticket:
                 with contextlib.suppress(Closed):
                     self._wal.sync(self._ticket)
         finally:
@@ -1135,6 +1153,8 @@ class RaftLog(OwnedLog):
 
     def _let_go(self) -> None:
         """Release pins and files without a sync."""
+        if self._incoming is not None:
+            self._incoming.is_open = False
         for pin in self._own.pins:
             pin.release()
         self._guard.release()
@@ -1174,3 +1194,7 @@ def _parts(first: int, term: int, payloads: list[bytes]) -> Iterator[tuple[int, 
 
 def _no_numbers(first: int, term: int) -> InvalidInput:
     return InvalidInput(f"entries from {first!r} on in term {term!r}: index and term are 0 to {MAX_INDEX}")
+
+
+def _not_newer(index: int, in_force: int) -> Stale:
+    return Stale(f"snapshot {index} is not newer than {in_force}, which is in force")

@@ -274,7 +274,10 @@ class RaftLogStore(Closing):
         """The log, created or opened again if it is not open. Durable before the WAL names it."""
         log = self._logs.get(log_id)
         if log is None or log.is_closed:
-            if log is not None:
+            if log is None:
+                # A store that opened on a full disk may have no WAL file yet; a store with logs and no file is damaged.
+                self._wal.sync(0)
+            else:
                 with contextlib.suppress(StorageError):
                     log._close_alone()
             log = self._begin(self._open_log(log_id))
@@ -311,11 +314,17 @@ class RaftLogStore(Closing):
             self.flush()
             if log is not None:
                 log._close_alone()
-            # Of an earlier log of this id.
-            self._finish_removals()
+            if look_at(self._log_folder(_REMOVED_PREFIX + log_id)) is not None:
+                # Of an earlier log of this id.
+                self._finish_removals()
             if look_at(path) is not None and (log is not None or log_id in self._found):
-                # The switch. If the disk refuses it, the log is opened again.
-                self._files.rename(path, self._log_folder(_REMOVED_PREFIX + log_id))
+                try:
+                    # The switch. If the disk refuses it, the log is opened again.
+                    self._files.rename(path, self._log_folder(_REMOVED_PREFIX + log_id))
+                finally:
+                    # Also after an interrupt behind it: a new log of this id does not take this log's memory.
+                    if look_at(path) is None:
+                        self._logs.pop(log_id, None)
             self._logs.pop(log_id, None)
             self._finish_removals()
             self._wal.forget(log_id)
@@ -473,7 +482,7 @@ class RaftLogStore(Closing):
         for log in logs:
             log._stop_worker()
         try:
-            if self._guard.is_open and self._wal.queued_bytes:
+            if self._guard.is_open and not self._wal.is_synced:
                 self._wal.sync()
                 self._deliver()
         finally:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from compactlib.errors import CorruptData, StorageError, Unsupported
+from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
 from compactlib.files.disk import Files, OutFile, StrPath, look_at, read_exactly
 from compactlib.raftlog.messages import (
     CRC_BYTES,
@@ -44,7 +44,8 @@ class Incoming:
         row: as given.
         manifest: of the snapshot.
         state_bytes: as given.
-        is_open: whether it is still being received.
+        is_open: whether it is still being received; a log that is closed clears it, since the files may belong to the
+            next transfer then.
     """
 
     def __init__(self, files: Files, row: SnapshotMeta, state_path: str, entries_path: str, *,
@@ -74,10 +75,12 @@ class Incoming:
 
     def write(self, offset: int, data: bytes) -> None:
         """Write a piece of the state at its offset; not durable."""
+        self._require_open()
         self._state.write_at(offset, [data])
 
     def write_entries(self, entries: Entries) -> None:
         """Append live entries; not durable."""
+        self._require_open()
         self._entries_bytes += self._entries.write_at(self._entries_bytes, [encode(entries)])
 
     def groups(self) -> Iterator[Entries]:
@@ -100,6 +103,10 @@ class Incoming:
         self.write_entries(Entries(cut_after, ()))
         self._entries.sync()
         self._files.sync_folder(os.path.dirname(self._entries_path))
+
+    def _require_open(self) -> None:
+        if not self.is_open:
+            raise Closed(f"snapshot {self.manifest.index} is not being received any more; receive it again")
 
     def close(self) -> None:
         """Close the files, and leave the state for a retry. Idempotent."""

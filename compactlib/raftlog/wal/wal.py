@@ -97,8 +97,14 @@ class Wal:
         """Whether everything that opening has found in the WAL is durable."""
         return self._out is not None
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether every queued write is durable; not while a thread writes a batch, which the disk may refuse."""
+        with self._queueing:
+            return self.durable_ticket == self._taken + len(self._queue)
+
     def _begin_file(self) -> None:
-        """Create the next file durably: it names every log, and repeats the frames that were not proven durable.
+        """Create the next file durably; it repeats the frames that were not proven durable, and those of damaged logs.
 
         If the disk refuses, the current file stays, or the store is closed.
         """

@@ -239,10 +239,8 @@ MISTAKES: Sequence[Mistake] = (
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
     Mistake(
         "truncation-before-the-wal", "compactlib/raftlog/raft_log.py",
-        "                    write()\n"
         "                self._wal.sync(self._ticket)\n"
         "                self._own.truncate(after)\n",
-        "                    write()\n"
         "                self._own.truncate(after)\n"
         "                self._wal.sync(self._ticket)\n",
         (TRUNCATED_STORE + "[little-within_a_segment]",),

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import shutil
 import struct
 import threading
@@ -21,7 +23,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, StorageError, Unsupported
+from compactlib.errors import Busy, Closed, CorruptData, InvalidInput, Stale, StorageError, Unsupported
 from compactlib.files import Files, LocalFiles
 from compactlib.raftlog import (
     DeadEntry,
@@ -33,11 +35,13 @@ from compactlib.raftlog import (
     StoreOptions,
     TransferReport,
     open_log,
+    raft_log,
     receive_snapshot,
     send_snapshot,
     verify_log,
 )
 from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferBroken, TransferRefused
+from compactlib.raftlog.snapshots.incoming import read_sealed
 from compactlib.testing import (
     Choices,
     FilesInFront,
@@ -542,6 +546,92 @@ def test_second_snapshot_of_a_log_is_refused_while_one_is_received(tmp_path: Pat
         (refused,) = second
         assert isinstance(refused.received, Busy)
         assert isinstance(refused.sent, TransferRefused)
+
+
+def test_second_stream_with_an_installed_snapshot_leaves_its_files(tmp_path: Path) -> None:
+    """Also if the disk has refused to remove the manifest of the first stream."""
+    failing = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if failing[0] and request.kind == "unlink" and request.path.endswith("incoming.manifest"):
+            raise StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), request.kind, request.path)
+        return act()
+
+    with (leader(tmp_path / "leader") as of,
+          follower(tmp_path / "follower", files=FilesInFront(step)) as to):
+        first: list[Ended] = []
+
+        def change(frame: Passing) -> Sequence[bytes]:
+            if frame.kind == "offer" and not first:
+                failing[0] = True
+                with ThreadPoolExecutor(1) as other:
+                    first.append(other.submit(transfer, of, to).result())
+                failing[0] = False
+            return [frame.data]
+
+        assert isinstance(transfer(of, to, change=change).received, Stale)
+        require_installed(first[0], to)
+    with member(tmp_path / "follower") as to:
+        require_snapshot(to)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_stream_into_a_log_that_was_closed_leaves_the_files_of_the_next(fails: bool, tmp_path: Path) -> None:
+    """The log was opened again and has received the same snapshot over another stream."""
+    failing = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if failing[0] and request.kind == "write" and request.path.endswith(".state"):
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    (tmp_path / "follower").mkdir()
+    options = attrs.evolve(OPTIONS, log=attrs.evolve(OPTIONS.log, files=FilesInFront(step)))
+    with leader(tmp_path / "leader") as of, RaftLogStore(tmp_path / "follower" / "log", options) as store:
+        to = store.log("log")
+        second: list[Ended] = []
+
+        def change(frame: Passing) -> Sequence[bytes]:
+            if frame.kind == "state" and not second:
+                to.close()
+                with ThreadPoolExecutor(1) as other:
+                    second.append(other.submit(transfer, of, store.log("log")).result())
+                failing[0] = fails
+            return [frame.data]
+
+        assert isinstance(transfer(of, to, change=change).received, Closed)
+        failing[0] = False
+        require_installed(second[0], store.log("log"))
+    with member(tmp_path / "follower") as again:
+        require_snapshot(again)
+
+
+def test_installation_in_a_log_that_was_closed_changes_nothing_in_the_next(tmp_path: Path,
+                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is closed behind its switch, and opened again, which finishes the installation."""
+    opened: list[RaftLog] = []
+
+    def closed_behind(path: str) -> Any:
+        found = read_sealed(path)
+        if not opened:
+            opened.append(to)
+            with ThreadPoolExecutor(1) as other:
+                other.submit(to.close).result(60)
+                opened.append(other.submit(store.log, "log").result(60))
+                opened[1].append([entry(LAST + 1)])
+                opened[1].sync()
+        return found
+
+    monkeypatch.setattr(raft_log, "read_sealed", closed_behind)
+    (tmp_path / "follower").mkdir()
+    with leader(tmp_path / "leader") as of, RaftLogStore(tmp_path / "follower" / "log", OPTIONS) as store:
+        to = store.log("log")
+        assert isinstance(transfer(of, to).received, Closed)
+        require_snapshot(opened[1])
+        assert opened[1].last_index == LAST + 1
+    with member(tmp_path / "follower") as again:
+        require_snapshot(again)
+        assert again.read(LAST + 1) == entry(LAST + 1)
 
 
 @pytest.mark.parametrize("kind", ["accept", "entries", "state", "installed"])

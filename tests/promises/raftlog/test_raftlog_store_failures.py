@@ -6,14 +6,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compactlib.errors import Closed, CorruptData, StorageError
-from compactlib.raftlog import Entry, LogOptions, LogReader, RaftLogStore, SegmentLimits, StoreOptions
+from compactlib.errors import Closed, CorruptData, NotFound, StorageError
+from compactlib.raftlog import Entry, LogOptions, LogReader, RaftLog, RaftLogStore, SegmentLimits, StoreOptions
+from compactlib.raftlog.memtable import Memtable
+from compactlib.raftlog.segment.segments import Segments
 from compactlib.testing import FilesInFront, Request
 from tests.harness.effort import Effort
 from tests.harness.failing_files import FailingFiles
@@ -238,3 +243,197 @@ def test_snapshot_after_a_full_disk_covers_no_truncated_entry(tmp_path: Path) ->
         log.snapshot(5, [3])
     with RaftLogStore(tmp_path, options) as store:
         assert store.log("a").read(3) == Entry(3, 2, b"second")
+
+
+def test_log_created_in_a_store_that_opened_on_a_full_disk_is_there(tmp_path: Path) -> None:
+    """A store with logs has a WAL file, although nothing was appended."""
+    is_full = [True]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if is_full[0] and request.kind == "create" and "/wal/" in request.path:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        with pytest.raises(StorageError):
+            store.log("a")
+        is_full[0] = False
+        store.log("a")
+    with RaftLogStore(tmp_path, options) as store:
+        assert store.log_ids == ("a",)
+
+
+@pytest.mark.parametrize("closes", ["the log", "the store"])
+def test_close_during_a_batch_that_is_refused_syncs_again(tmp_path: Path, closes: str) -> None:
+    begun, goes_on, refuses = threading.Event(), threading.Event(), [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if refuses[0] and request.kind == "write" and request.path.endswith(".wal"):
+            refuses[0] = False
+            begun.set()
+            assert goes_on.wait(60)
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    store = RaftLogStore(tmp_path / "store", options)
+    log = store.log("a")
+    log.append([(1, 1, b"appended")])
+    refuses[0] = True
+    with ThreadPoolExecutor(1) as other:
+        synced = other.submit(log.sync)
+        assert begun.wait(60)
+        timer = threading.Timer(0.2, goes_on.set)
+        timer.start()
+        (log if closes == "the log" else store).close()
+        assert isinstance(synced.exception(60), StorageError)
+        timer.join()
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    store.close()
+    with RaftLogStore(tmp_path / "copy", StoreOptions(background=False)) as found:
+        assert found.log("a").last_index == 1
+
+
+def test_interrupted_truncation_leaves_a_log_that_can_be_opened(tmp_path: Path,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the WAL's queue and memory, too: what is appended next follows what the WAL has."""
+    store = RaftLogStore(tmp_path, StoreOptions(background=False))
+    log = store.log("a")
+    log.append([(index, 1, b"first") for index in range(1, 11)])
+    log.sync()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Memtable, "insert", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.append_entries(4, 1, [(5, 2, b"second")])
+    with contextlib.suppress(Closed):
+        again = store.log("a")
+        again.append([(again.last_index + 1, 2, b"third")])
+        again.sync()
+    store.close()
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        found = list(store.log("a").entries())
+        assert [entry.index for entry in found] == list(range(1, len(found) + 1))
+        assert len(found) >= 4
+
+
+def test_log_is_gone_after_an_interrupt_behind_its_removal(tmp_path: Path) -> None:
+    interrupts = [False]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        done = act()
+        if interrupts[0] and request.kind == "rename" and os.path.dirname(request.path) == str(tmp_path / "logs"):
+            raise KeyboardInterrupt
+        return done
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        store.log("a").append([(index, 1, b"first") for index in range(1, 11)])
+        interrupts[0] = True
+        with pytest.raises(KeyboardInterrupt):
+            store.remove("a")
+        interrupts[0] = False
+        assert store.log_ids == ()
+        with pytest.raises(NotFound):
+            store.log("a", create=False)
+        again = store.log("a")
+        assert again.last_index == -1
+        again.append([(1, 1, b"second")])
+        again.sync()
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        assert list(store.log("a").entries()) == [Entry(1, 1, b"second")]
+
+
+def test_log_is_opened_again_behind_an_append_to_the_closed_one(tmp_path: Path,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have the same memory: the two appends do not get the same index."""
+    begun, goes_on, appends = threading.Event(), threading.Event(), list[Future[int]]()
+    insert, refuses = Memtable.insert, [False]
+
+    def late(self: Memtable, first: int, term: int, payloads: Sequence[bytes]) -> None:
+        if payloads == [b"late"]:
+            begun.set()
+            assert goes_on.wait(60)
+        insert(self, first, term, payloads)
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if refuses[0] and request.path.endswith(".segment") and request.kind in ("write", "truncate", "unlink"):
+            if not appends:
+                appends.append(other.submit(log.append, [(6, 1, b"late")]))
+                assert begun.wait(60)
+            raise refused(request)
+        return act()
+
+    monkeypatch.setattr(Memtable, "insert", late)
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with ThreadPoolExecutor(1) as other, RaftLogStore(tmp_path, options) as store:
+        log = store.log("a")
+        log.append([(index, 1, b"first") for index in range(1, 6)])
+        log.sync()
+        refuses[0] = True
+        with pytest.raises(StorageError):
+            store.flush()
+        refuses[0] = False
+        assert log.is_closed
+        timer = threading.Timer(0.2, goes_on.set)
+        timer.start()
+        again = store.log("a")
+        again.append([(again.last_index + 1, 1, b"next")])
+        again.sync()
+        timer.join()
+        appends[0].exception(60)
+        shown = list(again.entries())
+        assert Entry(shown[-1].index, 1, b"next") == shown[-1]
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        assert list(store.log("a").entries()) == shown
+
+
+def test_truncation_of_a_log_that_was_closed_changes_nothing_in_the_next(tmp_path: Path,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is closed and opened again between the truncation's checks and its first change."""
+    prepare, opened = Segments.prepare_truncation, list[RaftLog]()
+
+    def closed_behind(self: Segments) -> None:
+        prepare(self)
+        other.submit(log.close).result(60)
+        opened.append(other.submit(store.log, "a").result(60))
+
+    options = StoreOptions(background=False)
+    with ThreadPoolExecutor(1) as other, RaftLogStore(tmp_path, options) as store:
+        log = store.log("a")
+        log.append([(index, 1, b"first") for index in range(1, 11)])
+        store.flush()
+        with monkeypatch.context() as patched:
+            patched.setattr(Segments, "prepare_truncation", closed_behind)
+            with pytest.raises(Closed):
+                log.reset(5)
+        (again,) = opened
+        again.append([(again.last_index + 1, 2, b"next")])
+        store.flush()
+        shown = list(again.entries())
+        assert [entry.index for entry in shown] == list(range(1, 12))
+    with RaftLogStore(tmp_path, options) as store:
+        assert list(store.log("a").entries()) == shown
+
+
+def test_leftover_of_a_removed_log_keeps_no_other_log(tmp_path: Path) -> None:
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.kind == "unlink" and "/.removed-a/" in request.path:
+            raise refused(request)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        for name in ("a", "b"):
+            store.log(name).append([(1, 1, b"entry")])
+        for name in ("a", "b"):
+            with pytest.raises(StorageError):
+                store.remove(name)
+        assert store.log_ids == ()
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        assert store.log_ids == ()
+        assert not os.listdir(tmp_path / "logs")
