@@ -108,6 +108,26 @@ def test_objects_keep_their_ids_and_give_their_names_free() -> None:
     service.audit()
 
 
+@pytest.mark.parametrize("schema", ["S", "S2"])
+def test_an_index_may_move_from_a_table_that_the_same_batch_drops(schema: str) -> None:
+    store = MemoryStore()
+    service = service_on(store)
+    service.execute([*TABLE, PutObject(Schema("S2")), PutObject(CatalogTable("T2"), schema=schema, zone="Z")])
+    old = service.active().find("index", "I", "S")
+    service.execute([RenameObject("index", "I", "J", schema="S"), PutObject(Index("J"), schema=schema, table="T2"),
+                     DropObject("table", "T", schema="S")] if schema != "S" else [
+                         PutObject(Index("I"), schema="S", table="T2", if_exists="replace"),
+                         DropObject("table", "T", schema="S"), PutObject(CatalogTable("T"), schema="S", zone="Z")])
+    name = "I" if schema == "S" else "J"
+    for each in (service, service_on(store, seed=2)):
+        found = each.catalog(2).find("index", name, schema)
+        assert found.table_id == each.catalog(2).find("table", "T2", schema).id
+        assert (found.id == old.id) is (schema == "S")
+        assert each.catalog(2).find("index", "I" if schema != "S" else "J", "S") is None
+        each.audit()
+        assert each.verify().is_sound
+
+
 def test_a_command_that_cannot_be_stored_changes_nothing() -> None:
     service = service_on(MemoryStore(limits=attrs.evolve(MemoryStore().limits, max_value_bytes=1500)))
     for bad in (PutObject(Schema("S", {"a": object()})), PutObject(Schema("S", {"a": float("nan")}))):  # type: ignore[dict-item]
