@@ -159,6 +159,21 @@ def test_an_absent_node_is_skipped() -> None:
             client.poll(PollRequest())
 
 
+def test_a_node_may_close_each_connection_after_its_answer() -> None:
+    application = SchedulerApplication(Node(PollResponse))
+
+    async def closing(scope: Any, receive: Any, send: Any) -> None:
+        async def closes(message: Any) -> None:
+            await send({**message, "headers": [*message["headers"], (b"connection", b"close")]}
+                       if message["type"] == "http.response.start" else message)
+
+        await application(scope, receive, closes)
+
+    with served(closing) as address, SchedulerClient([address]) as client:
+        for _ in range(3):
+            assert client.poll(PollRequest()) == PollResponse()
+
+
 @pytest.mark.parametrize("address", ["", "127.0.0.1:80", "ftp://127.0.0.1", "http://10.0.0.1:80", "http://a/b"])
 def test_an_invalid_or_public_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidInput):
