@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 
 from compactlib.errors import StorageError
 from compactlib.fences import FencedOff, FileFence
-from compactlib.testing import FilesInFront, Killed, RecordingFiles, Request, explore_crashes, record
+from compactlib.testing import FilesInFront, Interrupted, Killed, RecordingFiles, Request, explore_crashes, record
 
 
 def test_live_fence_answers_by_durable_records(tmp_path: Path) -> None:
@@ -61,47 +59,32 @@ def test_live_fence_answers_by_durable_records(tmp_path: Path) -> None:
 
 
 def test_reading_a_commit_never_brings_an_old_record_back(tmp_path: Path) -> None:
-    """Before any line of `committed`, another thread meets a disk that refuses, and a peer admits a newer token."""
+    """Anywhere in `committed`, another thread meets a disk that refuses, and a peer admits a newer token."""
+    refuses = False
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if refuses and request.kind == "sync folder":
+            raise StorageError(operation="sync", path=request.path, errno=5)
+        return act()
+
     for place in itertools.count(1):
-        refuses = False
-
-        def step(request: Request, act: Callable[[], Any]) -> Any:
-            if refuses and request.kind == "sync folder":  # noqa: B023 - used in this turn alone
-                raise StorageError(operation="sync", path=request.path, errno=5)
-            return act()
-
         folder = tmp_path / str(place)
         peer, live = FileFence(folder), FileFence(folder, files=FilesInFront(step))
         peer.admit("table", 1)
 
-        def others() -> None:
+        def others(peer: FileFence = peer, live: FileFence = live) -> None:
             nonlocal refuses
             refuses = True
             with contextlib.suppress(StorageError):
-                live.admit("another table", 1)  # noqa: B023
+                live.admit("another table", 1)
             refuses = False
-            peer.admit("table", 9)  # noqa: B023
+            peer.admit("table", 9)
 
-        seen = itertools.count(1)
-
-        def watch(frame: FrameType, event: str, argument: object) -> Any:
-            if frame.f_code.co_filename.endswith("file_fence.py"):
-                if event == "line" and next(seen) == place:  # noqa: B023
-                    thread = threading.Thread(target=others)  # noqa: B023
-                    thread.start()
-                    thread.join()
-                return watch  # noqa: B023
-            return None
-
-        before = sys.gettrace()
-        sys.settrace(watch)
-        try:
-            with contextlib.suppress(StorageError):
-                live.committed("table")
-        finally:
-            sys.settrace(before)
-        if next(seen) <= place:
+        thread = threading.Thread(target=others)
+        with Interrupted(place, lambda thread=thread: [thread.start(), thread.join()]) as paused:
+            live.committed("table")
+        if paused.places < place:
             break
         with pytest.raises(FencedOff):
             peer.admit("table", 5)
-    assert place > 5
+    assert place > 30

@@ -160,16 +160,16 @@ def test_an_absent_node_is_skipped() -> None:
 
 
 def test_a_node_may_close_each_connection_after_its_answer() -> None:
-    application = SchedulerApplication(Node(PollResponse))
+    class Closes(SchedulerApplication):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            async def last(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+                await send(message)
 
-    async def closing(scope: Any, receive: Any, send: Any) -> None:
-        async def closes(message: Any) -> None:
-            await send({**message, "headers": [*message["headers"], (b"connection", b"close")]}
-                       if message["type"] == "http.response.start" else message)
+            await super().__call__(scope, receive, last)
 
-        await application(scope, receive, closes)
-
-    with served(closing) as address, SchedulerClient([address]) as client:
+    with served(Closes(Node(PollResponse))) as address, SchedulerClient([address]) as client:
         for _ in range(3):
             assert client.poll(PollRequest()) == PollResponse()
 
