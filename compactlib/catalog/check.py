@@ -165,7 +165,8 @@ Checked: TypeAlias = Iterator[tuple[int, Finding | None]]
 def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
     """Check that every version has a record, and the version in memory the same."""
     try:
-        recover_history(log, history)  # versions that are not in memory yet must fit those that are
+        # Versions that are not in memory yet must fit those that are; a copy, since polls extend the history meanwhile.
+        recover_history(log, history.beginning_with(history.earliest))
     except (CorruptData, Unsupported) as error:
         yield 0, _finding(error)
     state = log.state()

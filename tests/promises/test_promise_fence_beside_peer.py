@@ -80,8 +80,12 @@ def test_reading_a_commit_never_brings_an_old_record_back(tmp_path: Path) -> Non
             refuses = False
             peer.admit("table", 9)
 
-        thread = threading.Thread(target=others)
-        with Interrupted(place, lambda thread=thread: [thread.start(), thread.join()]) as paused:
+        def meanwhile(others: Callable[[], None] = others) -> None:
+            thread = threading.Thread(target=others)
+            thread.start()
+            thread.join()
+
+        with Interrupted(place, meanwhile) as paused:
             live.committed("table")
         if paused.places < place:
             break

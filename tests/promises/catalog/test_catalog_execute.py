@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
+from types import FrameType
 from typing import Any
 
 import attrs
@@ -203,6 +207,59 @@ def test_writers_side_by_side_lose_nothing() -> None:
         assert len(schemas(service.catalog(24))) == 24
         service.audit()
     assert service_on(store).history == services[0].history
+
+
+def test_a_verification_leaves_the_history_alone() -> None:
+    """While it extends its copy, another thread reads the same new version; each pair of lines meets once."""
+    reached = 0
+    for first, second in itertools.product(range(1, 5), repeat=2):
+        store = MemoryStore()
+        writer, node = service_on(store), service_on(store, seed=2)
+        writer.execute([PutObject(Schema("S1"))])
+        is_paused, may_go_on, lines = threading.Event(), threading.Event(), itertools.count(1)
+
+        def traced(frame: FrameType, event: str, _: object, pause: Callable[[], object]) -> Any:
+            if frame.f_code.co_name != "followed_by":
+                return None
+            if event == "line":
+                pause()
+            return partial(traced, pause=pause)  # noqa: B023
+
+        def poll(second: int = second, node: CatalogService = node, is_paused: threading.Event = is_paused,
+                 may_go_on: threading.Event = may_go_on) -> None:
+            passed = itertools.count(1)
+            sys.settrace(partial(traced, pause=lambda: next(passed) == second and (  # noqa: B023
+                is_paused.set(), may_go_on.wait(5))))
+            node.poll()
+            is_paused.set()
+
+        thread = threading.Thread(target=poll)
+
+        def step(first: int = first, lines: Iterator[int] = lines, thread: threading.Thread = thread,
+                 is_paused: threading.Event = is_paused, may_go_on: threading.Event = may_go_on) -> None:
+            at = next(lines)
+            if at == first:
+                thread.start()
+                is_paused.wait(5)
+            elif at > first:
+                may_go_on.set()
+
+        before = sys.gettrace()
+        sys.settrace(partial(traced, pause=step))
+        try:
+            node.verify()
+        finally:
+            sys.settrace(before)
+            may_go_on.set()
+        if thread.ident is None:
+            continue
+        thread.join()
+        reached += 1
+        writer.execute([PutObject(Schema("S2"))])
+        node.poll()
+        assert [node.history.update(version).version for version in range(3)] == [0, 1, 2], (first, second)
+        assert len(node.history) == 3
+    assert reached
 
 
 def test_observer_is_notified_of_each_version_once_and_in_order() -> None:

@@ -199,7 +199,7 @@ def test_a_job_that_failed_for_good_counts_for_no_silent_worker() -> None:
     seen: list[Any] = []
 
     class Watch:
-        def event(self, name: str, **fields: Any) -> None:
+        def event(self, name: str, /, **fields: Any) -> None:
             if name == "store_oldest_lease_seconds":
                 seen.append(fields["value"])
 
