@@ -223,13 +223,18 @@ def test_a_verification_leaves_the_history_alone() -> None:
                 return None
             if event == "line":
                 pause()
-            return partial(traced, pause=pause)  # noqa: B023
+            return partial(traced, pause=pause)
 
         def poll(second: int = second, node: CatalogService = node, is_paused: threading.Event = is_paused,
                  may_go_on: threading.Event = may_go_on) -> None:
             passed = itertools.count(1)
-            sys.settrace(partial(traced, pause=lambda: next(passed) == second and (  # noqa: B023
-                is_paused.set(), may_go_on.wait(5))))
+
+            def pause() -> None:
+                if next(passed) == second:
+                    is_paused.set()
+                    may_go_on.wait(0.2)
+
+            sys.settrace(partial(traced, pause=pause))
             node.poll()
             is_paused.set()
 
