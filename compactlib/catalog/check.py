@@ -74,9 +74,11 @@ def _read_on(log: UpdateLog, state: LogState, known: RetainedVersions) -> Retain
     if state.latest < known.latest:
         raise RecordMissing(key=keys.LATEST.decode(), version=known.latest, expected=f"version {known.latest}, which "
                             f"the log had before; it ends at {state.latest} now")
-    updates, growing = list[Update](), known.catalog(known.latest).copy()
     expected = max(known.latest + 1, state.earliest)
-    for version, key, record in log.entries(expected) if expected <= state.latest else ():
+    if expected > state.latest:
+        return known.beginning_with(state.earliest) if state.earliest > known.earliest else known
+    updates, growing = list[Update](), known.catalog(known.latest).copy()
+    for version, key, record in log.entries(expected):
         if version > state.latest:
             raise _damaged(version, f"{state.latest}, the latest version", f"a record of version {version}")
         if version > expected:
@@ -88,7 +90,7 @@ def _read_on(log: UpdateLog, state: LogState, known: RetainedVersions) -> Retain
         expected += 1
     if expected <= state.latest:
         raise _missing(expected)
-    if updates and updates[0].version == state.earliest:
+    if updates[0].version == state.earliest:
         return RetainedVersions(updates, growing)
     history = known.followed_by(updates, growing)
     return history.beginning_with(state.earliest) if state.earliest > history.earliest else history
@@ -163,7 +165,8 @@ Checked: TypeAlias = Iterator[tuple[int, Finding | None]]
 def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
     """Check that every version has a record, and the version in memory the same."""
     try:
-        recover_history(log, history)  # versions that are not in memory yet must fit those that are
+        # Versions that are not in memory yet must fit those that are; a copy, since polls extend the history meanwhile.
+        recover_history(log, history.beginning_with(history.earliest))
     except (CorruptData, Unsupported) as error:
         yield 0, _finding(error)
     state = log.state()

@@ -181,10 +181,11 @@ class Catalog:
         """Apply an update in place. O(changes); raises as `updated`."""
         self.version, self.commit = update.version, update.commit
         self.activation, self.next_id = update.activation, update.next_id
-        for kind, object_id in update.drops:
-            self.drop(kind, object_id)
+        # Puts first: an index may move away from a table that is dropped, which is part of its old name.
         for new in update.puts:
             self.put(new)
+        for kind, object_id in update.drops:
+            self.drop(kind, object_id)
 
     def put(self, new: CatalogObject) -> None:
         """Add an object, or replace the object with its id; an object without an id gets the next one."""

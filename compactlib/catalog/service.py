@@ -254,9 +254,9 @@ class CatalogService(Closing):
                 return latest, refused
             if not update.puts and not update.drops:
                 return latest, applied
+            made = latest.updated(update)  # before the append: an update that does not fit must not reach the log
             if self.log.append(update):
                 # Without another read: its failure could not be distinguished from a failure of the append.
-                made = latest.updated(update)
                 with self._following:
                     if self.history.latest < made.version:
                         self._history = self._history.followed_by([update], made)

@@ -103,13 +103,16 @@ class FileFence(GuardingFence):
     def _record(self, resource: str) -> Admission | None:
         """Return the record, made durable. Takes no lock, except after a disk error."""
         kept = self._kept(resource)
-        with self._held() if self._must_write else nullcontext():
-            record = kept.read()
-            if record is not None:
-                # On a read-only disk the record cannot be lost.
-                with suppress(ReadOnly):
-                    self._write(kept, record, record)
-            return record
+        while True:
+            must_write = self._must_write
+            with self._held() if must_write else nullcontext():
+                record = kept.read()
+                if record is not None:
+                    # On a read-only disk the record cannot be lost.
+                    with suppress(ReadOnly):
+                        self._write(kept, record, record, is_locked=must_write)
+            if must_write or not self._must_write:
+                return record
 
     def _raise_floor(self, token: int) -> int:
         stored = self._floors.read()
@@ -131,12 +134,16 @@ class FileFence(GuardingFence):
             self._durable.pop(place, None)
         return is_old
 
-    def _write(self, kept: DurableRecord[RecordT], record: RecordT, before: RecordT | None) -> None:
-        """Make a record durable. A record found on disk may not be: its writer may have died before the last sync."""
+    def _write(self, kept: DurableRecord[RecordT], record: RecordT, before: RecordT | None, *,
+               is_locked: bool = True) -> None:
+        """Make a record durable. A record found on disk may not be: its writer may have died before the last sync.
+
+        Without the lock it is only synced: a newer record may be in its place by now.
+        """
         if record == before == self._durable.get(kept.path):
             return
         try:
-            if record == before and not self._must_write:
+            if record == before and not (is_locked and self._must_write):
                 self._files.sync_folder(self._folder)
             else:
                 kept.write(record)
@@ -145,6 +152,8 @@ class FileFence(GuardingFence):
         except BaseException:
             self._must_write = True
             raise
+        if self._must_write and not is_locked:
+            return  # a sync failed meanwhile in another thread, so this one proves nothing
         if len(self._durable) >= _MAX_KNOWN:
             self._durable.clear()
         self._durable[kept.path] = record

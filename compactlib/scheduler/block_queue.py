@@ -81,8 +81,8 @@ class QueueLevel:
 
     def planned(self, now: float) -> Iterator[tuple[Group, list[BlockMeta]]]:
         """Yield the blocks of each job, in the order of their first blocks."""
-        age = self.config.max_age_seconds
-        overdue = takewhile(lambda item: now - next(iter(item[1].blocks.values()))[2] > age > 0, self.waiting.items())
+        overdue = takewhile(lambda item: self._is_old(next(iter(item[1].blocks.values()))[2], now),
+                            self.waiting.items())
         groups = merge(self.ripe.items(), overdue)
         heap: list[tuple[int, list[BlockMeta], Group, Iterator[tuple[int, list[BlockMeta]]]]] = []
         upcoming = next(groups, None)
@@ -117,8 +117,12 @@ class QueueLevel:
             if len(blocks) >= limits.max_blocks or (most_bytes is not None and size >= most_bytes):
                 yield first, blocks
                 blocks = []
-        if blocks and now - since > limits.max_age_seconds > 0:
+        if blocks and self._is_old(since, now):
             yield first, blocks
+
+    def _is_old(self, since: float, now: float) -> bool:
+        # Also with a time of a leader whose clock was fast: else its blocks would hold up all that arrived later.
+        return self.config.max_age_seconds > 0 and not 0 <= now - since <= self.config.max_age_seconds
 
 
 class BlockQueue:

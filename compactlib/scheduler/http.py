@@ -323,7 +323,7 @@ class SchedulerClient(Closing):
             connection.request(method, path, body, self._headers)
             response = connection.getresponse()
             answer = response.status, response.read()
-            is_kept = True
+            is_kept = connection.sock is not None  # unless the node closes it after its answer
         except (OSError, http.client.HTTPException) as error:
             return 504, json.dumps({"message": repr(error)}).encode()
         finally:

@@ -296,7 +296,8 @@ class Scheduler(Closing):
 
 def _levels_of(state: SchedulerMachine) -> dict[str, Any]:
     """Return the levels for `notify_levels`: jobs to compact and tombstones to delete."""
-    first = min((job.lease_expires_at for job in state.jobs if job.lease_expires_at), default=None)
+    leases = (job.lease_expires_at for job in state.jobs if job.lease_expires_at and not state.jobs.has_failed(job))
+    first = min(leases, default=None)
     oldest = next(iter(state.tombstones), None)
     return {"live_bytes": sum(job.plan.size_bytes for job in state.jobs),
             "oldest_lease_seconds": None if first is None else first - state.config.lease_seconds,

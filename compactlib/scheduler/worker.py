@@ -228,7 +228,8 @@ class Worker:
             self._mine.is_pending = False
             with self._lock:
                 for each in self._mine.begun:  # after an interrupt, some have not ended
-                    self._end(each)
+                    if each not in self._waiting:  # else the next call begins it
+                        self._end(each)
                 self._mine.begun.clear()
         return done
 

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
+from types import FrameType
 from typing import Any
 
 import attrs
@@ -108,6 +112,26 @@ def test_objects_keep_their_ids_and_give_their_names_free() -> None:
     service.audit()
 
 
+@pytest.mark.parametrize("schema", ["S", "S2"])
+def test_an_index_may_move_from_a_table_that_the_same_batch_drops(schema: str) -> None:
+    store = MemoryStore()
+    service = service_on(store)
+    service.execute([*TABLE, PutObject(Schema("S2")), PutObject(CatalogTable("T2"), schema=schema, zone="Z")])
+    old = service.active().find("index", "I", "S")
+    service.execute([RenameObject("index", "I", "J", schema="S"), PutObject(Index("J"), schema=schema, table="T2"),
+                     DropObject("table", "T", schema="S")] if schema != "S" else [
+                         PutObject(Index("I"), schema="S", table="T2", if_exists="replace"),
+                         DropObject("table", "T", schema="S"), PutObject(CatalogTable("T"), schema="S", zone="Z")])
+    name = "I" if schema == "S" else "J"
+    for each in (service, service_on(store, seed=2)):
+        found = each.catalog(2).find("index", name, schema)
+        assert found.table_id == each.catalog(2).find("table", "T2", schema).id
+        assert (found.id == old.id) is (schema == "S")
+        assert each.catalog(2).find("index", "I" if schema != "S" else "J", "S") is None
+        each.audit()
+        assert each.verify().is_sound
+
+
 def test_a_command_that_cannot_be_stored_changes_nothing() -> None:
     service = service_on(MemoryStore(limits=attrs.evolve(MemoryStore().limits, max_value_bytes=1500)))
     for bad in (PutObject(Schema("S", {"a": object()})), PutObject(Schema("S", {"a": float("nan")}))):  # type: ignore[dict-item]
@@ -183,6 +207,64 @@ def test_writers_side_by_side_lose_nothing() -> None:
         assert len(schemas(service.catalog(24))) == 24
         service.audit()
     assert service_on(store).history == services[0].history
+
+
+def test_a_verification_leaves_the_history_alone() -> None:
+    """While it extends its copy, another thread reads the same new version; each pair of lines meets once."""
+    reached = 0
+    for first, second in itertools.product(range(1, 5), repeat=2):
+        store = MemoryStore()
+        writer, node = service_on(store), service_on(store, seed=2)
+        writer.execute([PutObject(Schema("S1"))])
+        is_paused, may_go_on, lines = threading.Event(), threading.Event(), itertools.count(1)
+
+        def traced(frame: FrameType, event: str, _: object, pause: Callable[[], object]) -> Any:
+            if frame.f_code.co_name != "followed_by":
+                return None
+            if event == "line":
+                pause()
+            return partial(traced, pause=pause)
+
+        def poll(second: int = second, node: CatalogService = node, is_paused: threading.Event = is_paused,
+                 may_go_on: threading.Event = may_go_on) -> None:
+            passed = itertools.count(1)
+
+            def pause() -> None:
+                if next(passed) == second:
+                    is_paused.set()
+                    may_go_on.wait(0.2)
+
+            sys.settrace(partial(traced, pause=pause))
+            node.poll()
+            is_paused.set()
+
+        thread = threading.Thread(target=poll)
+
+        def step(first: int = first, lines: Iterator[int] = lines, thread: threading.Thread = thread,
+                 is_paused: threading.Event = is_paused, may_go_on: threading.Event = may_go_on) -> None:
+            at = next(lines)
+            if at == first:
+                thread.start()
+                is_paused.wait(5)
+            elif at > first:
+                may_go_on.set()
+
+        before = sys.gettrace()
+        sys.settrace(partial(traced, pause=step))
+        try:
+            node.verify()
+        finally:
+            sys.settrace(before)
+            may_go_on.set()
+        if thread.ident is None:
+            continue
+        thread.join()
+        reached += 1
+        writer.execute([PutObject(Schema("S2"))])
+        node.poll()
+        assert [node.history.update(version).version for version in range(3)] == [0, 1, 2], (first, second)
+        assert len(node.history) == 3
+    assert reached
 
 
 def test_observer_is_notified_of_each_version_once_and_in_order() -> None:

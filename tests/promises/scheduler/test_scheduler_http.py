@@ -159,6 +159,21 @@ def test_an_absent_node_is_skipped() -> None:
             client.poll(PollRequest())
 
 
+def test_a_node_may_close_each_connection_after_its_answer() -> None:
+    class Closes(SchedulerApplication):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            async def last(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+                await send(message)
+
+            await super().__call__(scope, receive, last)
+
+    with served(Closes(Node(PollResponse))) as address, SchedulerClient([address]) as client:
+        for _ in range(3):
+            assert client.poll(PollRequest()) == PollResponse()
+
+
 @pytest.mark.parametrize("address", ["", "127.0.0.1:80", "ftp://127.0.0.1", "http://10.0.0.1:80", "http://a/b"])
 def test_an_invalid_or_public_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidInput):

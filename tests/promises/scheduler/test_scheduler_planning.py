@@ -9,7 +9,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.commandlog import KVLog
-from compactlib.kv import MemoryStore
+from compactlib.kv import MemoryStore, SnapshotStore
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
@@ -183,3 +183,37 @@ def test_a_success_for_an_unknown_job_frees_no_slot_and_a_renewal_does() -> None
     for status, given in ((JobStatus.SUCCESS, 0), (JobStatus.IN_PROGRESS, 1)):
         answer = planner.scheduler.poll(PollRequest((StatusUpdate("gone", 1, status),)))
         assert len(answer.compaction_jobs) == given
+
+
+def test_blocks_of_a_leader_with_a_fast_clock_hold_up_no_other_blocks() -> None:
+    planner = Planner(LevelConfig(max_blocks=3, max_age_seconds=36))
+    planner.clock.set_now(1000.0 + 86400)
+    planner.add("fast", tenant="A")
+    planner.clock.set_now(1000.0)
+    planner.add("b", tenant="B")
+    planner.clock.advance(37)
+    assert "b" in planner.plan()
+
+
+def test_a_job_that_failed_for_good_counts_for_no_silent_worker() -> None:
+    seen: list[Any] = []
+
+    class Watch:
+        def event(self, name: str, /, **fields: Any) -> None:
+            if name == "store_oldest_lease_seconds":
+                seen.append(fields["value"])
+
+    clock, store = ManualClock(1000.0), MemoryStore()
+    scheduler = Scheduler(KVLog(store, clock=clock), SnapshotStore(store), SchedulerConfig(
+        levels=(LevelConfig(max_blocks=1),), max_failures=1, lease_seconds=10), observer=Watch())
+    scheduler.add_blocks([BlockMeta(id="a", tenant="A", shard=1, level=0)])
+    scheduler.poll(PollRequest(job_capacity=1))
+    scheduler.poll(PollRequest(job_capacity=1))
+    scheduler.snapshot()
+    clock.advance(11)
+    scheduler.poll(PollRequest(job_capacity=1))  # the last attempt
+    clock.advance(11)
+    scheduler.poll(PollRequest(job_capacity=1))
+    assert scheduler.status()["excluded"] == 1
+    scheduler.snapshot()
+    assert seen == [1000.0, None]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from compactlib.kv import MemoryStore
 from compactlib.scheduler import (
     BlockMeta,
     CompactedBlocks,
+    JobStatus,
     LevelConfig,
     NoOutput,
     PollRequest,
@@ -130,6 +132,38 @@ def test_an_interrupt_of_run_pending_leaves_no_job_behind() -> None:
             worker.run_pending()
             worker.run_pending()
             assert worker.is_idle, interrupted.where
+
+
+def test_a_job_released_by_an_interrupt_does_not_begin_later() -> None:
+    """At every place until the first of two jobs runs."""
+    with ThreadPoolExecutor(1) as elsewhere:
+        class Remote:
+            """Polls in another thread, where no interrupt comes; notes the released runs."""
+
+            def __init__(self) -> None:
+                self.scheduler = opened(2)
+                self.released: set[int] = set()
+
+            def poll(self, request: PollRequest) -> PollResponse:
+                self.released |= {said.token for said in request.status_updates if said.status == JobStatus.RELEASED}
+                return elsewhere.submit(self.scheduler.poll, request).result()
+
+        for place in itertools.count(1):
+            remote, began = Remote(), list[bool]()
+
+            def execute(job: RunningJob, remote: Remote = remote, began: list[bool] = began) -> CompactedBlocks:
+                began.append(job.token in remote.released)
+                return done(job)
+
+            worker, interrupted = Worker(remote, execute, options=WorkerOptions(capacity=1)), Interrupted(place)
+            with contextlib.suppress(KeyboardInterrupt), interrupted:
+                worker.run_pending()
+            is_over = bool(began)
+            worker.run_pending()
+            assert True not in began, interrupted.where
+            if is_over:
+                break
+        assert place > 50
 
 
 def test_a_job_that_checks_keeps_its_lease_in_run_pending() -> None:
