@@ -9,7 +9,7 @@ import pytest
 
 from compactlib import InvalidInput
 from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig
-from compactlib.files.disk import list_folder
+from compactlib.files import list_folder
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12)
 

@@ -42,11 +42,13 @@ def run(path: Path, folder: Path, manager: AsyncKernelManager | None = None) -> 
            "SPARK_SUBMIT_OPTS": _QUICK_JAVA}
     client = nbclient.NotebookClient(notebook, timeout=_SECONDS_FOR_A_CELL, kernel_name="python3", record_timing=False,
                                      km=manager, resources={"metadata": {"path": str(folder)}})
-    notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))  # type: ignore[no-untyped-call]
+    if manager is not None:
+        notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))  # type: ignore[no-untyped-call]
     client.execute(env=env)
     if manager is not None and client.kc is not None:
         client.kc.stop_channels()
-    del notebook.cells[0]
+    if manager is not None:
+        del notebook.cells[0]
     for cell in notebook.cells:
         if "SparkSession.builder" in cell.source:
             # What Java and Spark say whenever they start.

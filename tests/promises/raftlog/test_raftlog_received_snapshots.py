@@ -35,13 +35,11 @@ from compactlib.raftlog import (
     StoreOptions,
     TransferReport,
     open_log,
-    raft_log,
     receive_snapshot,
     send_snapshot,
     verify_log,
 )
 from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferBroken, TransferRefused
-from compactlib.raftlog.snapshots.incoming import read_sealed
 from compactlib.testing import (
     Choices,
     FilesInFront,
@@ -604,34 +602,6 @@ def test_stream_into_a_log_that_was_closed_leaves_the_files_of_the_next(fails: b
         require_installed(second[0], store.log("log"))
     with member(tmp_path / "follower") as again:
         require_snapshot(again)
-
-
-def test_installation_in_a_log_that_was_closed_changes_nothing_in_the_next(tmp_path: Path,
-                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is closed behind its switch, and opened again, which finishes the installation."""
-    opened: list[RaftLog] = []
-
-    def closed_behind(path: str) -> Any:
-        found = read_sealed(path)
-        if not opened:
-            opened.append(to)
-            with ThreadPoolExecutor(1) as other:
-                other.submit(to.close).result(60)
-                opened.append(other.submit(store.log, "log").result(60))
-                opened[1].append([entry(LAST + 1)])
-                opened[1].sync()
-        return found
-
-    monkeypatch.setattr(raft_log, "read_sealed", closed_behind)
-    (tmp_path / "follower").mkdir()
-    with leader(tmp_path / "leader") as of, RaftLogStore(tmp_path / "follower" / "log", OPTIONS) as store:
-        to = store.log("log")
-        assert isinstance(transfer(of, to).received, Closed)
-        require_snapshot(opened[1])
-        assert opened[1].last_index == LAST + 1
-    with member(tmp_path / "follower") as again:
-        require_snapshot(again)
-        assert again.read(LAST + 1) == entry(LAST + 1)
 
 
 @pytest.mark.parametrize("kind", ["accept", "entries", "state", "installed"])

@@ -23,12 +23,14 @@ import pytest
 
 from compactlib.errors import CompactlibError, StorageError
 from compactlib.raftlog import Entry, LogOptions, RaftLogStore, SegmentLimits, SegmentLog, StoreOptions, open_log
-from compactlib.raftlog.values import HEAD_BYTES, INDEX_RECORD_BYTES
+from compactlib.raftlog.policy import INDEX_RECORD_BYTES
 from compactlib.testing import FilesInFront, Recording, RecordingFiles, Request, explore_crashes, repeat_crash
 from tests.harness.open_files import open_files
 from tests.harness.snapshot_line import transfer
 
 ENTRIES = [Entry(index, 1, b"payload %d" % index) for index in range(1, 10)]
+HEAD_BYTES = 104
+"""The header of a segment."""
 
 
 class Disk:

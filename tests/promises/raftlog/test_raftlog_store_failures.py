@@ -8,17 +8,15 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compactlib.errors import Closed, CorruptData, NotFound, StorageError
-from compactlib.raftlog import Entry, LogOptions, LogReader, RaftLog, RaftLogStore, SegmentLimits, StoreOptions
-from compactlib.raftlog.memtable import Memtable
-from compactlib.raftlog.segment.segments import Segments
+from compactlib.raftlog import Entry, LogOptions, LogReader, RaftLogStore, SegmentLimits, StoreOptions
 from compactlib.testing import FilesInFront, Request
 from tests.harness.effort import Effort
 from tests.harness.failing_files import FailingFiles
@@ -295,32 +293,6 @@ def test_close_during_a_batch_that_is_refused_syncs_again(tmp_path: Path, closes
         assert found.log("a").last_index == 1
 
 
-def test_interrupted_truncation_leaves_a_log_that_can_be_opened(tmp_path: Path,
-                                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the WAL's queue and memory, too: what is appended next follows what the WAL has."""
-    store = RaftLogStore(tmp_path, StoreOptions(background=False))
-    log = store.log("a")
-    log.append([(index, 1, b"first") for index in range(1, 11)])
-    log.sync()
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Memtable, "insert", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            log.append_entries(4, 1, [(5, 2, b"second")])
-    with contextlib.suppress(Closed):
-        again = store.log("a")
-        again.append([(again.last_index + 1, 2, b"third")])
-        again.sync()
-    store.close()
-    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
-        found = list(store.log("a").entries())
-        assert [entry.index for entry in found] == list(range(1, len(found) + 1))
-        assert len(found) >= 4
-
-
 def test_log_is_gone_after_an_interrupt_behind_its_removal(tmp_path: Path) -> None:
     interrupts = [False]
 
@@ -346,78 +318,6 @@ def test_log_is_gone_after_an_interrupt_behind_its_removal(tmp_path: Path) -> No
         again.sync()
     with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
         assert list(store.log("a").entries()) == [Entry(1, 1, b"second")]
-
-
-def test_log_is_opened_again_behind_an_append_to_the_closed_one(tmp_path: Path,
-                                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both have the same memory: the two appends do not get the same index."""
-    begun, goes_on, appends = threading.Event(), threading.Event(), list[Future[int]]()
-    insert, refuses = Memtable.insert, [False]
-
-    def late(self: Memtable, first: int, term: int, payloads: Sequence[bytes]) -> None:
-        if payloads == [b"late"]:
-            begun.set()
-            assert goes_on.wait(60)
-        insert(self, first, term, payloads)
-
-    def step(request: Request, act: Callable[[], Any]) -> Any:
-        if refuses[0] and request.path.endswith(".segment") and request.kind in ("write", "truncate", "unlink"):
-            if not appends:
-                appends.append(other.submit(log.append, [(6, 1, b"late")]))
-                assert begun.wait(60)
-            raise refused(request)
-        return act()
-
-    monkeypatch.setattr(Memtable, "insert", late)
-    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
-    with ThreadPoolExecutor(1) as other, RaftLogStore(tmp_path, options) as store:
-        log = store.log("a")
-        log.append([(index, 1, b"first") for index in range(1, 6)])
-        log.sync()
-        refuses[0] = True
-        with pytest.raises(StorageError):
-            store.flush()
-        refuses[0] = False
-        assert log.is_closed
-        timer = threading.Timer(0.2, goes_on.set)
-        timer.start()
-        again = store.log("a")
-        again.append([(again.last_index + 1, 1, b"next")])
-        again.sync()
-        timer.join()
-        appends[0].exception(60)
-        shown = list(again.entries())
-        assert Entry(shown[-1].index, 1, b"next") == shown[-1]
-    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
-        assert list(store.log("a").entries()) == shown
-
-
-def test_truncation_of_a_log_that_was_closed_changes_nothing_in_the_next(tmp_path: Path,
-                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is closed and opened again between the truncation's checks and its first change."""
-    prepare, opened = Segments.prepare_truncation, list[RaftLog]()
-
-    def closed_behind(self: Segments) -> None:
-        prepare(self)
-        other.submit(log.close).result(60)
-        opened.append(other.submit(store.log, "a").result(60))
-
-    options = StoreOptions(background=False)
-    with ThreadPoolExecutor(1) as other, RaftLogStore(tmp_path, options) as store:
-        log = store.log("a")
-        log.append([(index, 1, b"first") for index in range(1, 11)])
-        store.flush()
-        with monkeypatch.context() as patched:
-            patched.setattr(Segments, "prepare_truncation", closed_behind)
-            with pytest.raises(Closed):
-                log.reset(5)
-        (again,) = opened
-        again.append([(again.last_index + 1, 2, b"next")])
-        store.flush()
-        shown = list(again.entries())
-        assert [entry.index for entry in shown] == list(range(1, 12))
-    with RaftLogStore(tmp_path, options) as store:
-        assert list(store.log("a").entries()) == shown
 
 
 def test_leftover_of_a_removed_log_keeps_no_other_log(tmp_path: Path) -> None:
