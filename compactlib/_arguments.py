@@ -7,6 +7,7 @@ They check ranges. Where a value that is not a number cannot be compared, Python
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from sys import float_info
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
@@ -41,15 +42,16 @@ def require_age(now: float, older_than_seconds: float) -> None:
         _refuse("older_than_seconds", older_than_seconds, "seconds, 0 or more")
 
 
-def require_whole(name: str, value: int | None, least: int = 0, *, or_none: bool = False) -> None:
-    """Check that a value is a whole number from `least` on; also `None`, with `or_none`."""
-    if not ((isinstance(value, int) and value >= least) or (or_none and value is None)):
-        _refuse(name, value, f"a whole number, at least {least}" + ", or None" * or_none)
+def require_whole(name: str, value: int | None, least: int = 0, most: float = inf, *, or_none: bool = False) -> None:
+    """Check that a value is a whole number from `least` to `most`; also `None`, with `or_none`."""
+    if not ((isinstance(value, int) and least <= value <= most) or (or_none and value is None)):
+        _refuse(name, value, f"a whole number, at least {least}" + f", at most {most}" * (most < inf)
+                + ", or None" * or_none)
 
 
-def is_whole(least: int = 0, *, or_none: bool = False) -> Validator:
+def is_whole(least: int = 0, most: float = inf, *, or_none: bool = False) -> Validator:
     """Return `require_whole` as a validator."""
-    return lambda _, field, value: require_whole(field.name, value, least, or_none=or_none)
+    return lambda _, field, value: require_whole(field.name, value, least, most, or_none=or_none)
 
 
 def is_seconds(least: float = 0, most: float = float_info.max) -> Validator:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from compactlib.commandlog.protocol import Command
+from compactlib.scheduler.config import SEQUENCE_BITS
 from compactlib.scheduler.errors import PollAgain
 from compactlib.scheduler.job_queue import Job
 from compactlib.scheduler.reports import TAKES_EFFECT, judge, leaves_outputs, result_problem
@@ -50,8 +51,6 @@ from compactlib.scheduler.values import (
 )
 
 Event: TypeAlias = tuple[str, dict[str, Any]]
-_SEQUENCE_BITS = 20
-"""A job's sequence is its command's index shifted by this, plus its position among the command's new jobs."""
 _RETAINED_AT_ONCE = 1000
 _MAX_ORPHANS = 10_000
 """The most blocks of late workers stored with a job; others are not deleted."""
@@ -160,7 +159,7 @@ class _Change:
             return
         state.blocks.remove(plan.place, plan.source_blocks)
         state.jobs.add(Job(plan=plan, token=self._command.index, added_at=self._now,
-                           sequence=(self._command.index << _SEQUENCE_BITS) + position))
+                           sequence=(self._command.index << SEQUENCE_BITS) + position))
 
     # ----------------------------------------------------------------------------------- reports of a job's holder
 

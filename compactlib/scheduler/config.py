@@ -3,9 +3,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from compactlib._arguments import is_above, is_seconds, is_whole
+from compactlib.errors import InvalidInput
+
+SEQUENCE_BITS = 20
+"""A job's sequence is its command's index shifted by this, plus its position among the command's new jobs."""
+
+
+def _are_levels(_: object, field: Any, value: tuple[Any, ...]) -> None:
+    if not value:
+        raise InvalidInput(f"{field.name} is empty; give at least one LevelConfig")
 
 
 @attrs.frozen(kw_only=True)
@@ -42,7 +53,7 @@ class SchedulerConfig:
         InvalidInput: a value is out of its range.
     """
 
-    levels: tuple[LevelConfig, ...] = DEFAULT_LEVELS
+    levels: tuple[LevelConfig, ...] = attrs.field(default=DEFAULT_LEVELS, validator=_are_levels)
     """One for each compacted level; blocks of higher levels are not compacted."""
     max_failures: int = attrs.field(default=3, validator=is_whole())
     """The number of failures after which a job is excluded; 0: it is retried for ever."""
@@ -54,7 +65,7 @@ class SchedulerConfig:
     """The most queued jobs; 0: no limit."""
     max_quarantine_size: int = attrs.field(default=10_000, validator=is_whole(1))
     """The most jobs in quarantine; the oldest are removed, with an event."""
-    max_jobs_per_poll: int = attrs.field(default=1_000, validator=is_whole(1))
+    max_jobs_per_poll: int = attrs.field(default=1_000, validator=is_whole(1, 1 << SEQUENCE_BITS))
     """The most jobs that a poll assigns, and the most that it creates."""
     backoff_seconds: float = attrs.field(default=5.0, validator=is_seconds())
     """The back-off of a job after a failure or a second release; doubles each time."""

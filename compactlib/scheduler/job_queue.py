@@ -51,6 +51,7 @@ class Job:
         last_failure: the reason of the last worker that failed or released it, if any.
         releases: the number of releases since the last failure.
         orphans: blocks of late workers; without an owner, unless the holder writes them too.
+        reported_lease: the end of the lost lease with which the job was reported as excluded, seconds; 0 for none.
     """
 
     plan: JobPlan
@@ -64,6 +65,7 @@ class Job:
     last_failure: str = ""
     releases: int = 0
     orphans: tuple[BlockMeta, ...] = ()
+    reported_lease: float = 0.0
 
     @property
     def name(self) -> str:
@@ -143,7 +145,7 @@ class JobQueue:
         if self.has_failed(job):
             _change(self._failed, into, (
                 -job.failures, job.lease_expires_at, -job.plan.compaction_level, job.sequence, job.name))
-            if is_leased:
+            if is_leased and job.reported_lease != job.lease_expires_at:
                 _change(self._last_attempts, into, lease)
             return
         level = self.levels.get(job.plan.compaction_level)
@@ -220,8 +222,8 @@ class JobQueue:
         return tuple(name for *_, name in _until(self._last_attempts, now, inclusive=False))
 
     def note_excluded(self, job: Job) -> None:
-        """Mark the loss of a job's last attempt as reported; not stored, so reported again after a restart."""
-        self._last_attempts.discard((job.lease_expires_at, job.sequence, job.name))
+        """Mark the loss of a job's last attempt as reported."""
+        self.change(job, reported_lease=job.lease_expires_at)
 
     def leases_beyond(self, end: float) -> list[Job]:
         """Return the jobs with a lease that ends after `end`, seconds. O(1) if there are none."""

@@ -113,7 +113,7 @@ class AssignmentView(Printed):
             return ("no job is queued: blocks become one once there are max_blocks of their level, or the first is "
                     "older than its max_age_seconds at a poll; add blocks, or poll again")
         return (f"no job of {self.queued} queued jobs is free: {self.leased} are leased (lease_seconds="
-                f"{self.lease_seconds}), {self.delayed} wait for their back-off, {self.excluded} failed max_failures="
+                f"{self.lease_seconds:g}), {self.delayed} wait for their back-off, {self.excluded} failed max_failures="
                 f"{self.max_failures} times, and the rest was made or reported in this very poll; wait, requeue "
                 f"what failed, or raise the limit")
 

@@ -8,9 +8,6 @@ from collections import Counter
 from compactlib.errors import AuditFailed
 from compactlib.scheduler import SchedulerMachine
 
-_NOT_STORED = ("_last_attempts",)
-"""Lost last attempts are reported again after a restart."""
-
 
 def audit(machine: SchedulerMachine) -> None:
     """Check that all counts and orders match the stored form, and that no block is in two places.
@@ -22,7 +19,7 @@ def audit(machine: SchedulerMachine) -> None:
     again.load(machine.dump())
     for part in ("index", "blocks", "jobs", "tombstones"):
         mine, stored = vars(getattr(machine, part)), vars(getattr(again, part))
-        for name in mine.keys() - set(_NOT_STORED):
+        for name in mine:
             if mine[name] != stored[name]:
                 raise AuditFailed(f"{part}: {name} is {mine[name]!r:.300}; by the stored blocks it is "
                                   f"{stored[name]!r:.300}")

@@ -292,8 +292,10 @@ class SchedulerHistory:
         # A clock that went back cuts leases that end more than a lease from now.
         latest = self._now + self.config.lease_seconds
         self._holder = {name: (token, min(end, latest)) for name, (token, end) in self._holder.items()}
+        for gone in update.evicted:  # before its reports are judged
+            self._holder.pop(gone.name, None)
         self._check_answers(request, applied)
-        self._take(applied, command, update)
+        self._take(applied, command)
 
     # ------------------------------------------------------------------------------------------------------ checks
 
@@ -327,7 +329,7 @@ class SchedulerHistory:
                 _require(block_id not in self.done, f"block {block_id} took effect twice, with {said.name}")
                 self.done.add(block_id)
 
-    def _take(self, response: PollResponse, command: Command, update: Any) -> None:
+    def _take(self, response: PollResponse, command: Command) -> None:
         leases = {lease.name: lease for lease in response.assignments}
         for plan in response.compaction_jobs:
             lease = leases[plan.name]
@@ -341,8 +343,6 @@ class SchedulerHistory:
             self._workers.append(_Held(plan.name, lease.token, plan.source_blocks, plan.tenant, plan.shard,
                                        plan.compaction_level))
         self._cleanup += [tombstone.name for tombstone in response.tombstones]
-        for gone in update.evicted:
-            self._holder.pop(gone.name, None)
 
     def _check(self, step: SchedulerStep) -> None:
         audit(self.service)

@@ -29,6 +29,26 @@ from tests.harness.scheduler_audit import audit
 PAIRS = SchedulerConfig(levels=(LevelConfig(max_blocks=2),))
 
 
+@pytest.mark.parametrize("settings", [
+    {"levels": ()}, {"max_jobs_per_poll": (1 << 20) + 1}, {"max_jobs_per_poll": 0}, {"lease_seconds": 0},
+    {"lease_seconds": float("inf")}, {"backoff_seconds": -1}], ids=str)
+def test_settings_out_of_their_range_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(settings))):
+        SchedulerConfig(**settings)
+
+
+def test_explanation_is_the_same_after_a_restart() -> None:
+    kv = MemoryStore()
+    scheduler = opened(kv, SchedulerConfig(levels=(LevelConfig(max_blocks=1),), lease_seconds=10))
+    scheduler.add_blocks((BlockMeta(id="a", tenant="A", shard=1, level=0),))
+    for _ in range(2):
+        scheduler.poll(PollRequest(job_capacity=1))
+    said = scheduler.poll(PollRequest(job_capacity=1)).why
+    assert "lease_seconds=10" in said
+    scheduler.snapshot()
+    assert opened(kv).poll(PollRequest(job_capacity=1)).why == said
+
+
 def opened(kv: MemoryStore, config: SchedulerConfig | None = None) -> Scheduler:
     return Scheduler(KVLog(kv), SnapshotStore(kv), config)
 
