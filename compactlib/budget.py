@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from operator import index
 from sys import float_info
 from typing import TypeVar
@@ -86,7 +86,7 @@ class Budget:
                  deadline: float | None = None, clock: Clock | None = None) -> None:
         self._limits = BudgetLimits(bytes_per_second=bytes_per_second, total_bytes=total_bytes, deadline=deadline)
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._parent: Budget | None = None
+        self._chain: tuple[Budget, ...] = (self,)  # up to the outermost parent
         self._lock = threading.RLock()  # one for a budget and all its children
         self._spent = 0
         # When the bytes granted so far are paid for, by the monotonic clock.
@@ -122,7 +122,7 @@ class Budget:
         """
         child = Budget(bytes_per_second=bytes_per_second, total_bytes=total_bytes, deadline=deadline,
                        clock=self._clock)
-        child._parent, child._lock = self, self._lock
+        child._chain, child._lock = (child, *self._chain), self._lock
         child._is_limited |= self._is_limited
         return child
 
@@ -134,20 +134,20 @@ class Budget:
     @property
     def paused(self) -> bool:
         """Whether work has to wait for `resume`."""
-        return any(budget._paused for budget in self._chain()) and not self.cancelled
+        return any(budget._paused for budget in self._chain) and not self.cancelled
 
     @property
     def cancelled(self) -> bool:
         """Whether this budget or one of its parents was cancelled."""
         return any(budget._cancelled or (budget._is_ended is not None and budget._is_ended())
-                   for budget in self._chain())
+                   for budget in self._chain)
 
     @property
     def refusal(self) -> BudgetSpent | None:
         """The error that `check` would raise now, new each time; `None` while work may continue. Never waits."""
         if self.cancelled:
             return self._refused("cancelled", "the work was cancelled")
-        deadline = _least(budget._limits.deadline for budget in self._chain())
+        deadline = _least(budget._limits.deadline for budget in self._chain)
         if deadline is not None and self._clock.now() >= deadline:
             return self._refused("deadline", f"the deadline {deadline:.3f} has passed")
         return None
@@ -155,12 +155,11 @@ class Budget:
     @property
     def remaining(self) -> BudgetLimits:
         """The limits that are left here and in the parents, as a value for workers in other processes."""
-        chain = list(self._chain())
         return BudgetLimits(
-            bytes_per_second=_least(budget._limits.bytes_per_second for budget in chain),
+            bytes_per_second=_least(budget._limits.bytes_per_second for budget in self._chain),
             total_bytes=_least(None if budget._limits.total_bytes is None
-                               else max(0, budget._limits.total_bytes - budget._spent) for budget in chain),
-            deadline=_least(budget._limits.deadline for budget in chain))
+                               else max(0, budget._limits.total_bytes - budget._spent) for budget in self._chain),
+            deadline=_least(budget._limits.deadline for budget in self._chain))
 
     def spend(self, size: int) -> None:
         """Take `size` bytes from the budget; return when they may be written, after a wait for the rate or a pause.
@@ -172,12 +171,11 @@ class Budget:
         """
         size = _checked(size)
         self.check()
-        if not self._is_limited:
-            with self._lock:
-                self._count(size)
-            return
         with self._lock:
-            for budget in self._chain():
+            if not self._is_limited:
+                self._count(size)
+                return
+            for budget in self._chain:
                 total = budget._limits.total_bytes
                 if total is not None and budget._spent + size > total:
                     raise budget._too_many(size, total)
@@ -201,13 +199,11 @@ class Budget:
             BudgetSpent: the deadline has passed or the work was cancelled.
         """
         # Called before every chunk, so the common case without limits comes first.
-        budget: Budget | None = self
-        while budget is not None:
+        for budget in self._chain:
             if (budget._cancelled or budget._paused or budget._is_ended is not None
                     or budget._limits.deadline is not None):
                 self._check_all()
                 return
-            budget = budget._parent
 
     def pause(self) -> None:
         """Make work wait at its next `spend` or `check`, until `resume`, `cancel` or the deadline."""
@@ -221,33 +217,23 @@ class Budget:
         """End the work at its next `spend` or `check`; waiting work notices within a tenth of a second."""
         self._cancelled = True
 
-    def _chain(self) -> Iterator[Budget]:
-        budget: Budget | None = self
-        while budget is not None:
-            yield budget
-            budget = budget._parent
-
     def _check_all(self) -> None:
-        while True:
-            refusal = self.refusal
-            if refusal is not None:
-                raise refusal
+        while (refusal := self.refusal) is None:
             if not self.paused:
                 return
             # In real time, because the host ends the pause: the budget's clock may be a manual clock.
             SystemClock().sleep(_POLL_SECONDS)
+        raise refusal
 
     def _count(self, size: int) -> None:
-        budget: Budget | None = self
-        while budget is not None:
+        for budget in self._chain:
             budget._spent += size
-            budget = budget._parent
 
     def _book(self, size: int) -> float:
         """Count the bytes; return the monotonic time from which on all rates allow them."""
         self._count(size)
         due, now = 0.0, self._clock.monotonic()
-        for budget in self._chain():
+        for budget in self._chain:
             rate = budget._limits.bytes_per_second
             if rate is not None:
                 budget._free_at = max(budget._free_at, now - _BURST_SECONDS) + size / rate
@@ -257,7 +243,7 @@ class Budget:
     def _give_back(self, size: int) -> None:
         """Shorten the wait of later calls; present waits keep their length."""
         self._count(-size)
-        for budget in self._chain():
+        for budget in self._chain:
             if budget._limits.bytes_per_second is not None:
                 budget._free_at -= size / budget._limits.bytes_per_second
 

@@ -134,8 +134,9 @@ class Executor(Protocol):
         A task's error is its outcome and ends no other task. A task that the budget does not let begin fails with
         `BudgetSpent`. Leaving the iterator early begins no further task.
 
-        Concurrent tasks share the rest of a total. If the total is smaller than the sum of their outputs, each call may
-        spend it without completing a task; a single worker, or a larger total, makes progress.
+        Threads share the rest of a total. If the total is smaller than the sum of their outputs, each call may spend it
+        without completing a task; one worker, or a larger total, makes progress. Processes and Spark run the tasks in
+        sequence under a total.
 
         Raises:
             InvalidInput: two tasks share a name, or a name is empty or too long; raised before any task begins.

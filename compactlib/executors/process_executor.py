@@ -17,23 +17,21 @@ import pickle
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.synchronize import Event
-from typing import TypeAlias
-
-import attrs
 
 from compactlib._arguments import require_seconds, require_whole
 from compactlib.budget import Budget, BudgetLimits
-from compactlib.errors import BudgetSpent, TaskFailed
+from compactlib.errors import TaskFailed
 from compactlib.executors.tasks import (
     CarriedEvents,
     attempt_task,
     checked_names,
     foreign_error,
     new_attempt_id,
+    own_error,
     portable,
 )
 from compactlib.observer import Observer, Observers
@@ -48,10 +46,9 @@ class ProcessExecutor:
 
     Between the processes:
 
-    * **budget**: each task gets a part of the rest (rate and total are divided among concurrent tasks), and its bytes
-      are charged when it ends. A task with a piece larger than its part is run again, alone and with the whole rest. A
-      cancel ends running tasks within about a tenth of a second, while the caller waits for an outcome; a pause holds
-      back new tasks.
+    * **budget**: a rate is divided among the workers. Under a total, tasks run in sequence, each with the remaining
+      bytes; its bytes are charged when it ends. A cancel ends running tasks within about a tenth of a second, while the
+      caller waits for an outcome; a pause holds back new tasks.
     * **observer**: a task's counters and events are emitted when it ends, together with its written bytes as progress.
       Then the progress of `rewrite` advances by one group.
     * **errors** return with all their fields; an error that cannot be pickled returns as `TaskFailed` with its text.
@@ -61,19 +58,16 @@ class ProcessExecutor:
     Args:
         workers: the number of processes, >= 1.
         grace_seconds: how long workers may take to end after a cancel, >= 0; then they are killed.
-        attempt_id: makes the ids of attempts, for tests that need equal names.
 
     Raises:
         InvalidInput: `workers` is less than 1, or `grace_seconds` is negative or too long to wait for.
     """
 
-    def __init__(self, workers: int, *, grace_seconds: float = 5.0,
-                 attempt_id: Callable[[], str] = new_attempt_id) -> None:
+    def __init__(self, workers: int, *, grace_seconds: float = 5.0) -> None:
         require_whole("workers", workers, 1)
         require_seconds("grace_seconds", grace_seconds)
         self._workers = workers
         self._grace_seconds = grace_seconds
-        self._attempt_id = attempt_id
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Generator[RewriteOutcome, None, None]:
@@ -86,15 +80,11 @@ class ProcessExecutor:
         A task that ends its process twice fails with a `TaskFailed` of kind `WorkerDied`. If no worker can be started,
         the kind is `WorkerNotStarted`.
         """
-        listed = checked_names(tasks)
-        return _Run(listed, self._workers, self._grace_seconds, self._attempt_id,
-                    Budget() if budget is None else budget, Observers(observer)).outcomes()
+        return _Run(checked_names(tasks), self._workers, self._grace_seconds, Budget() if budget is None else budget,
+                    Observers(observer)).outcomes()
 
     def __repr__(self) -> str:
         return f"ProcessExecutor(workers={self._workers})"
-
-
-_Running: TypeAlias = dict["Future[bytes]", tuple[RewriteTask, BudgetLimits]]
 
 
 class _NotStarted(Exception):
@@ -104,45 +94,38 @@ class _NotStarted(Exception):
 class _Run:
     """One call of `ProcessExecutor.run`."""
 
-    def __init__(self, tasks: Sequence[RewriteTask], workers: int, grace_seconds: float,
-                 attempt_id: Callable[[], str], budget: Budget, observer: Observer) -> None:
+    def __init__(self, tasks: Sequence[RewriteTask], workers: int, grace_seconds: float, budget: Budget,
+                 observer: Observer) -> None:
         self._tasks = tasks
-        self._workers = min(workers, max(1, len(tasks)))
+        self._workers = min(workers, max(1, len(tasks))) if budget.remaining.total_bytes is None else 1
         self._grace_seconds = grace_seconds
-        self._attempt_id = attempt_id
         self._budget = budget
         self._observer = observer
         self._context = multiprocessing.get_context("spawn")
         self._done = 0
-        self._why = ""  # the reason why no process could be started
 
     def outcomes(self) -> Generator[RewriteOutcome, None, None]:
-        waiting: deque[RewriteTask] = deque(self._tasks)
-        alone: deque[RewriteTask] = deque()  # to run again, each alone in a pool
-        while waiting:
-            began = yield from self._pool(waiting, self._workers, alone)
-            if not began:
-                yield from map(self._not_started, [*alone, *waiting])
-                return
-        while alone:
-            task = alone.popleft()
-            suspects: deque[RewriteTask] = deque()
-            yield from self._pool(deque([task]), 1, suspects)
-            if suspects:
-                yield self._finished(RewriteFailure(task.name, TaskFailed(
-                    f"task {task.name!r} ended the process that it ran in, twice, the second time alone; nothing that "
-                    f"it was to replace has changed", task=task.name, kind="WorkerDied", detail="")))
+        waiting, suspects = deque(self._tasks), deque[RewriteTask]()
+        try:
+            while waiting:
+                suspects.extend((yield from self._pool(waiting, self._workers)))
+            while suspects:
+                if (yield from self._pool(deque([suspects[0]]), 1)):
+                    yield self._failed(suspects[0], "WorkerDied", "ended the process that it ran in, twice, the second "
+                                       "time alone; nothing that it was to replace has changed")
+                suspects.popleft()
+        except _NotStarted as error:
+            for task in (*suspects, *waiting):
+                yield self._failed(task, "WorkerNotStarted", f"was not begun: no worker process could be started "
+                                   f"({error}); the main module must be importable and keep its start under "
+                                   f"if __name__ == '__main__'")
 
-    def _pool(self, waiting: deque[RewriteTask], workers: int,
-              alone: deque[RewriteTask]) -> Generator[RewriteOutcome, None, bool]:
-        """Run tasks in one pool until all are done or a worker dies; then the running tasks are added to `alone`.
-
-        Returns:
-            Whether a worker has started.
-        """
+    def _pool(self, waiting: deque[RewriteTask],
+              workers: int) -> Generator[RewriteOutcome, None, list[RewriteTask]]:
+        """Run tasks in one pool until all are done or a worker dies; return the tasks that were running then."""
         stop, begun = self._context.Event(), self._context.Event()
         pool = ProcessPoolExecutor(workers, self._context, _begin, (stop, begun))
-        running: _Running = {}
+        running: dict[Future[bytes], RewriteTask] = {}
         try:
             while waiting or running:
                 yield from self._submit(pool, waiting, workers, running)
@@ -151,57 +134,35 @@ class _Run:
                     stop.set()
                 for future in [future for future in running if future.done()]:
                     content = future.result()
-                    task, limits = running.pop(future)
-                    outcome = self._revived(task, content)
-                    if workers > 1 and self._fits_alone(outcome, limits):
-                        alone.append(task)
-                    else:
-                        yield self._finished(outcome)
+                    yield self._finished(self._revived(running.pop(future), content))
         except BrokenProcessPool as error:
-            self._why = str(error)
-            alone.extend(task for task, _ in running.values())
-            return bool(begun.is_set())
-        except _NotStarted as error:
-            self._why = str(error)
-            alone.extend(task for task, _ in running.values())
-            return False
+            if begun.is_set():
+                return list(running.values())
+            waiting.extendleft(running.values())
+            raise _NotStarted(str(error)) from error
         finally:
             stop.set()
             self._end(pool, list(running))
-        return True
+        return []
 
     def _submit(self, pool: ProcessPoolExecutor, waiting: deque[RewriteTask], workers: int,
-                running: _Running) -> Generator[RewriteOutcome, None, None]:
+                running: dict[Future[bytes], RewriteTask]) -> Generator[RewriteOutcome, None, None]:
         while waiting and len(running) < workers:
             if self._budget.paused and running:
                 return
-            try:
-                self._budget.check()
-            except BudgetSpent as refusal:
-                yield self._finished(RewriteFailure(waiting.popleft().name, refusal))
-                continue
-            limits = self._limits(len(waiting), workers, running)
             task = waiting[0]
             try:
+                self._budget.check()
                 data = pickle.dumps(task)
-            except Exception as error:  # of foreign code, which pickling runs
-                yield self._finished(RewriteFailure(waiting.popleft().name, foreign_error(task.name, error)))
+            except Exception as error:  # pickling runs foreign code
+                yield self._finished(RewriteFailure(waiting.popleft().name, own_error(task.name, error)))
                 continue
             try:
-                future = pool.submit(_attempt, task.name, data, self._attempt_id(), limits)
+                future = pool.submit(_attempt, task.name, data, self._budget.remaining.share(workers))
             except (OSError, AssertionError) as error:
                 # `multiprocessing` raises AssertionError in a process that may have no children.
                 raise _NotStarted(str(error)) from error
-            running[future] = waiting.popleft(), limits
-
-    def _limits(self, waiting: int, workers: int, running: _Running) -> BudgetLimits:
-        """Return the limits of one more task, such that all running tasks stay within the total."""
-        remaining = self._budget.remaining
-        limits = remaining.share(workers)
-        if remaining.total_bytes is None:
-            return limits
-        free = max(0, remaining.total_bytes - sum(given.total_bytes or 0 for _, given in running.values()))
-        return attrs.evolve(limits, total_bytes=free // max(1, min(workers - len(running), waiting)))
+            running[future] = waiting.popleft()
 
     def _revived(self, task: RewriteTask, content: bytes) -> RewriteOutcome:
         spent, inner = pickle.loads(content)
@@ -215,18 +176,9 @@ class _Run:
             self._observer.event(name, **fields)
         return outcome
 
-    def _fits_alone(self, outcome: RewriteOutcome, limits: BudgetLimits) -> bool:
-        """Whether a piece of the task is larger than its part of the total, and not larger than the rest."""
-        error = outcome.error if isinstance(outcome, RewriteFailure) else None
-        needed = error.needed_bytes if isinstance(error, BudgetSpent) else None
-        left = self._budget.remaining.total_bytes
-        return needed is not None and left is not None and (limits.total_bytes or 0) < needed <= left
-
-    def _not_started(self, task: RewriteTask) -> RewriteOutcome:
-        return self._finished(RewriteFailure(task.name, TaskFailed(
-            f"task {task.name!r} was not begun: no worker process could be started ({self._why}); the main module must "
-            f"be importable and keep its start under if __name__ == '__main__'", task=task.name,
-            kind="WorkerNotStarted", detail=self._why)))
+    def _failed(self, task: RewriteTask, kind: str, why: str) -> RewriteOutcome:
+        return self._finished(RewriteFailure(
+            task.name, TaskFailed(f"task {task.name!r} {why}", task=task.name, kind=kind, detail="")))
 
     def _finished(self, outcome: RewriteOutcome) -> RewriteOutcome:
         self._done += 1
@@ -266,13 +218,13 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _attempt(name: str, data: bytes, attempt: str, limits: BudgetLimits) -> bytes:
+def _attempt(name: str, data: bytes, limits: BudgetLimits) -> bytes:
     budget = Budget.from_limits(limits, is_ended=None if _stop is None else _stop.is_set)
     events = CarriedEvents(pickle.dumps)
     outcome: RewriteOutcome
     try:
         task: RewriteTask = pickle.loads(data)
-        outcome = portable(attempt_task(task, Attempt(attempt, budget, events)))
+        outcome = portable(attempt_task(task, Attempt(new_attempt_id(), budget, events)))
     except BaseException as error:  # unpickling runs foreign code, and `sys.exit()` in a task must end no worker
         outcome = RewriteFailure(name, foreign_error(name, error))
     return pickle.dumps((budget.spent_bytes, pickle.dumps((outcome, events.kept))))

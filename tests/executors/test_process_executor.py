@@ -195,10 +195,11 @@ def limits_told(count: int, budget: Budget) -> list[dict[str, object]]:
     return [dict(fields) for _, fields in observer.events]
 
 
-def test_running_tasks_share_the_limits_and_a_single_task_has_all() -> None:
-    budget = Budget(bytes_per_second=1000, total_bytes=600, deadline=1e12)
-    assert limits_told(1, budget) == [{"bytes_per_second": 1000, "total_bytes": 600, "deadline": 1e12}]
-    assert limits_told(2, budget) == [{"bytes_per_second": 500, "total_bytes": 300, "deadline": 1e12}] * 2
+def test_running_tasks_share_the_rate_and_a_total_is_for_one_task_at_a_time() -> None:
+    assert limits_told(2, Budget(bytes_per_second=1000, deadline=1e12)) == [
+        {"bytes_per_second": 500, "total_bytes": None, "deadline": 1e12}] * 2
+    assert limits_told(2, Budget(bytes_per_second=1000, total_bytes=600)) == [
+        {"bytes_per_second": 1000, "total_bytes": 600, "deadline": None}] * 2
 
 
 def test_all_workers_together_stay_within_the_total(tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_all_workers_together_stay_within_the_total(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("sizes", "total", "expected"), [
     ((60, 60), 100, 1), ((60, 40), 100, 2), ((10, 70, 10, 10), 100, 4), ((101, 50, 50), 100, 2),
     ((70, 90, 30), 100, 2)])
-def test_a_piece_larger_than_its_share_gets_the_rest_of_the_total(
+def test_a_task_gets_the_rest_of_the_total(
         sizes: tuple[int, ...], total: int, expected: int) -> None:
     """A host that did as the error says, and gave that much, would never have got it done."""
     budget = Budget(total_bytes=total)
