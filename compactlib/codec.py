@@ -70,19 +70,14 @@ class FieldError(InvalidInput):
         self.expected = expected
         self.found = found
 
-
-class _Misfit(Exception):
-    """Carries a `FieldError` to the outermost value; each level adds its step of the path."""
-
-    def __init__(self, expected: str, found: object) -> None:
-        super().__init__(expected)
-        self.expected = expected
-        self.found = found if isinstance(found, _Said) else _Said(f"{found!r:.100}")
-        self.steps: list[str] = []
+    def within(self, step: str) -> FieldError:
+        """Return the error for the enclosing value, of which `step` is a field, or an item as `"[3]"`."""
+        dot = "." if self.field and not self.field.startswith("[") else ""
+        return FieldError(field=f"{step}{dot}{self.field}", expected=self.expected, found=self.found)
 
 
-class _Said(str):
-    __slots__ = ()
+def _misfit(expected: str, found: object) -> FieldError:
+    return FieldError(field="", expected=expected, found=f"{found!r:.100}")
 
 
 class JsonCodec(Generic[T]):
@@ -104,7 +99,7 @@ class JsonCodec(Generic[T]):
         Raises:
             FieldError: a field does not fit its type.
         """
-        return _named(self._form.write, value)
+        return self._form.write(value)
 
     def from_plain(self, plain: Plain) -> T:
         """Convert JSON data to a value. O(size).
@@ -112,7 +107,7 @@ class JsonCodec(Generic[T]):
         Raises:
             FieldError: a field is absent, unknown, or does not fit.
         """
-        value: T = _named(self._form.read, plain)
+        value: T = self._form.read(plain)
         return value
 
     def encode(self, value: T) -> bytes:
@@ -134,17 +129,9 @@ class JsonCodec(Generic[T]):
             raise CorruptData(path=place, offset=0, expected="JSON", found=str(error)) from error
 
 
-def _named(change: Callable[[Any], Any], value: Any) -> Any:
-    try:
-        return change(value)
-    except _Misfit as misfit:
-        field = "".join(reversed(misfit.steps)).removeprefix(".")
-        raise FieldError(field=field, expected=misfit.expected, found=misfit.found) from misfit.__cause__
-
-
 @attrs.frozen
 class _Form:
-    """The conversions of one type; both raise `_Misfit`.
+    """The conversions of one type; both raise `FieldError`.
 
     Attributes:
         same: a type whose values are JSON already, so that no conversion is called.
@@ -187,7 +174,7 @@ def _form_of(hint: Any) -> _Form:
 def _checked(fits: Callable[[Any], bool], expected: str, same: type | None = None) -> _Form:
     def checked(value: Any) -> Any:
         if not fits(value):
-            raise _Misfit(expected, value)
+            raise _misfit(expected, value)
         return value
 
     return _Form(checked, checked, same)
@@ -199,13 +186,13 @@ def _atom(kind: type, expected: str) -> _Form:
 
 def _number(value: Any) -> float:
     if type(value) not in (float, int) or not math.isfinite(value):
-        raise _Misfit("a finite number", value)
+        raise _misfit("a finite number", value)
     return float(value)
 
 
 def _to_base64(value: Any) -> str:
     if not isinstance(value, bytes):
-        raise _Misfit("bytes", value)
+        raise _misfit("bytes", value)
     return base64.b64encode(value).decode("ascii")
 
 
@@ -213,7 +200,7 @@ def _from_base64(plain: Any) -> bytes:
     try:
         return base64.b64decode(plain, validate=True)
     except (ValueError, TypeError) as error:
-        raise _Misfit("text in base64", plain) from error
+        raise _misfit("text in base64", plain) from error
 
 
 _ATOMS: dict[Any, _Form] = {
@@ -233,13 +220,13 @@ def _enum(kind: type[enum.Enum]) -> _Form:
 
     def write(value: Any) -> Plain:
         if type(value) is not kind:
-            raise _Misfit(f"a {kind.__name__}", value)
+            raise _misfit(f"a {kind.__name__}", value)
         return value.value
 
     def read(plain: Plain) -> Any:
         found = members.get((type(plain), plain)) if isinstance(plain, str | int) else None
         if found is None:
-            raise _Misfit(expected, plain)
+            raise _misfit(expected, plain)
         return found
 
     return _Form(write, read)
@@ -252,20 +239,20 @@ def _each(change: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
     done: list[Any] = []
     try:
         done.extend(change(value) for value in values)
-    except _Misfit as misfit:
-        raise _at(f"[{len(done)}]", misfit) from misfit.__cause__
+    except FieldError as misfit:
+        raise misfit.within(f"[{len(done)}]") from misfit.__cause__
     return done
 
 
 def _many(form: _Form, kind: type[Any]) -> _Form:
     def write(value: Any) -> Plain:
         if not isinstance(value, kind):
-            raise _Misfit(f"a {kind.__name__}", value)
+            raise _misfit(f"a {kind.__name__}", value)
         return _each(form.write, sorted(value) if kind is frozenset else value)
 
     def read(plain: Plain) -> Any:
         if type(plain) is not list:
-            raise _Misfit("a list", plain)
+            raise _misfit("a list", plain)
         return kind(_each(form.read, plain))
 
     return _Form(write, read)
@@ -274,7 +261,7 @@ def _many(form: _Form, kind: type[Any]) -> _Form:
 def _fixed(forms: Sequence[_Form], named: type[Any] | None = None) -> _Form:
     def checked(value: Any, kind: type[tuple[Any, ...]] | type[list[Any]]) -> Any:
         if not isinstance(value, kind) or len(value) != len(forms):
-            raise _Misfit(f"{len(forms)} values", value)
+            raise _misfit(f"{len(forms)} values", value)
         return value
 
     def write(value: Any) -> Plain:
@@ -297,19 +284,19 @@ def _mapping(key_hint: Any, value_hint: Any) -> _Form:
     def entry(change: Callable[[Any], Any], key: Any, value: Any) -> Any:
         try:
             return change(value)
-        except _Misfit as misfit:
-            raise _at(f"[{key!r}]", misfit) from misfit.__cause__
+        except FieldError as misfit:
+            raise misfit.within(f"[{key!r}]") from misfit.__cause__
 
     def write(value: Any) -> Plain:
         if not isinstance(value, Mapping) or not all(type(key) is key_hint for key in value):
-            raise _Misfit(f"a mapping with keys of type {key_hint.__name__}", value)
+            raise _misfit(f"a mapping with keys of type {key_hint.__name__}", value)
         return {str(key): entry(form.write, key, part) for key, part in value.items()}
 
     def read(plain: Plain) -> Any:
         if type(plain) is not dict:
-            raise _Misfit("an object", plain)
+            raise _misfit("an object", plain)
         if keys_are_numbers and not all(key.removeprefix("-").isdecimal() for key in plain):
-            raise _Misfit("an object with whole numbers for keys", plain)
+            raise _misfit("an object with whole numbers for keys", plain)
         return {int(key) if keys_are_numbers else key: entry(form.read, key, part) for key, part in plain.items()}
 
     return _Form(write, read)
@@ -338,22 +325,21 @@ def _union(parts: Sequence[Any]) -> _Form:
                 return _form_of(next(iter(classes.values()))).read(plain)
             name = plain.get(_TAG)
             if name not in classes:
-                raise _Misfit(f"an object with {_TAG!r} of {expected}", plain)
+                raise _misfit(f"an object with {_TAG!r} of {expected}", plain)
             return _form_of(classes[name]).read({key: part for key, part in plain.items() if key != _TAG})
         return first(lambda form: form.read, plain)
 
     def first(way: Callable[[_Form], Callable[[Any], Any]], value: Any) -> Any:
         if type(value) in same:
             return value
-        misfits: list[_Misfit] = []
+        misfits: list[FieldError] = []
         for form in others:
             try:
                 return way(form)(value)
-            except _Misfit as misfit:
+            except FieldError as misfit:
                 misfits.append(misfit)
-        # The form that got deepest gives the best message; if none got below the top, name all.
-        deepest = max(misfits, key=lambda misfit: len(misfit.steps), default=None)
-        raise deepest if deepest is not None and deepest.steps else _Misfit(expected, value)
+        # A form that got below the top gives the best message; else name all.
+        raise next((misfit for misfit in misfits if misfit.field), None) or _misfit(expected, value)
 
     return _Form(write, read)
 
@@ -371,7 +357,7 @@ def _fields(kind: type[Any]) -> _Form:
 
     def write(value: Any) -> Plain:
         if type(value) is not kind:
-            raise _Misfit(f"a {kind.__name__}", value)
+            raise _misfit(f"a {kind.__name__}", value)
         plain: dict[str, Plain] = {}
         for name, alias, default, form in listed():
             part = getattr(value, name)
@@ -379,35 +365,30 @@ def _fields(kind: type[Any]) -> _Form:
                 continue
             try:
                 plain[alias] = part if type(part) is form.same else form.write(part)
-            except _Misfit as misfit:
-                raise _at(f".{alias}", misfit) from misfit.__cause__
+            except FieldError as misfit:
+                raise misfit.within(alias) from misfit.__cause__
         return plain
 
     def read(plain: Plain) -> Any:
         if type(plain) is not dict:
-            raise _Misfit(f"an object, the fields of a {kind.__name__}", plain)
+            raise _misfit(f"an object, the fields of a {kind.__name__}", plain)
         if not plain.keys() <= names:
             unknown = min(plain.keys() - names)
-            raise _at(f".{unknown}", _Misfit(f"no such field in a {kind.__name__}", plain[unknown]))
+            raise _misfit(f"no such field in a {kind.__name__}", plain[unknown]).within(unknown)
         if not plain.keys() >= needed:
             missing = min(needed - plain.keys())
-            raise _at(f".{missing}", _Misfit(f"a field of a {kind.__name__}", _Said("absent")))
+            raise FieldError(field=missing, expected=f"a field of a {kind.__name__}", found="absent")
         values: dict[str, Any] = {}
         for _, alias, _, form in listed():
             if alias in plain:
                 part = plain[alias]
                 try:
                     values[alias] = part if type(part) is form.same else form.read(part)
-                except _Misfit as misfit:
-                    raise _at(f".{alias}", misfit) from misfit.__cause__
+                except FieldError as misfit:
+                    raise misfit.within(alias) from misfit.__cause__
         try:
             return kind(**values)
         except (InvalidInput, ValueError, TypeError) as error:
-            raise _Misfit(str(error), plain) from error
+            raise _misfit(str(error), plain) from error
 
     return _Form(write, read)
-
-
-def _at(step: str, misfit: _Misfit) -> _Misfit:
-    misfit.steps.append(step)
-    return misfit
