@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno as _errno
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 
 def _revive(cls: type[CompactlibError], args: tuple[Any, ...], state: dict[str, Any]) -> CompactlibError:
@@ -184,17 +184,16 @@ class StorageError(CompactlibError, OSError):
         advice: a remedy; default the usual remedy.
     """
 
+    _advice = "see the operating system's error"
+
     def __init__(self, *, operation: str, path: str | os.PathLike[str], errno: int, detail: str = "",
                  advice: str = "") -> None:
         self.operation = operation
         self.path: str = os.fspath(path)
         self.detail: str = detail or os.strerror(errno)
-        self.advice: str = advice or self._advice_for.get(errno, self._advice)
+        self.advice: str = advice or (_KNOWN[errno][1] if errno in _KNOWN else self._advice)
         super().__init__(f"{operation} {self.path}: {self.detail}; {self.advice}")
         self.errno: int | None = errno
-
-    _advice = "see the operating system's error"
-    _advice_for: ClassVar[dict[int, str]] = {}
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "errno": self.errno}
@@ -203,7 +202,7 @@ class StorageError(CompactlibError, OSError):
     def from_os(error: OSError, operation: str, path: str | os.PathLike[str]) -> StorageError:
         """Return `DiskFull`, `ReadOnly`, or for other numbers `StorageError`."""
         number = error.errno or _errno.EIO
-        kind = _NAMED.get(number, StorageError)
+        kind = _KNOWN.get(number, (StorageError, ""))[0]
         return kind(operation=operation, path=path, errno=number)
 
 
@@ -213,29 +212,19 @@ class DiskFull(StorageError):
     A later call continues after the last commit.
     """
 
-    _advice = "free some space and call again"
-    _advice_for: ClassVar[dict[int, str]] = {
-        _errno.EDQUOT: "the disk may have room: remove what counts towards this quota, or have it raised, and call "
-                       "again",
-        _errno.EFBIG: "the disk may have room: use smaller files, or raise the limit of this process (ulimit -f) or of "
-                      "the file system",
-    }
-
 
 class ReadOnly(StorageError):
     """The disk, the file or the folder cannot be written by this process. Give it permission, or another disk."""
 
-    _advice = "give this process the permission for that"
-    _advice_for: ClassVar[dict[int, str]] = {
-        _errno.EROFS: "mount the file system for writing, or use another folder",
-    }
 
-
-_NAMED: dict[int, type[StorageError]] = {
-    _errno.ENOSPC: DiskFull,
-    _errno.EDQUOT: DiskFull,
-    _errno.EFBIG: DiskFull,
-    _errno.EROFS: ReadOnly,
-    _errno.EACCES: ReadOnly,
-    _errno.EPERM: ReadOnly,
+# The class and the advice for the numbers of the operating system.
+_KNOWN: dict[int, tuple[type[StorageError], str]] = {
+    _errno.ENOSPC: (DiskFull, "free some space and call again"),
+    _errno.EDQUOT: (DiskFull, "the disk may have room: remove what counts towards this quota, or have it raised, and "
+                              "call again"),
+    _errno.EFBIG: (DiskFull, "the disk may have room: use smaller files, or raise the limit of this process "
+                             "(ulimit -f) or of the file system"),
+    _errno.EROFS: (ReadOnly, "mount the file system for writing, or use another folder"),
+    _errno.EACCES: (ReadOnly, "give this process the permission for that"),
+    _errno.EPERM: (ReadOnly, "give this process the permission for that"),
 }

@@ -9,7 +9,7 @@ caller publishes the files after it has the outcome.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import attrs
 
@@ -17,7 +17,6 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError
 from compactlib.observer import Observer
-from compactlib.report import Printed
 
 
 @attrs.frozen
@@ -38,7 +37,7 @@ class RewrittenFile:
 
 
 @attrs.frozen(kw_only=True)
-class RewriteResult(Printed):
+class RewriteResult:
     """The result of one attempt at a task.
 
     Attributes:
@@ -57,15 +56,9 @@ class RewriteResult(Printed):
     bytes_written: int
     seconds: float
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row: the numbers, with the number of files and the sum of their entries."""
-        return [{"task": self.task, "files": len(self.files), "entries": sum(file.entries for file in self.files),
-                 "bytes_read": self.bytes_read, "bytes_written": self.bytes_written, "seconds": self.seconds,
-                 "attempt": self.attempt}]
-
 
 @attrs.frozen
-class RewriteFailure(Printed):
+class RewriteFailure:
     """The error of a task; its inputs are unchanged.
 
     Attributes:
@@ -75,10 +68,6 @@ class RewriteFailure(Printed):
 
     task: str
     error: CompactlibError
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one row: the task, and the error's class and message."""
-        return [{"task": self.task, "error": type(self.error).__name__, "message": str(self.error)}]
 
 
 RewriteOutcome: TypeAlias = RewriteResult | RewriteFailure
