@@ -33,7 +33,6 @@ StrPath: TypeAlias = str | os.PathLike[str]
 """A path, as text or as an `os.PathLike`."""
 
 _IOV_MAX = 1024
-_NBYTES = attrgetter("nbytes")
 _SIZED_IN_BYTES = frozenset({bytes, bytearray})
 _COPY_CHUNK_BYTES = 1 << 20
 # One slash is enough: `pathlib` turns `s3://bucket` into `s3:/bucket`.
@@ -121,15 +120,10 @@ class _Named:
 
 
 def _size_of(pieces: Sequence[Buffer]) -> int:
-    if len(pieces) == 1 and type(pieces[0]) is bytes:
-        return len(pieces[0])
-    # There may be thousands of pieces: a sum in C if the types allow it, else a view of each.
-    kinds = set(map(type, pieces))
-    if kinds <= _SIZED_IN_BYTES:
+    # In C, because there may be thousands of pieces.
+    if set(map(type, pieces)) <= _SIZED_IN_BYTES:
         return sum(map(len, pieces))  # type: ignore[arg-type]
-    if kinds == {memoryview}:
-        return sum(map(_NBYTES, pieces))
-    return sum(memoryview(piece).nbytes for piece in pieces)
+    return sum(map(attrgetter("nbytes"), map(memoryview, pieces)))
 
 
 class LocalOutFile:
@@ -154,10 +148,8 @@ class LocalOutFile:
 
     def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
         # Without `_Named`, for speed: a small append makes three of these calls.
+        start = offset
         try:
-            if len(pieces) <= _IOV_MAX:
-                return self._write_batch(offset, pieces)
-            start = offset
             for first in range(0, len(pieces), _IOV_MAX):
                 offset += self._write_batch(offset, pieces[first:first + _IOV_MAX])
         except OSError as error:
@@ -165,18 +157,17 @@ class LocalOutFile:
         return offset - start
 
     def _write_batch(self, offset: int, pieces: Sequence[Buffer]) -> int:
-        written = os.pwritev(self.fileno(), pieces, offset) if pieces else 0
-        wanted = _size_of(pieces)
-        if written < wanted:
-            # A short write is rare (a nearly full disk, more than 2 GiB): finish it piece by piece.
-            start = offset
-            for piece in pieces:
-                view = memoryview(piece)
-                done = max(offset + written - start, 0)
-                if done < view.nbytes:
-                    _write_all(self.fileno(), view.cast("B")[done:], start + done)
-                start += view.nbytes
-        return wanted
+        written = os.pwritev(self.fileno(), pieces, offset)
+        if written == _size_of(pieces):
+            return written
+        # A short write is rare (a nearly full disk, more than 2 GiB): finish it piece by piece.
+        end = offset
+        for piece in pieces:
+            view = memoryview(piece).cast("B")
+            done = max(offset + written - end, 0)
+            _write_all(self.fileno(), view[done:], end + done)
+            end += len(view)
+        return end - offset
 
     def copy_from(self, source: int, source_offset: int, length: int, offset: int) -> None:
         with _Named("copy", self._path):
@@ -321,18 +312,14 @@ def write_durably(files: Files, path: StrPath, pieces: Sequence[Buffer], *, temp
         StorageError: the disk refused; `path` is unchanged and the temporary file removed. Only if the sync of the
             folder was refused does `path` hold the new bytes, which may then be lost in a crash.
     """
-    target = os.fspath(path)
-    temporary = target + temporary_suffix
-    _remove_leftover(files, temporary)
-    out = files.create(temporary)
-    with _removed_on_failure(files, temporary):
+    with _replaced(files, path, temporary_suffix) as temporary:
+        out = files.create(temporary)
         try:
             out.write_at(0, pieces)
             out.sync()
         finally:
             out.close()
-        files.rename(temporary, target)
-    files.sync_folder(os.path.dirname(target) or ".")
+    files.sync_folder(os.path.dirname(os.fspath(path)) or ".")
 
 
 def replace_with_symlink(files: Files, text: str, path: StrPath, *, temporary_suffix: str = ".link") -> None:
@@ -343,11 +330,8 @@ def replace_with_symlink(files: Files, text: str, path: StrPath, *, temporary_su
     Raises:
         StorageError: the disk refused; `path` is unchanged and the temporary file removed.
     """
-    temporary = os.fspath(path) + temporary_suffix
-    _remove_leftover(files, temporary)
-    files.symlink(text, temporary)
-    with _removed_on_failure(files, temporary):
-        files.rename(temporary, path)
+    with _replaced(files, path, temporary_suffix) as temporary:
+        files.symlink(text, temporary)
 
 
 def replace_with_link(files: Files, source: StrPath, path: StrPath, *, temporary_suffix: str = ".swap") -> None:
@@ -358,14 +342,12 @@ def replace_with_link(files: Files, source: StrPath, path: StrPath, *, temporary
     Raises:
         StorageError: the disk refused; `path` is unchanged and the temporary file removed.
     """
-    temporary = os.fspath(path) + temporary_suffix
-    _remove_leftover(files, temporary)
     if _same_file(source, path):
         # A rename between two names of a file does nothing, and would keep the temporary name as a third.
+        _remove_leftover(files, os.fspath(path) + temporary_suffix)
         return
-    files.link(source, temporary)
-    with _removed_on_failure(files, temporary):
-        files.rename(temporary, path)
+    with _replaced(files, path, temporary_suffix) as temporary:
+        files.link(source, temporary)
 
 
 def _remove_leftover(files: Files, temporary: str) -> None:
@@ -374,9 +356,13 @@ def _remove_leftover(files: Files, temporary: str) -> None:
 
 
 @contextlib.contextmanager
-def _removed_on_failure(files: Files, temporary: str) -> Iterator[None]:
+def _replaced(files: Files, path: StrPath, temporary_suffix: str) -> Iterator[str]:
+    """Replace `path` by what the block makes under the temporary name, which it gets."""
+    temporary = os.fspath(path) + temporary_suffix
+    _remove_leftover(files, temporary)
     try:
-        yield
+        yield temporary
+        files.rename(temporary, path)
     except Exception:
         with contextlib.suppress(StorageError):
             files.unlink(temporary)
@@ -531,17 +517,9 @@ def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
         OSError: reading failed.
     """
     data = os.pread(descriptor, length, offset)
-    if len(data) == length or not data:
-        return data
-    pieces = [data]
-    got = len(data)
-    while got < length:
-        data = os.pread(descriptor, length - got, offset + got)
-        if not data:
-            break
-        pieces.append(data)
-        got += len(data)
-    return b"".join(pieces)
+    while len(data) < length and (more := os.pread(descriptor, length - len(data), offset + len(data))):
+        data += more
+    return data
 
 
 def read_into(descriptor: int, memory: memoryview, offset: int) -> int:
