@@ -37,7 +37,7 @@ from typing import Any, NoReturn, TypeAlias, final
 from compactlib.errors import AuditFailed, CorruptData, InvalidInput, NotFound, Unsorted
 from compactlib.files.record_frame import RecordFrame
 
-__all__ = ["IndexSet", "IndexSetBuilder", "merge_positions"]
+__all__ = ["IndexSet", "merge_positions"]
 
 MAX_INDEX = (1 << 64) - 1
 """The highest index there can be."""
@@ -55,10 +55,10 @@ class IndexSet:
     Sets compare, hash, pickle and combine (`|`, `&`, `-`) by value. `len()` is stored, not counted; above
     `sys.maxsize` members it raises OverflowError, as for a `range`, and `count` still works.
 
-    - Making a set: `from_iterable`, `from_sorted`, `from_runs`, `range`, `from_bytes`, `IndexSetBuilder`.
+    - Making a set: `from_iterable`, `from_sorted`, `from_runs`, `range`, `from_bytes`.
     - Reading it: `in`, `holds`, `overlaps`, `isdisjoint`, `issubset`, `first`, `last`, `count`, `run_count`.
     - Its members: iteration, `reversed`, `members`, `runs`, `columns`.
-    - A part of it: `at_least`, `at_most`, `between`, `chunks`.
+    - A part of it: `at_least`, `at_most`, `between`.
     """
 
     __slots__ = ("__weakref__", "_count", "_firsts", "_lasts")
@@ -223,8 +223,8 @@ class IndexSet:
         return first <= last and run < len(self._firsts) and self._firsts[run] <= last
 
     def isdisjoint(self, other: IndexSet) -> bool:
-        """Return whether the two sets share no member. Cost: O(runs where their ranges meet)."""
-        return not _overlap(self._runs, other._runs)
+        """Return whether the two sets share no member. Cost: as `intersection`."""
+        return not self.intersection(other)
 
     def issubset(self, other: IndexSet) -> bool:
         """Return whether every member is one of `other`. Cost: as `intersection`."""
@@ -247,21 +247,6 @@ class IndexSet:
         [(3, 3), (5, 6)]
         """
         return self._taking(_between(self._runs, first, last))
-
-    def chunks(self, size: int) -> Iterator[IndexSet]:
-        """Iterate over the members in sets of `size` each, ascending; the last one may be smaller.
-
-        >>> [list(chunk) for chunk in IndexSet.from_runs([(1, 3), (5, 6)]).chunks(2)]
-        [[1, 2], [3, 5], [6]]
-
-        Raises:
-            InvalidInput: `size` is less than 1.
-
-        Cost: O(runs) at the start, O(log runs + runs of the chunk) for each.
-        """
-        if size < 1:
-            raise InvalidInput(f"chunks of {size} members; a chunk holds at least 1")
-        return map(IndexSet._of, _chunks(self._runs, size))
 
     # --- combining ----------------------------------------------------------------------------------------------
 
@@ -336,48 +321,6 @@ class IndexSet:
 
     def _taking(self, runs: _Runs) -> IndexSet:
         return self if runs[0] is self._firsts and runs[1] is self._lasts else IndexSet._of(runs)
-
-
-class IndexSetBuilder:
-    """Makes sets of indexes that are added in ascending order. Keeps 16 bytes a run.
-
-    >>> builder = IndexSetBuilder()
-    >>> builder.append_run(1, 4)
-    >>> builder.append(6)
-    >>> builder.build()
-    IndexSet(5 in 2 runs, 1..6)
-    """
-
-    def __init__(self) -> None:
-        self._ends: _Column = array("Q")  # the first and the last member of each run in turn
-
-    def append(self, index: int) -> None:
-        """Add an index above all others. Cost: O(1). Raises as `append_run`."""
-        self.append_run(index, index)
-
-    def append_run(self, first: int, last: int) -> None:
-        """Add all indexes from `first` to `last`, both inclusive and above all others. Cost: O(1).
-
-        Raises:
-            InvalidInput: an end is not an index, or `first` exceeds `last`; nothing was added.
-            Unsorted: `first` is not above all others; nothing was added.
-        """
-        ends = self._ends
-        following = ends[-1] + 1 if ends else 0
-        if not following <= first <= last <= MAX_INDEX:
-            _split_pairs([(first, last)])
-            raise _unsorted(following - 1, first)
-        if first == following and ends:
-            ends[-1] = last
-        else:
-            ends.extend((first, last))
-
-    def build(self) -> IndexSet:
-        """Return the set of all indexes so far; more can be added. Cost: O(runs), a copy."""
-        return IndexSet._of((self._ends[::2], self._ends[1::2]))
-
-    def __repr__(self) -> str:
-        return f"IndexSetBuilder({self.build()!r})"
 
 
 def merge_positions(column: Sequence[int], members: Sequence[int]) -> list[int]:
@@ -533,14 +476,6 @@ def _intersection(left: _Runs, right: _Runs) -> _Runs:
             array("Q", list(compress(ends, overlaps))))
 
 
-def _overlap(left: _Runs, right: _Runs) -> bool:
-    left, right = _met(left, right)
-    if not left[0] or not right[0]:
-        return False
-    starts, ends = _swept(left, right)
-    return any(map(ge, ends, islice(starts, 1, None)))
-
-
 def _difference(runs: _Runs, removed: _Runs) -> _Runs:
     if not runs[0]:
         return runs
@@ -552,19 +487,6 @@ def _difference(runs: _Runs, removed: _Runs) -> _Runs:
             array("Q", list(map(sub, islice(firsts, 1, None), repeat(1)))))
     below, above = _between(runs, first, firsts[0] - 1), _between(runs, lasts[-1] + 1, last)
     return _followed(_followed(below, _intersection(runs, gaps)), above)
-
-
-def _chunks(runs: _Runs, size: int) -> Iterator[_Runs]:
-    firsts, lasts = runs
-    held: list[int] = list(accumulate(map(add, map(sub, lasts, firsts), repeat(1))))  # up to the end of each run
-
-    def member(position: int) -> int:
-        run = bisect_right(held, position)
-        return lasts[run] - (held[run] - 1 - position)
-
-    members = held[-1] if held else 0
-    for start in range(0, members, size):
-        yield _between(runs, member(start), member(min(start + size, members) - 1))
 
 
 def _met(left: _Runs, right: _Runs) -> tuple[_Runs, _Runs]:

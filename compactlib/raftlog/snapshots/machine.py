@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from compactlib.errors import InvalidInput, Unsorted
-from compactlib.indexset import IndexSet, IndexSetBuilder
+from compactlib.indexset import IndexSet
 from compactlib.raftlog.values import Entry
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class LiveTracker:
 
     def __init__(self, live: IndexSet | None = None, *, applied: int = -1) -> None:
         self._base: IndexSet = IndexSet() if live is None else live
-        self._new: IndexSetBuilder = IndexSetBuilder()
+        # The first and the last index of each run of entries applied since the last call of `live_set`, in turn.
+        self._new: array[int] = array("Q")
         self._dead: list[int] = []
         self._applied: int = applied
 
@@ -73,7 +75,10 @@ class LiveTracker:
         if index <= self._applied:
             raise Unsorted(f"entry {index} was applied after {self._applied}; apply each once, in the log's order",
                            previous=self._applied, found=index)
-        self._new.append(index)
+        if self._new and index == self._applied + 1:
+            self._new[-1] = index
+        else:
+            self._new.extend((index, index))
         self._applied = index
 
     def mark_dead(self, indexes: Iterable[int]) -> None:
@@ -89,14 +94,15 @@ class LiveTracker:
         Raises:
             InvalidInput: an entry was reported dead twice, or was never live; names the lowest. Nothing was changed.
         """
-        alive, dead = self._base | self._new.build(), IndexSet.from_iterable(self._dead)
+        applied = IndexSet.from_runs(zip(self._new[::2], self._new[1::2], strict=True))
+        alive, dead = self._base | applied, IndexSet.from_iterable(self._dead)
         unknown = dead - alive
         if unknown or dead.count != len(self._dead):
             raise InvalidInput(f"{len(self._dead)} deaths were reported, of {dead.count} entries, {unknown.count} of "
                                f"which were not alive{f', the lowest is {unknown.first}' if unknown else ''}; report "
                                f"each death once")
         self._base = alive - dead
-        self._new, self._dead = IndexSetBuilder(), []
+        self._new, self._dead = array("Q"), []
         return self._base
 
     def __repr__(self) -> str:

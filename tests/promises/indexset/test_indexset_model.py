@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, multiple, rule
 
 from compactlib.errors import NotFound, Unsorted
-from compactlib.indexset import IndexSet, IndexSetBuilder
+from compactlib.indexset import IndexSet
 from tests.harness.index_strategies import MAX_INDEX, index_runs, indexes
 
 RUNS = index_runs()
@@ -66,20 +66,6 @@ def test_from_runs_in_any_order_and_overlapping(runs: list[tuple[int, int]]) -> 
     check(IndexSet.from_runs(runs), set(expanded(runs)))
 
 
-@given(MODELS)
-def test_builder(model: set[int]) -> None:
-    singly, by_runs = IndexSetBuilder(), IndexSetBuilder()
-    for index in sorted(model):
-        singly.append(index)
-    for first, last in made(model).runs():
-        middle = (first + last) // 2
-        by_runs.append_run(first, middle)
-        if middle < last:
-            by_runs.append_run(middle + 1, last)
-    check(singly.build(), model)
-    check(by_runs.build(), model)
-
-
 @given(MODELS, st.lists(BOUNDS, min_size=1, max_size=5))
 def test_membership(model: set[int], asked: list[int]) -> None:
     index_set = made(model)
@@ -115,15 +101,6 @@ def test_two_sets(left: set[int], right: set[int]) -> None:
 @given(st.lists(MODELS, max_size=5))
 def test_union_of_many(models: list[set[int]]) -> None:
     check(IndexSet().union(*map(made, models)), set().union(*models))
-
-
-@given(MODELS, st.integers(1, 50))
-def test_chunks(model: set[int], size: int) -> None:
-    chunks = list(made(model).chunks(size))
-    ascending = sorted(model)
-    assert len(chunks) == -(-len(model) // size)
-    for place, chunk in enumerate(chunks):
-        check(chunk, set(ascending[place * size:(place + 1) * size]))
 
 
 @given(MODELS)
@@ -174,9 +151,11 @@ class LongLives(RuleBasedStateMachine):
         _, last = next(index_set.runs())
         return self.kept(index_set - IndexSet.range(first, last), model - set(range(first, last + 1)))
 
-    @rule(target=pairs, pair=pairs, size=st.integers(1, 20))
-    def split_and_join(self, pair: tuple[IndexSet, frozenset[int]], size: int) -> tuple[IndexSet, frozenset[int]]:
-        return self.kept(IndexSet().union(*pair[0].chunks(size)), pair[1])
+    @rule(target=pairs, pair=pairs, place=BOUNDS)
+    def split_and_join(self, pair: tuple[IndexSet, frozenset[int]], place: int) -> tuple[IndexSet, frozenset[int]]:
+        whole = pair[0]
+        return self.kept(whole.between(0, place - 1).union(whole.between(place, place), whole - whole.at_most(place)),
+                         pair[1])
 
     @rule(target=pairs, pair=pairs)
     def store_and_load(self, pair: tuple[IndexSet, frozenset[int]]) -> tuple[IndexSet, frozenset[int]]:
