@@ -50,7 +50,8 @@ class PeriodicService:
         self._retry, self._max_retry = retry_seconds, max_retry_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
         self._due: float | None = None
-        self._woken = True  # due at start
+        # It was woken if these differ; at start it is due.
+        self._wake, self._answered_wake = object(), object()
         self._failures_in_a_row = 0
         self._budget = Budget(clock=self._clock)
         self._held = threading.RLock()  # while the function runs
@@ -82,13 +83,13 @@ class PeriodicService:
                 return
             if self._budget.cancelled:
                 self._budget = Budget(clock=self._clock)
-            self._woken = True
+            self._wake = object()
             self._thread = threading.Thread(target=self._run, args=(self._budget,), name=self.name, daemon=True)
             self._thread.start()
 
     def wake(self) -> None:
         """Have the function called now, or again after the present call."""
-        self._woken = True
+        self._wake = object()
         self._bell.put(None)
 
     def run_pending(self) -> bool:
@@ -103,17 +104,15 @@ class PeriodicService:
         if is_mine(self._held):
             raise Busy(f"{self.name} cannot be run from within its own work")
         with self._held:
-            if not self._woken and (self._due is None or self._clock.monotonic() < self._due):
+            wake = self._wake
+            if wake is self._answered_wake and (self._due is None or self._clock.monotonic() < self._due):
                 return False
-            self._woken = False
             try:
                 delay = self._run_once(self._budget)
                 self._failures_in_a_row = 0
             except Exception as error:
                 delay = self._failed(error)
-            except BaseException:
-                self._woken = True
-                raise
+            self._answered_wake = wake
             delay = self._every if delay is None else delay
             self._due = None if delay is None else self._clock.monotonic() + delay
         return True
