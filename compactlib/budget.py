@@ -13,11 +13,11 @@ import math
 import threading
 from collections.abc import Callable, Iterable
 from operator import index
-from sys import float_info
 from typing import TypeVar
 
 import attrs
 
+from compactlib._arguments import is_above, is_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, InvalidInput
 
@@ -39,20 +39,12 @@ class BudgetLimits:
         deadline: nothing is granted from then on, in seconds since the epoch.
 
     Raises:
-        InvalidInput: the rate is not positive and finite, the total is negative, or the deadline is not a number.
+        InvalidInput: the rate is not positive and finite, the total is negative, or the deadline is not finite.
     """
 
-    bytes_per_second: float | None = None
-    total_bytes: int | None = None
-    deadline: float | None = None
-
-    def __attrs_post_init__(self) -> None:
-        if self.total_bytes is not None and not self.total_bytes >= 0:
-            raise InvalidInput(f"total_bytes is {self.total_bytes}; give 0 bytes or more")
-        if self.bytes_per_second is not None and not 0 < self.bytes_per_second <= float_info.max:
-            raise InvalidInput(f"bytes_per_second is {self.bytes_per_second}; give a positive rate, or None")
-        if self.deadline is not None and not (abs(self.deadline) <= float_info.max or abs(self.deadline) == math.inf):
-            raise InvalidInput("the deadline is not a number; give seconds since the epoch, or None for never")
+    bytes_per_second: float | None = attrs.field(default=None, validator=is_above(0, or_none=True))
+    total_bytes: int | None = attrs.field(default=None, validator=is_whole(or_none=True))
+    deadline: float | None = attrs.field(default=None, validator=is_above(-math.inf, or_none=True))
 
     def share(self, parts: int) -> BudgetLimits:
         """Return the limits of one of `parts` concurrent workers: rate and total (rounded down) are divided.

@@ -26,6 +26,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import attrs
 
+from compactlib._arguments import is_above
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput, NotFound, StorageError
@@ -58,11 +59,7 @@ class Periodic:
         InvalidInput: the period is not above 0.
     """
 
-    every_seconds: float = 7 * 86_400.0
-
-    def __attrs_post_init__(self) -> None:
-        if not self.every_seconds > 0:
-            raise InvalidInput(f"every_seconds is {self.every_seconds!r}; give seconds, more than 0")
+    every_seconds: float = attrs.field(default=7 * 86_400.0, validator=is_above(0))
 
 
 @attrs.frozen

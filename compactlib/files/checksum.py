@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -22,27 +22,17 @@ class Crc32(Protocol):
         """Return the CRC-32 of `data`, continued from `value`: 0 .. 2**32 - 1."""
 
 
-def installed() -> Iterator[tuple[str, Crc32]]:
-    """Yield the installed implementations with their names, the fastest first; the last is always `"zlib"`."""
-    try:
+def _fastest() -> Crc32:
+    with contextlib.suppress(ImportError):
         from isal.isal_zlib import crc32 as isal_crc32
-    except ImportError:
-        pass
-    else:
-        yield "isal", isal_crc32
-    try:
+
+        return isal_crc32
+    with contextlib.suppress(ImportError):
         from zlib_ng.zlib_ng import crc32 as zlib_ng_crc32
-    except ImportError:
-        pass
-    else:
-        yield "zlib-ng", zlib_ng_crc32
-    yield "zlib", zlib.crc32
+
+        return zlib_ng_crc32
+    return zlib.crc32
 
 
-crc32: Crc32
+crc32: Crc32 = _fastest()
 """`crc32(data, value=0) -> int`: CRC-32 of `data`, continued from `value`. O(bytes); a C function, called directly."""
-
-CRC32_IMPLEMENTATION: str
-"""The package of `crc32`: `"isal"`, `"zlib-ng"` or `"zlib"`."""
-
-CRC32_IMPLEMENTATION, crc32 = next(installed())

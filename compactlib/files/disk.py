@@ -123,7 +123,7 @@ def _size_of(pieces: Sequence[Buffer]) -> int:
     # In C, because there may be thousands of pieces.
     if set(map(type, pieces)) <= _SIZED_IN_BYTES:
         return sum(map(len, pieces))  # type: ignore[arg-type]
-    return sum(map(attrgetter("nbytes"), map(memoryview, pieces)))
+    return sum(map(attrgetter("nbytes"), map(memoryview, pieces)))  # type: ignore[arg-type]
 
 
 class LocalOutFile:

@@ -23,11 +23,6 @@ from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.checksum import crc32
 
 
-def _refused(place: str, name: str, found: int, known: int) -> Unsupported:
-    return Unsupported(f"{place}: {name} version {found}; this release reads {known}: "
-                       f"{'upgrade' if found > known else 'use the release that wrote it'}")
-
-
 class RecordFrame:
     """Writes and checks the records of one format.
 
@@ -37,7 +32,6 @@ class RecordFrame:
         version: the only version that is written and read; at least 1.
         layout: the version and the fields as a `struct` format with its byte order. Padding (`x`) has to be zeros.
         damaged: makes the error for damage, from the arguments of `CorruptData`.
-        refused: makes the error for another version, from place, name, the version found and the version read.
 
     Attributes:
         header_bytes: the offset of the body.
@@ -45,8 +39,7 @@ class RecordFrame:
     """
 
     def __init__(self, name: str, magic: bytes, version: int, layout: str, *,
-                 damaged: Callable[..., CorruptData] = CorruptData,
-                 refused: Callable[[str, str, int, int], Unsupported] = _refused) -> None:
+                 damaged: Callable[..., CorruptData] = CorruptData) -> None:
         self._name = name
         self._magic = magic
         self._version = version
@@ -55,7 +48,6 @@ class RecordFrame:
         self._crc = struct.Struct(f"{layout[0]}I")
         self._has_zeros = "x" in layout
         self._damaged = damaged
-        self._refused = refused
         self.header_bytes: int = self._header.size
         self.size: int = self._header.size + self._crc.size
 
@@ -97,7 +89,8 @@ class RecordFrame:
             raise self._damaged(path=place, offset=offset + end, expected=f"CRC {actual:#010x}",
                                 found=f"{stored:#010x}")
         if version != self._version and version:
-            raise self._refused(place, self._name, version, self._version)
+            raise Unsupported(f"{place}: {self._name} version {version}; this release reads {self._version}: "
+                              f"{'upgrade' if version > self._version else 'use the release that wrote it'}")
         if not is_whole:
             raise self._cut(data, place, offset)
         if not version or (self._has_zeros
