@@ -28,9 +28,10 @@ def _fastest() -> Crc32:
 
         return isal_crc32
     with contextlib.suppress(ImportError):
-        from zlib_ng.zlib_ng import crc32 as zlib_ng_crc32
+        from zlib_ng import zlib_ng
 
-        return zlib_ng_crc32
+        found: Crc32 = zlib_ng.crc32
+        return found
     return zlib.crc32
 
 
