@@ -21,7 +21,7 @@ class Clock(Protocol):
         """Seconds since the epoch; may jump when the host's clock is set."""
 
     def monotonic(self) -> float:
-        """Seconds since an unknown start; never goes back. For durations and rates."""
+        """Seconds since an unknown start, for durations and rates in this process; never goes back."""
 
     def sleep(self, seconds: float) -> None:
         """Return after `seconds` of this clock.
@@ -35,19 +35,12 @@ class SystemClock:
     """The operating system's clock. Has no state; all instances are equal and picklable."""
 
     def now(self) -> float:
-        """Seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds since an unknown start; comparable within this process only."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Block this thread for `seconds`.
-
-        Raises:
-            InvalidInput: `seconds` is negative or not finite.
-        """
         time.sleep(_checked(seconds))
 
     def __eq__(self, other: object) -> bool:
@@ -78,15 +71,12 @@ class ManualClock:
         self._lock = threading.Lock()
 
     def now(self) -> float:
-        """Seconds since the epoch."""
         return self._now
 
     def monotonic(self) -> float:
-        """The sum of all advances, in seconds."""
         return self._elapsed
 
     def sleep(self, seconds: float) -> None:
-        """Move forward; see `advance`."""
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:

@@ -144,11 +144,6 @@ class Guard(OfOneProcess):
             self.close(f"was left in the middle of {changing} by an error or an interrupt")
         return self._reason is None
 
-    @property
-    def reason(self) -> str | None:
-        """Why the object is closed, and what to do; `None` while it is open."""
-        return None if self.is_open else self._reason
-
     def close(self, reason: str = "was closed") -> None:
         """Refuse all later calls, and cancel the runs; the first reason stays. Needs no lock, and never waits.
 
@@ -234,9 +229,7 @@ class Guard(OfOneProcess):
         return any(is_mine(run.held) for run in list(self._runs.values()))
 
     def require_outside(self) -> None:
-        """Check that the calling thread is in no `use()` and in no run, whose end it could not wait for.
-
-        For a `close()` that changes nothing in this case.
+        """Check that the calling thread is in no `use()` and in no run, whose end a `close()` could not wait for.
 
         Raises:
             Busy: it is in one.
@@ -276,19 +269,7 @@ class Guard(OfOneProcess):
         _guards_of_folders.add(weakref.ref(self, _guards_of_folders.discard))
 
     def lock_folder(self, folder: StrPath, *, meanwhile: str = "", timeout: float = RELEASE_SECONDS) -> None:
-        """Lock the folder for this object, until `release`.
-
-        A closed object of this process on the same folder is released first.
-
-        Args:
-            folder: see `FolderLock`.
-            meanwhile: see `FolderLock`.
-            timeout: how long to wait until the closed object is unused, in seconds.
-
-        Raises:
-            Busy: an open object has the folder, here or in another process, or the closed one is still used.
-            InvalidInput, StorageError, Unsupported: see `FolderLock`.
-        """
+        """Lock the folder for this object, until `release`; arguments and errors as `stand_for` and `FolderLock`."""
         self.stand_for(folder, timeout=timeout)
         self._folder_locks.append(FolderLock(folder, meanwhile=meanwhile))
 
@@ -317,7 +298,7 @@ class Guard(OfOneProcess):
                 self._folder_locks.pop()
 
     def __repr__(self) -> str:
-        return f"<Guard of {self.name}: {self.reason or 'open'}>"
+        return f"<Guard of {self.name}: {'open' if self.is_open else self._reason}>"
 
     def _inherit(self) -> None:
         super()._inherit()
