@@ -33,6 +33,7 @@ StrPath: TypeAlias = str | os.PathLike[str]
 """A path, as text or as an `os.PathLike`."""
 
 _IOV_MAX = 1024
+_NBYTES = attrgetter("nbytes")
 _SIZED_IN_BYTES = frozenset({bytes, bytearray})
 _COPY_CHUNK_BYTES = 1 << 20
 # One slash is enough: `pathlib` turns `s3://bucket` into `s3:/bucket`.
@@ -120,10 +121,15 @@ class _Named:
 
 
 def _size_of(pieces: Sequence[Buffer]) -> int:
-    # In C, because there may be thousands of pieces.
-    if set(map(type, pieces)) <= _SIZED_IN_BYTES:
+    if len(pieces) == 1 and type(pieces[0]) is bytes:
+        return len(pieces[0])
+    # There may be thousands of pieces: a sum in C if the types allow it, else a view of each.
+    kinds = set(map(type, pieces))
+    if kinds <= _SIZED_IN_BYTES:
         return sum(map(len, pieces))  # type: ignore[arg-type]
-    return sum(map(attrgetter("nbytes"), map(memoryview, pieces)))  # type: ignore[arg-type]
+    if kinds == {memoryview}:
+        return sum(map(_NBYTES, pieces))
+    return sum(memoryview(piece).nbytes for piece in pieces)
 
 
 class LocalOutFile:
@@ -148,8 +154,10 @@ class LocalOutFile:
 
     def write_at(self, offset: int, pieces: Sequence[Buffer]) -> int:
         # Without `_Named`, for speed: a small append makes three of these calls.
-        start = offset
         try:
+            if len(pieces) <= _IOV_MAX:
+                return self._write_batch(offset, pieces)
+            start = offset
             for first in range(0, len(pieces), _IOV_MAX):
                 offset += self._write_batch(offset, pieces[first:first + _IOV_MAX])
         except OSError as error:
@@ -157,7 +165,7 @@ class LocalOutFile:
         return offset - start
 
     def _write_batch(self, offset: int, pieces: Sequence[Buffer]) -> int:
-        written = os.pwritev(self.fileno(), pieces, offset)
+        written = os.pwritev(self.fileno(), pieces, offset) if pieces else 0
         if written == _size_of(pieces):
             return written
         # A short write is rare (a nearly full disk, more than 2 GiB): finish it piece by piece.
