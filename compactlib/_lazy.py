@@ -23,7 +23,6 @@ def offer(package: str, names: Mapping[str, str]) -> None:
     """
     namespace = vars(sys.modules[package])
     homes = {name: home for home, listed in names.items() for name in listed.split()}
-    own = ["__version__"] if "__version__" in namespace else []
 
     def load(name: str) -> object:
         if name not in homes:
@@ -35,4 +34,4 @@ def offer(package: str, names: Mapping[str, str]) -> None:
     def names_of_package() -> list[str]:
         return sorted({*namespace, *homes})
 
-    namespace.update(__getattr__=load, __dir__=names_of_package, __all__=[*sorted(homes), *own])
+    namespace.update(__getattr__=load, __dir__=names_of_package, __all__=sorted(homes))

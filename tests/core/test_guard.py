@@ -392,7 +392,7 @@ def test_a_fork_at_any_step_is_refused_and_holds_no_folder(tmp_path: Path) -> No
             assert open_files(tmp_path) == []
             for guard in guards():
                 assert not guard.is_open
-                with pytest.raises(Closed, match="(open it again|when it is closed there)$"), guard.lock:
+                with pytest.raises(Closed, match=r"(open it again|when it is closed there)$"), guard.lock:
                     guard.begin()
                 guard.release(timeout=0)
             for store in stores:

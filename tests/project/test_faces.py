@@ -22,7 +22,6 @@ TOP = Path(compactlib.__path__[0])
 # and sends them, and answers `AppendEntries`; the pieces for an executor of one's own; the kits, which back-ends
 # inherit. A removed name lowers its face's bound. Names for authors of policies are in `policy` and `policies`.
 AT_MOST = {
-    "compactlib": 17,
     "compactlib.raftlog": 47, "compactlib.blobstore": 32, "compactlib.staging": 32, "compactlib.catalog": 42,
     "compactlib.scheduler": 34, "compactlib.fences": 14, "compactlib.kv": 29, "compactlib.spark": 12,
     "compactlib.commandlog": 9, "compactlib.lab": 23, "compactlib.testing": 45,
@@ -66,7 +65,7 @@ def test_a_face_offers_the_names_that_type_checkers_read(face: str) -> None:
         # The import binds the submodule to its package: no public name may be spelled alike.
         importlib.import_module(f"{face}.{each.name}")
     read = imports_of(Path(package.__path__[0]) / "__init__.py")
-    assert {name for name, _ in read} == {*names_of(face)} - {"__version__"} <= {*dir(package)}
+    assert {name for name, _ in read} == {*names_of(face)} <= {*dir(package)}
     for name, home in read:
         assert getattr(package, name) is getattr(importlib.import_module(home), name)
         assert not isinstance(getattr(package, name), ModuleType)

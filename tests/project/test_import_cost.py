@@ -43,7 +43,7 @@ def foreign(modules: set[str]) -> set[str]:
 
 def test_the_top_of_the_library_loads_nothing_else() -> None:
     modules = loaded_by("import compactlib")
-    assert {name for name in modules if name.startswith("compactlib")} == {"compactlib", "compactlib._lazy"}
+    assert {name for name in modules if name.startswith("compactlib")} == {"compactlib"}
     assert not {name.partition(".")[0] for name in modules} & (CORE_DEPENDENCIES | FAST)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from compactlib import CompactionFailed, CorruptData
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, CompactAll, compact_many
+from compactlib.errors import CompactionFailed, CorruptData
 from tests.harness.failing_files import FailingFiles
 from tests.promises.damage import (
     Damage,

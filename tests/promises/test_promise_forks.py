@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from compactlib import Closed
 from compactlib.blobstore import Blob, BlobStore
+from compactlib.errors import Closed
 from compactlib.kv import SqliteStore
 from compactlib.raftlog import RaftLogStore, SegmentLog
 from tests.harness.forks import in_a_fork

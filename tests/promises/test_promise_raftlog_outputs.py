@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib import CompactionFailed, CorruptData
+from compactlib.errors import CompactionFailed, CorruptData
 from compactlib.raftlog import Entry, LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 from tests.harness.failing_files import FailingFiles
 from tests.promises.damage import (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compactlib import CorruptData
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll, Deleted, Missing
+from compactlib.errors import CorruptData
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 20, segment_bytes=1 << 16, deleted_retention_seconds=0.0,
                          journal_max_entries=0, max_blob_bytes=0, durability="interval", purge_tombstones=True)

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import attrs
 import pytest
 
-from compactlib import CorruptData
 from compactlib.catalog import (
     CatalogPlan,
     CatalogService,
@@ -22,6 +21,7 @@ from compactlib.catalog import (
 )
 from compactlib.clock import ManualClock
 from compactlib.commandlog import KVLog
+from compactlib.errors import CorruptData
 from compactlib.kv import Condition, Delete, MemoryStore, Put, SnapshotStore
 from compactlib.scheduler import BlockMeta, Scheduler
 from tests.harness.scheduler_audit import audit

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib import Conflict
+from compactlib.errors import Conflict
 from compactlib.objects import LocalObjects
 from compactlib.scheduler import BlockMeta
 from compactlib.spark import BlockFolder

@@ -9,8 +9,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compactlib import CorruptData
 from compactlib.budget import Budget
+from compactlib.errors import CorruptData
 from compactlib.executors import LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
 from compactlib.kv import MemoryStore
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef

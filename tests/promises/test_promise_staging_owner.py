@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from compactlib import Stale
+from compactlib.errors import Stale
 from compactlib.kv import KVStore, MemoryStore, Retries, SqliteStore
 from compactlib.metered import metered
 from compactlib.objects import LocalObjects, MemoryObjects, ObjectRef, ObjectStore

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compactlib import InvalidInput
 from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig
+from compactlib.errors import InvalidInput
 from compactlib.files import list_folder
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 16, segment_bytes=1 << 12)

@@ -12,11 +12,10 @@ from typing import Any
 
 import attrs
 
-from compactlib import CompactlibError
 from compactlib.blobstore import Blob, BlobReader, BlobStore, BlobStoreConfig, GetOptions, RecordKind
 from compactlib.blobstore.policy import SEGMENT_HEADER_BYTES
 from compactlib.clock import ManualClock
-from compactlib.errors import StorageError
+from compactlib.errors import CompactlibError, StorageError
 from compactlib.testing import FilesInFront, Killed, Request
 
 EVERYTHING = GetOptions(include_deleted=True, include_expired=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compactlib import CorruptData, InvalidInput, StorageError, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, StorageError, Unsupported
 from compactlib.raftlog import Entry, LogReader, SegmentLog, import_ra, is_log
 
 RECORDS = {1: struct.Struct(">QQIII"), 2: struct.Struct(">QQQII")}
