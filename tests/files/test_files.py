@@ -75,6 +75,14 @@ def test_more_pieces_than_the_system_takes_at_once_of_any_kind(tmp_path: Path) -
     assert (tmp_path / "a").read_bytes() == bytes(7) + whole + whole
 
 
+def test_a_link_that_is_in_its_place_is_made_again_without_a_third_name(tmp_path: Path) -> None:
+    FILES.create(tmp_path / "a").close()
+    for _ in range(2):
+        replace_with_link(FILES, tmp_path / "a", tmp_path / "b")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+        assert (tmp_path / "b").samefile(tmp_path / "a")
+
+
 @settings(max_examples=60, deadline=None)
 @given(pieces=st.lists(st.binary(max_size=6), max_size=8), takes=st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_a_short_write_is_finished(tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes],
