@@ -11,6 +11,8 @@ import threading
 import time
 from typing import Any, Protocol
 
+import attrs
+
 from compactlib.errors import InvalidInput
 
 
@@ -31,6 +33,7 @@ class Clock(Protocol):
         """
 
 
+@attrs.frozen
 class SystemClock:
     """The operating system's clock. Has no state; all instances are equal and picklable."""
 
@@ -42,15 +45,6 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(_checked(seconds))
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is SystemClock
-
-    def __hash__(self) -> int:
-        return hash(SystemClock)
-
-    def __repr__(self) -> str:
-        return "SystemClock()"
 
 
 class ManualClock:

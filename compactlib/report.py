@@ -140,14 +140,6 @@ class Printed:
         return self.table()._repr_html_()
 
 
-class _Named(Protocol):
-    """A policy with its name."""
-
-    @property
-    def name(self) -> str:
-        """The policy's name."""
-
-
 @attrs.frozen
 class PolicyRecord:
     """The name and the settings of the policy that made a plan.
@@ -161,13 +153,13 @@ class PolicyRecord:
     settings: tuple[tuple[str, Setting], ...]
 
     @classmethod
-    def of(cls, policy: _Named) -> PolicyRecord:
+    def of(cls, policy: Any) -> PolicyRecord:
         """Return the record of a policy.
 
         The settings are the public fields of an attrs class or a dataclass; other classes have none. A value that is
         no `Setting` becomes text, also an inner policy.
         """
-        kind: Any = type(policy)
+        kind = type(policy)
         fields: Sequence[Any] = attrs.fields(kind) if attrs.has(kind) else \
             dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
         settings = {field.name: _setting(getattr(policy, field.name)) for field in fields

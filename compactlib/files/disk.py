@@ -23,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias
 
+import attrs
+
 from compactlib._closing import Closing
 from compactlib.errors import Closed, InvalidInput, NotFound, ReadOnly, StorageError
 
@@ -204,6 +206,7 @@ class LocalOutFile:
         return f"LocalOutFile({self._path!r})"
 
 
+@attrs.define(unsafe_hash=True)
 class LocalFiles:
     """The local disk. Has no state; instances with the same setting are equal, and all are picklable.
 
@@ -212,10 +215,7 @@ class LocalFiles:
             0777, less the process's umask. Existing files keep their mode.
     """
 
-    private: bool = False
-
-    def __init__(self, *, private: bool = False) -> None:
-        self.private = private
+    private: bool = attrs.field(default=False, kw_only=True)
 
     def create(self, path: StrPath) -> OutFile:
         return LocalOutFile(path, os.O_CREAT | os.O_EXCL, 0o600 if self.private else 0o644)
@@ -261,15 +261,6 @@ class LocalFiles:
         with _Named("read the free space of", path):
             room = os.statvfs(path)
         return room.f_bavail * room.f_frsize
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is LocalFiles and other.private == self.private
-
-    def __hash__(self) -> int:
-        return hash((LocalFiles, self.private))
-
-    def __repr__(self) -> str:
-        return f"LocalFiles({'private=True' if self.private else ''})"
 
 
 def require_folder(path: StrPath, what: str, *, create: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import weakref
 
 from compactlib._forks import OfOneProcess, forking
@@ -90,7 +91,7 @@ class FolderLock(OfOneProcess):
             if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise
             raise self._foreign() from None
-        if not _is_ordinary(self._descriptors[-1]):
+        if not stat.S_ISREG(os.fstat(self._descriptors[-1]).st_mode):
             raise self._foreign()
 
     def _foreign(self) -> InvalidInput:
@@ -135,9 +136,3 @@ def _let_go(descriptors: list[int]) -> None:
                     fcntl.flock(descriptors[-1], fcntl.LOCK_UN)
                 # One step, which no interrupt divides: a descriptor that left the list is closed.
                 list(map(os.close, map(descriptors.pop, [-1])))
-
-
-def _is_ordinary(descriptor: int) -> bool:
-    import stat
-
-    return stat.S_ISREG(os.fstat(descriptor).st_mode)
