@@ -14,14 +14,8 @@ columns in C loops (`list.sort`, which merges two sorted parts in linear time, t
 >>> live
 IndexSet(7 in 3 runs, 1..21)
 
-The stored form; `docs/formats/indexset.md` describes it to the byte:
-
-    0        magic CLINDSET, version u16, number of runs u64, width of heads u8, width of tails u8     (20 bytes)
-    20       heads, gaps too large for one; tails, tails too large for one
-    end - 4  CRC-32 of everything before it
-
-All numbers of a column have the width that makes it smallest; larger numbers follow the column as 64 bits. A set has at
-most nine bytes a run, and equal sets have equal bytes on all machines.
+The stored form is that of `docs/formats/indexset.md`: at most nine bytes a run, and equal sets have equal bytes on all
+machines.
 """
 
 from __future__ import annotations
@@ -276,7 +270,7 @@ class IndexSet:
     def to_bytes(self) -> bytes:
         """Return the set as compact bytes with a checksum (`docs/formats/indexset.md`). Cost: O(runs).
 
-        About one byte a run while most gaps are below 127 indexes, two below 32,767. Equal sets give equal bytes.
+        About one byte a run while most gaps are below 127 indexes, two below 32,767.
         """
         return _encoded(self._runs)
 

@@ -37,10 +37,6 @@ from compactlib.service import PeriodicService
 
 _LOGGER = logging.getLogger("compactlib.services")
 
-COMPACTION_FAILING = "compaction_failing"
-"""A compaction has failed: `work`, `lane`, `error`, `message`, `failures` in a row, `retry_in_seconds`."""
-COMPACTION_RECOVERED = "compaction_recovered"
-"""The first success of a store after failures: `work`, `lane`, `failures`."""
 _NEVER = float("inf")
 _SLICE_SECONDS = 10.0
 _MAX_SLICE_SECONDS = 640.0
@@ -174,10 +170,15 @@ class CompactionManager:
     def __init__(self, triggers: Iterable[Trigger] = (Periodic(), OnRequest(), LowSpace()), *,
                  retry_seconds: float = 60.0, max_retry_seconds: float = 6 * 3_600.0, clock: Clock | None = None,
                  observer: Observer | None = None) -> None:
-        self._triggers = _by_kind(triggers)
-        periodic, low_space = self._triggers.get(Periodic), self._triggers.get(LowSpace, LowSpace())
-        self._every = periodic.every_seconds if isinstance(periodic, Periodic) else _NEVER
-        self._low_fraction = low_space.fraction if isinstance(low_space, LowSpace) else 0.0
+        chosen: dict[type[Trigger], Any] = {}
+        for trigger in triggers:
+            if type(trigger) not in (Periodic, OnRequest, LowSpace) or type(trigger) in chosen:
+                raise InvalidInput(f"the triggers have {trigger!r}; give at most one each of Periodic(), OnRequest() "
+                                   f"and LowSpace()")
+            chosen[type(trigger)] = trigger
+        self._every: float = chosen[Periodic].every_seconds if Periodic in chosen else _NEVER
+        self._takes_requests = OnRequest in chosen
+        self._low_fraction: float = chosen.get(LowSpace, LowSpace()).fraction
         self._retry, self._max_retry = retry_seconds, max_retry_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
         self._observer = observer
@@ -262,7 +263,7 @@ class CompactionManager:
             NotFound: there is no store of this name.
             InvalidInput: the manager has no trigger `OnRequest`.
         """
-        if OnRequest not in self._triggers:
+        if not self._takes_requests:
             raise InvalidInput("this manager takes no requests; give it the trigger OnRequest()")
         with self._lock:
             entry = self._found(name)
@@ -402,7 +403,7 @@ class CompactionManager:
             self._rest(entry, str(report).partition("\n")[0], is_slice=is_slice,
                        reclaims=is_partial or not is_slice)
             if failures:
-                notify(self._observer, COMPACTION_RECOVERED, work=entry.name, lane=entry.disk, failures=failures)
+                notify(self._observer, "compaction_recovered", work=entry.name, lane=entry.disk, failures=failures)
 
     def _compact(self, entry: _Entry, service_budget: Budget) -> Any:
         new_budget = entry.new_budget or getattr(entry.store, "new_budget", None)
@@ -440,7 +441,7 @@ class CompactionManager:
         entry.due = self._clock.monotonic() + delay
         _LOGGER.warning("the compaction of %r failed (%d in a row), and is tried again in %.1f s", entry.name,
                         entry.failures, delay, exc_info=error)
-        notify(self._observer, COMPACTION_FAILING, work=entry.name, lane=entry.disk, error=type(error).__name__,
+        notify(self._observer, "compaction_failing", work=entry.name, lane=entry.disk, error=type(error).__name__,
                message=str(error), failures=entry.failures, retry_in_seconds=delay)
 
     def _note_closed(self, entry: _Entry, error: Closed) -> None:
@@ -489,13 +490,3 @@ def _is_closed(store: Managed) -> bool:
 def _set_managed(store: Managed, is_managed: bool) -> None:
     if hasattr(store, "free_fraction"):
         store.is_managed = is_managed  # type: ignore[attr-defined]
-
-
-def _by_kind(triggers: Iterable[Trigger]) -> dict[type[Trigger], Trigger]:
-    found: dict[type[Trigger], Trigger] = {}
-    for trigger in triggers:
-        if not isinstance(trigger, Periodic | OnRequest | LowSpace):
-            raise InvalidInput(f"there is no trigger {trigger!r}; give some of Periodic(), OnRequest() and LowSpace()")
-        if found.setdefault(type(trigger), trigger) is not trigger:
-            raise InvalidInput(f"two triggers are {type(trigger).__name__}; give one of each kind")
-    return found
