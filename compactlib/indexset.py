@@ -448,22 +448,19 @@ def _union(families: Sequence[_Runs]) -> _Runs:
         return held[0]
     if len(held) == 2 and held[0][1][-1] < held[1][0][0]:
         return _followed(*held)
-    starts: list[int] = []
-    ends: list[int] = []
-    for firsts, lasts in held:
-        starts += firsts
-        ends += lasts
-    starts.sort()
-    ends.sort()
-    return _joined(starts, ends)
+    return _joined(sorted(chain.from_iterable(firsts for firsts, _ in held)),
+                   sorted(chain.from_iterable(lasts for _, lasts in held)))
 
 
 def _intersection(left: _Runs, right: _Runs) -> _Runs:
-    left, right = _met(left, right)
+    if left[0] and right[0]:
+        left, right = _between(left, right[0][0], right[1][-1]), _between(right, left[0][0], left[1][-1])
     if len(left[0]) < 2 or len(right[0]) < 2:
         one, other = sorted((left, right), key=lambda runs: len(runs[0]))
         return _between(other, one[0][0], one[1][-1]) if one[0] else one
-    starts, ends = _swept(left, right)
+    starts = ends = _merged(left[0], right[0])
+    if left[0] is not left[1] or right[0] is not right[1]:  # not all runs are of one member
+        ends = _merged(left[1], right[1])
     # Two runs are open from the (k+1)-th start to the k-th end, if that is not before it.
     overlaps = list(map(ge, ends, islice(starts, 1, None)))
     return (array("Q", list(compress(islice(starts, 1, None), overlaps))),
@@ -483,26 +480,11 @@ def _difference(runs: _Runs, removed: _Runs) -> _Runs:
     return _followed(_followed(below, _intersection(runs, gaps)), above)
 
 
-def _met(left: _Runs, right: _Runs) -> tuple[_Runs, _Runs]:
-    """Return both, each cut to the range of the other."""
-    if left[0] and right[0]:
-        left, right = (_between(left, right[0][0], right[1][-1]), _between(right, left[0][0], left[1][-1]))
-    return left, right
-
-
 def _followed(low: _Runs, high: _Runs) -> _Runs:
     """Return both as one set; the second begins above the end of the first."""
     if low[0] and high[0] and low[1][-1] + 1 == high[0][0]:
         return low[0] + high[0][1:], low[1][:-1] + high[1]
     return low[0] + high[0], low[1] + high[1]
-
-
-def _swept(left: _Runs, right: _Runs) -> tuple[list[int], list[int]]:
-    """Return all starts and all ends, each sorted."""
-    starts = _merged(left[0], right[0])
-    if left[0] is left[1] and right[0] is right[1]:  # runs of one: every start is its own end
-        return starts, starts
-    return starts, _merged(left[1], right[1])
 
 
 def _merged(left: Sequence[int], right: Sequence[int]) -> list[int]:
