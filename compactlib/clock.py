@@ -33,7 +33,7 @@ class Clock(Protocol):
         """
 
 
-@attrs.frozen
+@attrs.define(unsafe_hash=True)
 class SystemClock:
     """The operating system's clock. Has no state; all instances are equal and picklable."""
 

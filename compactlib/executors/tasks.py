@@ -28,6 +28,7 @@ MAX_MESSAGE_CHARS = 2000
 """The longest text of a foreign error in a `TaskFailed` message."""
 MAX_DETAIL_CHARS = 20_000
 """The longest traceback in `TaskFailed.detail`; the middle is left out."""
+_MAX_EVENTS = 100_000
 
 
 def new_attempt_id() -> str:
@@ -56,22 +57,20 @@ def attempt_task(task: RewriteTask, attempt: Attempt) -> RewriteOutcome:
 class CarriedEvents:
     """An observer in a worker process that keeps a task's events, except progress, to send them with the result.
 
-    An event that cannot be pickled is an error of the task that emits it.
+    It keeps the first 100,000 events. An event that cannot be pickled is an error of the task that emits it.
 
     Args:
         dumps: pickles an event.
-        limit: the number of events to keep; later events are dropped.
     """
 
-    def __init__(self, dumps: Callable[[object], bytes], limit: int = 100_000) -> None:
+    def __init__(self, dumps: Callable[[object], bytes]) -> None:
         self._dumps = dumps
-        self._limit = limit
         self._events: list[tuple[str, dict[str, Any]]] = []
 
     def event(self, name: str, /, **fields: Any) -> None:
         if name != "progress":
             self._dumps(fields)
-            if len(self._events) < self._limit:
+            if len(self._events) < _MAX_EVENTS:
                 self._events.append((name, fields))
 
     @property
@@ -191,18 +190,15 @@ class LocalExecutor:
         The iterator is a generator. Closing it begins no further task, cancels the running ones, and returns when all
         have ended. A task's `KeyboardInterrupt` is raised from it in the same way.
         """
-        listed = checked_names(tasks)
+        listed, notified = checked_names(tasks), Observers(observer)
         # A child, so that leaving the iterator cancels the running tasks and not the caller's budget.
         child = (Budget() if budget is None else budget).child()
-        return (self._run_here if self._workers == 1 else self._run_threads)(listed, child, Observers(observer))
+        if self._workers == 1:
+            return (self._attempt(task, child, notified) for task in listed)
+        return self._run_threads(listed, child, notified)
 
     def _attempt(self, task: RewriteTask, budget: Budget, observer: Observer) -> RewriteOutcome:
         return attempt_task(task, Attempt(self._attempt_id(), budget, observer, self._clock))
-
-    def _run_here(self, tasks: Sequence[RewriteTask], budget: Budget,
-                  observer: Observer) -> Generator[RewriteOutcome, None, None]:
-        for task in tasks:
-            yield self._attempt(task, budget, observer)
 
     def _run_threads(self, tasks: Sequence[RewriteTask], budget: Budget,
                      observer: Observer) -> Generator[RewriteOutcome, None, None]:
