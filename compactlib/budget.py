@@ -232,13 +232,6 @@ class Budget:
                 due = max(due, budget._free_at)
         return due
 
-    def _give_back(self, size: int) -> None:
-        """Shorten the wait of later calls; present waits keep their length."""
-        self._count(-size)
-        for budget in self._chain:
-            if budget._limits.bytes_per_second is not None:
-                budget._free_at -= size / budget._limits.bytes_per_second
-
     def _await(self, due: float, size: int) -> None:
         if not due:
             return
@@ -249,7 +242,11 @@ class Budget:
             self.check()
         except BudgetSpent as error:
             with self._lock:
-                self._give_back(size)
+                # Shortens the wait of later calls; present waits keep their length.
+                self._count(-size)
+                for budget in self._chain:
+                    if budget._limits.bytes_per_second is not None:
+                        budget._free_at -= size / budget._limits.bytes_per_second
             # A new error, whose sum leaves out the bytes that were just given back.
             raise (self.refusal or error) from None
 
