@@ -46,13 +46,14 @@ _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 class IndexSet:
     """An immutable sorted set of integers from 0 to 2**64 - 1, kept as maximal runs. `IndexSet()` is empty.
 
-    Sets compare, hash, pickle and combine (`|`, `&`, `-`) by value. `len()` is stored, not counted; above
-    `sys.maxsize` members it raises OverflowError, as for a `range`, and `count` still works.
+    Sets compare, hash and pickle by value. `len()` is stored, not counted; above `sys.maxsize` members it raises
+    OverflowError, as for a `range`, and `count` still works.
 
     - Making a set: `from_iterable`, `from_sorted`, `from_runs`, `range`, `from_bytes`.
-    - Reading it: `in`, `holds`, `overlaps`, `isdisjoint`, `issubset`, `first`, `last`, `count`, `run_count`.
+    - Reading it: `in`, `holds`, `overlaps`, `first`, `last`, `count`, `run_count`.
     - Its members: iteration, `reversed`, `members`, `runs`, `columns`.
     - A part of it: `at_least`, `at_most`, `between`.
+    - With others: `|` or `union`, `&`, `-`. `a` is a subset if `not a - b`; they share no member if `not a & b`.
     """
 
     __slots__ = ("__weakref__", "_count", "_firsts", "_lasts")
@@ -216,14 +217,6 @@ class IndexSet:
         run = bisect_left(self._lasts, first)
         return first <= last and run < len(self._firsts) and self._firsts[run] <= last
 
-    def isdisjoint(self, other: IndexSet) -> bool:
-        """Return whether the two sets share no member. Cost: as `intersection`."""
-        return not self.intersection(other)
-
-    def issubset(self, other: IndexSet) -> bool:
-        """Return whether every member is one of `other`. Cost: as `intersection`."""
-        return self.intersection(other)._count == self._count
-
     # --- taking a part ------------------------------------------------------------------------------------------
 
     def at_least(self, index: int) -> IndexSet:
@@ -248,22 +241,16 @@ class IndexSet:
         """Return the members of any of the sets. Cost: O(runs) for two, O(runs log sets) for more."""
         return self._taking(_union([self._runs, *(other._runs for other in others)]))
 
-    def intersection(self, other: IndexSet) -> IndexSet:
-        """Return the members of both sets. Cost: O(runs where their ranges meet)."""
-        return self._taking(_intersection(self._runs, other._runs))
-
-    def difference(self, other: IndexSet) -> IndexSet:
-        """Return the members that are not in `other`. Cost: O(runs where their ranges meet), and a copy."""
-        return self._taking(_difference(self._runs, other._runs))
-
     def __or__(self, other: IndexSet) -> IndexSet:
         return self.union(other)
 
     def __and__(self, other: IndexSet) -> IndexSet:
-        return self.intersection(other)
+        # Cost: O(runs where their ranges meet).
+        return self._taking(_intersection(self._runs, other._runs))
 
     def __sub__(self, other: IndexSet) -> IndexSet:
-        return self.difference(other)
+        # Cost: O(runs where their ranges meet), and a copy.
+        return self._taking(_difference(self._runs, other._runs))
 
     # --- as a value ---------------------------------------------------------------------------------------------
 
