@@ -311,13 +311,14 @@ def write_durably(files: Files, path: StrPath, pieces: Sequence[Buffer], *, temp
         StorageError: the disk refused; `path` is unchanged and the temporary file removed. Only if the sync of the
             folder was refused does `path` hold the new bytes, which may then be lost in a crash.
     """
-    with _replaced(files, path, temporary_suffix) as temporary:
+    with _removed_on_failure(files, path, temporary_suffix) as temporary:
         out = files.create(temporary)
         try:
             out.write_at(0, pieces)
             out.sync()
         finally:
             out.close()
+        files.rename(temporary, path)
     files.sync_folder(os.path.dirname(os.fspath(path)) or ".")
 
 
@@ -329,8 +330,9 @@ def replace_with_symlink(files: Files, text: str, path: StrPath, *, temporary_su
     Raises:
         StorageError: the disk refused; `path` is unchanged and the temporary file removed.
     """
-    with _replaced(files, path, temporary_suffix) as temporary:
+    with _removed_on_failure(files, path, temporary_suffix) as temporary:
         files.symlink(text, temporary)
+        files.rename(temporary, path)
 
 
 def replace_with_link(files: Files, source: StrPath, path: StrPath, *, temporary_suffix: str = ".swap") -> None:
@@ -345,8 +347,9 @@ def replace_with_link(files: Files, source: StrPath, path: StrPath, *, temporary
         # A rename between two names of a file does nothing, and would keep the temporary name as a third.
         _remove_leftover(files, os.fspath(path) + temporary_suffix)
         return
-    with _replaced(files, path, temporary_suffix) as temporary:
+    with _removed_on_failure(files, path, temporary_suffix) as temporary:
         files.link(source, temporary)
+        files.rename(temporary, path)
 
 
 def _remove_leftover(files: Files, temporary: str) -> None:
@@ -355,13 +358,12 @@ def _remove_leftover(files: Files, temporary: str) -> None:
 
 
 @contextlib.contextmanager
-def _replaced(files: Files, path: StrPath, temporary_suffix: str) -> Iterator[str]:
-    """Replace `path` by what the block makes under the temporary name, which it gets."""
+def _removed_on_failure(files: Files, path: StrPath, temporary_suffix: str) -> Iterator[str]:
+    """Enter the temporary name of `path`, without a leftover; what the block makes there is removed if it fails."""
     temporary = os.fspath(path) + temporary_suffix
     _remove_leftover(files, temporary)
     try:
         yield temporary
-        files.rename(temporary, path)
     except Exception:
         with contextlib.suppress(StorageError):
             files.unlink(temporary)
