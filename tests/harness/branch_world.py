@@ -18,7 +18,8 @@ import attrs
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy
-from compactlib.kv import EXISTS, MemoryStore, Retries, StoreFailed
+from compactlib.kv import EXISTS, Changes, Conditions, MemoryStore, Retries, StoreFailed
+from compactlib.kv.store import NOTHING
 from compactlib.objects import MemoryObjects
 from compactlib.staging import (
     AlwaysPolicy,
@@ -65,10 +66,9 @@ class WatchedStore(StoreInFront):
         super().__init__(store, stage.step)
         self.changed: Callable[[], object] = bool
 
-    def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
-        written = list(puts)
-        super().transact(conditions, written, deletes)
-        self._note(put.key for put in written)
+    def transact(self, conditions: Conditions = NOTHING, changes: Changes = NOTHING) -> None:
+        super().transact(conditions, changes)
+        self._note(key for (_, key), value in changes.items() if value is not None)
 
     def _note(self, keys: Iterable[bytes]) -> None:
         if b"branches/" + MAIN.encode() in keys:

@@ -64,14 +64,14 @@ MISTAKES: Sequence[Mistake] = (
         "later."),
     Mistake(
         "catalog-pins-without-conditions", "compactlib/kv/cell.py",
-        "        self.store.transact(conditions, ",
-        "        self.store.transact([], ",
+        "transact({**unchanged(self.cells, found), **wanted.conditions}, ",
+        "transact({}, ",
         (SCRIPTS + "[catalog-pins-lost_answers]",),
         "A pin that was granted does not keep its version from being cut."),
     Mistake(
         "catalog-watermark-without-condition", "compactlib/kv/cell.py",
-        "        self.store.transact(conditions, ",
-        "        self.store.transact([], ",
+        "transact({**unchanged(self.cells, found), **wanted.conditions}, ",
+        "transact({}, ",
         (SCRIPTS + "[catalog-watermark-paused_owners]",),
         "The low watermark falls back: a reader begins below it and finds data gone."),
     Mistake(
@@ -675,8 +675,8 @@ MISTAKES: Sequence[Mistake] = (
         "A late snapshot takes the place of a newer one, whose commands are gone."),
     Mistake(
         "kv-log-append-of-a-former-owner", "compactlib/commandlog/kv_log.py",
-        "self._store.transact([self._owned, Condition(self._partition, key, None)],",
-        "self._store.transact([Condition(self._partition, key, None)],",
+        "self._store.transact({**self._owned, (self._partition, key): None}, ",
+        "self._store.transact({(self._partition, key): None}, ",
         (SCRIPTS + "[scheduler-takeover-paused_owners]",),
         "A former owner adds a command to a log that its successor has read."),
     Mistake(
