@@ -7,19 +7,14 @@ import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
-from compactlib._arguments import require_one_of
 from compactlib.errors import MissingDependency
 from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, ObjectStoreFailed
 from compactlib.objects.store import ObjectInfo, ObjectStore
 
 if TYPE_CHECKING:
     import obstore.store
-
-Conditions: TypeAlias = Literal["probe", "trusted", "unchecked"]
-"""Whether the store has conditional writes: `"probe"` tests it on opening, `"trusted"` assumes it, `"unchecked"` reads
-before each create instead, which is safe only with a single writer."""
 
 _PROBE = "compactlib-probe"
 _MAX_DELETES = 1000  # S3's limit of a request
@@ -38,7 +33,7 @@ class RemoteObjects(ObjectStore):
 
     Args:
         store: a store of obstore, configured with bucket, credentials, retries and time-outs.
-        conditions: see `Conditions`.
+        probe: whether to make this test, for which the credentials must have the right to delete.
 
     Raises:
         ConditionsIgnored: the store ignores the condition of a create.
@@ -47,8 +42,7 @@ class RemoteObjects(ObjectStore):
         MissingDependency: obstore is not installed.
     """
 
-    def __init__(self, store: obstore.store.ObjectStore, *, conditions: Conditions = "probe") -> None:
-        require_one_of("conditions", conditions, Conditions)
+    def __init__(self, store: obstore.store.ObjectStore, *, probe: bool = True) -> None:
         try:
             import obstore
             from obstore import exceptions
@@ -57,9 +51,8 @@ class RemoteObjects(ObjectStore):
         self._client = obstore
         self._exceptions = exceptions
         self._store = store
-        self._conditions = conditions
         super().__init__(repr(self))
-        if conditions == "probe":
+        if probe:
             self._probe(f"{_PROBE}/{uuid.uuid4().hex}")
 
     def _probe(self, key: str) -> None:
@@ -86,31 +79,18 @@ class RemoteObjects(ObjectStore):
         repeats it, the result may also be `ObjectExists`. Before `ObjectExists`, a second request has read the object's
         size: a visible object of such a store is durable.
         """
-        if self._conditions == "unchecked":
-            with contextlib.suppress(ObjectNotFound):
-                self._info(key)
-                raise ObjectExists(key=key)
         try:
             with self._named("create", key):
                 # One request, since not all stores have conditions for uploads in parts.
-                self._client.put(self._store, key, data, use_multipart=False,
-                                 mode="overwrite" if self._conditions == "unchecked" else "create")
+                self._client.put(self._store, key, data, use_multipart=False, mode="create")
         except ObjectExists:
-            self._require_seen(key)
+            try:
+                # A store also refuses during another create or delete, which may leave no object.
+                self._info(key)
+            except ObjectNotFound:
+                raise ObjectStoreFailed(operation="create", key=key, detail="the store says that it exists, and it is "
+                                        "not visible; another request for it is under way") from None
             raise
-
-    def _require_seen(self, key: str) -> None:
-        """Read the object's size, since a store also refuses during another create or delete.
-
-        Raises:
-            ObjectStoreFailed: there is no object; the outcome of the other request is not known yet.
-        """
-        try:
-            self._info(key)
-        except ObjectNotFound:
-            raise ObjectStoreFailed(operation="create", key=key,
-                              detail="the store says that it is there, and it is not to be seen; another request for "
-                                     "it is under way") from None
 
     def _read(self, key: str, start: int, stop: int | None) -> bytes:
         """Send one request; two or three if the range begins beyond the end, or the server does not treat a range of
@@ -197,7 +177,7 @@ class RemoteObjects(ObjectStore):
             raise ObjectStoreFailed(operation=operation, key=key, detail=_first_line(error)) from error
 
     def __repr__(self) -> str:
-        return f"RemoteObjects({self._store!r}, conditions={self._conditions!r})"
+        return f"RemoteObjects({self._store!r})"
 
 
 def _first_line(error: BaseException) -> str:

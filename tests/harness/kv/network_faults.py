@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -110,7 +111,7 @@ class OverANetwork(KVStoreConformance):
                 entries = store.scan(P, page_size=1)
                 first = next(entries)
                 proxy.every(fault)
-                for read in (lambda: store.get(P, b"absent"), entries.__next__):
+                for read in (functools.partial(store.get, P, b"absent"), functools.partial(next, entries)):
                     with pytest.raises(StorageError) as raised:
                         read()
                     assert not isinstance(raised.value, OutcomeUnknown)
