@@ -631,7 +631,7 @@ MISTAKES: Sequence[Mistake] = (
         "An object is gone after a power failure."),
     Mistake(
         "object-found-not-synced", "compactlib/objects/local.py",
-        "        self._make_lasting(key)\n"
+        "        self._settle(os.path.dirname(path), key)\n"
         "        self._sync(os.path.dirname(path))\n"
         "        return ObjectExists(key=key)\n",
         "        return ObjectExists(key=key)\n",
@@ -639,18 +639,16 @@ MISTAKES: Sequence[Mistake] = (
         "Who was told that an object exists relies on it, and a power failure takes it."),
     Mistake(
         "object-folder-not-synced", "compactlib/objects/local.py",
-        "            if status is None or path not in self._lasting:\n"
-        "                self._files.sync_folder(above)\n",
-        "            if status is None or path not in self._lasting:\n",
+        "            self._files.sync_folder(above)\n"
+        "        self._sync(folder)\n",
+        "        self._sync(folder)\n",
         ("local_objects-crashes",),
         "All objects below a new folder are gone after a power failure."),
     Mistake(
         "objects-settled-unsynced", "compactlib/objects/local.py",
-        "                self._make_lasting(key)\n"
-        "                self._files.sync_folder(folder)\n"
-        "            _remember(self._settled",
-        "                pass\n"
-        "            _remember(self._settled",
+        "        with contextlib.suppress(ReadOnly):\n"
+        "            self._settle(folder, \"\")\n",
+        "        pass\n",
         (KILLED + "[little-local_objects-offers]",),
         "An object that was read is gone after a power failure."),
     Mistake(
