@@ -89,8 +89,8 @@ MISTAKES: Sequence[Mistake] = (
         "A pin that was renewed while expired ones are dropped is dropped too."),
     Mistake(
         "catalog-cut-without-members", "compactlib/catalog/round.py",
-        "conditions=[unchanged])",
-        "conditions=[])",
+        "conditions=unchanged)",
+        "conditions={})",
         ("tests/promises/catalog/test_catalog_scenarios.py::test_scenario[round_node_joins_before_publish]",),
         "History is cut below what a node needs that has joined since the others were asked."),
     Mistake(
@@ -523,8 +523,8 @@ MISTAKES: Sequence[Mistake] = (
         "A commit names files that a collection takes at that moment."),
     Mistake(
         "staging-dropped-tokens-unmarked", "compactlib/staging/branches.py",
-        "[self._tokens.mark(branch, dropped)] if dropped else ()",
-        "[self._tokens.mark(branch, dropped)] if False else ()",
+        "self._tokens.mark(branch, dropped) if dropped else {}",
+        "self._tokens.mark(branch, dropped) if False else {}",
         ("tests/promises/staging/test_staging_leftovers.py",),
         "Entries of tokens that a commit has replaced stay for ever."),
     Mistake(
@@ -598,7 +598,7 @@ MISTAKES: Sequence[Mistake] = (
         "A write into a token that a commit has read is acknowledged, and lost."),
     Mistake(
         "staging-nothing-to-do-unchecked", "compactlib/staging/branches.py",
-        "            if not wanted.writes:\n                self._require_unchanged(branch, record)\n",
+        "            if not wanted.changes:\n                self._require_unchanged(branch, record)\n",
         "",
         ("tests/promises/staging/test_staging_interleavings.py::"
          "test_an_operation_against_a_rewrite_and_the_cleanup_after_it",),
