@@ -65,8 +65,8 @@ class KVLimits:
         max_partition_bytes: the longest partition.
         max_key_bytes: the longest key.
         max_value_bytes: the longest value.
-        max_transact: conditions and changes of one `transact` together. A change of a key on a condition of the same key
-            alone has no such limit.
+        max_transact: conditions and changes of one `transact` together. One change on one condition of the same key has
+            no such limit.
         max_get_many: cells of one request of `get_many`.
         max_transact_bytes: the bytes of one `transact`: its values, and for each condition and change its name and 64
             bytes; enough for any single write. `None`: no limit.
