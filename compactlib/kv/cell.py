@@ -117,24 +117,9 @@ class Swap(Generic[ResultT]):
     conditions: Conditions = NOTHING
 
 
-@attrs.frozen
-class Attempt(Generic[ResultT]):
-    """A write without an answer.
-
-    Attributes:
-        cells: the keys that were read, and are the write's condition.
-        found: their values.
-        swap: the decision that was sent.
-    """
-
-    cells: Sequence[Address]
-    found: Found
-    swap: Swap[ResultT]
-
-
-Judge: TypeAlias = Callable[[Attempt[ResultT], Found], bool | None]
-"""Returns whether a write without an answer has happened, from the present values of its keys, one of which has
-changed; `False` if it never will, `None` if the values do not show it."""
+Judge: TypeAlias = Callable[[Found, Swap[ResultT], Found], bool | None]
+"""Returns whether a write without an answer has happened, from the values that it was decided on, the write, and the
+present values, one of which has changed; `False` if it never will, `None` if the values do not show it."""
 
 
 def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swap[ResultT]], *, operation: str = "swap",
@@ -163,7 +148,7 @@ def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swa
         SlowDown: all tries were used up, and the store throttled some of them.
         CompactlibError: of `decide` or the store; nothing was changed.
     """
-    call = _Swapping(store, tuple(cells), operation, may_repeat, judge or _by_values, retries or Retries(),
+    call = _Swapping(store, tuple(cells), operation, may_repeat, judge, retries or Retries(),
                      SystemClock() if clock is None else clock, random.Random() if rng is None else rng)
     try:
         return call.run(decide)
@@ -178,7 +163,8 @@ class _Swapping(Generic[ResultT]):
     """One call of `swap`.
 
     Attributes:
-        unanswered: the writes without an answer that may have happened, or may still happen.
+        unanswered: the writes without an answer that may have happened, or may still happen; each with the values that
+            it was decided on.
         unknown: the error of the last of them; `None` if there is none.
     """
 
@@ -186,12 +172,12 @@ class _Swapping(Generic[ResultT]):
     cells: Sequence[Address]
     operation: str
     may_repeat: bool
-    judge: Judge[ResultT]
+    judge: Judge[ResultT] | None
     retries: Retries
     clock: Clock
     rng: random.Random
     unknown: OutcomeUnknown | None = None
-    unanswered: list[Attempt[ResultT]] = attrs.field(factory=list)
+    unanswered: list[tuple[Found, Swap[ResultT]]] = attrs.field(factory=list)
 
     def run(self, decide: Callable[[Found], Swap[ResultT]]) -> ResultT:
         last: CompactlibError | None = None
@@ -227,7 +213,7 @@ class _Swapping(Generic[ResultT]):
                 self.unknown = OutcomeUnknown(operation=self.operation, path=error.path,
                                               detail=f"{error.operation}: {error.detail}")
                 self.unknown.__cause__ = error
-                self.unanswered.append(Attempt(self.cells, found, wanted))
+                self.unanswered.append((found, wanted))
             else:
                 return wanted.result
         if self.unknown is not None:
@@ -245,20 +231,20 @@ class _Swapping(Generic[ResultT]):
     def _settle(self, found: Found) -> tuple[Swap[ResultT] | None, bool]:
         """Return the swap that happened, if any, and whether another may still happen."""
         kept, may_arrive, is_unknown = [], False, False
-        for attempt in self.unanswered:
-            if unchanged(self.cells, found) != unchanged(self.cells, attempt.found):
-                verdict = self.judge(attempt, found)
+        for before, sent in self.unanswered:
+            if unchanged(self.cells, found) != unchanged(self.cells, before):
+                verdict = (self.judge or self._by_values)(before, sent, found)
                 if verdict:
-                    return attempt.swap, False
+                    return sent, False
                 if verdict is False:
                     continue
                 is_unknown = True
-            elif attempt.swap.changes.keys().isdisjoint(found):
+            elif sent.changes.keys().isdisjoint(found):
                 # It writes absent keys alone, which may have been created and deleted since.
                 may_arrive = is_unknown = True
             else:
                 may_arrive = True
-            kept.append(attempt)
+            kept.append((before, sent))
         if is_unknown and not self.may_repeat and self.unknown is not None:
             raise self.unknown
         self.unanswered = kept
@@ -267,15 +253,14 @@ class _Swapping(Generic[ResultT]):
         return None, may_arrive
 
 
+    def _by_values(self, _: Found, sent: Swap[ResultT], found: Found) -> bool | None:
+        present = {cell: found[cell].value if cell in found else None for cell in self.cells}
+        return True if all(present[cell] == sent.changes[cell] for cell in present if cell in sent.changes) else None
+
+
 def unchanged(cells: Iterable[Address], found: Found) -> dict[Address, Predicate | None]:
     """Return the conditions that these keys have not changed since they were found."""
     return {cell: found[cell].predicate if cell in found else None for cell in cells}
-
-
-def _by_values(attempt: Attempt[ResultT], found: Found) -> bool | None:
-    written = attempt.swap.changes
-    present = {cell: found[cell].value if cell in found else None for cell in attempt.cells}
-    return True if all(present[cell] == written[cell] for cell in attempt.cells if cell in written) else None
 
 
 # ---------------------------------------------------------------------------------------------------------- one value
@@ -421,8 +406,8 @@ class Cell(Generic[T]):
         return swap(self._store, [self._address], decide, operation=operation or f"update of {self!r}",
                     may_repeat=may_repeat, judge=self._judge, retries=self._retries, clock=self._clock, rng=self._rng)
 
-    def _judge(self, attempt: Attempt[Updated[T]], found: Found) -> bool | None:
-        written, before, now = attempt.swap.changes[self._address], self._record(attempt.found), self._record(found)
+    def _judge(self, decided_on: Found, sent: Swap[Updated[T]], found: Found) -> bool | None:
+        written, before, now = sent.changes[self._address], self._record(decided_on), self._record(found)
         if now is None:
             # A delete has succeeded, or a later delete has removed the ids.
             return True if written is None else None

@@ -56,7 +56,7 @@ class ConditionsIgnored(Unsupported):
     def __init__(self, *, store: str) -> None:
         super().__init__(f"{store} overwrote an object that it was asked to create only if there was none: it ignores "
                          f"conditional writes (If-None-Match), so two writers could destroy each other's objects; use "
-                         f"a store that honours them")
+                         f"a store that honours them, or open it with conditions='unchecked' for a single writer")
         self.store = store
 
 

@@ -7,14 +7,19 @@ import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from compactlib._arguments import require_one_of
 from compactlib.errors import MissingDependency
 from compactlib.objects.errors import AccessDenied, ConditionsIgnored, ObjectExists, ObjectNotFound, ObjectStoreFailed
 from compactlib.objects.store import ObjectInfo, ObjectStore
 
 if TYPE_CHECKING:
     import obstore.store
+
+Conditions: TypeAlias = Literal["probe", "trusted", "unchecked"]
+"""Whether the store has conditional writes: `"probe"` tests it on opening, `"trusted"` assumes it, `"unchecked"` reads
+before each create instead, which is safe only with a single writer."""
 
 _PROBE = "compactlib-probe"
 _MAX_DELETES = 1000  # S3's limit of a request
@@ -33,7 +38,7 @@ class RemoteObjects(ObjectStore):
 
     Args:
         store: a store of obstore, configured with bucket, credentials, retries and time-outs.
-        probe: whether to make this test, for which the credentials must have the right to delete.
+        conditions: see `Conditions`.
 
     Raises:
         ConditionsIgnored: the store ignores the condition of a create.
@@ -42,7 +47,8 @@ class RemoteObjects(ObjectStore):
         MissingDependency: obstore is not installed.
     """
 
-    def __init__(self, store: obstore.store.ObjectStore, *, probe: bool = True) -> None:
+    def __init__(self, store: obstore.store.ObjectStore, *, conditions: Conditions = "probe") -> None:
+        require_one_of("conditions", conditions, Conditions)
         try:
             import obstore
             from obstore import exceptions
@@ -51,8 +57,9 @@ class RemoteObjects(ObjectStore):
         self._client = obstore
         self._exceptions = exceptions
         self._store = store
+        self._conditions = conditions
         super().__init__(repr(self))
-        if probe:
+        if conditions == "probe":
             self._probe(f"{_PROBE}/{uuid.uuid4().hex}")
 
     def _probe(self, key: str) -> None:
@@ -79,10 +86,15 @@ class RemoteObjects(ObjectStore):
         repeats it, the result may also be `ObjectExists`. Before `ObjectExists`, a second request has read the object's
         size: a visible object of such a store is durable.
         """
+        if self._conditions == "unchecked":
+            with contextlib.suppress(ObjectNotFound):
+                self._info(key)
+                raise ObjectExists(key=key)
         try:
             with self._named("create", key):
                 # One request, since not all stores have conditions for uploads in parts.
-                self._client.put(self._store, key, data, use_multipart=False, mode="create")
+                self._client.put(self._store, key, data, use_multipart=False,
+                                 mode="overwrite" if self._conditions == "unchecked" else "create")
         except ObjectExists:
             try:
                 # A store also refuses during another create or delete, which may leave no object.
@@ -177,7 +189,7 @@ class RemoteObjects(ObjectStore):
             raise ObjectStoreFailed(operation=operation, key=key, detail=_first_line(error)) from error
 
     def __repr__(self) -> str:
-        return f"RemoteObjects({self._store!r})"
+        return f"RemoteObjects({self._store!r}, conditions={self._conditions!r})"
 
 
 def _first_line(error: BaseException) -> str:

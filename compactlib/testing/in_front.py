@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import attrs
@@ -256,12 +255,8 @@ class StoreInFront(KVStore):
         return [found.get(cell) for cell in cells]
 
     def _page(self, partition: bytes, start: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
-        def read() -> tuple[Sequence[KVEntry], bool]:
-            with self._store.scan(partition, start, page_size=limit) as entries:
-                page = list(islice(entries, limit))
-            return page, len(page) < limit
-
-        return cast("tuple[Sequence[KVEntry], bool]", self._request("scan", partition, start, read))
+        page = self._request("scan", partition, start, lambda: self._store.scan(partition).load(start, limit))
+        return cast("tuple[Sequence[KVEntry], bool]", page)
 
     def _transact(self, conditions: Conditions, changes: Changes) -> None:
         first, *others = {**conditions, **changes}

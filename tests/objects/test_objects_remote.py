@@ -58,6 +58,12 @@ def test_a_server_that_overwrites_is_found_out_on_opening(server: str, request: 
         RemoteObjects(bucket)
     # Nothing of the probe is left.
     assert [found for page in bucket.list() for found in page] == []
+    with RemoteObjects(bucket, conditions="unchecked") as store:
+        ref = store.create("a", b"1")
+        with pytest.raises(ObjectExists):
+            store.create("a", b"2")
+        assert read_checked(store, ref) == b"1"
+        assert [info.key for info in store.list()] == ["a"]
 
 
 def test_a_server_that_refuses_conditions_is_named() -> None:
@@ -84,13 +90,14 @@ def test_a_probe_whose_answer_is_lost_is_removed() -> None:
 def test_object_exists_is_raised_only_for_an_existing_object() -> None:
     """S3 answers 409 while another create or delete of the key is under way, which may leave nothing there."""
     with hostile(Manner.CONFLICTS) as address:
-        bucket = s3_servers.bucket(address, "hostile")
-        with RemoteObjects(bucket, probe=False) as store:
-            with pytest.raises(ObjectStoreFailed, match="another request"):
-                store.create("a", b"1")
-            bucket.put("a", b"2")
-            with pytest.raises(ObjectExists):
-                store.create("a", b"1")
+        with RemoteObjects(s3_servers.bucket(address, "hostile"), conditions="trusted") as store, \
+                pytest.raises(ObjectStoreFailed, match="another request"):
+            store.create("a", b"1")
+        with RemoteObjects(s3_servers.bucket(address, "hostile"), conditions="unchecked") as other:
+            other.create("a", b"2")
+        with RemoteObjects(s3_servers.bucket(address, "hostile"), conditions="trusted") as store, \
+                pytest.raises(ObjectExists):
+            store.create("a", b"1")
 
 
 def test_bytes_that_changed_on_the_server_are_found_by_their_digest() -> None:
