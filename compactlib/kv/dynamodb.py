@@ -139,7 +139,7 @@ class DynamoStore(KVStore):
 
     def place(self) -> str | None:
         """Return the table's ARN and id, as of the opening. No request."""
-        self._state.require()
+        self._require_open()
         return self._place or None
 
     def _close(self) -> None:
@@ -261,7 +261,7 @@ class DynamoStore(KVStore):
             raise self._garbled("the answer is cut or garbled")
 
     def _ask_once(self, operation: str, method: str, arguments: dict[str, Any], *, writes: bool) -> dict[str, Any]:
-        self._state.require()
+        self._require_open()
         exceptions = self._exceptions
         try:
             reply: dict[str, Any] = getattr(self._client, method)(**arguments)

@@ -91,7 +91,7 @@ class MemoryStore(KVStore):
 
     def place(self) -> str:
         """Return a name for this object, in this process."""
-        self._state.require()
+        self._require_open()
         return f"memory {self._name} of process {os.getpid()}"
 
     def _find(self, cell: Address) -> KVEntry | None:

@@ -100,7 +100,7 @@ class SqlStore(KVStore, Generic[C]):
         After an exception in the block the connection is closed: a transaction may be open, or the server be
         unreachable. The database's exceptions become errors of the library.
         """
-        self._state.require()
+        self._require_open()
         connection: C | None = None
         try:
             with contextlib.suppress(IndexError):
@@ -121,7 +121,7 @@ class SqlStore(KVStore, Generic[C]):
             connection.close()
             return
         self._idle.append(connection)
-        if self._state.is_closed:
+        if self._is_closed:
             self._drop_idle()
 
     def _close(self) -> None:

@@ -143,7 +143,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         self._file = _identity_of(self._path)
         for reference in _opened.valuerefs():
             other = reference()
-            if other is not None and other._file == self._file and other._state.is_inherited:
+            if other is not None and other._file == self._file and other.is_inherited:
                 raise Closed(f"{self._path} was open when this process, {os.getpid()}, was forked; spawn it, or close "
                              f"the store before the fork")
         _opened[id(self)] = self
@@ -172,7 +172,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         A copy has other values. A renamed file, a file mounted elsewhere, and a snapshot of a whole volume have equal
         values.
         """
-        self._state.require()
+        self._require_open()
         self._require_in_place("place")
         return _place_of(self._path)
 
@@ -205,7 +205,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
     @contextlib.contextmanager
     def _reading(self, operation: str) -> Iterator[sqlite3.Connection]:
         try:
-            self._state.require()
+            self._require_open()
             self._require_in_place(operation)
             with self._lent(operation) as connection:
                 yield connection

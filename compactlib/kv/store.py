@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from compactlib._arguments import is_whole, own_bytes, require_whole
-from compactlib._forks import OpenState
+from compactlib._forks import Handle
 from compactlib.errors import InvalidInput
 from compactlib.kv.errors import KeyNotFound, TooLarge
 from compactlib.kv.scan import Entries, KVEntry
@@ -85,8 +85,8 @@ def part_bytes(address: Address, value: bytes | None = None) -> int:
     return len(address[0]) + len(address[1]) + len(value or b"") + _PART_BYTES
 
 
-class KVStore:
-    """A key-value store with ordered scans and compare-and-set. Threads may share it.
+class KVStore(Handle):
+    """A key-value store with ordered scans and compare-and-set. Threads may share it. Closing it ends open scans.
 
     A back-end implements `_get_many`, `_page`, `_transact` and `_close`, and may override `place`. They get checked
     arguments, and are not called after `close` or in a forked child, where every call raises `Closed`.
@@ -105,7 +105,7 @@ class KVStore:
         require_whole("page_size", page_size, 1)
         self._limits = limits
         self._page_size = min(page_size, _MOST_ENTRIES)
-        self._state = OpenState(name)
+        super().__init__(name)
 
     # ---- for a back-end to implement
 
@@ -137,9 +137,6 @@ class KVStore:
             PredicateFailed: a condition does not hold; the error names the first of them.
         """
         raise NotImplementedError("a key-value store changes cells under conditions")
-
-    def _close(self) -> None:
-        """Release the store's resources; called once, in the process that opened it."""
 
     def place(self) -> str | None:
         """Return the identity of the stored data, which differs for a copy of it.
@@ -211,7 +208,7 @@ class KVStore:
         Each cell is read at some moment of the call; different cells at different moments.
         """
         wanted = [*dict.fromkeys(self._cell(cell) for cell in cells)]
-        self._state.require()
+        self._require_open()
         found: dict[Address, KVEntry] = {}
         for at in range(0, len(wanted), self._limits.max_get_many):
             part = wanted[at:at + self._limits.max_get_many]
@@ -234,10 +231,10 @@ class KVStore:
             InvalidInput: the partition is empty, or `page_size` is less than 1.
         """
         name = _checked_name("partition", partition, self._limits.max_partition_bytes)
-        self._state.require()
+        self._require_open()
 
         def load(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
-            self._state.require()
+            self._require_open()
             return self._page(name, position, limit)
 
         return Entries(load, start, prefix=prefix, page_size=page_size, largest_page=self._page_size)
@@ -262,20 +259,9 @@ class KVStore:
             if size > most_bytes:
                 raise TooLarge(what="transaction", size=size, limit=most_bytes)
         # Before any lock, which a thread of the parent may hold in a forked child.
-        self._state.require()
+        self._require_open()
         if count:
             self._transact(held, changed)
-
-    # ---- the handle
-
-    def close(self) -> None:
-        """Release the store's resources; closing again does nothing. Open scans end with `Closed`.
-
-        In a forked child it does nothing: connections and files belong to the parent.
-        """
-        if not self._state.is_closed and not self._state.is_inherited:
-            self._state.close()
-            self._close()
 
     # ---- arguments
 

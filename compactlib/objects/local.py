@@ -236,7 +236,7 @@ class LocalObjects(ObjectStore):
         Raises:
             StorageError: the disk refused.
         """
-        self._state.require()
+        self._require_open()
         removed = 0
         for name in list_folder(self._incoming):
             path = os.path.join(self._incoming, name)
@@ -254,7 +254,7 @@ class LocalObjects(ObjectStore):
         return os.path.join(self._folder, key)
 
     def available_bytes(self) -> int | None:
-        self._state.require()
+        self._require_open()
         return self._files.available_bytes(self._folder)
 
     def __repr__(self) -> str:

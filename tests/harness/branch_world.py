@@ -19,7 +19,6 @@ import attrs
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy
 from compactlib.kv import EXISTS, Changes, Conditions, MemoryStore, Retries, StoreFailed
-from compactlib.kv.store import NOTHING
 from compactlib.objects import MemoryObjects
 from compactlib.staging import (
     AlwaysPolicy,
@@ -66,8 +65,8 @@ class WatchedStore(StoreInFront):
         super().__init__(store, stage.step)
         self.changed: Callable[[], object] = bool
 
-    def transact(self, conditions: Conditions = NOTHING, changes: Changes = NOTHING) -> None:
-        super().transact(conditions, changes)
+    def _transact(self, conditions: Conditions, changes: Changes) -> None:
+        super()._transact(conditions, changes)
         self._note(key for (_, key), value in changes.items() if value is not None)
 
     def _note(self, keys: Iterable[bytes]) -> None:
