@@ -11,7 +11,7 @@
 
 | event, after `kv_` or `objects_` | counts | labels |
 |---|---|---|
-| `requests` | each request; also each page of a scan, and each listing | `store`, `operation`, `outcome` |
+| `requests` | each call; also each page of a scan, and each listing | `store`, `operation`, `outcome` |
 | `request_seconds` | the same; for a listing the time in the store | `store`, `operation` |
 | `read_bytes` | values and objects read; for a scan page by page | `store`, `operation` |
 | `written_bytes` | values and objects written; failed writes count 0 | `store`, `operation` |

@@ -49,7 +49,7 @@ class MemoryStore(KVStore):
 
     def _page(self, partition: bytes, start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
         with self._lock:
-            held = self._partitions.get(partition, SortedDict())
+            held = self._partitions.get(partition) or SortedDict()
             page = [held[key] for key in islice(held.irange(start), limit)]
         return page, len(page) < limit
 
@@ -62,7 +62,9 @@ class MemoryStore(KVStore):
             before = {cell: self._find(cell) for cell in changes}
             try:
                 for (partition, key), value in changes.items():
-                    held = self._partitions.setdefault(partition, SortedDict())
+                    if partition not in self._partitions:
+                        self._partitions[partition] = SortedDict()
+                    held = self._partitions[partition]
                     if value is None:
                         held.pop(key, None)
                     else:

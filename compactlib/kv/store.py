@@ -161,9 +161,12 @@ class KVStore(Handle):
         Raises:
             KeyNotFound: the partition has no such key, or there is no such partition.
         """
-        for found in self.get_many(((partition, key),)).values():
-            return found
-        raise KeyNotFound(partition=partition, key=key)
+        cell = self._cell((partition, key))
+        self._require_open()
+        found, = self._get_many((cell,))
+        if found is None:
+            raise KeyNotFound(partition=partition, key=key)
+        return found
 
     def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         """Write a value unconditionally."""
@@ -213,7 +216,7 @@ class KVStore(Handle):
         for at in range(0, len(wanted), self._limits.max_get_many):
             part = wanted[at:at + self._limits.max_get_many]
             entries = zip(part, self._get_many(part), strict=True)
-            found.update((cell, entry) for cell, entry in entries if entry is not None)
+            found |= {cell: entry for cell, entry in entries if entry is not None}
         return found
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"",
