@@ -32,11 +32,10 @@ from etcd3gw.exceptions import Etcd3Exception
 from requests.exceptions import ConnectTimeout, RequestException
 from urllib3.exceptions import NewConnectionError
 
-from compactlib.errors import AuditFailed, DiskFull, InvalidInput, StorageError, Unsupported
+from compactlib.errors import DiskFull, InvalidInput, StorageError, Unsupported
 from compactlib.kv import EXISTS, Address, Changes, Conditions, KVEntry, KVLimits, KVStore, Predicate
 from compactlib.kv.errors import (
     ConnectFailed,
-    DamagedStore,
     OutcomeUnknown,
     PredicateFailed,
     SlowDown,
@@ -148,25 +147,6 @@ class EtcdStore(KVStore):
     def _close(self) -> None:
         while self._idle:
             self._idle.pop().close()
-
-    def audit(self) -> None:
-        """Check that every key below the root is one of this store, and no revision is from the future."""
-        position, end = self._keys.root, end_of(self._keys.root)
-        while True:
-            reply = self._ask("audit", "/kv/range", read_request(position, end, limit=self._page_size, keys_only=True))
-            present = int(reply["header"]["revision"])
-            for found in entries_of(reply):
-                name = name_of(found)
-                try:
-                    self._keys.cell_of(name)
-                except ValueError as error:
-                    raise DamagedStore(path=self._path, detail=str(error)) from error
-                revision = revision_of(found).mod_revision
-                if not 0 < revision <= present:
-                    raise AuditFailed(f"key {name!r} has revision {revision}, etcd stands at {present}")
-                position = name + b"\0"
-            if not reply.get("more"):
-                return
 
     def __repr__(self) -> str:
         return f"EtcdStore({self._path})"
@@ -289,21 +269,6 @@ class KeySpace:
     def of_partition(self, partition: bytes) -> bytes:
         """Return the prefix of the keys of a partition."""
         return self.root + _LENGTH.pack(len(partition)) + partition
-
-    def cell_of(self, name: bytes) -> tuple[bytes, bytes]:
-        """The inverse of `of_partition(partition) + key`.
-
-        Raises:
-            ValueError: this is no key of the store.
-        """
-        inside = name.removeprefix(self.root)
-        if len(inside) < _LENGTH.size or len(inside) == len(name):
-            raise ValueError(f"{name!r} does not begin as a key of this store")
-        length, = _LENGTH.unpack_from(inside)
-        partition, key = inside[_LENGTH.size:_LENGTH.size + length], inside[_LENGTH.size + length:]
-        if len(partition) < length or not key:
-            raise ValueError(f"{name!r} ends within its partition")
-        return partition, key
 
 
 def end_of(prefix: bytes) -> bytes:
