@@ -152,8 +152,12 @@ class LocalObjects(ObjectStore):
             self._settle(folder, "")
 
     def _sync(self, folder: str) -> None:
-        self._settled.discard(folder)  # until the sync has succeeded, names in it are readable and not durable
-        self._files.sync_folder(folder)
+        try:
+            self._files.sync_folder(folder)
+        except BaseException:
+            # The names in it are readable, and not durable.
+            self._settled.discard(folder)
+            raise
         if len(self._settled) >= _MAX_REMEMBERED:
             self._settled.clear()
         self._settled.add(folder)
