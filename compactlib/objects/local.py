@@ -147,9 +147,10 @@ class LocalObjects(ObjectStore):
         self._sync(folder)
 
     def _settle_for_reading(self, folder: str) -> None:
-        # A folder without the right to sync it has no names of this process.
-        with contextlib.suppress(ReadOnly):
-            self._settle(folder, "")
+        if folder not in self._settled:
+            # A folder without the right to sync it has no names of this process.
+            with contextlib.suppress(ReadOnly):
+                self._settle(folder, "")
 
     def _sync(self, folder: str) -> None:
         try:
