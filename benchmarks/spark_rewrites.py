@@ -43,7 +43,7 @@ from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.executors import Executor, LocalExecutor, ProcessExecutor
 from compactlib.fences import MemoryFence
-from compactlib.kv import Put, SqliteStore
+from compactlib.kv import SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.scheduler import JobPlan, RunningJob
 from compactlib.spark import (
@@ -269,8 +269,8 @@ def staging_rewrite(spark: SparkSession, processes: Executor, scratch: Path, cou
     stores = StoresInFolder(str(scratch))
     with contextlib.closing(SqliteStore(stores.tokens_path)) as store:
         for start in range(0, len(changes), 1000):
-            store.transact(puts=[Put(token_partition(TOKEN), key, encode_staged(Staged(change)))
-                                 for key, change in changes[start:start + 1000]])
+            store.transact(changes={(token_partition(TOKEN), key): encode_staged(Staged(change))
+                                    for key, change in changes[start:start + 1000]})
     before = {str(path) for path in (scratch / "objects").rglob("*")}
     rows = count + len(changes)
 

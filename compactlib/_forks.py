@@ -11,6 +11,7 @@ import threading
 import weakref
 from typing import Final
 
+from compactlib._closing import Closing
 from compactlib.errors import Closed
 
 forking: Final = threading.RLock()
@@ -44,8 +45,8 @@ class OfOneProcess:
                 f"not use what its parent has open, {advice}")
 
 
-class OpenState(OfOneProcess):
-    """Whether a store is open, in the process that opened it.
+class Handle(OfOneProcess, Closing):
+    """An open store, in the process that opened it; the base class of key-value and object stores.
 
     A connection must not cross a fork: a child that uses it would damage the file, mix its requests with its parent's,
     take its parent's answers, or wait for threads that it does not have.
@@ -56,28 +57,28 @@ class OpenState(OfOneProcess):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self._name = name
-        self._closed = False
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed."""
-        return self._closed
+        self._handle_name = name
+        self._is_closed = False
 
     def close(self) -> None:
-        """Have `require` raise from now on."""
-        self._closed = True
+        """Release the store's resources; closing again does nothing. In a forked child they belong to the parent."""
+        if not self._is_closed and not self.is_inherited:
+            self._is_closed = True
+            self._close()
 
-    def require(self) -> None:
+    def _close(self) -> None:
+        """Release connections and files; called once, in the process that opened the store."""
+
+    def _require_open(self) -> None:
         """Check that the store can be used.
 
         Raises:
             Closed: it was closed, or it was opened by another process.
         """
-        if self._closed:
-            raise Closed(f"{self._name} was closed; open it again")
+        if self._is_closed:
+            raise Closed(f"{self._handle_name} was closed; open it again")
         if self.is_inherited:
-            raise Closed(f"{self._name} {self._why_refused('open it again here')}")
+            raise Closed(f"{self._handle_name} {self._why_refused('open it again here')}")
 
 
 def _inherit_all() -> None:

@@ -11,7 +11,7 @@
 
 | event, after `kv_` or `objects_` | counts | labels |
 |---|---|---|
-| `requests` | each request; also each page of a scan, and each listing | `store`, `operation`, `outcome` |
+| `requests` | each call; also each page of a scan, and each listing | `store`, `operation`, `outcome` |
 | `request_seconds` | the same; for a listing the time in the store | `store`, `operation` |
 | `read_bytes` | values and objects read; for a scan page by page | `store`, `operation` |
 | `written_bytes` | values and objects written; failed writes count 0 | `store`, `operation` |
@@ -29,7 +29,7 @@ from typing import Any, Final, TypeVar, cast
 from compactlib._closing import Closing
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CompactlibError
-from compactlib.kv import Entries, KVEntry, KVStore, Put, Versioned
+from compactlib.kv import Entries, KVEntry, KVStore
 from compactlib.objects import ObjectInfo, ObjectRef, ObjectStore
 from compactlib.observer import Observer, notify
 
@@ -91,13 +91,13 @@ class _Metered(Closing):
         return functools.partial(self._request, name, found) if name in _REQUESTS else found
 
     def _request(self, operation: str, act: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        if operation == "transact":  # an iterator of puts is read twice
-            args, named = tuple(map(tuple, args)), {key: tuple(value) for key, value in named.items()}
         answer = self.timed(operation, functools.partial(act, *args, **named))
         if operation in ("set", "set_if"):
             self.count_bytes("written", operation, memoryview(named["value"] if "value" in named else args[2]).nbytes)
         elif operation == "transact":
-            self.count_bytes("written", operation, _size_of([*args, *named.values()]))
+            changes = named.get("changes", args[1] if len(args) > 1 else {})
+            self.count_bytes("written", operation, sum(
+                memoryview(value).nbytes for value in changes.values() if value is not None))
         elif isinstance(answer, ObjectRef):
             self.count_bytes("written", operation, answer.size_bytes)
         else:
@@ -160,11 +160,11 @@ class _Metered(Closing):
 
 
 def _size_of(content: object) -> int | None:
-    """Return the bytes of values in an answer or an argument; `None` for a type without values."""
+    """Return the bytes of values in an answer; `None` for a type without values."""
     if isinstance(content, bytes):
         return len(content)
-    if isinstance(content, Versioned | Put):
-        return memoryview(content.value).nbytes
-    if isinstance(content, Sequence):
-        return sum(_size_of(each) or 0 for each in content)
+    if isinstance(content, KVEntry):
+        return len(content.value)
+    if isinstance(content, dict):
+        return sum(len(entry.value) for entry in content.values())
     return None

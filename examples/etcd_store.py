@@ -32,11 +32,10 @@ from etcd3gw.exceptions import Etcd3Exception
 from requests.exceptions import ConnectTimeout, RequestException
 from urllib3.exceptions import NewConnectionError
 
-from compactlib.errors import AuditFailed, DiskFull, InvalidInput, StorageError, Unsupported
-from compactlib.kv import EXISTS, Address, KVEntry, KVLimits, KVStore, Predicate, Transaction, Versioned
+from compactlib.errors import DiskFull, InvalidInput, StorageError, Unsupported
+from compactlib.kv import EXISTS, Address, Changes, Conditions, KVEntry, KVLimits, KVStore, Predicate
 from compactlib.kv.errors import (
     ConnectFailed,
-    DamagedStore,
     OutcomeUnknown,
     PredicateFailed,
     SlowDown,
@@ -101,7 +100,7 @@ class EtcdStore(KVStore):
             self.close()
             raise
 
-    def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
+    def _get_many(self, cells: Sequence[Address]) -> list[KVEntry | None]:
         """One request: a transaction without conditions and changes, or for one cell a read."""
         names = [self._keys.of_partition(partition) + key for partition, key in cells]
         if len(names) == 1:
@@ -111,36 +110,34 @@ class EtcdStore(KVStore):
                 {"request_range": read_request(name)} for name in names]})
             replies = [one["response_range"] for one in answer["responses"]]
         found = [next(iter(entries_of(reply)), None) for reply in replies]
-        return [None if one is None else Versioned(value_of(one), revision_of(one)) for one in found]
+        return [None if one is None else KVEntry(cell[1], value_of(one), revision_of(one))
+                for cell, one in zip(cells, found, strict=True)]
 
-    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
+    def _page(self, partition: bytes, start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
         """One request, for the present. etcd limits how many entries a page has, but not how many bytes."""
         prefix = self._keys.of_partition(partition)
-        if not keys_only:
-            limit = min(limit, max(1, _PAGE_BYTES // self._largest))
-        reply = self._ask("scan", "/kv/range",
-                          read_request(prefix + start, end_of(prefix), limit=limit, keys_only=keys_only))
+        limit = min(limit, max(1, _PAGE_BYTES // self._largest))
+        reply = self._ask("scan", "/kv/range", read_request(prefix + start, end_of(prefix), limit=limit))
         page = [entry_of(found, len(prefix)) for found in entries_of(reply)]
-        if not keys_only:
-            largest = max((len(entry.key) + len(entry.value) for entry in page), default=1)
-            self._largest = max(largest, self._largest // 2)
+        largest = max((len(entry.key) + len(entry.value) for entry in page), default=1)
+        self._largest = max(largest, self._largest // 2)
         return page, not reply.get("more")
 
-    def _transact(self, transaction: Transaction) -> None:
+    def _transact(self, conditions: Conditions, changes: Changes) -> None:
         """One request."""
         held = [(self._keys.of_partition(partition) + key, predicate)
-                for partition, key, predicate in transaction.conditions]
-        changes = [change(self._keys.of_partition(partition) + key, value)
-                   for partition, key, value in transaction.changes]
+                for (partition, key), predicate in conditions.items()]
+        wanted = [change(self._keys.of_partition(partition) + key, value)
+                  for (partition, key), value in changes.items()]
         reply = self._ask("write", "/kv/txn", {
             "compare": [compare(*condition) for condition in held],
-            "success": changes,
+            "success": wanted,
             # In the same step: which condition it was.
             "failure": [{"request_range": read_request(name, keys_only=True)} for name, _ in held],
-        }, writes=bool(changes))
+        }, writes=bool(wanted))
         if reply.get("succeeded"):
             return
-        for (partition, key, predicate), response in zip(transaction.conditions, reply["responses"], strict=True):
+        for ((partition, key), predicate), response in zip(conditions.items(), reply["responses"], strict=True):
             found = next(iter(entries_of(response["response_range"])), None)
             if not holds(predicate, None if found is None else revision_of(found)):
                 raise PredicateFailed(partition=partition, key=key)
@@ -150,25 +147,6 @@ class EtcdStore(KVStore):
     def _close(self) -> None:
         while self._idle:
             self._idle.pop().close()
-
-    def audit(self) -> None:
-        """See `KVStore.audit`: every key below the root is one of this store, and no revision is from the future."""
-        position, end = self._keys.root, end_of(self._keys.root)
-        while True:
-            reply = self._ask("audit", "/kv/range", read_request(position, end, limit=self._page_size, keys_only=True))
-            present = int(reply["header"]["revision"])
-            for found in entries_of(reply):
-                name = name_of(found)
-                try:
-                    self._keys.cell_of(name)
-                except ValueError as error:
-                    raise DamagedStore(path=self._path, detail=str(error)) from error
-                revision = revision_of(found).mod_revision
-                if not 0 < revision <= present:
-                    raise AuditFailed(f"key {name!r} has revision {revision}, etcd stands at {present}")
-                position = name + b"\0"
-            if not reply.get("more"):
-                return
 
     def __repr__(self) -> str:
         return f"EtcdStore({self._path})"
@@ -291,21 +269,6 @@ class KeySpace:
     def of_partition(self, partition: bytes) -> bytes:
         """Return the prefix of the keys of a partition."""
         return self.root + _LENGTH.pack(len(partition)) + partition
-
-    def cell_of(self, name: bytes) -> tuple[bytes, bytes]:
-        """The inverse of `of_partition(partition) + key`.
-
-        Raises:
-            ValueError: this is no key of the store.
-        """
-        inside = name.removeprefix(self.root)
-        if len(inside) < _LENGTH.size or len(inside) == len(name):
-            raise ValueError(f"{name!r} does not begin as a key of this store")
-        length, = _LENGTH.unpack_from(inside)
-        partition, key = inside[_LENGTH.size:_LENGTH.size + length], inside[_LENGTH.size + length:]
-        if len(partition) < length or not key:
-            raise ValueError(f"{name!r} ends within its partition")
-        return partition, key
 
 
 def end_of(prefix: bytes) -> bytes:

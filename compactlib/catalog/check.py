@@ -27,7 +27,6 @@ from compactlib.catalog.schema import EMPTY, Catalog, Update
 from compactlib.catalog.update_log import LogState, UpdateLog
 from compactlib.codec import JsonCodec
 from compactlib.errors import BudgetSpent, Busy, CorruptData, Unsupported
-from compactlib.kv import Delete
 from compactlib.kv.cell import Cell
 from compactlib.report import Finding, VerifyReport
 
@@ -240,7 +239,7 @@ def reclaim(log: UpdateLog, budget: Budget) -> CutReport:
                 raise
             return attrs.evolve(report, why=str(error), is_partial=True)
         batch = waste[at:at + step]
-        log.store.transact(deletes=[Delete(log.partition, key) for key, _ in batch])
+        log.store.transact(changes={(log.partition, key): None for key, _ in batch})
         report = attrs.evolve(report, deleted=report.deleted + len(batch),
                               bytes_freed=report.bytes_freed + sum(size for _, size in batch))
     return report if waste else attrs.evolve(report, why="there are no leftovers of cuts")

@@ -43,7 +43,7 @@ from compactlib.catalog.values import (
     partitions_of,
 )
 from compactlib.errors import InvalidInput
-from compactlib.kv import Condition
+from compactlib.kv import Conditions
 from compactlib.report import Printed
 
 MAX_CULPRITS = 5
@@ -94,7 +94,7 @@ class CatalogView(Printed):
     topology: Topology
     needs: tuple[Floor, ...] = ()
     term: int | None = None
-    conditions: tuple[Condition, ...] = ()
+    conditions: Conditions = attrs.field(factory=dict)
 
     @cached_property
     def decision(self) -> Decision:

@@ -15,7 +15,7 @@ from compactlib.catalog import keys
 from compactlib.catalog.values import NodeId, Topology
 from compactlib.clock import Clock
 from compactlib.codec import JsonCodec
-from compactlib.kv import Condition, KVStore
+from compactlib.kv import Conditions, KVStore
 from compactlib.kv.cell import Cell
 
 
@@ -44,7 +44,7 @@ class Members:
     def __init__(self, store: KVStore, partition: bytes = b"catalog", *, clock: Clock | None = None) -> None:
         self._cell = Cell[Nodes](store, partition, keys.MEMBERS, JsonCodec(Nodes), clock=clock)
 
-    def read(self) -> tuple[Topology, Condition]:
+    def read(self) -> tuple[Topology, Conditions]:
         """Return the nodes, and the condition that they have not changed since. One request.
 
         Raises:

@@ -105,7 +105,7 @@ class Pins:
             if version < state.earliest:
                 raise CatalogVersionNotFound(version=version, earliest=state.earliest, latest=state.latest)
             try:
-                self._cell.update(with_pin, also=lambda *_, held=state.earliest_condition: [held],
+                self._cell.update(with_pin, conditions=state.earliest_condition,
                                   operation=f"taking a pin for {owner!r}")
             except PredicateFailed:
                 continue  # the log was cut since

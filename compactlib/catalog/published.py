@@ -31,7 +31,6 @@ from compactlib.catalog.service import CatalogService
 from compactlib.catalog.timestamp import Timestamp, checked_timestamp
 from compactlib.catalog.values import Culprit, Factor, Floor, mask_of
 from compactlib.errors import InvalidInput
-from compactlib.kv.batches import get_many
 from compactlib.kv.cell import Found, Swap, swap
 from compactlib.kv.store import Address
 
@@ -229,7 +228,7 @@ class PublishedTimes:
     def _read(self, places: Sequence[_Place]) -> Mapping[_Place, Kept]:
         addresses = {self._address(place): place for place in places}
         return {addresses[address]: TIMES.unseal(address[1], record.value)
-                for address, record in get_many(self._store, addresses).items()}
+                for address, record in self._store.get_many(addresses).items()}
 
     def _store_times(self, times: Mapping[_Place, Kept], *, delete: bool = False) -> None:
         """Raise the stored times to these, or delete the stored times of these incarnations.

@@ -142,7 +142,7 @@ async def run_round(peers: Peers, service: CatalogService, members: Members, *, 
     """
     topology, unchanged = await _in_thread(members.read, seconds, "reading the membership")
     view = await _in_thread(lambda: service.view(topology=topology, low_watermark=low_watermark, term=term,
-                                                 conditions=[unchanged]), seconds, "reading pins and term")
+                                                 conditions=unchanged), seconds, "reading pins and term")
     answers, missing = await _call_all(topology, peers.report, "report", seconds)
     missing |= {node.name: f"answered as {answers[node.name].node}" for node in topology.nodes
                 if node.name in answers and answers[node.name].node != node}

@@ -46,7 +46,8 @@ from compactlib.catalog.update_log import LogState, UpdateLog
 from compactlib.catalog.values import Assignments, NodeReport, Topology
 from compactlib.errors import BudgetSpent, Busy, CompactionFailed, CompactlibError, InvalidInput
 from compactlib.guard import Guard, Run
-from compactlib.kv import Condition
+from compactlib.kv import Conditions
+from compactlib.kv.store import NOTHING
 from compactlib.observer import Observer, Observers
 from compactlib.report import Printed, VerifyReport
 
@@ -268,7 +269,7 @@ class CatalogService(Closing):
     def view(self, *, budget: Budget | None = None, reports: Sequence[NodeReport] = (),
              topology: Topology | None = None, assignments: Assignments | None = None,
              low_watermark: Timestamp | None = None, term: int | None = None,
-             conditions: Sequence[Condition] = ()) -> CatalogView:
+             conditions: Conditions = NOTHING) -> CatalogView:
         """Return the input of a plan: the retained versions, and the needs of nodes and pins.
 
         An omitted argument means "not known", and then nothing is cut. This call reads the keys that must not change
@@ -294,11 +295,12 @@ class CatalogService(Closing):
             self._read_new_versions(log)
         pinned = self.pins.need_of(pins.value)
         # A plan without a term is refused if a coordinator has raised the log's term since.
-        of_term = () if term is not None else (log.term_condition,)
+        of_term = NOTHING if term is not None else log.term_condition
         return CatalogView(
             reports=tuple(reports), history=self.history, now=self.clock.present(), low_watermark=low_watermark,
             assignments=assignments or {}, topology=topology or Topology(frozenset()), term=term,
-            needs=() if pinned is None else (pinned,), conditions=(*conditions, pins.condition, *of_term))
+            needs=() if pinned is None else (pinned,),
+            conditions={**conditions, **pins.condition, **of_term})
 
     def plan(self, policy: CatalogPolicy | None = None, *, view: CatalogView | None = None) -> CatalogPlan:
         """Choose the version to cut to, and list what prevents cutting further.

@@ -23,7 +23,7 @@ the higher wins.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import attrs
@@ -35,9 +35,10 @@ from compactlib.catalog.schema import Catalog, Update
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
 from compactlib.errors import CorruptData, InvalidInput
-from compactlib.kv import Condition, KVStore, PredicateFailed, Put
-from compactlib.kv.batches import get_many, get_pieces, put_pieces
-from compactlib.kv.cell import Cell, Retries
+from compactlib.kv import Address, Conditions, KVStore, PredicateFailed
+from compactlib.kv.batches import get_pieces, put_pieces
+from compactlib.kv.cell import Cell, Retries, unchanged
+from compactlib.kv.store import NOTHING
 
 T = TypeVar("T")
 
@@ -60,8 +61,8 @@ class LogState:
     latest: int
     earliest: int
     term: int
-    earliest_condition: Condition
-    term_condition: Condition
+    earliest_condition: Conditions
+    term_condition: Conditions
 
 
 @attrs.frozen
@@ -133,7 +134,7 @@ class UpdateLog:
         """
         addresses = [(self.partition, key) for key in (keys.EARLIEST, keys.LATEST, keys.TERM)]
         for is_last in (False, False, True):
-            found = get_many(self.store, addresses)
+            found = self.store.get_many(addresses)
             earliest, latest = (cell.value_of(found[address].value) if address in found else 0
                                 for cell, address in zip((self._earliest, self._latest), addresses, strict=False))
             term = TERMS.unseal(keys.TERM, found[addresses[2]].value) if addresses[2] in found else 0
@@ -146,9 +147,7 @@ class UpdateLog:
             if is_last:
                 raise RecordMissing(key=keys.LATEST.decode(), version=max(earliest, stray[0] if stray else 0),
                                     expected="a mark that is not below the records")
-        unchanged = [Condition(*address, found[address].predicate if address in found else None)
-                     for address in addresses]
-        return LogState(latest, earliest, term, unchanged[0], unchanged[2])
+        return LogState(latest, earliest, term, unchanged(addresses[:1], found), unchanged(addresses[2:], found))
 
     def entries(self, first: int, *, page_size: int | None = None) -> Iterator[tuple[int, bytes, bytes]]:
         """Yield version, key and record of updates and snapshots, from version `first` on.
@@ -201,9 +200,9 @@ class UpdateLog:
             CorruptData, Unsupported: the log's mark cannot be read.
         """
         version, key = update.version, keys.update_key(update.version)
-        put = Put(self.partition, key, UPDATES.seal(key, update))
         updated = self._latest.update(lambda latest: version if (latest or 0) == version - 1 else latest,
-                                      also=lambda *_: [put], operation=f"append of catalog version {version}")
+                                      also={(self.partition, key): UPDATES.seal(key, update)},
+                                      operation=f"append of catalog version {version}")
         return updated.before != updated.after
 
     # -- cutting
@@ -233,7 +232,7 @@ class UpdateLog:
         record = SNAPSHOTS.seal(key, pieces)
         return WrittenSnapshot(version, record, size + len(key) + len(record))
 
-    def cut(self, snapshot: WrittenSnapshot, *, term: int | None = None, conditions: Sequence[Condition] = ()) -> None:
+    def cut(self, snapshot: WrittenSnapshot, *, term: int | None = None, conditions: Conditions = NOTHING) -> None:
         """Cut the log to a snapshot from `write_snapshot`. Three requests.
 
         Args:
@@ -246,15 +245,15 @@ class UpdateLog:
             StaleTerm: a coordinator of a later term is known.
             OutcomeUnknown: the store did not acknowledge, and reading did not show whether the log was cut.
         """
-        version, parts = snapshot.version, list[Condition | Put](conditions)
-        parts.append(Put(self.partition, keys.update_key(version), snapshot.record))
+        version = snapshot.version
+        changes: dict[Address, bytes | None] = {(self.partition, keys.update_key(version)): snapshot.record}
         if term is not None:
             state = self.state()
             if term < state.term:
                 raise StaleTerm(term=term, current=state.term)
-            parts.append(state.term_condition)
+            conditions = {**conditions, **state.term_condition}
             if term > state.term:
-                parts.append(Put(self.partition, keys.TERM, TERMS.seal(keys.TERM, term)))
+                changes[self.partition, keys.TERM] = TERMS.seal(keys.TERM, term)
 
         def raised(before: int | None) -> int:
             if (before or 0) >= version:
@@ -262,7 +261,8 @@ class UpdateLog:
             return version
 
         try:
-            self._earliest.update(raised, also=lambda *_: parts, operation=f"cut of the catalog to version {version}")
+            self._earliest.update(raised, also=changes, conditions=conditions,
+                                  operation=f"cut of the catalog to version {version}")
         except PredicateFailed as error:
             if error.key == keys.TERM and (again := self.state()).term > (term or 0):
                 raise StaleTerm(term=term or 0, current=again.term) from error

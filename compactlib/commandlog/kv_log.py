@@ -32,10 +32,9 @@ from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 from compactlib.guard import Guard
-from compactlib.kv.batches import get_many
 from compactlib.kv.cell import Cell
 from compactlib.kv.errors import OutcomeUnknown, PredicateFailed
-from compactlib.kv.store import Condition, Delete, KVStore, Put
+from compactlib.kv.store import Conditions, KVStore
 
 _ENTRIES = b"e/"
 _OWNER = b"owner"
@@ -109,7 +108,7 @@ class KVLog(Closing):
         self._term = self._owner.term
         self._last = self._owner.first_index - 1
 
-    def _read_owner(self) -> tuple[Owner, Condition]:
+    def _read_owner(self) -> tuple[Owner, Conditions]:
         """Return the owner's cell, and the condition "it has not changed"; raise `TakenOver` if it is another's."""
         state = self._owners.state()
         if state.value is None or state.value.id != self._id:
@@ -193,8 +192,7 @@ class KVLog(Closing):
         while True:
             try:
                 # The key must be free too, so that a client library that repeats the write does no harm.
-                self._store.transact([self._owned, Condition(self._partition, key, None)],
-                                     [Put(self._partition, key, record)])
+                self._store.transact({**self._owned, (self._partition, key): None}, {(self._partition, key): record})
                 break
             except (PredicateFailed, OutcomeUnknown) as error:
                 # Refused, or repeated by the client library, or of unknown outcome.
@@ -219,7 +217,7 @@ class KVLog(Closing):
             OutcomeUnknown: a read failed, or another owner may have deleted the command.
         """
         try:
-            found = get_many(self._store, [(self._partition, _key(index))])
+            found = self._store.get_many([(self._partition, _key(index))])
             if any(each.value == record for each in found.values()):
                 return True
             self._owner, self._owned = self._read_owner()
@@ -263,7 +261,7 @@ class KVLog(Closing):
                 return attrs.evolve(owner, first_index=max(owner.first_index, end))
 
             self._owners.update(
-                forgotten, also=lambda *_: [Delete(self._partition, _key(each)) for each in range(first, end)],
+                forgotten, also={(self._partition, _key(each)): None for each in range(first, end)},
                 operation=f"a compaction of {self._guard.name}", may_repeat=True)
             self._owner, self._owned = self._read_owner()
         return self._owner.first_index > index

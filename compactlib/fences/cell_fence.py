@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
 from compactlib.errors import Busy, CompactlibError, Stale
-from compactlib.fences.fence import FLOORS, RECORDS, Admission, Floor, Rule, RuledFence, check_admission, check_log
+from compactlib.fences.fence import FLOORS, RECORDS, Admission, Fence, Floor, Rule, check_admission, check_log
 from compactlib.kv import KVEntry, KVStore, OutcomeUnknown, PredicateFailed
 from compactlib.kv.cell import Cell
 from compactlib.objects import ObjectStore
@@ -35,7 +35,7 @@ _FORGOTTEN = b""
 """The value of a removed record in an object store."""
 
 
-class _CellFence(RuledFence):
+class _CellFence(Fence):
     """The common part of both fences, over cells of a store."""
 
     _log: str

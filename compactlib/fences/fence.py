@@ -29,7 +29,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -71,12 +71,47 @@ class Admission:
     committed: Commitment | None
 
 
-class Fence(Protocol):
+Rule: TypeAlias = Callable[[Admission | None, int], Admission]
+"""Returns the next record of a resource from its present record and the floor."""
+
+
+class Fence(ABC):
     """Admits ascending tokens to resources. Threads may share it.
+
+    A fence of one's own implements `_change`, `_record`, `_raise_floor`, `_places` and `_forget`.
 
     All methods raise `InvalidInput` for a resource's name that is empty or longer than 1000 bytes, and for a token
     outside 0 .. 2**64 - 1.
     """
+
+    # ---- for a store of records to implement
+
+    @abstractmethod
+    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
+        """Replace a resource's record by the rule's result, with the present floor, in one atomic step."""
+
+    @abstractmethod
+    def _record(self, resource: str) -> Admission | None:
+        """Return the record of a resource."""
+
+    @abstractmethod
+    def _raise_floor(self, token: int) -> int:
+        """Raise the floor unless it is higher; return the new floor."""
+
+    @abstractmethod
+    def _places(self) -> Iterable[Any]:
+        """Return where each record is, for `_forget`."""
+
+    @abstractmethod
+    def _forget(self, place: Any, floor: int) -> bool:
+        """Remove a record if it is below the floor; return whether it was."""
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the lock of a fence that has one; re-entrant."""
+        yield
+
+    # ---- tokens and values
 
     def admit(self, resource: str, token: int) -> Admission:
         """Record the token, unless a higher token was admitted. Idempotent.
@@ -85,6 +120,9 @@ class Fence(Protocol):
             FencedOff: a higher token was admitted, or the token is below the floor.
             Busy: a guarded step takes longer than this fence waits.
         """
+        _check_names(resource, token)
+        with self._held():
+            return self._change(resource, token, lambda record, floor: check_admission(resource, token, record, floor))
 
     def commit(self, resource: str, token: int, value: bytes) -> Admission:
         """Publish a value (at most 256 KiB), if the token is still the highest. Idempotent.
@@ -96,9 +134,17 @@ class Fence(Protocol):
             InvalidInput: the token was never admitted, or the value is too long.
             Busy: as for `admit`.
         """
+        _check_names(resource, token)
+        wanted = bytes(memoryview(value))
+        with self._held():
+            return self._change(resource, token,
+                                lambda record, floor: _check_commit(resource, token, wanted, record, floor))
 
     def committed(self, resource: str) -> Commitment | None:
         """Return the last commit of any token. Admits nothing."""
+        _check_names(resource)
+        record = self._record(resource)
+        return None if record is None else record.committed
 
     def raise_floor(self, token: int) -> int:
         """Refuse lower tokens for all resources, for ever, and remove the records below the token.
@@ -109,12 +155,39 @@ class Fence(Protocol):
         Raises:
             CorruptData, Unsupported: a record cannot be read; the others were processed.
         """
+        _check_names("all", token)
+        wrong: list[Exception] = []
+        forgotten = 0
+        with self._held():
+            floor = self._raise_floor(token)
+            for place in self._places():
+                try:
+                    forgotten += self._forget(place, floor)
+                except (CorruptData, Unsupported) as error:
+                    wrong.append(error)
+        if wrong:
+            raise wrong[0]
+        return forgotten
 
 
-class LockingFence(Fence, Protocol):
-    """A fence that can also make newer tokens wait during a step."""
+class LockingFence(Fence):
+    """A fence that can also make newer tokens wait during a step: each step of its store runs under a lock.
 
-    def guard(self, resource: str, token: int) -> AbstractContextManager[Admission]:
+    Args:
+        wait_seconds: how long a call waits for guarded steps of other threads and processes.
+
+    Raises:
+        InvalidInput: `wait_seconds` is negative, or too long.
+    """
+
+    def __init__(self, wait_seconds: float) -> None:
+        require_seconds("wait_seconds", wait_seconds)
+        self._wait_seconds = wait_seconds
+        self._lock = threading.RLock()
+        self._guarded: dict[str, int] = {}  # by resource: the token of its running guarded step
+
+    @contextmanager
+    def guard(self, resource: str, token: int) -> Iterator[Admission]:
         """Admit the token and run the body; admissions to the resource wait until it ends. The body may call `commit`.
 
         Enter and leave it in the same thread. A fence runs one step at a time, for all resources.
@@ -123,6 +196,34 @@ class LockingFence(Fence, Protocol):
             FencedOff: a higher token was admitted, or the token is below the floor; the body did not run.
             Busy: another guarded step takes longer than this fence waits.
         """
+        with self._held():
+            record = self.admit(resource, token)
+            before, self._guarded = self._guarded, {**self._guarded, resource: token}
+            try:
+                yield record
+            finally:
+                self._guarded = before
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        taken: list[bool] = []
+        lock = self._lock
+        try:
+            take_within(lock, self._wait_seconds, taken)
+            if taken != [True]:
+                raise Busy(f"a guarded step of this process has been running for more than {self._wait_seconds} "
+                           f"seconds in {self!r}; wait for it")
+            yield
+        finally:
+            if taken == [True]:
+                lock.release()
+
+    def _require_admissible(self, resource: str, token: int) -> None:
+        """Check that no guarded step admits a newer token: all other callers wait for the end of the step too."""
+        inside = self._guarded.get(resource, token)
+        if token > inside:
+            raise InvalidInput(f"token {token} cannot be admitted to {resource!r} within a step that is guarded for "
+                               f"token {inside}; leave the step first")
 
 
 @attrs.frozen
@@ -158,7 +259,7 @@ class TokenFence:
         return self.fence.guard(self.resource, self.token)
 
 
-# ------------------------------------------------------------------------------------- the rules, for all fences
+# --------------------------------------------------------------------------------------------------------- the rules
 
 
 def check_admission(resource: str, token: int, record: Admission | None, floor: int) -> Admission:
@@ -169,7 +270,7 @@ def check_admission(resource: str, token: int, record: Admission | None, floor: 
     return Admission(resource, token, None if record is None else record.committed)
 
 
-def check_commit(resource: str, token: int, value: bytes, record: Admission | None, floor: int) -> Admission:
+def _check_commit(resource: str, token: int, value: bytes, record: Admission | None, floor: int) -> Admission:
     """Return the record after `value` is committed; the same object if it was committed before. Pure."""
     if len(value) > MAX_VALUE_BYTES:
         raise InvalidInput(f"a value of {len(value)} bytes cannot be committed to {resource!r}; the limit is "
@@ -186,7 +287,7 @@ def check_commit(resource: str, token: int, value: bytes, record: Admission | No
     return Admission(resource, token, Commitment(token, value))
 
 
-def check_names(resource: str, token: int = 0) -> None:
+def _check_names(resource: str, token: int = 0) -> None:
     """Check the name of a resource and a token.
 
     Raises:
@@ -232,126 +333,10 @@ def check_log(floor: Floor | None, log: str, place: str) -> Floor:
     return floor
 
 
-# ------------------------------------------------------------------------------------------- what all fences share
-
-
-Rule: TypeAlias = Callable[[Admission | None, int], Admission]
-"""Returns the next record of a resource from its present record and the floor; see `check_admission`."""
-
-
-class RuledFence(Fence, ABC):
-    """The methods of a `Fence` over the steps of a store."""
-
-    @abstractmethod
-    def _change(self, resource: str, token: int, rule: Rule) -> Admission:
-        """Replace a resource's record by the rule's result, with the present floor."""
-
-    @abstractmethod
-    def _record(self, resource: str) -> Admission | None:
-        """Return the record of a resource."""
-
-    @abstractmethod
-    def _raise_floor(self, token: int) -> int:
-        """Raise the floor unless it is higher; return the new floor."""
-
-    @abstractmethod
-    def _places(self) -> Iterable[Any]:
-        """Return where each record is, for `_forget`."""
-
-    @abstractmethod
-    def _forget(self, place: Any, floor: int) -> bool:
-        """Remove a record if it is below the floor; return whether it was."""
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Hold the lock of a fence that has one; re-entrant."""
-        yield
-
-    def admit(self, resource: str, token: int) -> Admission:
-        check_names(resource, token)
-        with self._held():
-            return self._change(resource, token, lambda record, floor: check_admission(resource, token, record, floor))
-
-    def commit(self, resource: str, token: int, value: bytes) -> Admission:
-        check_names(resource, token)
-        wanted = bytes(memoryview(value))
-        with self._held():
-            return self._change(resource, token,
-                                lambda record, floor: check_commit(resource, token, wanted, record, floor))
-
-    def committed(self, resource: str) -> Commitment | None:
-        check_names(resource)
-        record = self._record(resource)
-        return None if record is None else record.committed
-
-    def raise_floor(self, token: int) -> int:
-        check_names("all", token)
-        wrong: list[Exception] = []
-        forgotten = 0
-        with self._held():
-            floor = self._raise_floor(token)
-            for place in self._places():
-                try:
-                    forgotten += self._forget(place, floor)
-                except (CorruptData, Unsupported) as error:
-                    wrong.append(error)
-        if wrong:
-            raise wrong[0]
-        return forgotten
-
-
-class GuardingFence(RuledFence):
-    """The methods of a `LockingFence` over a lock, under which each step of the store runs.
-
-    Args:
-        wait_seconds: how long a call waits for guarded steps of other threads and processes.
-
-    Raises:
-        InvalidInput: `wait_seconds` is negative, or too long.
-    """
-
-    def __init__(self, wait_seconds: float) -> None:
-        require_seconds("wait_seconds", wait_seconds)
-        self._wait_seconds = wait_seconds
-        self._lock = threading.RLock()
-        self._guarded: dict[str, int] = {}  # by resource: the token of its running guarded step
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        taken: list[bool] = []
-        lock = self._lock
-        try:
-            take_within(lock, self._wait_seconds, taken)
-            if taken != [True]:
-                raise Busy(f"a guarded step of this process has been running for more than {self._wait_seconds} "
-                           f"seconds in {self!r}; wait for it")
-            yield
-        finally:
-            if taken == [True]:
-                lock.release()
-
-    @contextmanager
-    def guard(self, resource: str, token: int) -> Iterator[Admission]:
-        with self._held():
-            record = self.admit(resource, token)
-            before, self._guarded = self._guarded, {**self._guarded, resource: token}
-            try:
-                yield record
-            finally:
-                self._guarded = before
-
-    def _require_admissible(self, resource: str, token: int) -> None:
-        """Check that no guarded step admits a newer token: all other callers wait for the end of the step too."""
-        inside = self._guarded.get(resource, token)
-        if token > inside:
-            raise InvalidInput(f"token {token} cannot be admitted to {resource!r} within a step that is guarded for "
-                               f"token {inside}; leave the step first")
-
-
 # --------------------------------------------------------------------------------------------------- in memory
 
 
-class MemoryFence(GuardingFence):
+class MemoryFence(LockingFence):
     """A `LockingFence` in memory, for the threads of one process.
 
     Args:

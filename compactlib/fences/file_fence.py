@@ -23,7 +23,7 @@ from compactlib.fences.fence import (
     RECORDS,
     Admission,
     Floor,
-    GuardingFence,
+    LockingFence,
     Rule,
     check_log,
 )
@@ -48,7 +48,7 @@ _LOOK_AGAIN_SECONDS = 0.01
 _MAX_KNOWN = 10_000
 
 
-class FileFence(GuardingFence):
+class FileFence(LockingFence):
     """A `LockingFence` with its records in a folder on a local disk.
 
     Not for network file systems, where a lock may end before its holder does. An admission or commit that changes a

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
-    from compactlib.kv.batches import change_many as change_many, get_many as get_many
+    from compactlib.kv.batches import change_many as change_many
     from compactlib.kv.cell import Cell as Cell, Retries as Retries, Swap as Swap, swap as swap
     from compactlib.kv.dynamodb import DynamoStore as DynamoStore
     from compactlib.kv.errors import (
@@ -37,23 +37,20 @@ if TYPE_CHECKING:
     from compactlib.kv.store import (
         EXISTS as EXISTS,
         Address as Address,
-        Condition as Condition,
-        Delete as Delete,
+        Changes as Changes,
+        Conditions as Conditions,
         KVLimits as KVLimits,
         KVStore as KVStore,
         Predicate as Predicate,
-        Put as Put,
-        Transaction as Transaction,
-        Versioned as Versioned,
     )
 else:
     offer(__name__, {
-        "compactlib.kv.batches": "change_many get_many",
+        "compactlib.kv.batches": "change_many",
         "compactlib.kv.cell": "Cell Retries Swap swap",
         "compactlib.kv.errors": "KeyNotFound OutcomeUnknown PredicateFailed SlowDown StoreFailed",
         "compactlib.kv.scan": "Entries KVEntry",
         "compactlib.kv.snapshots": "Snapshot SnapshotStore",
-        "compactlib.kv.store": "EXISTS Address Condition Delete KVLimits KVStore Predicate Put Transaction Versioned",
+        "compactlib.kv.store": "EXISTS Address Changes Conditions KVLimits KVStore Predicate",
         "compactlib.kv.dynamodb": "DynamoStore",
         "compactlib.kv.memory": "MemoryStore",
         "compactlib.kv.postgres": "PostgresStore",

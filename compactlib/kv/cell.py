@@ -5,11 +5,12 @@ A change reads, decides, and writes if the key has not changed; if another write
 is a write without an answer: it may have happened, may still happen, or never will. A read then shows its fate:
 
 1. *Happened*: the key has the value of the write, or a later value that lists the write among its earlier writes.
-2. *Pending*: the key is unchanged. The write may still arrive, so the next write has the same condition: only one of
-   the two can succeed.
+2. *Pending*: the key exists and is unchanged. The write may still arrive, so the next write has the same condition:
+   only one of the two can succeed.
 3. *Lost*: the key was changed by other writes since, so the condition of this write never holds again.
-4. *Unknown*: the key was changed, and its value does not show whether the write was among the changes. The call raises
-   `OutcomeUnknown`, unless the change is idempotent.
+4. *Unknown*: the key was changed, and its value does not show whether the write was among the changes; or it is absent
+   as before, and may have been created and deleted since. The call raises `OutcomeUnknown`, unless the change is
+   idempotent.
 
 A `Cell` stores the ids of its last 16 writes with its value, so that case 4 is rare. Any error after a write without an
 answer, before its outcome is known, becomes `OutcomeUnknown`: only a successful read proves that nothing was changed.
@@ -17,10 +18,9 @@ answer, before its outcome is known, becomes `OutcomeUnknown`: only a successful
 
 from __future__ import annotations
 
-import enum
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -29,9 +29,9 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
-from compactlib.kv.batches import get_many
 from compactlib.kv.errors import OutcomeUnknown, PredicateFailed, SlowDown
-from compactlib.kv.store import Address, Condition, Delete, KVStore, Put, Versioned
+from compactlib.kv.scan import KVEntry
+from compactlib.kv.store import NOTHING, Address, Changes, Conditions, KVStore, Predicate
 
 T = TypeVar("T")
 ResultT = TypeVar("ResultT")
@@ -97,7 +97,7 @@ def resolve_unknown(read: Callable[[], SeenT], unknown: Exception, *, clock: Clo
 # ------------------------------------------------------------------------------------------------------ several keys
 
 
-Found: TypeAlias = Mapping[Address, Versioned]
+Found: TypeAlias = Mapping[Address, KVEntry]
 """The keys of a swap as one request read them, without absent keys."""
 
 
@@ -107,55 +107,19 @@ class Swap(Generic[ResultT]):
 
     Attributes:
         result: the return value of the call.
-        writes: the new value of each key, `None` to delete it. Without writes nothing is sent. At least one of the keys
-            was read, so that a late write of an earlier try fails.
+        changes: the new value of each key, `None` to delete it. Without changes nothing is sent. At least one of the
+            keys was read, so that a late write of an earlier try fails.
         conditions: further conditions, in addition to "no key that was read has changed".
     """
 
     result: ResultT
-    writes: Mapping[Address, bytes | None] = attrs.field(factory=dict)
-    conditions: Sequence[Condition] = ()
-
-    @classmethod
-    def of(cls, result: ResultT, address: Address, value: bytes | None,
-           also: Iterable[Condition | Put | Delete]) -> Self:
-        """Return the swap that writes one key, and carries out these parts in the same step."""
-        writes: dict[Address, bytes | None] = {address: value}
-        conditions = []
-        for part in also:
-            if isinstance(part, Condition):
-                conditions.append(part)
-            else:
-                writes[part.partition, part.key] = part.value if isinstance(part, Put) else None
-        return cls(result, writes, conditions)
+    changes: Changes = NOTHING
+    conditions: Conditions = NOTHING
 
 
-class Fate(enum.Enum):
-    """The fate of a write without an answer; see the head of this module."""
-
-    HAPPENED = enum.auto()
-    PENDING = enum.auto()
-    LOST = enum.auto()
-    UNKNOWN = enum.auto()
-
-
-@attrs.frozen
-class Attempt(Generic[ResultT]):
-    """A write without an answer.
-
-    Attributes:
-        cells: the keys that were read, and are the write's condition.
-        found: their values.
-        swap: the decision that was sent.
-    """
-
-    cells: Sequence[Address]
-    found: Found
-    swap: Swap[ResultT]
-
-
-Judge: TypeAlias = Callable[[Attempt[ResultT], Found], Fate]
-"""Returns the fate of a write without an answer, from the present values of its keys, one of which has changed."""
+Judge: TypeAlias = Callable[[Found, Swap[ResultT], Found], bool | None]
+"""Returns whether a write without an answer has happened, from the values that it was decided on, the write, and the
+present values, one of which has changed; `False` if it never will, `None` if the values do not show it."""
 
 
 def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swap[ResultT]], *, operation: str = "swap",
@@ -171,8 +135,8 @@ def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swa
         operation: name of the change, for errors.
         may_repeat: whether the change is idempotent, so that it is decided again if the outcome of a write stays
             unknown.
-        judge: returns the fate of a write without an answer. By default it happened if the keys that were read have its
-            values, so write bytes that no other write has, or set `may_repeat`.
+        judge: returns whether a write without an answer has happened. By default it has if the keys that were read have
+            its values, so write bytes that no other write has, or set `may_repeat`.
         retries: number and back-off of the tries.
         clock: the clock for the waits.
         rng: varies the waits.
@@ -184,38 +148,42 @@ def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swa
         SlowDown: all tries were used up, and the store throttled some of them.
         CompactlibError: of `decide` or the store; nothing was changed.
     """
-    return _Swapping(store, tuple(cells), operation, may_repeat, judge or _by_values, retries or Retries(),
-                     SystemClock() if clock is None else clock, random.Random() if rng is None else rng).run(decide)
+    call = _Swapping(store, tuple(cells), operation, may_repeat, judge, retries or Retries(),
+                     SystemClock() if clock is None else clock, random.Random() if rng is None else rng)
+    try:
+        return call.run(decide)
+    except Exception as error:
+        if call.unknown is None or error is call.unknown:
+            raise
+        raise call.unknown from error
 
 
 @attrs.define
 class _Swapping(Generic[ResultT]):
-    """One call of `swap`."""
+    """One call of `swap`.
+
+    Attributes:
+        unanswered: the writes without an answer that may have happened, or may still happen; each with the values that
+            it was decided on.
+        unknown: the error of the last of them; `None` if there is none.
+    """
 
     store: KVStore
     cells: Sequence[Address]
     operation: str
     may_repeat: bool
-    judge: Judge[ResultT]
+    judge: Judge[ResultT] | None
     retries: Retries
     clock: Clock
     rng: random.Random
     unknown: OutcomeUnknown | None = None
-    unanswered: list[Attempt[ResultT]] = attrs.field(factory=list)
+    unanswered: list[tuple[Found, Swap[ResultT]]] = attrs.field(factory=list)
 
     def run(self, decide: Callable[[Found], Swap[ResultT]]) -> ResultT:
-        try:
-            return self._run(decide)
-        except Exception as error:
-            if self.unknown is None or error is self.unknown:
-                raise
-            raise self.unknown from error
-
-    def _run(self, decide: Callable[[Found], Swap[ResultT]]) -> ResultT:
         last: CompactlibError | None = None
         for _ in self.retries.paced(self.clock, self.rng):
             found = self._read()
-            happened, is_pending = self._settle(found)
+            happened, may_arrive = self._settle(found)
             if happened is not None:
                 return happened.result
             try:
@@ -227,12 +195,15 @@ class _Swapping(Generic[ResultT]):
             except (Busy, OutcomeUnknown) as error:
                 last = error
                 continue
-            if not wanted.writes:
-                if is_pending and self.unknown is not None:
-                    raise self.unknown  # the write may still arrive, and no other write prevents it
+            if not wanted.changes:
+                if may_arrive and self.unknown is not None:
+                    raise self.unknown  # and no other write prevents it
                 return wanted.result
+            if wanted.changes.keys().isdisjoint(self.cells):
+                raise InvalidInput(f"{self.operation} writes none of the keys that it read; name one that it changes "
+                                   f"among them, so that a late try fails")
             try:
-                self._write(found, wanted)
+                self.store.transact({**unchanged(self.cells, found), **wanted.conditions}, wanted.changes)
             except PredicateFailed as error:
                 if (error.partition, error.key) not in self.cells:
                     raise
@@ -242,7 +213,7 @@ class _Swapping(Generic[ResultT]):
                 self.unknown = OutcomeUnknown(operation=self.operation, path=error.path,
                                               detail=f"{error.operation}: {error.detail}")
                 self.unknown.__cause__ = error
-                self.unanswered.append(Attempt(self.cells, found, wanted))
+                self.unanswered.append((found, wanted))
             else:
                 return wanted.result
         if self.unknown is not None:
@@ -254,46 +225,42 @@ class _Swapping(Generic[ResultT]):
 
     def _read(self) -> Found:
         if self.unknown is None:
-            return get_many(self.store, self.cells)
-        return resolve_unknown(lambda: get_many(self.store, self.cells), self.unknown, clock=self.clock, rng=self.rng)
+            return self.store.get_many(self.cells)
+        return resolve_unknown(lambda: self.store.get_many(self.cells), self.unknown, clock=self.clock, rng=self.rng)
 
     def _settle(self, found: Found) -> tuple[Swap[ResultT] | None, bool]:
         """Return the swap that happened, if any, and whether another may still happen."""
-        fates = [(attempt, self._fate(attempt, found)) for attempt in self.unanswered]
-        for attempt, fate in fates:
-            if fate is Fate.HAPPENED:
-                return attempt.swap, False
-        if not self.may_repeat and self.unknown is not None and any(fate is Fate.UNKNOWN for _, fate in fates):
+        kept, may_arrive, is_unknown = [], False, False
+        for before, sent in self.unanswered:
+            if unchanged(self.cells, found) != unchanged(self.cells, before):
+                verdict = (self.judge or self._by_values)(before, sent, found)
+                if verdict:
+                    return sent, False
+                if verdict is False:
+                    continue
+                is_unknown = True
+            elif sent.changes.keys().isdisjoint(found):
+                # It writes absent keys alone, which may have been created and deleted since.
+                may_arrive = is_unknown = True
+            else:
+                may_arrive = True
+            kept.append((before, sent))
+        if is_unknown and not self.may_repeat and self.unknown is not None:
             raise self.unknown
-        self.unanswered = [attempt for attempt, fate in fates if fate is not Fate.LOST]
-        if not self.unanswered:
+        self.unanswered = kept
+        if not kept:
             self.unknown = None
-        return None, any(fate is Fate.PENDING for _, fate in fates)
-
-    def _fate(self, attempt: Attempt[ResultT], found: Found) -> Fate:
-        if any(_as_found(found, each) != _as_found(attempt.found, each) for each in self.cells):
-            return self.judge(attempt, found)
-        # An absent cell may have been created and deleted since; a retry would then repeat the change.
-        return Fate.PENDING if found or self.may_repeat else Fate.UNKNOWN
-
-    def _write(self, found: Found, wanted: Swap[ResultT]) -> None:
-        if not wanted.writes.keys() & set(self.cells):
-            raise InvalidInput(f"{self.operation} writes none of the keys that it read; name one that it changes among "
-                               f"them, so that a late try fails")
-        conditions = [*(_as_found(found, address) for address in self.cells), *wanted.conditions]
-        self.store.transact(conditions, [Put(*each, data) for each, data in wanted.writes.items() if data is not None],
-                            [Delete(*each) for each, data in wanted.writes.items() if data is None])
+        return None, may_arrive
 
 
-def _as_found(found: Found, address: Address) -> Condition:
-    return Condition(*address, found[address].predicate if address in found else None)
+    def _by_values(self, _: Found, sent: Swap[ResultT], found: Found) -> bool | None:
+        present = {cell: found[cell].value if cell in found else None for cell in self.cells}
+        return True if all(present[cell] == sent.changes[cell] for cell in present if cell in sent.changes) else None
 
 
-def _by_values(attempt: Attempt[ResultT], found: Found) -> Fate:
-    present = {address: versioned.value for address, versioned in found.items()}
-    written = attempt.swap.writes
-    happened = all(present.get(each) == written[each] for each in attempt.cells if each in written)
-    return Fate.HAPPENED if happened else Fate.UNKNOWN
+def unchanged(cells: Iterable[Address], found: Found) -> dict[Address, Predicate | None]:
+    """Return the conditions that these keys have not changed since they were found."""
+    return {cell: found[cell].predicate if cell in found else None for cell in cells}
 
 
 # ---------------------------------------------------------------------------------------------------------- one value
@@ -320,11 +287,11 @@ class CellState(Generic[T]):
 
     Attributes:
         value: the value; `None` if the key was absent.
-        condition: the condition for a `transact`: "the cell has not changed since".
+        condition: for a `transact`: the cell has not changed since.
     """
 
     value: T | None
-    condition: Condition
+    condition: Conditions
 
 
 @attrs.frozen
@@ -391,29 +358,29 @@ class Cell(Generic[T]):
 
     def state(self) -> CellState[T]:
         """Return the value, and the condition "it has not changed". One request; see `read`."""
-        found = get_many(self._store, [self._address])
+        found = self._store.get_many([self._address])
         record = self._record(found)
-        return CellState(None if record is None else record.value, _as_found(found, self._address))
+        return CellState(None if record is None else record.value, unchanged([self._address], found))
 
     def value_of(self, stored: bytes) -> T:
         """Return the value in the bytes that a scan found under this key; see `read`."""
         return self._decode(stored).value
 
-    def update(self, change: Callable[[T | None], T | None], *,
-               also: Callable[[T | None, T | None], Iterable[Condition | Put | Delete]] | None = None,
-               operation: str = "", may_repeat: bool = False) -> Updated[T]:
+    def update(self, change: Callable[[T | None], T | None], *, also: Changes = NOTHING,
+               conditions: Conditions = NOTHING, operation: str = "", may_repeat: bool = False) -> Updated[T]:
         """Replace the value by the result of `change`. Two requests if no other writer is first.
 
         Args:
             change: gets the value, or `None` for an absent key, and returns the new value, or `None` to delete the key.
                 An equal value is not written. It may be called several times; an exception ends the call.
-            also: gets the old and the new value, and returns writes of other keys and conditions for the same step.
+            also: changes of other keys in the same step.
+            conditions: states of other keys that the step demands.
             operation: name of the change, for errors.
             may_repeat: whether the change is idempotent; see `swap`.
 
         Raises:
             OutcomeUnknown: a write got no answer, and no read showed its outcome.
-            PredicateFailed: a condition of `also` does not hold.
+            PredicateFailed: one of `conditions` does not hold.
             Busy, SlowDown: in all tries other writers were first, or the store throttled.
             CorruptData, Unsupported: the stored value cannot be read.
             CompactlibError: of `change` or the store; nothing was changed.
@@ -434,20 +401,20 @@ class Cell(Generic[T]):
             sent[write_id] = updated
             stored = None if after is None else self._encode(
                 _Record((write_id, *(() if record is None else record.ids))[:_KEPT_IDS], after))
-            return Swap.of(updated, self._address, stored, () if also is None else also(before, after))
+            return Swap(updated, {self._address: stored, **also}, conditions)
 
         return swap(self._store, [self._address], decide, operation=operation or f"update of {self!r}",
-                    may_repeat=may_repeat, judge=self._fate, retries=self._retries, clock=self._clock, rng=self._rng)
+                    may_repeat=may_repeat, judge=self._judge, retries=self._retries, clock=self._clock, rng=self._rng)
 
-    def _fate(self, attempt: Attempt[Updated[T]], found: Found) -> Fate:
-        written, before, now = attempt.swap.writes[self._address], self._record(attempt.found), self._record(found)
+    def _judge(self, decided_on: Found, sent: Swap[Updated[T]], found: Found) -> bool | None:
+        written, before, now = sent.changes[self._address], self._record(decided_on), self._record(found)
         if now is None:
-            # Absent: a delete has succeeded, or a later delete has removed the ids.
-            return Fate.HAPPENED if written is None else Fate.UNKNOWN
+            # A delete has succeeded, or a later delete has removed the ids.
+            return True if written is None else None
         if written is not None and self._decode(written).ids[0] in now.ids:
-            return Fate.HAPPENED
+            return True
         # The ids list all writes from the old value to this value, and the attempt is not among them.
-        return Fate.LOST if before is not None and before.ids[0] in now.ids else Fate.UNKNOWN
+        return False if before is not None and before.ids[0] in now.ids else None
 
     def _record(self, found: Found) -> _Record[T] | None:
         return self._decode(found[self._address].value) if self._address in found else None

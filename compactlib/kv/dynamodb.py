@@ -31,7 +31,7 @@ from compactlib.kv.errors import (
     StoreFailed,
 )
 from compactlib.kv.scan import KVEntry
-from compactlib.kv.store import EXISTS, Address, KVLimits, KVStore, Predicate, Transaction, Versioned, holds
+from compactlib.kv.store import EXISTS, Address, Changes, Conditions, KVLimits, KVStore, Predicate
 
 if TYPE_CHECKING:
     import boto3
@@ -139,7 +139,7 @@ class DynamoStore(KVStore):
 
     def place(self) -> str | None:
         """Return the table's ARN and id, as of the opening. No request."""
-        self._state.require()
+        self._require_open()
         return self._place or None
 
     def _close(self) -> None:
@@ -150,28 +150,26 @@ class DynamoStore(KVStore):
 
     # -- reading
 
-    def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
+    def _get_many(self, cells: Sequence[Address]) -> list[KVEntry | None]:
         # A BatchGetItem, and more for the rest above 16 MB or for throttled keys; for one cell a GetItem.
         if len(cells) == 1:
             reply = self._ask("get", "get_item", Key=_key_of(*cells[0]), ConsistentRead=True)
-            return [self._versioned(reply["Item"]) if "Item" in reply else None]
-        found: dict[Address, Versioned] = {}
+            return [self._entry(reply["Item"]) if "Item" in reply else None]
+        found: dict[Address, KVEntry] = {}
         keys: Sequence[Any] = [_key_of(*cell) for cell in cells]
         while keys:
             reply = self._ask("get_many", "batch_get_item", of_table=False, RequestItems={
                 self._table: {"Keys": keys, "ConsistentRead": True}})
             for item in reply["Responses"].get(self._table, ()):
-                found[bytes(item["p"]["B"]), bytes(item["k"]["B"])] = self._versioned(item)
+                found[bytes(item["p"]["B"]), bytes(item["k"]["B"])] = self._entry(item)
             keys = self._keys_in(reply.get("UnprocessedKeys"))
         return [found.get(cell) for cell in cells]
 
-    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
+    def _page(self, partition: bytes, start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
         request: dict[str, Any] = {**_from_position(partition, start), "ConsistentRead": True, "Limit": limit}
-        if keys_only:
-            request["ProjectionExpression"] = "k, n"
         while True:
             reply = self._ask("scan", "query", **request)
-            page = [self._entry({"v": {"B": b""}, **item} if keys_only else item) for item in reply["Items"]]
+            page = [self._entry(item) for item in reply["Items"]]
             if page or "LastEvaluatedKey" not in reply:
                 return page, "LastEvaluatedKey" not in reply
             # An empty page need not be the last.
@@ -184,14 +182,10 @@ class DynamoStore(KVStore):
                                f"attributes 'v' of bytes and 'n' of {_TOKEN_BYTES} bytes")
         return KVEntry(bytes(item["k"]["B"]), value, token)
 
-    def _versioned(self, item: Mapping[str, Any]) -> Versioned:
-        entry = self._entry(item)
-        return Versioned(entry.value, entry.predicate)
-
     # -- writing
 
-    def _transact(self, transaction: Transaction) -> None:
-        requests = _requests_of(transaction)
+    def _transact(self, conditions: Conditions, changes: Changes) -> None:
+        requests = {cell: _request_of(cell, conditions, changes) for cell in {**conditions, **changes}}
         if len(requests) == 1:
             (cell, (kind, request)), = requests.items()
             if kind == "Put":
@@ -199,34 +193,24 @@ class DynamoStore(KVStore):
                 return
             # As a transaction, whose token distinguishes a conditional delete that DynamoDB's front end has repeated
             # from a late delete. The absent item cannot show that.
-            if not transaction.conditions:
+            if not conditions:
                 self._ask("delete", "delete_item", writes=True, **request)
                 return
         # With the token, repetitions by DynamoDB's front end are one transaction.
-        reply = self._ask("transact", "transact_write_items", writes=bool(transaction.changes), of_table=False,
+        reply = self._ask("transact", "transact_write_items", writes=bool(changes), of_table=False,
                           TransactItems=[{kind: {"TableName": self._table, **request}}
                                          for kind, request in requests.values()],
                           ClientRequestToken=uuid.uuid4().hex)
         if _code_of(reply) == _CANCELED:
-            raise self._failed(transaction, list(requests), reply["CancellationReasons"])
+            failed = next(cell for cell, reason in zip(requests, reply["CancellationReasons"], strict=True)
+                          if reason.get("Code") == "ConditionalCheckFailed")
+            raise PredicateFailed(partition=failed[0], key=failed[1])
 
     def _put(self, cell: Address, request: Mapping[str, Any]) -> None:
         reply = self._ask("set", "put_item", writes=True, **request)
         # DynamoDB's front end may have repeated a successful write: then the item has the token of this write.
         if _code_of(reply) == _CONDITION_FAILED and reply.get("Item", {}).get("n") != request["Item"]["n"]:
             raise PredicateFailed(partition=cell[0], key=cell[1])
-
-    def _failed(self, transaction: Transaction, cells: Sequence[Address],
-                reasons: Sequence[Mapping[str, Any]]) -> PredicateFailed:
-        """Return the error of the first failed condition, by DynamoDB's reasons, one for each cell."""
-        failed = {cell: reason.get("Item", {}).get("n", {}).get("B")
-                  for cell, reason in zip(cells, reasons, strict=True)
-                  if reason.get("Code") == "ConditionalCheckFailed"}
-        for partition, key, predicate in transaction.conditions:
-            if (partition, key) in failed and not holds(predicate, failed[partition, key]):
-                return PredicateFailed(partition=partition, key=key)
-        partition, key = next(iter(failed))
-        return PredicateFailed(partition=partition, key=key)
 
     # -- the service
 
@@ -277,7 +261,7 @@ class DynamoStore(KVStore):
             raise self._garbled("the answer is cut or garbled")
 
     def _ask_once(self, operation: str, method: str, arguments: dict[str, Any], *, writes: bool) -> dict[str, Any]:
-        self._state.require()
+        self._require_open()
         exceptions = self._exceptions
         try:
             reply: dict[str, Any] = getattr(self._client, method)(**arguments)
@@ -336,41 +320,24 @@ def _from_position(partition: bytes, position: bytes) -> dict[str, Any]:
             "ExpressionAttributeValues": {**values, ":k": {"B": position[:_MAX_KEY_BYTES]}}}
 
 
-def _requests_of(transaction: Transaction) -> dict[Address, tuple[str, dict[str, Any]]]:
-    """Return kind and content of the request for each cell, which may be in a transaction only once."""
-    held: dict[Address, list[Predicate | None]] = {}
-    for partition, key, predicate in transaction.conditions:
-        held.setdefault((partition, key), []).append(predicate)
-    changed = {(partition, key): value for partition, key, value in transaction.changes}
-    requests: dict[Address, tuple[str, dict[str, Any]]] = {}
-    for cell in [*held, *(cell for cell in changed if cell not in held)]:
-        demanded, value = _demand(held.get(cell, ())), changed.get(cell)
-        if value is not None:
-            item = {**_key_of(*cell), "v": {"B": value}, "n": {"B": uuid.uuid4().bytes}}
-            requests[cell] = "Put", {"Item": item, **demanded}
-        else:
-            requests[cell] = "Delete" if cell in changed else "ConditionCheck", {"Key": _key_of(*cell), **demanded}
-    return requests
+def _request_of(cell: Address, conditions: Conditions, changes: Changes) -> tuple[str, dict[str, Any]]:
+    """Return kind and content of the request for a cell, which a transaction may have only once."""
+    demanded = _demand(conditions[cell]) if cell in conditions else {}
+    value = changes.get(cell)
+    if value is not None:
+        return "Put", {"Item": {**_key_of(*cell), "v": {"B": value}, "n": {"B": uuid.uuid4().bytes}}, **demanded}
+    return "Delete" if cell in changes else "ConditionCheck", {"Key": _key_of(*cell), **demanded}
 
 
-def _demand(predicates: Sequence[Predicate | None]) -> dict[str, Any]:
-    """Return the condition expression for these predicates; empty without predicates."""
-    texts: list[str] = []
-    values: dict[str, Any] = {}
-    for number, predicate in enumerate(predicates):
-        if predicate is None:
-            texts.append("attribute_not_exists(p)")
-        elif predicate is EXISTS:
-            texts.append("attribute_exists(p)")
-        else:
-            is_token = isinstance(predicate, bytes) and len(predicate) == _TOKEN_BYTES
-            texts.append(f"n = :n{number}")
-            values[f":n{number}"] = {"B": predicate if is_token else _NO_TOKEN}
-    if not texts:
-        return {}
-    demanded: dict[str, Any] = {"ConditionExpression": " AND ".join(texts),
-                                "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    return {**demanded, "ExpressionAttributeValues": values} if values else demanded
+def _demand(predicate: Predicate | None) -> dict[str, Any]:
+    """Return the condition expression of a predicate. A failed condition returns the item."""
+    demanded: dict[str, Any] = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    if predicate is None or predicate is EXISTS:
+        verb = "attribute_exists" if predicate is EXISTS else "attribute_not_exists"
+        return {**demanded, "ConditionExpression": f"{verb}(p)"}
+    is_token = isinstance(predicate, bytes) and len(predicate) == _TOKEN_BYTES
+    return {**demanded, "ConditionExpression": "n = :n",
+            "ExpressionAttributeValues": {":n": {"B": predicate if is_token else _NO_TOKEN}}}
 
 
 def _code_of(response: Mapping[str, Any]) -> str:

@@ -18,14 +18,13 @@ class TooLarge(InvalidInput):
     """A partition, key, value or request exceeds the store's `limits`; nothing was written.
 
     Attributes:
-        what: `"partition"`, `"key"`, `"value"` or `"transaction"`, in bytes; or `"request"`, in cells to read, or in
-            conditions, puts and deletes.
+        what: `"partition"`, `"key"`, `"value"` or `"transaction"`, in bytes; or `"request"`, in conditions and changes.
         size: the size found.
         limit: the limit.
     """
 
     def __init__(self, *, what: str, size: int, limit: int) -> None:
-        unit = "cells, conditions, puts or deletes" if what == "request" else "bytes"
+        unit = "conditions and changes" if what == "request" else "bytes"
         super().__init__(f"a {what} of {size} {unit} was given, this store takes at most {limit}; split it, or use a "
                          f"store whose limits allow it")
         self.what = what

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Literal, cast
 
@@ -17,7 +17,7 @@ from sortedcontainers import SortedDict
 
 from compactlib.kv.errors import PredicateFailed
 from compactlib.kv.scan import KVEntry
-from compactlib.kv.store import Address, KVLimits, KVStore, Transaction, Versioned, holds
+from compactlib.kv.store import Address, Changes, Conditions, KVLimits, KVStore, holds
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 30, max_transact=100_000,
                    max_get_many=100_000)
@@ -38,56 +38,54 @@ class MemoryStore(KVStore):
                  limits: KVLimits = _LIMITS) -> None:
         super().__init__("the store in memory", limits, page_size=page_size)
         self._by_value = predicates == "value"
-        self._partitions: dict[bytes, SortedDict[bytes, Versioned]] = {}
+        self._partitions: dict[bytes, SortedDict[bytes, KVEntry]] = {}
         self._version = 0
         self._name = uuid.uuid4().hex
         self._lock = threading.Lock()
 
-    def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
+    def _get_many(self, cells: Sequence[Address]) -> list[KVEntry | None]:
         with self._lock:
-            return [self._find(*cell) for cell in cells]
+            return [self._find(cell) for cell in cells]
 
-    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
+    def _page(self, partition: bytes, start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
         with self._lock:
-            cells = self._partitions.get(partition)
-            if cells is None:
-                return [], True
-            found = ((key, cells[key]) for key in islice(cells.irange(start), limit))
-            page = [KVEntry(key, b"" if keys_only else cell.value, cell.predicate) for key, cell in found]
-            return page, len(page) < limit
+            held = self._partitions.get(partition) or SortedDict()
+            page = [held[key] for key in islice(held.irange(start), limit)]
+        return page, len(page) < limit
 
-    def _transact(self, transaction: Transaction) -> None:
+    def _transact(self, conditions: Conditions, changes: Changes) -> None:
         with self._lock:
-            for partition, key, predicate in transaction.conditions:
-                found = self._find(partition, key)
+            for cell, predicate in conditions.items():
+                found = self._find(cell)
                 if not holds(predicate, None if found is None else found.predicate):
-                    raise PredicateFailed(partition=partition, key=key)
-            before = [(partition, key, self._find(partition, key)) for partition, key, _ in transaction.changes]
+                    raise PredicateFailed(partition=cell[0], key=cell[1])
+            before = {cell: self._find(cell) for cell in changes}
             try:
-                for partition, key, value in transaction.changes:
+                for (partition, key), value in changes.items():
                     if partition not in self._partitions:
                         self._partitions[partition] = SortedDict()
+                    held = self._partitions[partition]
                     if value is None:
-                        self._partitions[partition].pop(key, None)
+                        held.pop(key, None)
                     else:
                         self._version += 1
-                        self._partitions[partition][key] = Versioned(value, value if self._by_value else self._version)
+                        held[key] = KVEntry(key, value, value if self._by_value else self._version)
             except BaseException:
                 self._restore(before)
                 raise
 
-    def _restore(self, before: Sequence[tuple[bytes, bytes, Versioned | None]]) -> None:
-        """Undo an interrupted transaction: each key has its former cell, and each partition is sorted again."""
-        for partition in {partition for partition, _, _ in before}.intersection(self._partitions):
+    def _restore(self, before: Mapping[Address, KVEntry | None]) -> None:
+        """Undo an interrupted transaction: each key has its former entry, and each partition is sorted again."""
+        for partition in {partition for partition, _ in before}.intersection(self._partitions):
             # An interrupt inside a `SortedDict` leaves a key in the dictionary and not in its order, or the reverse.
-            held = cast("dict[bytes, Versioned]", self._partitions[partition])
-            cells = dict(dict.items(held))
-            for changed, key, cell in before:
+            held = cast("dict[bytes, KVEntry]", self._partitions[partition])
+            entries = dict(dict.items(held))
+            for (changed, key), entry in before.items():
                 if changed == partition:
-                    cells.pop(key, None)
-                    if cell is not None:
-                        cells[key] = cell
-            self._partitions[partition] = SortedDict(cells)
+                    entries.pop(key, None)
+                    if entry is not None:
+                        entries[key] = entry
+            self._partitions[partition] = SortedDict(entries)
 
     def _close(self) -> None:
         with self._lock:
@@ -95,12 +93,12 @@ class MemoryStore(KVStore):
 
     def place(self) -> str:
         """Return a name for this object, in this process."""
-        self._state.require()
+        self._require_open()
         return f"memory {self._name} of process {os.getpid()}"
 
-    def _find(self, partition: bytes, key: bytes) -> Versioned | None:
-        cells = self._partitions.get(partition)
-        return None if cells is None else cells.get(key)
+    def _find(self, cell: Address) -> KVEntry | None:
+        partition, key = cell
+        return self._partitions[partition].get(key) if partition in self._partitions else None
 
     def __repr__(self) -> str:
         cells = sum(map(len, self._partitions.values()))

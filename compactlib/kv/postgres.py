@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib._arguments import require_seconds
-from compactlib.errors import AuditFailed, CompactlibError, InvalidInput, MissingDependency, Unsupported
+from compactlib.errors import CompactlibError, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import ConnectFailed, OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
 from compactlib.kv.scan import KVEntry
-from compactlib.kv.sql import SqlStore
-from compactlib.kv.store import Address, KVLimits, Transaction, Versioned, holds
+from compactlib.kv.sql import SqlStore, Transaction
+from compactlib.kv.store import Address, Changes, Conditions, KVLimits, holds
 
 if TYPE_CHECKING:
     import psycopg
@@ -103,29 +103,21 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
             raise
         return f"PostgreSQL system {system}, database {database}, table {table}"
 
-    def audit(self) -> None:
-        """Check that the sequence gives out no version again, as after a restore of the table without it."""
-        (highest, counter), = self._rows("audit")
-        if highest > counter:
-            raise AuditFailed(f"version {highest} is in use, the sequence stands at {counter}")
-
     def __repr__(self) -> str:
         return f"PostgresStore(table={self._table!r})"
 
     # -- reading
 
-    def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
+    def _get_many(self, cells: Sequence[Address]) -> list[KVEntry | None]:
         if len(cells) == 1:
             # A simple statement for one cell costs a third of the general statement.
             rows = self._rows("get", cells[0]) or [(None, None)]
         else:
             rows = self._rows("get_many", _columns(cells))
-        return [None if version is None else Versioned(bytes(value), version) for value, version in rows]
+        return [None if version is None else KVEntry(cell[1], bytes(value), version)
+                for cell, (value, version) in zip(cells, rows, strict=True)]
 
-    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
-        if keys_only:
-            names = self._rows("scan_keys", (partition, start, limit))
-            return [KVEntry(bytes(key), b"", version) for key, version in names], len(names) < limit
+    def _page(self, partition: bytes, start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
         rows = self._rows("scan", (partition, start, limit, _PAGE_BYTES))
         page = [KVEntry(bytes(key), bytes(value), version) for key, value, version, _ in rows]
         # The last column counts the rows within the limit, also those beyond the page's bytes.
@@ -165,7 +157,7 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
         overtaken = errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation
         try:
             connection.execute(self._sql["begin"], prepare=False)
-            answers = [self._carry_out(connection, transaction) for transaction in batch]
+            answers = [self._carry_out(connection, *transaction) for transaction in batch]
         except overtaken:
             connection.execute("ROLLBACK")
             return None
@@ -179,17 +171,17 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
             raise OutcomeUnknown(operation="commit", path=self._table, detail=str(error).strip()) from error
         return answers
 
-    def _carry_out(self, connection: psycopg.Connection[Any], transaction: Transaction) -> PredicateFailed | None:
-        if transaction.conditions:
-            cells = [(partition, key) for partition, key, _ in transaction.conditions]
-            states = connection.execute(self._sql["states"], _columns(cells), binary=True).fetchall()
-            for (partition, key, predicate), (version,) in zip(transaction.conditions, states, strict=True):
+    def _carry_out(self, connection: psycopg.Connection[Any], conditions: Conditions,
+                   changes: Changes) -> PredicateFailed | None:
+        if conditions:
+            states = connection.execute(self._sql["states"], _columns([*conditions]), binary=True).fetchall()
+            for (cell, predicate), (version,) in zip(conditions.items(), states, strict=True):
                 if not holds(predicate, version):
                     # Checked before its writes, so there is nothing to roll back.
-                    return PredicateFailed(partition=partition, key=key)
+                    return PredicateFailed(partition=cell[0], key=cell[1])
         # In any order, since each key occurs once.
-        puts = [change for change in transaction.changes if change[2] is not None]
-        deletes = [change[:2] for change in transaction.changes if change[2] is None]
+        puts = [(*cell, value) for cell, value in changes.items() if value is not None]
+        deletes = [cell for cell, value in changes.items() if value is None]
         if puts:
             connection.execute(self._sql["put_many"], _columns(puts))
         if deletes:
@@ -252,14 +244,12 @@ def _statements(table: str, busy_seconds: float) -> dict[str, bytes]:
         "mark": f"INSERT INTO {table} VALUES ('', 'schema', %s, 0) RETURNING value",
         "place": f"SELECT system_identifier, (SELECT oid FROM pg_database WHERE datname = current_database()), "
                  f"'{table}'::regclass::oid FROM pg_control_system()",
-        "audit": f"SELECT max(version), (SELECT last_value FROM {versions}) FROM {table}",
         "get": f"SELECT value, version {where} = %s",
         "get_many": f"SELECT found.value, found.version {wanted} (SELECT value, version {cell}",
         "scan": f"WITH page AS MATERIALIZED (SELECT key, value, version {where} >= %s ORDER BY key LIMIT %s), "
                 f"sized AS (SELECT key, value, version, count(*) OVER () AS found, "
                 f"sum(length(value)) OVER (ORDER BY key) - length(value) AS before FROM page) "
                 f"SELECT key, value, version, found FROM sized WHERE before < %s ORDER BY key",
-        "scan_keys": f"SELECT key, version {where} >= %s ORDER BY key LIMIT %s",
         "begin": f"BEGIN ISOLATION LEVEL SERIALIZABLE; SET LOCAL lock_timeout = '{patience}ms'",
         "states": f"SELECT found.version {wanted} (SELECT version {cell}",
         "put_many": f"INSERT INTO {table} SELECT p, k, v, nextval('{versions}') FROM "

@@ -21,12 +21,13 @@ from compactlib.errors import Closed
 
 @attrs.frozen
 class KVEntry:
-    """A key of a scan.
+    """A key of a partition, its value, and its state.
 
     Attributes:
         key: the key.
         value: its value.
-        predicate: see `Versioned`.
+        predicate: a condition for `set_if` and `transact`: it fails after any write or delete of the key. In a store
+            that compares values, it holds again when the same bytes are written again (ABA).
     """
 
     key: bytes
@@ -51,7 +52,6 @@ class Entries(Closing):
         load: loads a page; called again for the same page after an exception.
         start: see `KVStore.scan`.
         prefix: see `KVStore.scan`.
-        after: see `KVStore.scan`.
         page_size: the most entries of the first page; `None`: `largest_page`.
         largest_page: the most entries of any page.
 
@@ -60,7 +60,7 @@ class Entries(Closing):
         page_loads: the number of pages loaded so far; 0 at the start.
     """
 
-    def __init__(self, load: PageLoader, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
+    def __init__(self, load: PageLoader, start: bytes = b"", *, prefix: bytes = b"",
                  page_size: int | None = None, largest_page: int = 1000) -> None:
         require_whole("page_size", page_size, 1, or_none=True)
         self.load = load
@@ -74,7 +74,7 @@ class Entries(Closing):
         self._page_start: bytes | None = None
         self._is_last_page = False
         self._at = 0
-        self._position = max(own_bytes(start), self._prefix, b"" if after is None else _successor(own_bytes(after)))
+        self._position = max(own_bytes(start), self._prefix)
 
     def __iter__(self) -> Self:
         """Itself."""

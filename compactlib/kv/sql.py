@@ -12,11 +12,11 @@ import contextlib
 import copy
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from compactlib.errors import CompactlibError
 from compactlib.kv.errors import OutcomeUnknown
-from compactlib.kv.store import KVLimits, KVStore, Transaction
+from compactlib.kv.store import Changes, Conditions, KVLimits, KVStore
 
 _MAX_IDLE = 16
 
@@ -29,6 +29,9 @@ class Connection(Protocol):
 
 
 C = TypeVar("C", bound=Connection)
+
+Transaction: TypeAlias = tuple[Conditions, Changes]
+"""The arguments of a `transact`."""
 
 
 class _Write:
@@ -97,7 +100,7 @@ class SqlStore(KVStore, Generic[C]):
         After an exception in the block the connection is closed: a transaction may be open, or the server be
         unreachable. The database's exceptions become errors of the library.
         """
-        self._state.require()
+        self._require_open()
         connection: C | None = None
         try:
             with contextlib.suppress(IndexError):
@@ -118,7 +121,7 @@ class SqlStore(KVStore, Generic[C]):
             connection.close()
             return
         self._idle.append(connection)
-        if self._state.is_closed:
+        if self._is_closed:
             self._drop_idle()
 
     def _close(self) -> None:
@@ -133,8 +136,8 @@ class SqlStore(KVStore, Generic[C]):
 
     # ---- writes that share a commit
 
-    def _transact(self, transaction: Transaction) -> None:
-        mine = _Write(transaction)
+    def _transact(self, conditions: Conditions, changes: Changes) -> None:
+        mine = _Write((conditions, changes))
         try:
             try:
                 if self._leads(mine):

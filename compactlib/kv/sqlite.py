@@ -42,8 +42,8 @@ from compactlib.kv.errors import (
     StoreFailed,
 )
 from compactlib.kv.scan import KVEntry
-from compactlib.kv.sql import SqlStore
-from compactlib.kv.store import Address, KVLimits, Transaction, Versioned, holds
+from compactlib.kv.sql import SqlStore, Transaction
+from compactlib.kv.store import Address, Changes, Conditions, KVLimits, holds
 
 _LIMITS = KVLimits(max_partition_bytes=1 << 16, max_key_bytes=1 << 16, max_value_bytes=1 << 28, max_transact=100_000,
                    max_get_many=100_000)
@@ -75,7 +75,6 @@ _CREATE = (
 _ALL = "SELECT partition, key, value, version, checksum FROM cells"
 _GET = f"{_ALL} WHERE partition = ? AND key = ?"
 _SCAN = f"{_ALL} WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?"
-_SCAN_KEYS = "SELECT key, version FROM cells WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?"
 _NEXT_PARTITION = "SELECT min(partition) FROM cells WHERE partition > ?"
 _STATE = "SELECT version FROM cells WHERE partition = ? AND key = ?"
 _PUT = "INSERT OR REPLACE INTO cells (partition, key, value, version, checksum) VALUES (?, ?, ?, ?, ?)"
@@ -144,7 +143,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         self._file = _identity_of(self._path)
         for reference in _opened.valuerefs():
             other = reference()
-            if other is not None and other._file == self._file and other._state.is_inherited:
+            if other is not None and other._file == self._file and other.is_inherited:
                 raise Closed(f"{self._path} was open when this process, {os.getpid()}, was forked; spawn it, or close "
                              f"the store before the fork")
         _opened[id(self)] = self
@@ -173,7 +172,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         A copy has other values. A renamed file, a file mounted elsewhere, and a snapshot of a whole volume have equal
         values.
         """
-        self._state.require()
+        self._require_open()
         self._require_in_place("place")
         return _place_of(self._path)
 
@@ -206,7 +205,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
     @contextlib.contextmanager
     def _reading(self, operation: str) -> Iterator[sqlite3.Connection]:
         try:
-            self._state.require()
+            self._require_open()
             self._require_in_place(operation)
             with self._lent(operation) as connection:
                 yield connection
@@ -221,7 +220,7 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
             raise StoreFailed(operation=operation, path=self._path, detail="the file was removed, or another one was "
                               "put in its place; open it again")
 
-    def _get_many(self, cells: Sequence[Address]) -> list[Versioned | None]:
+    def _get_many(self, cells: Sequence[Address]) -> list[KVEntry | None]:
         with self._reading("get") as connection:
             if len(cells) > 1:
                 # One read transaction takes one lock; statements cost no round trips, since SQLite is in this process.
@@ -229,17 +228,15 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
             rows = [connection.execute(_GET, cell).fetchone() for cell in cells]
             if len(cells) > 1:
                 connection.execute("COMMIT")
-        found = [None if row is None else self._sound(row) for row in rows]
-        return [None if entry is None else Versioned(entry.value, entry.predicate) for entry in found]
+        return [None if row is None else self._sound(row) for row in rows]
 
-    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[list[KVEntry], bool]:
+    def _page(self, partition: bytes, start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
         page: list[KVEntry] = []
         size = 0
         with self._reading("scan") as connection, \
-                contextlib.closing(connection.execute(_SCAN_KEYS if keys_only else _SCAN,
-                                                      (partition, start, limit))) as rows:
+                contextlib.closing(connection.execute(_SCAN, (partition, start, limit))) as rows:
             for row in rows:
-                page.append(self._sound_name(partition, *row) if keys_only else self._sound(row))
+                page.append(self._sound(row))
                 size += len(page[-1].key) + len(page[-1].value)
                 if size >= _PAGE_BYTES:
                     return page, False
@@ -255,13 +252,6 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
             return KVEntry(key, value, version)
         raise DamagedStore(path=self._path, detail=f"the row of key {key!r} in partition {partition!r} does not match "
                                                    f"its checksum {checksum!r}")
-
-    def _sound_name(self, partition: bytes, key: object, version: object) -> KVEntry:
-        """Return the entry of a row without its value, and so without a check of its checksum."""
-        if isinstance(key, bytes) and isinstance(version, int):
-            return KVEntry(key, b"", version)
-        raise DamagedStore(path=self._path, detail=f"partition {partition!r} has a row of key {key!r} and version "
-                                                   f"{version!r}")
 
     def _counter(self, connection: sqlite3.Connection) -> int:
         """Return the number of the last write."""
@@ -281,10 +271,10 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
             self._require_in_place("write")
             version = self._counter(connection)
             answers: list[Exception | None] = []
-            for transaction in batch:
-                failed = _failed_condition(connection, transaction)
+            for conditions, changes in batch:
+                failed = _failed_condition(connection, conditions)
                 if failed is None:
-                    version = _carry_out(connection, transaction, version)
+                    version = _carry_out(connection, changes, version)
                 answers.append(failed)
             connection.execute("UPDATE counter SET version = ?", (version,))
             try:
@@ -428,22 +418,22 @@ def _is_ready(connection: sqlite3.Connection, path: str) -> bool:
     return False
 
 
-def _failed_condition(connection: sqlite3.Connection, transaction: Transaction) -> PredicateFailed | None:
-    for partition, key, predicate in transaction.conditions:
-        row = connection.execute(_STATE, (partition, key)).fetchone()
+def _failed_condition(connection: sqlite3.Connection, conditions: Conditions) -> PredicateFailed | None:
+    for cell, predicate in conditions.items():
+        row = connection.execute(_STATE, cell).fetchone()
         if not holds(predicate, None if row is None else row[0]):
-            return PredicateFailed(partition=partition, key=key)
+            return PredicateFailed(partition=cell[0], key=cell[1])
     return None
 
 
-def _carry_out(connection: sqlite3.Connection, transaction: Transaction, version: int) -> int:
+def _carry_out(connection: sqlite3.Connection, changes: Changes, version: int) -> int:
     """Make the changes, in any order since each key occurs once; return the number of the last write."""
     rows = []
-    for partition, key, value in transaction.changes:
+    for (partition, key), value in changes.items():
         if value is not None:
             version += 1
             rows.append((partition, key, value, version, _checksum_of(partition, key, value, version)))
-    connection.executemany(_DELETE, [change[:2] for change in transaction.changes if change[2] is None])
+    connection.executemany(_DELETE, [cell for cell, value in changes.items() if value is None])
     connection.executemany(_PUT, rows)
     return version
 

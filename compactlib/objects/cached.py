@@ -3,7 +3,8 @@
 
 Objects never change, so a copy cannot be outdated; a deleted object can be read until its copy is evicted or `forget`
 is called. Copies are objects of another store, for example a folder, under `cached/`, each with its digest. They may be
-lost: a copy that cannot be written or read is fetched again, and a damaged copy is deleted and fetched again.
+lost: a copy that cannot be written or read is fetched again, and a damaged copy is deleted and fetched again. Each is
+a warning of the logger `compactlib.objects`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from compactlib.errors import CompactlibError, InvalidInput
+from compactlib.errors import CompactlibError
 from compactlib.lru import Lru
 from compactlib.objects.errors import ObjectExists
 from compactlib.objects.store import DIGEST_BYTES, Digest, ObjectInfo, ObjectRef, ObjectStore
@@ -28,10 +29,6 @@ class CachedObjects(ObjectStore):
         near: the store of the copies, usually `LocalObjects`; listed once. It stays open.
         max_bytes: the most bytes of all copies; the least recently used copies are deleted.
 
-    Attributes:
-        failures: the number of errors of `near`, and of damaged copies.
-        last_error: the last of them.
-
     Raises:
         InvalidInput: `max_bytes` is below 0.
         StorageError, ObjectStoreFailed: `near` cannot be listed.
@@ -39,8 +36,6 @@ class CachedObjects(ObjectStore):
 
     def __init__(self, store: ObjectStore, near: ObjectStore, *, max_bytes: int = 10 << 30) -> None:
         super().__init__(f"the cached {store!r}")
-        self.failures: int = 0
-        self.last_error: CompactlibError | None = None
         self._store = store
         self._near = near
         self._max_bytes = max_bytes
@@ -67,13 +62,12 @@ class CachedObjects(ObjectStore):
             return None
         try:
             stored = self._near.get(_CACHED + key)
-        except CompactlibError as error:  # for example evicted by another process
-            self._note(error)
-        else:
             data = stored[DIGEST_BYTES:]
             if Digest.of(data).value == stored[:DIGEST_BYTES]:
                 return data
-            self._note(InvalidInput(f"the copy of {key!r} in {self._near!r} is damaged; it is fetched"))
+            _LOGGER.warning("the copy of %r in %r is damaged; it is fetched", key, self._near)
+        except CompactlibError as error:  # for example evicted by another process
+            self._note(error)
         self.forget(key)
         return None
 
@@ -100,11 +94,7 @@ class CachedObjects(ObjectStore):
             self._note(error)
 
     def _note(self, error: CompactlibError) -> None:
-        self.failures += 1
-        self.last_error = error
-        if self.failures & (self.failures - 1) == 0:
-            _LOGGER.warning("copies of objects in %r: %r (failure %d); they are fetched", self._near, error,
-                            self.failures)
+        _LOGGER.warning("copies of objects in %r: %s; they are fetched", self._near, error)
 
     # --- passed on
 

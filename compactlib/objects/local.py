@@ -59,16 +59,14 @@ class LocalObjects(ObjectStore):
 
     def __init__(self, folder: StrPath, *, files: Files | None = None, create: bool = True) -> None:
         self._folder = local_path(folder)
+        self._incoming = os.path.join(self._folder, _INCOMING)
         self._files: Files = LocalFiles() if files is None else files
         super().__init__(repr(self))
-        # Folders with durable names, and folders that were synced since the opening.
-        self._lasting: set[str] = set()
-        self._settled: set[str] = set()
+        self._settled: set[str] = set()  # folders that exist durably, with all names in them
         if not create and not is_local_objects(self._folder):
             raise NotFound(f"{self._folder} holds no objects: there is no folder {_INCOMING!r} in it; check the path, "
                            f"or open it with create=True to make a store there")
         self._make_store()
-        self._incoming()
 
     @property
     def folder(self) -> str:
@@ -85,7 +83,7 @@ class LocalObjects(ObjectStore):
         path = self._path(key)
         if os.path.lexists(path):
             raise self._taken(key, path)
-        private = os.path.join(self._incoming(), uuid.uuid4().hex)
+        private = os.path.join(self._incoming, uuid.uuid4().hex)
         out = self._files.create(private)
         try:
             try:
@@ -93,7 +91,7 @@ class LocalObjects(ObjectStore):
                 out.sync()
             finally:
                 out.close()
-            self._make_lasting(key)
+            self._settle(os.path.dirname(path), key)
             self._files.link(private, path)
         except StorageError as error:
             if error.errno != errno.EEXIST:
@@ -109,7 +107,7 @@ class LocalObjects(ObjectStore):
         """Return the error for an existing name, after a sync of it."""
         if os.path.isdir(path):
             return BadKey(f"{key!r} is the beginning of other keys here; a folder cannot hold both", key=key)
-        self._make_lasting(key)
+        self._settle(os.path.dirname(path), key)
         self._sync(os.path.dirname(path))
         return ObjectExists(key=key)
 
@@ -127,49 +125,43 @@ class LocalObjects(ObjectStore):
         for folder in reversed(missing):
             make_missing_folder(self._files, folder)
             self._files.sync_folder(os.path.dirname(folder))
+        make_missing_folder(self._files, self._incoming)
 
-    def _incoming(self) -> str:
-        path = os.path.join(self._folder, _INCOMING)
-        if not os.path.isdir(path):
-            make_missing_folder(self._files, path)
-        return path
+    def _settle(self, folder: str, key: str) -> None:
+        """Create a folder if it is missing; sync its name and all names in it once, before a call depends on them.
 
-    def _make_lasting(self, key: str) -> None:
-        """Create the missing folders above an object, and make all their names durable."""
-        path = self._folder
-        for part in key.split("/")[:-1]:
-            above, path = path, os.path.join(path, part)
-            status = look_at(path)
-            if status is None:
-                make_missing_folder(self._files, path)
-            elif not stat.S_ISDIR(status.st_mode):
-                raise BadKey(f"the key {key!r} continues the key of an object here; a folder cannot hold "
-                             f"both", key=key)
-            if status is None or path not in self._lasting:
-                self._files.sync_folder(above)
-                _remember(self._lasting, path)
+        The names may be of killed processes. A running process syncs its names before `create` returns.
+        """
+        is_there = os.path.isdir(folder)
+        if is_there and folder in self._settled:
+            return
+        if folder != self._folder:
+            above = os.path.dirname(folder)
+            self._settle(above, key)
+            if not is_there:
+                if os.path.lexists(folder):
+                    raise BadKey(f"the key {key!r} continues the key of an object here; a folder cannot hold both",
+                                 key=key)
+                make_missing_folder(self._files, folder)
+            self._files.sync_folder(above)
+        self._sync(folder)
+
+    def _settle_for_reading(self, folder: str) -> None:
+        if folder not in self._settled:
+            # A folder without the right to sync it has no names of this process.
+            with contextlib.suppress(ReadOnly):
+                self._settle(folder, "")
 
     def _sync(self, folder: str) -> None:
         try:
             self._files.sync_folder(folder)
         except BaseException:
-            # The changes in it are readable, and not durable.
+            # The names in it are readable, and not durable.
             self._settled.discard(folder)
             raise
-        _remember(self._settled, folder)
-
-    def _settle(self, key: str) -> None:
-        """Sync the folder of an object before a call depends on a name in it.
-
-        Once for each folder, for names of killed processes. A running process syncs its names before `create` returns.
-        """
-        folder = os.path.dirname(os.path.join(self._folder, key))
-        if folder not in self._settled:
-            # A folder without the right to sync it has no names of this process.
-            with contextlib.suppress(ReadOnly):
-                self._make_lasting(key)
-                self._files.sync_folder(folder)
-            _remember(self._settled, folder)
+        if len(self._settled) >= _MAX_REMEMBERED:
+            self._settled.clear()
+        self._settled.add(folder)
 
     # --- reading
 
@@ -177,7 +169,7 @@ class LocalObjects(ObjectStore):
         path = self._path(key)
         try:
             with open(path, "rb", buffering=0) as file:
-                self._settle(key)
+                self._settle_for_reading(os.path.dirname(path))
                 # `read` allocates all the bytes of its argument first.
                 size = os.fstat(file.fileno()).st_size
                 stop = size if stop is None else min(stop, size)
@@ -190,10 +182,11 @@ class LocalObjects(ObjectStore):
             raise StorageError.from_os(error, "read", path) from error
 
     def _info(self, key: str) -> ObjectInfo:
-        status = look_at(self._path(key))
+        path = self._path(key)
+        status = look_at(path)
         if status is None or stat.S_ISDIR(status.st_mode):
             raise ObjectNotFound(key=key)
-        self._settle(key)
+        self._settle_for_reading(os.path.dirname(path))
         return ObjectInfo(key, status.st_size, status.st_mtime)
 
     def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
@@ -210,7 +203,7 @@ class LocalObjects(ObjectStore):
             if above == _LOST_AND_FOUND:
                 return
             raise StorageError.from_os(error, "list", folder) from error
-        self._settle(above)
+        self._settle_for_reading(os.path.normpath(folder))
         # With a slash at its end, a folder sorts where its keys do.
         named = sorted((entry.name + "/" * entry.is_dir(follow_symlinks=False), entry)
                        for entry in entries if entry.name[0] != ".")
@@ -248,11 +241,10 @@ class LocalObjects(ObjectStore):
         Raises:
             StorageError: the disk refused.
         """
-        self._state.require()
+        self._require_open()
         removed = 0
-        incoming = self._incoming()
-        for name in list_folder(incoming):
-            path = os.path.join(incoming, name)
+        for name in list_folder(self._incoming):
+            path = os.path.join(self._incoming, name)
             try:
                 status = os.lstat(path)
                 if stat.S_ISREG(status.st_mode) and status.st_mtime < older_than:
@@ -267,14 +259,8 @@ class LocalObjects(ObjectStore):
         return os.path.join(self._folder, key)
 
     def available_bytes(self) -> int | None:
-        self._state.require()
+        self._require_open()
         return self._files.available_bytes(self._folder)
 
     def __repr__(self) -> str:
         return f"LocalObjects({self._folder!r})"
-
-
-def _remember(folders: set[str], folder: str) -> None:
-    if len(folders) >= _MAX_REMEMBERED:
-        folders.clear()
-    folders.add(folder)

@@ -96,21 +96,13 @@ class RemoteObjects(ObjectStore):
                 self._client.put(self._store, key, data, use_multipart=False,
                                  mode="overwrite" if self._conditions == "unchecked" else "create")
         except ObjectExists:
-            self._require_seen(key)
+            try:
+                # A store also refuses during another create or delete, which may leave no object.
+                self._info(key)
+            except ObjectNotFound:
+                raise ObjectStoreFailed(operation="create", key=key, detail="the store says that it exists, and it is "
+                                        "not visible; another request for it is under way") from None
             raise
-
-    def _require_seen(self, key: str) -> None:
-        """Read the object's size, since a store also refuses during another create or delete.
-
-        Raises:
-            ObjectStoreFailed: there is no object; the outcome of the other request is not known yet.
-        """
-        try:
-            self._info(key)
-        except ObjectNotFound:
-            raise ObjectStoreFailed(operation="create", key=key,
-                              detail="the store says that it is there, and it is not to be seen; another request for "
-                                     "it is under way") from None
 
     def _read(self, key: str, start: int, stop: int | None) -> bytes:
         """Send one request; two or three if the range begins beyond the end, or the server does not treat a range of

@@ -15,8 +15,7 @@ from typing import Self
 import attrs
 
 from compactlib._arguments import require_whole
-from compactlib._closing import Closing
-from compactlib._forks import OpenState
+from compactlib._forks import Handle
 from compactlib.errors import InvalidInput
 from compactlib.objects.errors import BadDigest, BadKey
 
@@ -108,7 +107,7 @@ class ObjectRef:
     digest: Digest
 
 
-class ObjectStore(Closing):
+class ObjectStore(Handle):
     """Immutable objects with keys. Threads may share one; several processes may use a store at the same time.
 
     A back-end implements `_create`, `_read`, `_info`, `_list` and `_delete`, and may override `available_bytes` and
@@ -125,9 +124,6 @@ class ObjectStore(Closing):
     Args:
         name: the store's name, for errors: `"the objects in /data"`.
     """
-
-    def __init__(self, name: str) -> None:
-        self._state = OpenState(name)
 
     # ---- for a back-end to implement
 
@@ -150,9 +146,6 @@ class ObjectStore(Closing):
     def _delete(self, keys: Sequence[str]) -> None:
         """Carry out `delete`."""
         raise NotImplementedError("an object store deletes objects")
-
-    def _close(self) -> None:
-        """Release connections and files; called once, in the process that opened the store."""
 
     # ---- objects
 
@@ -206,7 +199,7 @@ class ObjectStore(Closing):
         Raises:
             BadKey: no valid key has this prefix.
         """
-        self._state.require()
+        self._require_open()
         check_prefix(prefix)
         return self._list(prefix, after)
 
@@ -218,7 +211,7 @@ class ObjectStore(Closing):
             BadKey: a key is invalid; nothing was removed.
             InvalidInput: `keys` is one text, whose letters would be taken for keys.
         """
-        self._state.require()
+        self._require_open()
         if isinstance(keys, str):
             raise InvalidInput(f"keys is {keys!r:.100}; give a list of keys")
         wanted = [*keys]
@@ -228,17 +221,11 @@ class ObjectStore(Closing):
 
     def available_bytes(self) -> int | None:
         """Return the room for more objects in bytes; `None` if it is unknown, as in a remote store."""
-        self._state.require()
+        self._require_open()
         return None
 
-    def close(self) -> None:
-        """Release connections and files; closing again does nothing."""
-        if not self._state.is_closed and not self._state.is_inherited:
-            self._state.close()
-            self._close()
-
     def _check(self, key: str) -> None:
-        self._state.require()
+        self._require_open()
         check_key(key)
 
 

@@ -26,7 +26,7 @@ import attrs
 from compactlib._arguments import own_bytes
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.kv import OutcomeUnknown, PredicateFailed, SlowDown
-from compactlib.kv.cell import Attempt, Fate, Found, Swap, resolve_unknown
+from compactlib.kv.cell import Found, Swap, resolve_unknown
 from compactlib.kv.store import Exists
 from compactlib.staging.commits import Commit, copied
 from compactlib.staging.errors import (
@@ -425,15 +425,15 @@ class Branch(BranchHead):
             return Swap(record, {} if staged is None else {
                 cell: encode_staged(attrs.evolve(staged, write_id=write_id))})
 
-        def judge(attempt: Attempt[BranchRecord], cells: Found) -> Fate:
+        def judge(before: Found, _: Swap[BranchRecord], cells: Found) -> bool | None:
             now = cells.get(cell)
             if now is not None and decode_staged(now.value, place).write_id == write_id:
-                return Fate.HAPPENED
-            if home not in cells or now != attempt.found.get(cell):
-                return Fate.UNKNOWN
+                return True
+            if home not in cells or now != before.get(cell):
+                return None
             # The branch record has changed, so the write cannot take effect later. If the record does not name the
             # token, the cleanup may have emptied the token, and the cell proves nothing.
-            return Fate.LOST if token in branches.record_in(cells, self._name).tokens else Fate.UNKNOWN
+            return False if token in branches.record_in(cells, self._name).tokens else None
 
         return branches.swap(self._name, swapped, operation=operation, also_read=[cell], judge=judge)
 

@@ -18,7 +18,6 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import Busy, StorageError
 from compactlib.kv import KVStore, PredicateFailed, Retries, SlowDown
-from compactlib.kv.batches import get_many
 from compactlib.kv.cell import Found, Judge, Swap, swap
 from compactlib.kv.store import Address
 from compactlib.staging.activity import Activity
@@ -80,7 +79,7 @@ class BranchStore:
 
     def read(self, branch: str) -> BranchRecord:
         """Return the present record of a branch, or raise `BranchNotFound`. One read."""
-        return self.record_in(get_many(self._store, [self.cell(branch)]), branch)
+        return self.record_in(self._store.get_many([self.cell(branch)]), branch)
 
     def cell(self, branch: str) -> Address:
         """Return the address of a branch's record."""
@@ -150,7 +149,7 @@ class BranchStore:
             except Exception:
                 self._require_unchanged(branch, record)
                 raise
-            if not wanted.writes:
+            if not wanted.changes:
                 self._require_unchanged(branch, record)
             return wanted
 
@@ -182,8 +181,8 @@ class BranchStore:
     def _replaced(self, branch: str, before: BranchRecord, after: BranchRecord | None, result: T) -> Swap[T]:
         kept = set[str]() if after is None else set(after.tokens)
         dropped = [token for token in before.tokens if token not in kept]
-        return Swap.of(result, self.cell(branch), None if after is None else encode_branch_record(after),
-                       [self._tokens.mark(branch, dropped)] if dropped else ())
+        return Swap(result, {self.cell(branch): None if after is None else encode_branch_record(after),
+                             **(self._tokens.mark(branch, dropped) if dropped else {})})
 
     def _require_unchanged(self, branch: str, record: BranchRecord) -> None:
         if self.read(branch) != record:

@@ -24,7 +24,6 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import Stale
 from compactlib.kv import KVStore
-from compactlib.kv.batches import get_many
 from compactlib.kv.cell import Found, Swap, swap
 from compactlib.objects.register import ObjectRegister, Version
 from compactlib.staging.errors import RangesNotOwned
@@ -183,7 +182,7 @@ class RangeOwner:
              rng=self._rng)
 
     def _read(self) -> _Seen:
-        place, identity = self._store.place(), self._identity(get_many(self._store, [self._cell]))
+        place, identity = self._store.place(), self._identity(self._store.get_many([self._cell]))
         version = self._register.read()
         owner = None if version is None else OWNERS.decode(version.value, self._files.path_of_owner)
         return _Seen(identity, version, owner, place)

@@ -24,9 +24,10 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import CorruptData
 from compactlib.files.record_frame import RecordFrame
-from compactlib.kv import KVStore, Put
-from compactlib.kv.batches import change_many, get_many
+from compactlib.kv import KVStore
+from compactlib.kv.batches import change_many
 from compactlib.kv.scan import Entries
+from compactlib.kv.store import Address
 from compactlib.staging.names import DROPPED, StagingToken, token_partition
 from compactlib.staging.record import StoredForm
 from compactlib.staging.values import Change, Record
@@ -119,15 +120,14 @@ class StagingTokens:
 
     # --- drop marks
 
-    def mark(self, branch: str, tokens: Iterable[StagingToken]) -> Put:
+    def mark(self, branch: str, tokens: Iterable[StagingToken]) -> dict[Address, bytes]:
         """Return the write of a new mark, for the step that drops these tokens. No request."""
-        return Put(self._partition, DROPPED + b"%016x" % self._random.getrandbits(64), MARKS.encode(DropMark(
-            branch=branch, tokens=tuple(tokens), at_ms=round(self._clock.now() * 1000))))
+        mark = DropMark(branch=branch, tokens=tuple(tokens), at_ms=round(self._clock.now() * 1000))
+        return {(self._partition, DROPPED + b"%016x" % self._random.getrandbits(64)): MARKS.encode(mark)}
 
     def mark_late(self, branch: str, token: StagingToken) -> None:
         """Mark a dropped token after a late write to it, as the cleanup may have ended before. One write."""
-        put = self.mark(branch, [token])
-        self.store.set(put.partition, put.key, put.value)
+        self.store.transact(changes=self.mark(branch, [token]))
 
     def marks(self) -> Iterator[tuple[bytes, DropMark]]:
         """Yield the key and the value of every mark."""
@@ -146,7 +146,7 @@ class StagingTokens:
         """Return the entries of keys in tokens, tombstones included. One read for as many keys as the store takes."""
         cells = {(token_partition(token), key): (token, key) for token in tokens for key in keys}
         return {cells[cell]: decode_staged(found.value, place_of(*cells[cell]))
-                for cell, found in get_many(self.store, cells).items()}
+                for cell, found in self.store.get_many(cells).items()}
 
     def set_many(self, token: StagingToken, entries: Mapping[bytes, Staged]) -> None:
         """Write or overwrite entries. One write for as many keys as the store takes.
@@ -158,13 +158,13 @@ class StagingTokens:
 
     def is_empty(self, token: StagingToken) -> bool:
         """Return whether the token has no entry. One read."""
-        with self.store.scan(token_partition(token), page_size=1, keys_only=True) as entries:
+        with self.store.scan(token_partition(token), page_size=1) as entries:
             return next(entries, None) is None
 
     def remove_some(self, token: StagingToken, limit: int) -> int:
         """Remove at most `limit` entries of a dropped token, and return their number."""
         partition = token_partition(token)
-        with self.store.scan(partition, keys_only=True) as entries:
+        with self.store.scan(partition) as entries:
             keys = [entry.key for entry in islice(entries, limit)]
         change_many(self.store, partition, dict.fromkeys(keys))
         return len(keys)

@@ -18,19 +18,18 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import attrs
 
 from compactlib.files import Files, LocalFiles, OutFile, StrPath
-from compactlib.kv import Condition, Delete, KVEntry, KVStore, Put, Transaction
+from compactlib.kv import Changes, Conditions, KVEntry, KVStore
 from compactlib.objects import ObjectInfo, ObjectRef, ObjectStore
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from compactlib.kv import Address, Versioned
+    from compactlib.kv import Address
 
 AnswerT = TypeVar("AnswerT")
 
@@ -250,35 +249,24 @@ class StoreInFront(KVStore):
         self._store = store
         self._step = step
 
-    def _get_many(self, cells: Sequence[Address]) -> Sequence[Versioned | None]:
+    def _get_many(self, cells: Sequence[Address]) -> Sequence[KVEntry | None]:
         kind = "get" if len(cells) == 1 else "get_many"
-        return cast("Sequence[Versioned | None]", self._request(kind, *cells[0], lambda: self._store.get_many(cells)))
+        found = self._request(kind, *cells[0], lambda: self._store.get_many(cells))
+        return [found.get(cell) for cell in cells]
 
-    def _page(self, partition: bytes, start: bytes, limit: int, keys_only: bool) -> tuple[Sequence[KVEntry], bool]:
-        def read() -> tuple[Sequence[KVEntry], bool]:
-            with self._store.scan(partition, start, page_size=limit, keys_only=keys_only) as entries:
-                page = list(islice(entries, limit))
-            return page, len(page) < limit
+    def _page(self, partition: bytes, start: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
+        page = self._request("scan", partition, start, lambda: self._store.scan(partition).load(start, limit))
+        return cast("tuple[Sequence[KVEntry], bool]", page)
 
-        return cast("tuple[Sequence[KVEntry], bool]", self._request("scan", partition, start, read))
-
-    def _transact(self, transaction: Transaction) -> None:
-        conditions = [Condition(*each) for each in transaction.conditions]
-        puts = [Put(partition, key, value) for partition, key, value in transaction.changes if value is not None]
-        deletes = [Delete(partition, key) for partition, key, value in transaction.changes if value is None]
-        partition, key, *_ = [*transaction.conditions, *transaction.changes][0]
-        cells = {each[:2] for each in (*transaction.conditions, *transaction.changes)}
+    def _transact(self, conditions: Conditions, changes: Changes) -> None:
+        first, *others = {**conditions, **changes}
         kind = "transact"
-        if len(cells) == len(transaction.changes) == 1 and len(conditions) <= 1:
-            kind = ("set" if puts else "delete") + "_if" * len(conditions)
-        self._request(kind, partition, key, lambda: self._store.transact(conditions, puts, deletes))
+        if first in changes and not others:
+            kind = ("delete" if changes[first] is None else "set") + "_if" * len(conditions)
+        self._request(kind, *first, lambda: self._store.transact(conditions, changes))
 
     def place(self) -> str | None:
         return self._store.place()
-
-    def audit(self) -> None:
-        super().audit()
-        self._store.audit()
 
     def __getattr__(self, name: str) -> Any:
         # A call outside the protocol is no request.

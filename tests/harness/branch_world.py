@@ -18,7 +18,7 @@ import attrs
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy
-from compactlib.kv import EXISTS, MemoryStore, Retries, StoreFailed
+from compactlib.kv import EXISTS, Changes, Conditions, MemoryStore, Retries, StoreFailed
 from compactlib.objects import MemoryObjects
 from compactlib.staging import (
     AlwaysPolicy,
@@ -65,10 +65,9 @@ class WatchedStore(StoreInFront):
         super().__init__(store, stage.step)
         self.changed: Callable[[], object] = bool
 
-    def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
-        written = list(puts)
-        super().transact(conditions, written, deletes)
-        self._note(put.key for put in written)
+    def _transact(self, conditions: Conditions, changes: Changes) -> None:
+        super()._transact(conditions, changes)
+        self._note(key for (_, key), value in changes.items() if value is not None)
 
     def _note(self, keys: Iterable[bytes]) -> None:
         if b"branches/" + MAIN.encode() in keys:

@@ -7,7 +7,7 @@ import os
 import sys
 from itertools import count
 
-from compactlib.kv import Condition, KeyNotFound, PredicateFailed, Put, SqliteStore
+from compactlib.kv import KeyNotFound, PredicateFailed, SqliteStore
 
 
 def count_up(path: str, times: int) -> None:
@@ -35,8 +35,8 @@ def live(path: str) -> None:
         os.write(sys.stdout.fileno(), b"begin %d\n" % number)
         text = b"%d" % number
         found = store.get(b"left", b"k")
-        puts = [Put(b"left", b"k", text), Put(b"right", b"k", text), Put(b"log", b"%010d" % number, bytes(500))]
-        store.transact([Condition(b"left", b"k", found.predicate)], puts)
+        changes = {(b"left", b"k"): text, (b"right", b"k"): text, (b"log", b"%010d" % number): bytes(500)}
+        store.transact({(b"left", b"k"): found.predicate}, changes)
         os.write(sys.stdout.fileno(), b"done %d\n" % number)
 
 

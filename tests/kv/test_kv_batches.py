@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from compactlib.errors import CompactlibError, InvalidInput
-from compactlib.kv import MemoryStore, OutcomeUnknown, Put
-from compactlib.kv.batches import change_many, get_many
+from compactlib.kv import MemoryStore, OutcomeUnknown
+from compactlib.kv.batches import change_many
 from compactlib.kv.errors import TooLarge
 from compactlib.kv.store import KVLimits
 from compactlib.testing import Choices, Request, StoreInFront, explore
@@ -57,7 +57,7 @@ def test_batch_takes_few_requests(most: int, requests: int) -> None:
     store = StoreInFront(MemoryStore(limits=KVLimits(100, 100, 100, most, most)), step)
     values = {b"%d" % number: b"v%d" % number for number in range(100)}
     change_many(store, b"p", values)
-    found = get_many(store, [(b"p", key) for key in values])
+    found = store.get_many([(b"p", key) for key in values])
     assert [each.value for each in found.values()] == list(values.values())
     change_many(store, b"p", dict.fromkeys(values))
     assert len(made) == 3 * requests
@@ -76,7 +76,7 @@ def test_a_batch_is_split_by_bytes_too() -> None:
     """Each request keeps within the limit of a transaction; a single write always does."""
     store = MemoryStore(limits=KVLimits(100, 100, 100, 50, 50, max_transact_bytes=500))
     with pytest.raises(TooLarge, match="a transaction of 5"):
-        store.transact(puts=[Put(b"p", b"%d" % number, bytes(100)) for number in range(3)] + [Put(b"p", b"k", b"")])
+        store.transact(changes={(b"p", b"%d" % number): bytes(100 * (number < 3)) for number in range(4)})
     made: list[Request] = []
 
     def step(request: Request, act: Callable[[], Any]) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput
-from compactlib.kv import Condition, Delete, KVStore, MemoryStore, OutcomeUnknown, PredicateFailed, Put, SlowDown
+from compactlib.kv import KVStore, MemoryStore, OutcomeUnknown, PredicateFailed, SlowDown
 from compactlib.kv.cell import Cell, Found, Retries, Swap, Updated, swap
 from compactlib.testing import Choices, Failing, StoreInFront, explore
 from compactlib.testing.in_front import Request
@@ -258,12 +258,13 @@ def test_other_keys_are_written_in_the_same_step() -> None:
         store.set(P, b"gone", b"x")
         failing = Failing(choices)
         cell = cell_over(StoreInFront(store, failing), 1, tries=4)
-        outcome = outcome_of(lambda: cell.update(with_word("m"), may_repeat=True, also=lambda before, after: [
-            Put(OTHER, K, f"{before}>{after}".encode()), Delete(P, b"gone"), Condition(OTHER, b"absent", None)]))
+        outcome = outcome_of(lambda: cell.update(
+            with_word("m"), may_repeat=True, also={(OTHER, K): b"beside", (P, b"gone"): None},
+            conditions={(OTHER, b"absent"): None}))
         failing.settle()
         held, beside = cell_over(store).read(), [entry.value for entry in store.scan(OTHER)]
         is_gone = b"gone" not in [entry.key for entry in store.scan(P)]
-        assert (held, beside, is_gone) in ((None, [], False), ("m", [b"None>m"], True))
+        assert (held, beside, is_gone) in ((None, [], False), ("m", [b"beside"], True))
         if isinstance(outcome, Updated):
             assert held == "m"
         elif outcome is not OutcomeUnknown:
@@ -276,7 +277,7 @@ def test_a_failed_condition_of_the_caller_ends_the_call() -> None:
     store = MemoryStore()
     store.set(OTHER, K, b"there")
     with pytest.raises(PredicateFailed) as caught:
-        cell_over(store).update(with_word("m"), also=lambda *_: [Condition(OTHER, K, None)])
+        cell_over(store).update(with_word("m"), conditions={(OTHER, K): None})
     assert (caught.value.partition, caught.value.key) == (OTHER, K)
     assert cell_over(store).read() is None
 
@@ -289,8 +290,8 @@ def test_a_state_is_a_condition() -> None:
     there = cell.state()
     assert (absent.value, there.value) == (None, "a")
     with pytest.raises(PredicateFailed):
-        store.transact([absent.condition], [Put(OTHER, K, b"v")])
-    store.transact([there.condition], [Put(OTHER, K, b"v")])
+        store.transact(absent.condition, {(OTHER, K): b"v"})
+    store.transact(there.condition, {(OTHER, K): b"v"})
 
 
 # ---- bounds

@@ -17,11 +17,8 @@ from compactlib.clock import ManualClock
 from compactlib.errors import InvalidInput
 from compactlib.kv import (
     EXISTS,
-    Condition,
-    Delete,
     DynamoStore,
     PredicateFailed,
-    Put,
     SlowDown,
     StoreFailed,
 )
@@ -90,12 +87,12 @@ def test_the_largest_item_is_taken_and_a_larger_one_is_named(store: DynamoStore)
 def test_the_largest_transactions(store: DynamoStore) -> None:
     """100 cells, 4 MiB; a request names each cell once, also a cell with a condition and a change."""
     names = [b"%03d" % number for number in range(50)]
-    store.transact([Condition(P, name, None) for name in names], [Put(P, name, b"") for name in names])
+    store.transact({(P, name): None for name in names}, {(P, name): b"" for name in names})
     assert keys_of(store) == names
     with pytest.raises(TooLarge):
-        store.transact([Condition(P, b"x", None)], [Put(P, b"%d" % number, b"") for number in range(100)])
+        store.transact({(P, b"x"): None}, {(P, b"%d" % number): b"" for number in range(100)})
     with pytest.raises(TooLarge, match="a transaction of 4290"):
-        store.transact(puts=[Put(P, b"%d" % number, bytes(390_000)) for number in range(11)])
+        store.transact(changes={(P, b"%d" % number): bytes(390_000) for number in range(11)})
     assert keys_of(store) == names
 
 
@@ -104,15 +101,15 @@ def test_several_conditions_on_one_cell(store: DynamoStore) -> None:
     store.set(P, b"a", b"1")
     store.set(P, b"b", b"1")
     a, b = (store.get(P, key).predicate for key in (b"a", b"b"))
-    store.transact([Condition(P, b"a", EXISTS), Condition(P, b"a", a), Condition(P, b"b", b)], [Put(P, b"a", b"2")])
+    store.transact({(P, b"a"): EXISTS, (P, b"b"): b}, {(P, b"a"): b"2"})
     for conditions, first in (
-        ([Condition(P, b"a", EXISTS), Condition(P, b"b", EXISTS), Condition(P, b"b", None), Condition(P, b"a", a)],
-         b"b"),
-        ([Condition(P, b"a", EXISTS), Condition(P, b"a", b"bogus"), Condition(P, b"b", None)], b"a"),
-        ([Condition(P, b"c", None), Condition(P, b"b", b), Condition(P, b"c", EXISTS)], b"c"),
+        ({b"a": EXISTS, b"b": None, b"c": EXISTS}, b"b"),
+        ({b"a": a, b"b": None}, b"a"),
+        ({b"c": EXISTS, b"b": b, b"a": b"bogus"}, b"c"),
     ):
         with pytest.raises(PredicateFailed) as raised:
-            store.transact(conditions, [Put(P, b"new", b"")], [Delete(P, b"b")])
+            store.transact({(P, key): predicate for key, predicate in conditions.items()},
+                           {(P, b"new"): b"", (P, b"b"): None})
         assert raised.value.key == first
     assert keys_of(store) == [b"a", b"b"]
 
@@ -177,7 +174,7 @@ def test_unprocessed_keys_of_a_batch_wait_as_a_throttled_request() -> None:
             store.get_many([(P, b"k"), (P, b"l")])
         assert 8.0 < clock.monotonic() <= 10.0
         clock.advance(9.0)
-        assert [found.value for found in store.get_many([(P, b"k"), (P, b"l")]) if found is not None] == [b"v"]
+        assert [entry.value for entry in store.get_many([(P, b"k"), (P, b"l")]).values()] == [b"v"]
         assert clock.monotonic() >= 20.0
         store.close()
     direct.close()
@@ -191,7 +188,7 @@ def test_a_transaction_in_conflict_with_another_is_slow_down() -> None:
         store = make(table, proxy.address, busy_seconds=0.0)
         proxy.every(Fault.THROTTLE)
         with pytest.raises(SlowDown, match="TransactionCanceled"):
-            store.transact(puts=[Put(P, b"a", b""), Put(P, b"b", b"")])
+            store.transact(changes={(P, b"a"): b"", (P, b"b"): b""})
         proxy.every(None)
         assert keys_of(store) == []
         store.close()
@@ -212,7 +209,7 @@ def test_a_write_that_was_repeated_on_its_way_has_happened() -> None:
             store.delete_if(P, b"gone", EXISTS)
         store.set_if(P, b"k", b"2", store.get(P, b"k").predicate)
         store.set_if(P, b"new", b"1", None)
-        store.transact([Condition(P, b"k", store.get(P, b"k").predicate)], [Put(P, b"k", b"3")])
+        store.transact({(P, b"k"): store.get(P, b"k").predicate}, {(P, b"k"): b"3"})
         assert [(entry.key, entry.value) for entry in store.scan(P)] == [(b"k", b"3"), (b"new", b"1")]
         store.close()
 

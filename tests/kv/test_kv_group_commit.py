@@ -14,8 +14,7 @@ import pytest
 
 from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import KVLimits, OutcomeUnknown
-from compactlib.kv.sql import SqlStore
-from compactlib.kv.store import Transaction
+from compactlib.kv.sql import SqlStore, Transaction
 
 
 class Ledger(SqlStore[Any]):
@@ -32,7 +31,7 @@ class Ledger(SqlStore[Any]):
         self.set(b"p", b"k", b"%d" % number)
 
     def _commit(self, batch: Sequence[Transaction]) -> list[Exception | None]:
-        numbers = [int(value or b"") for transaction in batch for _, _, value in transaction.changes]
+        numbers = [int(value or b"") for _, changes in batch for value in changes.values()]
         self.batches.append(numbers)
         self.entered.release()
         assert self.gate.acquire(timeout=60)

@@ -33,7 +33,7 @@ from compactlib.errors import (
 )
 from compactlib.files import LocalFiles
 from compactlib.files.disk import StrPath
-from compactlib.kv import KeyNotFound, MemoryStore, Put, SlowDown, SqliteStore
+from compactlib.kv import KeyNotFound, MemoryStore, SlowDown, SqliteStore
 from compactlib.kv.errors import ConnectFailed, DamagedStore, NotAStore, OutcomeUnknown, StoreFailed
 from tests.harness.forks import in_a_fork
 from tests.harness.kv.sqlite_file import locked
@@ -304,7 +304,7 @@ def test_an_empty_database_is_refused_if_a_store_must_exist(tmp_path: Path) -> N
 def test_a_failed_audit_holds_no_file_while_its_error_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "kv"
     with contextlib.closing(SqliteStore(path, busy_seconds=0)) as store, contextlib.closing(SqliteStore(path)) as other:
-        store.transact((), [Put(b"p", b"%d" % number, b"v" * 100) for number in range(200)])
+        store.transact({}, {(b"p", b"%d" % number): b"v" * 100 for number in range(200)})
         with contextlib.closing(sqlite3.connect(path)) as damaging, damaging:
             damaging.execute("UPDATE cells SET checksum = 1 WHERE key = ?", (b"1",))
         with pytest.raises(DamagedStore) as kept:
@@ -432,7 +432,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
         with store._lent("test") as connection:  # noqa: SLF001
             connection.execute("PRAGMA max_page_count = 20")
         with pytest.raises(DiskFull, match="free some space"):
-            store.transact([], [Put(b"p", b"k", b"w"), Put(b"p", b"large", bytes(200_000))])
+            store.transact({}, {(b"p", b"k"): b"w", (b"p", b"large"): bytes(200_000)})
         assert [(entry.key, entry.value) for entry in store.scan(b"p")] == [(b"k", b"v")]
         store.set(b"p", b"k", b"x")
         store.audit()
@@ -623,8 +623,7 @@ def test_a_page_may_be_as_large_as_anybody_likes(tmp_path: Path) -> None:
     for store in (SqliteStore(tmp_path / "store", page_size=1 << 80), MemoryStore(page_size=1 << 80)):
         with contextlib.closing(store):
             store.set(b"p", b"k", b"v")
-            for keys_only in (False, True):
-                assert [entry.key for entry in store.scan(b"p", page_size=1 << 80, keys_only=keys_only)] == [b"k"]
+            assert [entry.key for entry in store.scan(b"p", page_size=1 << 80)] == [b"k"]
 
 
 def test_the_place_of_a_file_survives_a_rename_and_a_vacuum(tmp_path: Path) -> None:

@@ -64,8 +64,6 @@ SUPERFLUOUS: Sequence[Row] = (
         "a leftover: the next write of that name, or the next opening, removes it"),
     Row("sync folder in files.disk.sync_names", LATER,
         "whatever rests on what was found takes another request before it is acknowledged"),
-    Row("sync folder in objects.local._make_lasting", LATER,
-        "still before the folder that the object lies in is synced"),
     Row("unlink in objects.local._create", BOTH,
         "a private file, which a sweep removes"),
     Row("sync folder in files.disk.write_durably < raftlog.segment.writer.create", LATER,

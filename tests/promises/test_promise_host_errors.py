@@ -421,8 +421,8 @@ class MistakenStore(MemoryStore):
 
     host: Host | None = None
 
-    def get_many(self, *args: Any, **how: Any) -> Any:
-        return super().get_many(*args, **how) if self.host is None else self.host.hosts_mistake()
+    def _get_many(self, *args: Any, **how: Any) -> Any:
+        return super()._get_many(*args, **how) if self.host is None else self.host.hosts_mistake()
 
 
 def catalog_node_store(host: Host) -> Seen:

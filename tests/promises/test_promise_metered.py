@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.kv import Condition, KeyNotFound, MemoryStore, PredicateFailed, Put
+from compactlib.kv import KeyNotFound, MemoryStore, PredicateFailed
 from compactlib.metered import metered
 from compactlib.objects import MemoryObjects, ObjectExists, ObjectInfo, ObjectNotFound
 from compactlib.observer import EventRecorder
@@ -38,8 +38,8 @@ def test_kv_requests_are_reported_with_outcome_and_bytes() -> None:
         store.set_if(b"p", b"k", b"9", predicate)
     with pytest.raises(PredicateFailed):
         store.delete_if(b"p", b"k", predicate)
-    store.transact([Condition(b"p", b"new", None)], iter([Put(b"p", b"new", b"123"), Put(b"q", b"x", b"1")]))
-    assert [found and found.value for found in store.get_many([(b"p", b"new"), (b"p", b"no")])] == [b"123", None]
+    store.transact({(b"p", b"new"): None}, {(b"p", b"new"): b"123", (b"q", b"x"): b"1", (b"q", b"y"): None})
+    assert [entry.value for entry in store.get_many([(b"p", b"new"), (b"p", b"no")]).values()] == [b"123"]
     store.delete(b"p", b"k")
     with pytest.raises(KeyNotFound):
         store.get(b"p", b"k")
@@ -54,8 +54,8 @@ def test_kv_requests_are_reported_with_outcome_and_bytes() -> None:
 def test_transacted_buffers_are_counted_in_bytes() -> None:
     seen = EventRecorder()
     values: Any = memoryview(array("Q", [1, 2])), memoryview(b"1").cast("B", shape=[])
-    metered(MemoryStore(), seen, name="a").transact(puts=[Put(b"p", b"%d" % number, value)
-                                                          for number, value in enumerate(values)])
+    metered(MemoryStore(), seen, name="a").transact(changes={(b"p", b"%d" % number): value
+                                                             for number, value in enumerate(values)})
     assert counted(seen, "kv_written_bytes") == {("transact",): 17}
 
 

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import attrs
 import pytest
 
 from compactlib.catalog import (
@@ -22,7 +19,7 @@ from compactlib.catalog import (
 from compactlib.clock import ManualClock
 from compactlib.commandlog import KVLog
 from compactlib.errors import CorruptData
-from compactlib.kv import Condition, Delete, MemoryStore, Put, SnapshotStore
+from compactlib.kv import Changes, Conditions, MemoryStore, SnapshotStore
 from compactlib.scheduler import BlockMeta, Scheduler
 from tests.harness.scheduler_audit import audit
 from tests.promises.damage import Damage, every_damage
@@ -37,11 +34,9 @@ class DamagingStore(MemoryStore):
         self.damaged = 0
         self._damage = damage
 
-    def transact(self, conditions: Iterable[Condition] = (), puts: Iterable[Put] = (),
-                 deletes: Iterable[Delete] = ()) -> None:
-        """See `KVStore.transact`."""
-        super().transact(conditions, [attrs.evolve(put, value=self._kept(put.key, bytes(put.value))) for put in puts],
-                         deletes)
+    def _transact(self, conditions: Conditions, changes: Changes) -> None:
+        super()._transact(conditions, {cell: value if value is None else self._kept(cell[1], value)
+                                       for cell, value in changes.items()})
 
     def _kept(self, key: bytes, value: bytes) -> bytes:
         if not self.is_damaging or not (b"chunk" in key or b"piece" in key):

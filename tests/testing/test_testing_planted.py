@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from compactlib.executors.tasks import attempt_task, checked_names, new_attempt_
 from compactlib.fences import Admission, FencedOff, MemoryFence
 from compactlib.kv import EXISTS, Entries, KeyNotFound, KVEntry, MemoryStore, PredicateFailed
 from compactlib.kv.errors import TooLarge
-from compactlib.kv.store import Versioned
+from compactlib.kv.store import NOTHING
 from compactlib.objects import MemoryObjects, ObjectExists, ObjectNotFound, ObjectRef
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import RewriteOutcome
@@ -59,7 +59,7 @@ def answering(value: Any) -> Any:
 
 
 class NotFoundOfItsOwn(MemoryStore):
-    def get(self, partition: bytes, key: bytes) -> Versioned:
+    def get(self, partition: bytes, key: bytes) -> KVEntry:
         try:
             return super().get(partition, key)
         except KeyNotFound:
@@ -74,7 +74,7 @@ class ClaimsLongerKeys(MemoryStore):
 
 
 class EmptyIsAbsent(MemoryStore):
-    def get(self, partition: bytes, key: bytes) -> Versioned:
+    def get(self, partition: bytes, key: bytes) -> KVEntry:
         found = super().get(partition, key)
         if not found.value:
             raise KeyNotFound(partition=partition, key=key)
@@ -127,20 +127,20 @@ class Scanning(MemoryStore):
     def page(self, entries: list[KVEntry], limit: int) -> tuple[list[KVEntry], bool]:
         return entries[:limit], len(entries) <= limit
 
-    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None, keys_only: bool = False) -> Entries:
+    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"",
+             page_size: int | None = None) -> Entries:
         super().scan(partition)
 
         def load(position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
             with super(Scanning, self).scan(partition, position) as entries:
                 return self.page(list(entries), limit)
 
-        return Entries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=1000)
+        return Entries(load, start, prefix=prefix, page_size=page_size, largest_page=1000)
 
 
 class PagesByOffset(MemoryStore):
-    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None, keys_only: bool = False) -> Entries:
+    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"",
+             page_size: int | None = None) -> Entries:
         given = 0
 
         def load(position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
@@ -150,44 +150,38 @@ class PagesByOffset(MemoryStore):
             given += len(page)
             return page, len(page) < limit
 
-        return Entries(load, start, prefix=prefix, after=after, page_size=page_size, largest_page=1000)
+        return Entries(load, start, prefix=prefix, page_size=page_size, largest_page=1000)
 
 
-class ForgetsPredicatesOfKeys(MemoryStore):
-    def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"", after: bytes | None = None,
-             page_size: int | None = None, keys_only: bool = False) -> Any:
-        entries = super().scan(partition, start, prefix=prefix, after=after, page_size=page_size)
-        return entries if not keys_only else [KVEntry(entry.key, b"", None) for entry in entries]
+class ForgetsPredicatesInScans(MemoryStore):
+    def _page(self, partition: bytes, start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
+        page, is_last = super()._page(partition, start, limit)
+        return [KVEntry(entry.key, entry.value, None) for entry in page], is_last
 
 
 class JoinsPartitionAndKey(MemoryStore):
-    def get(self, partition: bytes, key: bytes) -> Versioned:
+    def get(self, partition: bytes, key: bytes) -> KVEntry:
         return super().get(b"all", partition + b"/" + key)
 
-    def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
-        super().transact(conditions, puts, deletes)
-        for put in puts:
-            self.set(b"all", put.partition + b"/" + put.key, put.value)
+    def transact(self, conditions: Any = NOTHING, changes: Any = NOTHING) -> None:
+        joined = {(b"all", b"/".join(cell)): value for cell, value in changes.items() if value is not None}
+        super().transact(conditions, {**changes, **joined})
 
 
 class HalfATransaction(MemoryStore):
-    def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
-        for put in list(puts):
-            self.set(put.partition, put.key, put.value)
-        super().transact(conditions, (), deletes)
+    def transact(self, conditions: Any = NOTHING, changes: Any = NOTHING) -> None:
+        super().transact(changes={cell: value for cell, value in changes.items() if value is not None})
+        super().transact(conditions, {cell: value for cell, value in changes.items() if value is None})
 
 
 class LosesTheLastOfTwo(MemoryStore):
-    def transact(self, conditions: Any = (), puts: Any = (), deletes: Any = ()) -> None:
-        written = list(puts)
-        super().transact(conditions, written[:1] if len(written) == 2 else written, deletes)
+    def transact(self, conditions: Any = NOTHING, changes: Any = NOTHING) -> None:
+        super().transact(conditions, dict([*changes.items()][:1 if len(changes) == 2 else None]))
 
 
 class AnswersInItsOwnOrder(MemoryStore):
-    def get_many(self, cells: Iterable[tuple[bytes, bytes]]) -> list[Versioned | None]:
-        found = super().get_many(cells)
-        there = [one for one in found if one is not None]
-        return [*there, *[None] * (len(found) - len(there))]
+    def _get_many(self, cells: Sequence[tuple[bytes, bytes]]) -> list[KVEntry | None]:
+        return sorted(super()._get_many(cells), key=lambda entry: entry is None)
 
 
 class CachesInEachThread(MemoryStore):
@@ -195,8 +189,8 @@ class CachesInEachThread(MemoryStore):
         super().__init__()
         self.cache = threading.local()
 
-    def get(self, partition: bytes, key: bytes) -> Versioned:
-        cells: dict[tuple[bytes, bytes], Versioned] = vars(self.cache).setdefault("cells", {})
+    def get(self, partition: bytes, key: bytes) -> KVEntry:
+        cells: dict[tuple[bytes, bytes], KVEntry] = vars(self.cache).setdefault("cells", {})
         return cells.setdefault((partition, key), super().get(partition, key))
 
 
@@ -204,8 +198,8 @@ TextCollation = like("TextCollation", Scanning, page=lambda self, entries, limit
     self, sorted(entries, key=lambda entry: entry.key.lower()), limit))
 EndsEarly = like("EndsEarly", Scanning, page=lambda self, entries, limit: (entries[:limit], True))
 ChecksConditionsBackwards = like(
-    "ChecksConditionsBackwards", MemoryStore, transact=lambda self, conditions=(), puts=(), deletes=():
-    MemoryStore.transact(self, list(conditions)[::-1], puts, deletes))
+    "ChecksConditionsBackwards", MemoryStore, transact=lambda self, conditions=NOTHING, changes=NOTHING:
+    MemoryStore.transact(self, dict(reversed(conditions.items())), changes))
 StaysOpen = like("StaysOpen", MemoryStore, close=answering(None))
 IsAnotherStoreEachTime = like("IsAnotherStoreEachTime", MemoryStore, shared=True)
 CountsAsItsPlace = like("CountsAsItsPlace", MemoryStore, place=lambda self: f"version {self._version}")
@@ -501,7 +495,7 @@ PLANTED: dict[type[Any], list[tuple[str, list[Any]]]] = {
         ("threads_that_compare_and_set_lose_nothing", [ReadsThenWrites]),
         ("scan_agrees_with_a_list", [TextCollation, EndsEarly]),
         ("scan_skips_nothing_during_writes", [PagesByOffset]),
-        ("scan_returns_predicates", [ForgetsPredicatesOfKeys]),
+        ("scan_returns_predicates", [ForgetsPredicatesInScans]),
         ("partitions_and_keys_do_not_run_together", [JoinsPartitionAndKey]),
         ("threads_that_transact_keep_the_sum", [LosesTheLastOfTwo]),
         ("closed_store_says_so", [StaysOpen]),

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from compactlib.errors import StorageError
-from compactlib.kv import Condition, Delete, KVStore, OutcomeUnknown, Put, SlowDown
+from compactlib.kv import KVStore, OutcomeUnknown, SlowDown
 from compactlib.kv.errors import ConnectFailed
 from compactlib.testing import KVStoreConformance
 from tests.harness.kv.faulty_proxy import Fault, FaultyProxy
@@ -110,7 +111,7 @@ class OverANetwork(KVStoreConformance):
                 entries = store.scan(P, page_size=1)
                 first = next(entries)
                 proxy.every(fault)
-                for read in (lambda: store.get(P, b"absent"), entries.__next__):
+                for read in (functools.partial(store.get, P, b"absent"), functools.partial(next, entries)):
                     with pytest.raises(StorageError) as raised:
                         read()
                     assert not isinstance(raised.value, OutcomeUnknown)
@@ -182,8 +183,8 @@ def _writes(direct: KVStore, store: KVStore) -> dict[str, Callable[[], object]]:
         "create": lambda: store.set_if(P, b"new", b"w", None),
         "delete": lambda: store.delete(P, b"gone"),
         "delete_if": lambda: store.delete_if(P, b"gone", gone),
-        "transact": lambda: store.transact([Condition(P, b"k", k), Condition(P, b"new", None)],
-                                           [Put(P, b"k", b"w"), Put(P, b"new", b"w")], [Delete(P, b"gone")]),
+        "transact": lambda: store.transact({(P, b"k"): k, (P, b"new"): None},
+                                           {(P, b"k"): b"w", (P, b"new"): b"w", (P, b"gone"): None}),
     }
 
 

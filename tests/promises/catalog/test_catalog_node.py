@@ -152,7 +152,7 @@ def test_node_that_needs_a_version_cut_in_its_absence_cannot_join() -> None:
     time = stays.service.history.activation(5)
     topology, unchanged = Members(store).read()
     view = stays.service.view(reports=[NodeReport(node=NodeId("A"), transactions_from=time)], topology=topology,
-                              low_watermark=time, conditions=[unchanged])
+                              low_watermark=time, conditions=unchanged)
     assert stays.service.compact(stays.service.plan(view=view)).earliest == 5
     with pytest.raises(TimeBeforeHistory):
         back.join()

@@ -11,7 +11,7 @@ from random import Random
 import attrs
 
 from compactlib.errors import CompactlibError, CorruptData
-from compactlib.kv import EXISTS, Condition, Delete, KeyNotFound, KVStore, PredicateFailed, Put, SqliteStore
+from compactlib.kv import EXISTS, KeyNotFound, KVStore, PredicateFailed, SqliteStore
 from compactlib.testing import Driver, HostLock, Journal, StoreInFront, World
 from tests.promises.drivers.possible import possible_states
 
@@ -110,12 +110,10 @@ class SqliteDriver(Driver[SqliteInFront]):
                 elif kind == "delete_if":
                     store.delete_if(*first, rng.choice([EXISTS, found[first]]))
                 elif kind == "transact":
-                    store.transact([Condition(*cell, found[cell]) for cell in {first, second}],
-                                   [Put(*cell, data) for cell, data in changes.items() if data is not None],
-                                   [Delete(*cell) for cell, data in changes.items() if data is None])
+                    store.transact({cell: found[cell] for cell in {first, second}}, changes)
                 elif kind == "refused":
                     # A key without writers: another owner could make the condition of another key hold.
-                    store.transact([Condition(first[0], b"never", EXISTS)], [Put(*second, b"refused")])
+                    store.transact({(first[0], b"never"): EXISTS}, {second: b"refused"})
                     raise AssertionError("a condition that does not hold was passed")
                 else:
                     list(store.scan(first[0], prefix=first[1][:1]))

@@ -202,11 +202,17 @@ class RepositoryDriver(Driver[Opened]):
             assert damage, f"found {found}, possible is one of {possible}"
             assert self._where == "sqlite", f"found {found}, possible is one of {possible}"
             with contextlib.suppress(CompactlibError):
-                store.kv.audit()
+                _audit(store.kv)
                 raise AssertionError(f"found {found}, and the audit found nothing; possible is one of {possible}")
         if not damage:
             assert report.is_sound, report
-            store.kv.audit()
+            if self._where == "sqlite":
+                _audit(store.kv)
+
+
+def _audit(store: Any) -> None:
+    """Audit an SQLite store, which may stand behind another one."""
+    store.audit()
 
 
 class _Host:

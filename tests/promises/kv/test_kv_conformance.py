@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from compactlib.codec import JsonCodec
-from compactlib.kv import Cell, Condition, Entries, KVEntry, KVStore, MemoryStore, Put, SqliteStore
+from compactlib.kv import Cell, Entries, KVEntry, KVStore, MemoryStore, SqliteStore
 from compactlib.kv.errors import TooLarge
 from compactlib.metered import metered
 from compactlib.observer import EventRecorder
@@ -117,7 +117,7 @@ def test_store_of_single_writes_takes_conditional_writes() -> None:
     assert cell.update(lambda _: 1).after == 1
     store.delete_if(b"p", b"k", store.get(b"p", b"k").predicate)
     assert [entry.key for entry in store.scan(b"p")] == [b"c"]
-    for conditions, puts in (((), (b"a", b"b")), ((b"a",), (b"b",)), ((b"a", b"b"), ()), ((b"a", b"a"), (b"a",))):
+    for conditions, puts in (((), (b"a", b"b")), ((b"a",), (b"b",)), ((b"a", b"b"), ()), ((b"a", b"b"), (b"a",))):
         with pytest.raises(TooLarge):
-            store.transact([Condition(b"p", key, None) for key in conditions], [Put(b"p", key, b"v") for key in puts])
+            store.transact({(b"p", key): None for key in conditions}, {(b"p", key): b"v" for key in puts})
     assert [entry.key for entry in store.scan(b"p")] == [b"c"]

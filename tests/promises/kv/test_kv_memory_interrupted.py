@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from compactlib.kv import Delete, MemoryStore, Put
+from compactlib.kv import MemoryStore
 from compactlib.objects import MemoryObjects, ObjectExists
 from compactlib.testing import Interrupted
 
@@ -22,7 +22,7 @@ def filled() -> MemoryStore:
 
 
 def change(store: MemoryStore) -> None:
-    store.transact((), [Put(PARTITION, key, b"new") for key in (b"07", b"12", b"31")], [Delete(PARTITION, b"10")])
+    store.transact({}, {(PARTITION, key): None if key == b"10" else b"new" for key in (b"07", b"12", b"31", b"10")})
 
 
 def scanned(store: MemoryStore) -> dict[bytes, bytes]:
@@ -42,7 +42,7 @@ def test_interrupted_transaction_is_whole_or_undone() -> None:
         assert found in (OLD, NEW), interrupted.where
         assert list(found) == sorted(found), interrupted.where
         read = store.get_many([(PARTITION, key) for key in sorted({*OLD, *NEW})])
-        assert [each and each.value for each in read] == [found.get(key) for key in sorted({*OLD, *NEW})]
+        assert {key: entry.value for (_, key), entry in read.items()} == found, interrupted.where
         change(store)
         assert scanned(store) == NEW, interrupted.where
         outcomes.add(found == NEW)

@@ -64,14 +64,14 @@ MISTAKES: Sequence[Mistake] = (
         "later."),
     Mistake(
         "catalog-pins-without-conditions", "compactlib/kv/cell.py",
-        "        self.store.transact(conditions, ",
-        "        self.store.transact([], ",
+        "transact({**unchanged(self.cells, found), **wanted.conditions}, ",
+        "transact({}, ",
         (SCRIPTS + "[catalog-pins-lost_answers]",),
         "A pin that was granted does not keep its version from being cut."),
     Mistake(
         "catalog-watermark-without-condition", "compactlib/kv/cell.py",
-        "        self.store.transact(conditions, ",
-        "        self.store.transact([], ",
+        "transact({**unchanged(self.cells, found), **wanted.conditions}, ",
+        "transact({}, ",
         (SCRIPTS + "[catalog-watermark-paused_owners]",),
         "The low watermark falls back: a reader begins below it and finds data gone."),
     Mistake(
@@ -89,8 +89,8 @@ MISTAKES: Sequence[Mistake] = (
         "A pin that was renewed while expired ones are dropped is dropped too."),
     Mistake(
         "catalog-cut-without-members", "compactlib/catalog/round.py",
-        "conditions=[unchanged])",
-        "conditions=[])",
+        "conditions=unchanged)",
+        "conditions={})",
         ("tests/promises/catalog/test_catalog_scenarios.py::test_scenario[round_node_joins_before_publish]",),
         "History is cut below what a node needs that has joined since the others were asked."),
     Mistake(
@@ -523,8 +523,8 @@ MISTAKES: Sequence[Mistake] = (
         "A commit names files that a collection takes at that moment."),
     Mistake(
         "staging-dropped-tokens-unmarked", "compactlib/staging/branches.py",
-        "[self._tokens.mark(branch, dropped)] if dropped else ()",
-        "[self._tokens.mark(branch, dropped)] if False else ()",
+        "self._tokens.mark(branch, dropped) if dropped else {}",
+        "self._tokens.mark(branch, dropped) if False else {}",
         ("tests/promises/staging/test_staging_leftovers.py",),
         "Entries of tokens that a commit has replaced stay for ever."),
     Mistake(
@@ -598,7 +598,7 @@ MISTAKES: Sequence[Mistake] = (
         "A write into a token that a commit has read is acknowledged, and lost."),
     Mistake(
         "staging-nothing-to-do-unchecked", "compactlib/staging/branches.py",
-        "            if not wanted.writes:\n                self._require_unchanged(branch, record)\n",
+        "            if not wanted.changes:\n                self._require_unchanged(branch, record)\n",
         "",
         ("tests/promises/staging/test_staging_interleavings.py::"
          "test_an_operation_against_a_rewrite_and_the_cleanup_after_it",),
@@ -616,6 +616,12 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/kv/test_kv_conformance.py",),
         "A compare-and-set overwrites what another process has written meanwhile."),
     Mistake(
+        "kv-created-key-made-twice", "compactlib/kv/cell.py",
+        "            elif sent.changes.keys().isdisjoint(found):\n",
+        "            elif not found:\n",
+        ("tests/promises/kv/test_kv_swap.py",),
+        "A key that was created without an answer, and deleted since, is created again."),
+    Mistake(
         "object-not-synced", "compactlib/objects/local.py",
         "                out.write_at(0, [data])\n"
         "                out.sync()\n",
@@ -631,7 +637,7 @@ MISTAKES: Sequence[Mistake] = (
         "An object is gone after a power failure."),
     Mistake(
         "object-found-not-synced", "compactlib/objects/local.py",
-        "        self._make_lasting(key)\n"
+        "        self._settle(os.path.dirname(path), key)\n"
         "        self._sync(os.path.dirname(path))\n"
         "        return ObjectExists(key=key)\n",
         "        return ObjectExists(key=key)\n",
@@ -639,18 +645,16 @@ MISTAKES: Sequence[Mistake] = (
         "Who was told that an object exists relies on it, and a power failure takes it."),
     Mistake(
         "object-folder-not-synced", "compactlib/objects/local.py",
-        "            if status is None or path not in self._lasting:\n"
-        "                self._files.sync_folder(above)\n",
-        "            if status is None or path not in self._lasting:\n",
+        "            self._files.sync_folder(above)\n"
+        "        self._sync(folder)\n",
+        "        self._sync(folder)\n",
         ("local_objects-crashes",),
         "All objects below a new folder are gone after a power failure."),
     Mistake(
         "objects-settled-unsynced", "compactlib/objects/local.py",
-        "                self._make_lasting(key)\n"
-        "                self._files.sync_folder(folder)\n"
-        "            _remember(self._settled",
-        "                pass\n"
-        "            _remember(self._settled",
+        "            with contextlib.suppress(ReadOnly):\n"
+        "                self._settle(folder, \"\")\n",
+        "            pass\n",
         (KILLED + "[little-local_objects-offers]",),
         "An object that was read is gone after a power failure."),
     Mistake(
@@ -675,8 +679,8 @@ MISTAKES: Sequence[Mistake] = (
         "A late snapshot takes the place of a newer one, whose commands are gone."),
     Mistake(
         "kv-log-append-of-a-former-owner", "compactlib/commandlog/kv_log.py",
-        "self._store.transact([self._owned, Condition(self._partition, key, None)],",
-        "self._store.transact([Condition(self._partition, key, None)],",
+        "self._store.transact({**self._owned, (self._partition, key): None}, ",
+        "self._store.transact({(self._partition, key): None}, ",
         (SCRIPTS + "[scheduler-takeover-paused_owners]",),
         "A former owner adds a command to a log that its successor has read."),
     Mistake(
