@@ -104,14 +104,12 @@ class FolderContents:
         dropped: numbers of segments whose files can go: empty segments, without the newest; and segments whose live
             entries are all in an older segment.
         leaders: numbers of these older segments.
-        unsealed: number of an unsealed segment that is not the newest, after a crash during a truncation.
         newest: the open reader of the newest segment, which may be empty. `None` if there is no segment.
     """
 
     known: tuple[KnownSegment, ...]
     dropped: tuple[int, ...]
     leaders: frozenset[int]
-    unsealed: int | None
     newest: SegmentReader | None
 
 
@@ -140,7 +138,6 @@ def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
 def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
     known: list[KnownSegment] = []
     dropped: list[int] = []
-    unsealed: int | None = None
     newest: SegmentReader | None = None
     numbers = list_segments(folder)
     may_be_unsealed = True
@@ -153,8 +150,6 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
             newest = reader
         elif segment is None:
             dropped.append(number)
-        elif not reader.loaded.seal.sealed:
-            unsealed = number
         # Behind an unsealed segment there is at most an empty segment, which a truncation has begun.
         may_be_unsealed = may_be_unsealed and segment is None
     if gone := set(numbers).difference(list_segments(folder)):
@@ -172,7 +167,7 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
             _require_inside(folder, kept[-1].ref, each.ref, row)
             leaders.add(kept[-1].ref.number)
             dropped.append(each.ref.number)
-    return FolderContents(tuple(kept), tuple(dropped), frozenset(leaders), unsealed, newest)
+    return FolderContents(tuple(kept), tuple(dropped), frozenset(leaders), newest)
 
 
 def _require_inside(folder: StrPath, leader: SegmentRef, ref: SegmentRef, row: SnapshotMeta | None) -> None:

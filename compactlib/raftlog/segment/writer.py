@@ -10,7 +10,6 @@ fewer entries. It overwrites no entry, so that a crash leaves all entries or tho
 
 from __future__ import annotations
 
-import contextlib
 import os
 from array import array
 from bisect import bisect_right
@@ -20,7 +19,7 @@ from itertools import accumulate
 import attrs
 
 from compactlib._closing import Closing
-from compactlib.errors import Closed, InvalidInput
+from compactlib.errors import Closed
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, read_exactly, write_durably
 from compactlib.raftlog.names import TEMPORARY_SUFFIX, segment_name
@@ -44,7 +43,7 @@ class SegmentWriter(Closing):
     Attributes:
         index: of all appended entries, flushed or not.
         header: of the segment.
-        torn_records: count of index records that `open` has cut off.
+        torn_records: count of index records that `open` has found behind the whole entries.
     """
 
     def __init__(self, out: OutFile, loaded: LoadedSegment) -> None:
@@ -77,13 +76,14 @@ class SegmentWriter(Closing):
         return cls(files.open(path), LoadedSegment(index, header, seal, header.data_start, 0))
 
     @classmethod
-    def open(cls, files: Files, folder: StrPath, number: int) -> SegmentWriter:
-        """Continue segment `number`, with the limits of its header. All entries that count are durable then.
+    def open(cls, files: Files, folder: StrPath, number: int, *, is_last: bool = True) -> SegmentWriter:
+        """Take over segment `number` from an earlier owner. All entries that count are durable then.
 
-        A torn tail is cut off.
+        A segment takes no more entries (`is_open`) if it is or was sealed: because its tail is torn, or because it is
+        not the last of its log. Zeros in place of a torn tail would not do: after a failed fsync they can be read, and
+        yet a power failure brings the torn records back behind new entries.
 
         Raises:
-            InvalidInput: the segment is sealed.
             CorruptData: it is damaged in its durable part.
             StorageError: the disk refused.
         """
@@ -91,38 +91,51 @@ class SegmentWriter(Closing):
         out = files.open(path)
         try:
             loaded = load_segment(out.fileno(), path, number=number)
-            if loaded.seal.sealed:
-                raise InvalidInput(f"{path} is sealed and takes no more entries; append to a new segment")
             writer = cls(out, loaded)
             writer._write_again(loaded)
+            if not loaded.seal.sealed and (loaded.is_torn or not is_last):
+                writer._end_at(loaded.data_end)
         except BaseException:
             out.close()
             raise
         return writer
 
     def _write_again(self, loaded: LoadedSegment) -> None:
-        """Write the newest seal again, and the bytes that it does not cover, without the torn tail; these are durable
-        then.
+        """Write the newest seal and the entries that it does not cover again, and sync them.
 
         They may be in the page cache alone: after a failed fsync they can be read, and the next fsync does not write
-        them. The seal is durable with the next sync, so before another seal is written to the other place.
+        them. A seal that covers all entries of an unsealed segment waits for the next sync, so before another seal is
+        written to the other place.
         """
         seal, descriptor = loaded.seal, self._out.fileno()
-        if len(self.index):
+        if len(self.index) or seal.sealed:
             self._out.write_at(seal.place, [native.encode_seal(seal)])
-        if not loaded.is_torn and seal.entries == len(self.index):
-            self._synced = self._seal_now(seal.sequence)
-            return
-        place = native.INDEX_START + seal.entries * native.RECORD_BYTES
-        records = read_exactly(descriptor, (len(self.index) - seal.entries) * native.RECORD_BYTES, place)
-        # Zeros: torn records would count again behind new entries of the same lengths.
-        self._out.write_at(place, [records, bytes(loaded.torn_records * native.RECORD_BYTES)])
-        if loaded.is_torn:
-            self._out.truncate(loaded.data_end)
-        for place in range(seal.data_end, loaded.data_end, _FLUSH_BYTES):
-            self._out.write_at(place, [read_exactly(descriptor, min(_FLUSH_BYTES, loaded.data_end - place), place)])
-        self._out.sync()
-        self._write_seal(sealed=False)
+        self._synced = self._seal_now(seal.sequence)
+        if seal.sealed:
+            self._is_open = False
+            self._out.sync()
+        elif seal.entries < len(self.index):
+            place = native.INDEX_START + seal.entries * native.RECORD_BYTES
+            records = read_exactly(descriptor, (len(self.index) - seal.entries) * native.RECORD_BYTES, place)
+            self._out.write_at(place, [records])
+            for place in range(seal.data_end, loaded.data_end, _FLUSH_BYTES):
+                self._out.write_at(place, [read_exactly(descriptor, min(_FLUSH_BYTES, loaded.data_end - place), place)])
+            self._out.sync()
+            self._write_seal(sealed=False)
+
+    def _end_at(self, data_end: int) -> None:
+        """Seal the segment without its torn tail; an empty segment stays open."""
+        if len(self.index):
+            self._out.truncate(data_end)
+            # To the other place: the seal that was found there may be torn.
+            self.seal()
+        else:
+            self.take_back()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes entries: it is neither sealed nor closed."""
+        return self._is_open
 
     @property
     def number(self) -> int:
@@ -260,12 +273,18 @@ class SegmentWriter(Closing):
         Raises:
             StorageError: the disk refused.
         """
-        self._is_open = False
-        # Without synced entries, no record may stay: the record of an empty payload would count again.
-        self._out.truncate(self._synced.data_end if self._synced.entries else native.INDEX_START)
-        if self._synced.entries:
-            self._out.write_at(self._synced.place, [native.encode_seal(attrs.evolve(self._synced, sealed=True))])
+        synced, self._is_open = self._synced, False
+        if synced.entries:
+            self._out.truncate(synced.data_end)
+            self._out.write_at(synced.place, [native.encode_seal(attrs.evolve(synced, sealed=True))])
+            self._out.sync()
+            return
+        # No record may stay: the record of an empty payload would count again.
+        self._out.truncate(native.INDEX_START)
         self._out.sync()
+        self.index, self._payloads, self._records = self.index.head(0), [], []
+        self._data_end = self._flushed_end = synced.data_end
+        self._flushed_entries, self._index_crc, self._is_open = 0, 0, True
 
     def _write_seal(self, *, sealed: bool) -> None:
         """Write the next seal, after an fsync that has covered the last seal."""
@@ -297,19 +316,6 @@ class SegmentWriter(Closing):
 
     def __repr__(self) -> str:
         return f"SegmentWriter({self.path!r}, {len(self.index)} entries, {'open' if self._is_open else 'closed'})"
-
-
-def write_seal_again(files: Files, folder: StrPath, number: int) -> None:
-    """Write the seal of a sealed segment again, durably: after a failed fsync it may be in the page cache alone.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    with contextlib.closing(files.open(os.path.join(folder, segment_name(number)))) as out:
-        seal = native.decode_seal(read_exactly(out.fileno(), native.INDEX_START, 0))
-        if seal is not None:
-            out.write_at(seal.place, [native.encode_seal(seal)])
-        out.sync()
 
 
 def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
