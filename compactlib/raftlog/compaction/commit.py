@@ -22,7 +22,7 @@ After a crash, recovery compares the file (inode) of each `.compacting` name wit
   `1.segment.swap`, or the private name before the rename.
 
 Any number of groups may be in either state. Temporary names and private files of interrupted steps are removed too.
-Recovery is idempotent.
+Recovery is idempotent. Each function raises `StorageError` if the disk refuses a step: call it again, or recover.
 """
 
 from __future__ import annotations
@@ -103,9 +103,7 @@ def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequ
 def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: StrPath) -> None:
     """Replace the leader of `members` (segment numbers, ascending) by a checked file, durably, with one folder sync.
 
-    Raises:
-        StorageError: the disk refused a step. Without `is_committed` the sources are unchanged; with it the outcome of
-            a crash is unknown. Opening the log finishes or undoes the commit.
+    After an error, the sources are unchanged without `is_committed`; with it the outcome of a crash is unknown.
     """
     compacting = os.path.join(folder, compacting_name(members))
     files.rename(path, compacting)
@@ -129,9 +127,6 @@ def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> bool:
 
     A sync of the folder makes the links of many groups durable. On a full disk a member's name is removed instead of
     becoming a link, so that a replaced file keeps no room.
-
-    Raises:
-        StorageError: the disk refused; call again.
     """
     leader = segment_name(members[0])
     changed = False
@@ -148,11 +143,7 @@ def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> bool:
 
 
 def finish_groups(files: Files, folder: StrPath, groups: Sequence[Sequence[int]]) -> None:
-    """Steps 3 and 4, for durably committed groups, with a single folder sync.
-
-    Raises:
-        StorageError: the disk refused; call again, or recover the folder.
-    """
+    """Steps 3 and 4, for durably committed groups, with a single folder sync."""
     for members in groups:
         link_members(files, folder, members)
     if groups:
@@ -177,9 +168,6 @@ def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: floa
 
     Returns:
         The numbers whose links were removed.
-
-    Raises:
-        StorageError: the disk refused.
     """
     removed: list[int] = []
     for number in links_in(folder):
@@ -195,11 +183,7 @@ def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: floa
 
 
 def links_in(folder: StrPath) -> list[int]:
-    """The numbers of the merged segments whose old names are links.
-
-    Raises:
-        StorageError: the folder cannot be read.
-    """
+    """The numbers of the merged segments whose old names are links."""
     return [number for name in list_folder(folder) if (number := segment_number(name)) is not None
             and os.path.islink(os.path.join(folder, name))]
 
@@ -265,9 +249,6 @@ def leftovers(folder: StrPath) -> list[str]:
     """Names of leftovers in a log's folder, and of the files of a running compaction; sorted.
 
     Empty if `recover_folder` would do nothing. Changes nothing.
-
-    Raises:
-        StorageError: the folder cannot be read.
     """
     return [name for name in list_folder(folder) if (is_leftover(name) or name.endswith(COMPACTING_SUFFIX))
             and not _is_folder(os.path.join(folder, name))]

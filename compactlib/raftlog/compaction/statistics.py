@@ -7,8 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, NotFound, StorageError
-from compactlib.files.disk import Files, StrPath
+from compactlib.errors import CompactlibError, NotFound
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.policy import GroupFailed, LogView
 from compactlib.raftlog.segment.index import kept_of
@@ -76,11 +75,3 @@ class StatsCache:
 def _stats_of(known: KnownSegment, live_entries: int, live_bytes: int, size: int) -> SegmentStats:
     return SegmentStats(ref=known.ref, entries=known.entries, data_bytes=known.data_bytes, live_entries=live_entries,
                         live_bytes=live_bytes, file_bytes=size)
-
-
-def room_in(files: Files, folder: StrPath) -> int | None:
-    """Free bytes for new files in a folder; `None` if unknown."""
-    try:
-        return files.available_bytes(folder)
-    except StorageError:
-        return None

@@ -19,7 +19,6 @@ from compactlib.raftlog.names import (
     HARD_STATE_NAME,
     LOCK_NAME,
     LOGS_FOLDER,
-    REWRITE_PREFIX,
     SNAPSHOT_NAME,
     SNAPSHOTS_FOLDER,
     TEMPORARY_SUFFIX,
@@ -29,7 +28,7 @@ from compactlib.raftlog.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.listing import is_committed, list_segments, open_segment
+from compactlib.raftlog.segment.listing import list_segments, open_segment
 from compactlib.report import Finding, VerifyReport
 
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})
@@ -124,21 +123,11 @@ def other_names(folder: str, segments: Collection[int]) -> tuple[OtherName, ...]
 
 
 def _meaning(folder: str, name: str) -> str:
-    path = os.path.join(folder, name)
     if segment_number(name) is not None:
-        try:
-            return f"old name of a segment merged into {os.readlink(path)}"
-        except OSError:
-            return "a segment without an entry that counts"
-    members = compacting_members(name)
-    if members is not None:
-        numbers = ", ".join(map(str, members))
-        return f"segments {numbers} merged, {'being put' if is_committed(folder, members) else 'not yet'} in place"
-    if name.startswith(REWRITE_PREFIX) and is_leftover(name):
-        return "written by a compaction, which may have been interrupted"
-    if (is_leftover(name) or name.endswith(COMPACTING_SUFFIX)
-            or name.removesuffix(TEMPORARY_SUFFIX) in _OWN_NAMES):
-        return "left by an interrupted step; opening the log for writing removes it"
+        is_link = os.path.islink(os.path.join(folder, name))
+        return "old name of a merged segment" if is_link else "a segment without an entry that counts"
+    if is_leftover(name) or name.endswith(COMPACTING_SUFFIX) or name.removesuffix(TEMPORARY_SUFFIX) in _OWN_NAMES:
+        return "of a step that runs or was interrupted; opening the log for writing finishes it or removes this"
     return "does not belong to the log"
 
 

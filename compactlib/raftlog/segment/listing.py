@@ -184,11 +184,7 @@ def _require_inside(folder: StrPath, leader: SegmentRef, ref: SegmentRef, row: S
 
 
 def list_segments(folder: StrPath) -> list[int]:
-    """The numbers of the segments in a folder, ascending, without merged members, linked yet or not.
-
-    Raises:
-        StorageError: the folder cannot be read.
-    """
+    """The numbers of the segments in a folder, ascending, without merged members, linked yet or not."""
     names = list_folder(folder)
     # Members of groups that are committed but not finished; their own files no longer count.
     groups = [members for name in names if (members := compacting_members(name)) is not None]
@@ -218,11 +214,7 @@ def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> Segme
 
 
 def file_bytes(folder: StrPath, number: int) -> int:
-    """The size of a segment's file; 0 if it was removed by hand: it can be dropped, and copying from it raises.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """The size of a segment's file; 0 if it was removed by hand: it can be dropped, and copying from it raises."""
     found = look_at(os.path.join(folder, segment_name(number)))
     return 0 if found is None else found.st_size
 
@@ -231,9 +223,6 @@ def is_committed(folder: StrPath, members: Sequence[int]) -> bool:
     """Whether the leader's name, which is not a symbolic link, is a hard link of a group's new file, durably or not.
 
     A link count of 2 alone is no proof: the second name may be `1.segment.swap`, or the private name.
-
-    Raises:
-        StorageError: the disk refused.
     """
     new = look_at(os.path.join(folder, compacting_name(members)))
     old = look_at(os.path.join(folder, segment_name(members[0])))

@@ -39,13 +39,20 @@ from typing import Literal, Protocol
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, Closed, CorruptData, DiskFull, NotFound, StorageError
+from compactlib.errors import AuditFailed, Closed, CorruptData, DiskFull, NotFound, StorageError, Unsupported
 from compactlib.files.disk import Files, StrPath, look_at
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment.index import SegmentIndex
-from compactlib.raftlog.segment.listing import FolderContents, KnownSegment, between, next_ref, open_segment
+from compactlib.raftlog.segment.listing import (
+    FolderContents,
+    KnownSegment,
+    between,
+    next_ref,
+    open_segment,
+    refs_holding,
+)
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
@@ -143,7 +150,8 @@ class Lease:
 class Segments:
     """The segments of a log. `begin_writing` makes it the owner's, which has an active segment.
 
-    A failed change closes the log, unless its method says otherwise.
+    A change raises `StorageError` if the disk refused, and `Closed` if the log was closed. A failed change closes the
+    log, unless its method says otherwise.
 
     Args:
         folder: the log's folder.
@@ -221,11 +229,8 @@ class Segments:
     def settle(self) -> None:
         """Make everything that opening has found durable, if it could not because the disk was full.
 
-        The caller holds the guard's lock. Every change of entries begins with it.
-
-        Raises:
-            DiskFull: nothing has changed, and the log stays open.
-            StorageError, Closed: the disk refused, or the log was closed.
+        The caller holds the guard's lock. Every change of entries begins with it. If the disk is still full, nothing
+        has changed, and the log stays open.
         """
         if not self._is_settled:
             self._guard.begin("the end of its opening")
@@ -356,6 +361,28 @@ class Segments:
                 # With the lock: `settle` makes it the active segment.
                 return self._older_reader(number).index
         return self._older_reader(number).index
+
+    def held(self, indexes: IndexSet, *, is_damage_counted: bool = False) -> IndexSet:
+        """The part of `indexes` that is in segments. Reads the indexes of the segments that are not dense.
+
+        Args:
+            indexes: of entries, dead or not.
+            is_damage_counted: whether a segment whose index cannot be read counts as one that has all of them; else its
+                error is raised.
+        """
+        found: list[IndexSet] = []
+        for ref, here in refs_holding(self.refs, indexes):
+            known = self.known_of(ref.number)
+            try:
+                found.append(here if known is not None and known.is_dense
+                             else here & self.index_of(ref.number).index_set())
+            except NotFound:
+                continue
+            except (CorruptData, Unsupported, StorageError):
+                if not is_damage_counted:
+                    raise
+                found.append(here)
+        return IndexSet().union(*found)
 
     def term_of(self, index: int) -> int | None:
         """The term of the entry of `index`, dead or not, `None` if no segment has it. Raises as `reader`."""
@@ -526,9 +553,6 @@ class Segments:
         """Append a checked entry. At or below the last index, it truncates the log there first, durably.
 
         The caller holds the guard's lock.
-
-        Raises:
-            StorageError, Closed: the disk refused, or the log was closed.
         """
         if index <= self._last or not self._is_settled:
             self.truncate(index - 1)
@@ -544,11 +568,7 @@ class Segments:
         guard.done()
 
     def append_run(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
-        """Append entries of consecutive indexes and one term, as `append`; a few calls for any number.
-
-        Raises:
-            StorageError, Closed: as `append`.
-        """
+        """Append entries of consecutive indexes and one term, as `append`; a few calls for any number."""
         with self._guard.lock:
             self.truncate(first - 1)
             self._guard.begin("an append")
@@ -564,11 +584,7 @@ class Segments:
             self._guard.done()
 
     def sync(self) -> None:
-        """Make all appended entries durable: one fsync, none without new entries.
-
-        Raises:
-            StorageError, Closed: as `append`.
-        """
+        """Make all appended entries durable: one fsync, none without new entries."""
         with self._guard.lock:
             self._begin("a sync")
             if self._writer is not None:
@@ -576,11 +592,7 @@ class Segments:
             self._guard.done()
 
     def end_segment(self) -> None:
-        """Seal the active segment, and begin the next.
-
-        Raises:
-            StorageError, Closed: as `append`.
-        """
+        """Seal the active segment, and begin the next."""
         with self._guard.lock:
             self._begin("the end of a segment")
             self._roll()
@@ -590,9 +602,6 @@ class Segments:
         """Truncate the active segment to the last sync, after a `StorageError`, and seal it. Needs no room.
 
         The next append begins another segment; a segment without a synced entry stays active.
-
-        Raises:
-            StorageError: the disk refused that too; the log is closed.
         """
         with self._guard.lock:
             writer = self._writer
@@ -637,10 +646,7 @@ class Segments:
         return self._successor
 
     def _create(self, number: int) -> SegmentWriter:
-        if look_at(self._path_of(number)) is not None:
-            # An earlier attempt has created it, and the disk refused only the last sync.
-            self._disk.sync_folder(self.folder)
-            return SegmentWriter.open(self._disk, self.folder, number)
+        # Replaces the empty file of an earlier attempt of which the disk refused the last sync.
         return SegmentWriter.create(self._disk, self.folder, number, self._limits)
 
     def _use(self, writer: SegmentWriter) -> None:
@@ -658,9 +664,7 @@ class Segments:
     def prepare_truncation(self) -> None:
         """Step (a), for a caller that records the truncation durably before it calls `truncate`.
 
-        Raises:
-            StorageError: the disk is full; nothing has changed, and the log stays open.
-            Closed: as `append`.
+        If the disk refuses, nothing has changed, and the log stays open.
         """
         with self._guard.lock:
             self._begin("a truncation")
@@ -675,9 +679,8 @@ class Segments:
     def truncate(self, after: int) -> None:
         """Truncate every entry above `after`; durable when this returns, and no file has them.
 
-        Raises:
-            StorageError, Closed: as `append`; opening the log finds a prefix of it that ends at `after` or above.
-                On a full disk nothing has changed, and the log stays open.
+        If step (a) is refused, nothing has changed, and the log stays open. After another error, opening the log finds
+        a prefix of it that ends at `after` or above.
         """
         with self._guard.lock:
             self.settle()
@@ -719,11 +722,7 @@ class Segments:
     # -- compaction
 
     def drop(self, numbers: Sequence[int], clock: Clock) -> None:
-        """Take segments out of the list; their files go with `remove_dropped`.
-
-        Raises:
-            Closed: as `append`.
-        """
+        """Take segments out of the list; their files go with `remove_dropped`."""
         with self._guard.lock:
             self._guard.begin("a drop")
             self._drop(numbers, clock.now())
@@ -757,10 +756,7 @@ class Segments:
     def remove_dropped(self) -> tuple[tuple[int, ...], int]:
         """Remove the files of dropped segments without a lease: their numbers, and the freed bytes.
 
-        One call at a time.
-
-        Raises:
-            StorageError: the disk refused; the next call retries.
+        One call at a time. The next call retries what the disk refuses; the log stays open.
         """
         removed: list[int] = []
         freed = 0
@@ -803,11 +799,7 @@ class Segments:
                 writer.abandon()
 
     def end(self) -> None:
-        """Sync, and close the log; does nothing in a closed log.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Sync, and close the log; does nothing in a closed log."""
         with self._guard.lock:
             if self._guard.is_open and self._writer is not None:
                 self._guard.begin("a close")

@@ -37,8 +37,10 @@ class SegmentWriter(Closing):
     """The writer of a segment, made by `create` or `open`. Not thread-safe.
 
     Entries are buffered in memory up to 1024 entries or 1 MiB, or until `flush`, `sync` or `seal`; only `sync` and
-    `seal` make them durable. After a `StorageError` the file has the synced entries and perhaps more: open it again, or
-    truncate it to the synced entries with `take_back`.
+    `seal` make them durable. Once it is closed or sealed, these and the appends raise `Closed`.
+
+    Any method raises `StorageError` if the disk refuses. Then the file has the synced entries and perhaps more: open it
+    again, or truncate it to the synced entries with `take_back`.
 
     Attributes:
         index: of all appended entries, flushed or not.
@@ -63,11 +65,7 @@ class SegmentWriter(Closing):
 
     @classmethod
     def create(cls, files: Files, folder: StrPath, number: int, limits: SegmentLimits | None = None) -> SegmentWriter:
-        """Create the empty segment `number`, durable before this returns.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Create the empty segment `number`, durable before this returns."""
         path = os.path.join(folder, segment_name(number))
         header = native.Header(number, SegmentLimits() if limits is None else limits)
         seal = native.Seal(0, header.data_start, 0, sealed=False)
@@ -163,12 +161,7 @@ class SegmentWriter(Closing):
         return self._payloads[place] if place >= 0 else None
 
     def append(self, index: int, term: int, payload: bytes) -> None:
-        """Append a checked entry above the last index; the segment is not full. Gaps are allowed.
-
-        Raises:
-            StorageError: the disk refused a flush.
-            Closed: the writer is closed or sealed.
-        """
+        """Append a checked entry above the last index; the segment is not full. Gaps are allowed."""
         if not self._is_open:
             self._refuse()
         length = len(payload)
@@ -217,11 +210,7 @@ class SegmentWriter(Closing):
         return len(lengths)
 
     def flush(self) -> None:
-        """Hand everything to the operating system, payloads before index records; not durable yet.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Hand everything to the operating system, payloads before index records; not durable yet."""
         if not self._payloads:
             return
         records = b"".join(self._records)
@@ -234,12 +223,7 @@ class SegmentWriter(Closing):
         self._records, self._payloads = [], []
 
     def sync(self) -> None:
-        """Make everything appended so far durable: one fsync, none if there is nothing new.
-
-        Raises:
-            StorageError: the disk refused.
-            Closed: the writer is closed or sealed.
-        """
+        """Make everything appended so far durable: one fsync, none if there is nothing new."""
         if not self._is_open:
             self._refuse()
         self.flush()
@@ -249,12 +233,7 @@ class SegmentWriter(Closing):
             self._write_seal(sealed=False)
 
     def seal(self) -> None:
-        """Make everything durable and seal the segment: nothing is appended later.
-
-        Raises:
-            StorageError: the disk refused.
-            Closed: the writer is closed or sealed.
-        """
+        """Make everything durable and seal the segment: nothing is appended later."""
         if not self._is_open:
             self._refuse()
         self.flush()
@@ -269,9 +248,6 @@ class SegmentWriter(Closing):
 
         After a failed fsync, written entries may be readable and yet be lost in a crash. The last seal may be lost,
         too: it is written again to the same place.
-
-        Raises:
-            StorageError: the disk refused.
         """
         synced, self._is_open = self._synced, False
         if synced.entries:
@@ -295,11 +271,7 @@ class SegmentWriter(Closing):
         return native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, False, sequence)
 
     def close(self) -> None:
-        """Sync and close the file. Idempotent.
-
-        Raises:
-            StorageError: the disk refused the last sync; the file is closed nevertheless.
-        """
+        """Sync and close the file, also if the sync is refused. Idempotent."""
         try:
             if self._is_open:
                 self.sync()
