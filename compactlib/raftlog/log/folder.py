@@ -160,7 +160,7 @@ class Examination:
 
 
 def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | None = None) -> None:
-    """Read every entry of every segment, oldest first, and the hard state; add damage to `seen`.
+    """Read every entry of every segment, and the hard state; add damage to `seen`, oldest first.
 
     A segment that a compaction removes during that is skipped.
 
@@ -173,22 +173,25 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
         BudgetSpent: the budget is spent.
         StorageError: a segment cannot be read.
     """
-    numbers = list_segments(folder)
+    damage: list[CorruptData | Unsupported] = []
     # The newest segment may be empty, behind an unsealed segment.
-    newest = numbers[-2:] if numbers and _is_empty(folder, numbers[-1]) else numbers[-1:]
-    for number in numbers:
+    may_be_unsealed = True
+    for number in reversed(list_segments(folder)):
         if budget is not None:
             budget.check()
         try:
-            with open_segment(folder, number, newest=number in newest) as reader:
+            with open_segment(folder, number, newest=may_be_unsealed) as reader:
                 seen.records += len(reader.index)
                 seen.bytes_read += os.fstat(reader.fileno()).st_size
-                for error in reader.damaged_entries():
-                    seen.note(error)
+                damage[:0] = reader.damaged_entries()
+                may_be_unsealed = may_be_unsealed and not len(reader.index)
         except (CorruptData, Unsupported) as error:
-            seen.note(error)
+            damage.insert(0, error)
+            may_be_unsealed = False
         except NotFound:
             continue
+    for error in damage:
+        seen.note(error)
     try:
         read_hard_state(folder)
     except (CorruptData, Unsupported) as error:
@@ -214,14 +217,6 @@ def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
     except (CorruptData, Unsupported) as error:
         seen.note(error)
     seen.bytes_read += sum(size for _, size, _ in wal_files(wal))
-
-
-def _is_empty(folder: StrPath, number: int) -> bool:
-    try:
-        with open_segment(folder, number, newest=True) as reader:
-            return not len(reader.index)
-    except (CorruptData, Unsupported, NotFound):
-        return False
 
 
 def _belongs_to_log(name: str) -> bool:
