@@ -10,7 +10,7 @@ from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, NotFound
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.policy import GroupFailed, LogView
-from compactlib.raftlog.segment.index import kept_of
+from compactlib.raftlog.segment.index import kept_positions, picked
 from compactlib.raftlog.segment.listing import KnownSegment, file_bytes
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.raftlog.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
@@ -67,7 +67,9 @@ class StatsCache:
         key = known, covered, live, size
         before = self._remembered.get(ref.number)
         if before is None or before[0] != key:
-            stats = _stats_of(known, *kept_of(segments.index_of(ref.number), ref, state), size)
+            index = segments.index_of(ref.number)
+            kept = kept_positions(index, ref, state)
+            stats = _stats_of(known, len(kept), sum(picked(index.columns.lengths, kept)), size)
             before = self._remembered[ref.number] = key, stats
         return before[1]
 
