@@ -190,8 +190,8 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
             may_be_unsealed = False
         except NotFound:
             continue
-    for error in damage:
-        seen.note(error)
+    for each in damage:
+        seen.note(each)
     try:
         read_hard_state(folder)
     except (CorruptData, Unsupported) as error:
