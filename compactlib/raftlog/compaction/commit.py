@@ -12,8 +12,8 @@ For members 1, 2 and 3, of which 1 is the leader, with the new file written, che
 
 Each sync is a barrier: a member's file is replaced after the leader's new file is durable (2 before 3), and the
 `.compacting` name, which tells recovery what to finish, is removed after the links are durable (3 before 4). A single
-sync in step 3 serves all groups of a run. Until step 3 is complete, members that are files do not count: every process
-that lists the folder sees that by the `.compacting` name (`list_segments`).
+sync in step 3 serves all groups of a run. Until step 3 is complete, members that are files do not count: who lists the
+folder sees that they begin within the range of their leader (`read_folder`).
 
 After a crash, recovery compares the file (inode) of each `.compacting` name with that of the leader's name:
 
@@ -48,7 +48,7 @@ from compactlib.raftlog.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.listing import KnownSegment, is_committed
+from compactlib.raftlog.segment.listing import KnownSegment
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.rewrite import RewrittenFile
 
@@ -117,6 +117,17 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: St
                 files.unlink(compacting)
         raise
     files.sync_folder(folder)
+
+
+def is_committed(folder: StrPath, members: Sequence[int]) -> bool:
+    """Whether the leader's name, which is not a symbolic link, is a hard link of a group's new file, durably or not.
+
+    A link count of 2 alone is no proof: the second name may be `1.segment.swap`, or the private name.
+    """
+    new = look_at(os.path.join(folder, compacting_name(members)))
+    old = look_at(os.path.join(folder, segment_name(members[0])))
+    return (new is not None and old is not None and new.st_nlink >= 2 and stat.S_ISREG(old.st_mode)
+            and os.path.samestat(new, old))
 
 
 # -- steps 3 and 4

@@ -40,6 +40,7 @@ from compactlib.raftlog.compaction.commit import (
     LogRecoveryReport,
     check_rewritten,
     finish_groups,
+    is_committed,
     leftovers,
     link_members,
     links_in,
@@ -61,7 +62,7 @@ from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
 from compactlib.raftlog.options import LogOptions
-from compactlib.raftlog.segment.listing import between, file_bytes, is_committed, read_folder
+from compactlib.raftlog.segment.listing import between, file_bytes, read_folder
 from compactlib.raftlog.segment.segments import Lease, OpenFiles, Segments
 from compactlib.raftlog.snapshot_meta import (
     SnapshotMeta,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +16,7 @@ import attrs
 from compactlib.errors import CorruptData, NotFound, StorageError
 from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.names import compacting_members, compacting_name, segment_name, segment_number
+from compactlib.raftlog.names import segment_name, segment_number
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
@@ -184,13 +183,9 @@ def _require_inside(folder: StrPath, leader: SegmentRef, ref: SegmentRef, row: S
 
 
 def list_segments(folder: StrPath) -> list[int]:
-    """The numbers of the segments in a folder, ascending, without merged members, linked yet or not."""
-    names = list_folder(folder)
-    # Members of groups that are committed but not finished; their own files no longer count.
-    groups = [members for name in names if (members := compacting_members(name)) is not None]
-    merged = {member for members in groups if is_committed(folder, members) for member in members[1:]}
-    return [number for name in names if (number := segment_number(name)) is not None
-            and not os.path.islink(os.path.join(folder, name)) and number not in merged]
+    """The numbers of the segment files in a folder, ascending, without links."""
+    return [number for name in list_folder(folder) if (number := segment_number(name)) is not None
+            and not os.path.islink(os.path.join(folder, name))]
 
 
 def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> SegmentReader:
@@ -217,14 +212,3 @@ def file_bytes(folder: StrPath, number: int) -> int:
     """The size of a segment's file; 0 if it was removed by hand: it can be dropped, and copying from it raises."""
     found = look_at(os.path.join(folder, segment_name(number)))
     return 0 if found is None else found.st_size
-
-
-def is_committed(folder: StrPath, members: Sequence[int]) -> bool:
-    """Whether the leader's name, which is not a symbolic link, is a hard link of a group's new file, durably or not.
-
-    A link count of 2 alone is no proof: the second name may be `1.segment.swap`, or the private name.
-    """
-    new = look_at(os.path.join(folder, compacting_name(members)))
-    old = look_at(os.path.join(folder, segment_name(members[0])))
-    return (new is not None and old is not None and new.st_nlink >= 2 and stat.S_ISREG(old.st_mode)
-            and os.path.samestat(new, old))
