@@ -146,8 +146,6 @@ SELDOM: Sequence[Row] = (
         "only a kill between a name and its sync shows it"),
     Row("sync folder in files.disk.sync_names < raftlog.log.owned_log._opened", LEFT_OUT,
         "only a kill between a name and its sync shows it"),
-    Row("sync in raftlog.segment.writer.write_seal_again", BOTH,
-        "only a kill between a name and its sync shows it"),
     Row("sync in raftlog.segment.writer._write_again", BOTH,
         "only a power failure right after an opening that found a torn tail shows it"),
     Row("sync folder in raftlog.segment.segments._truncate", LATER,

@@ -19,8 +19,6 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog.values import SegmentStats
 from compactlib.report import Printed
 
-_RUN_BYTES = 16
-
 
 @attrs.frozen(kw_only=True, repr=False)
 class ClumpPlan(Printed):
@@ -50,15 +48,10 @@ class ClumpPlan(Printed):
         """By how many runs the live set becomes shorter."""
         return self.runs_before - self.runs_after
 
-    @property
-    def gain_memory_bytes(self) -> int:
-        """By how much smaller each copy of the live set becomes in memory, at 16 bytes a run."""
-        return _RUN_BYTES * self.gain_runs
-
     def to_dicts(self) -> list[dict[str, Any]]:
         """One row: the cost and each gain."""
         return [{"entries": self.indexes.count, "runs_before": self.runs_before, "runs_after": self.runs_after,
-                 "memory_bytes": self.gain_memory_bytes, "emptied": len(self.emptied),
+                 "emptied": len(self.emptied),
                  "emptied_bytes": self.emptied_bytes}]
 
     def _summary(self) -> str:

@@ -12,8 +12,8 @@ For members 1, 2 and 3, of which 1 is the leader, with the new file written, che
 
 Each sync is a barrier: a member's file is replaced after the leader's new file is durable (2 before 3), and the
 `.compacting` name, which tells recovery what to finish, is removed after the links are durable (3 before 4). A single
-sync in step 3 serves all groups of a run. Until step 3 is complete, members that are files do not count: every process
-that lists the folder sees that by the `.compacting` name (`list_segments`).
+sync in step 3 serves all groups of a run. Until step 3 is complete, members that are files do not count: who lists the
+folder sees that they begin within the range of their leader (`read_folder`).
 
 After a crash, recovery compares the file (inode) of each `.compacting` name with that of the leader's name:
 
@@ -22,7 +22,7 @@ After a crash, recovery compares the file (inode) of each `.compacting` name wit
   `1.segment.swap`, or the private name before the rename.
 
 Any number of groups may be in either state. Temporary names and private files of interrupted steps are removed too.
-Recovery is idempotent.
+Recovery is idempotent. Each function raises `StorageError` if the disk refuses a step: call it again, or recover.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from compactlib.raftlog.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.listing import KnownSegment, is_committed
+from compactlib.raftlog.segment.listing import KnownSegment
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.rewrite import RewrittenFile
 
@@ -103,9 +103,7 @@ def check_rewritten(rewritten: RewrittenFile, members: Sequence[int], live: Sequ
 def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: StrPath) -> None:
     """Replace the leader of `members` (segment numbers, ascending) by a checked file, durably, with one folder sync.
 
-    Raises:
-        StorageError: the disk refused a step. Without `is_committed` the sources are unchanged; with it the outcome of
-            a crash is unknown. Opening the log finishes or undoes the commit.
+    After an error, the sources are unchanged without `is_committed`; with it the outcome of a crash is unknown.
     """
     compacting = os.path.join(folder, compacting_name(members))
     files.rename(path, compacting)
@@ -121,6 +119,17 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: St
     files.sync_folder(folder)
 
 
+def is_committed(folder: StrPath, members: Sequence[int]) -> bool:
+    """Whether the leader's name, which is not a symbolic link, is a hard link of a group's new file, durably or not.
+
+    A link count of 2 alone is no proof: the second name may be `1.segment.swap`, or the private name.
+    """
+    new = look_at(os.path.join(folder, compacting_name(members)))
+    old = look_at(os.path.join(folder, segment_name(members[0])))
+    return (new is not None and old is not None and new.st_nlink >= 2 and stat.S_ISREG(old.st_mode)
+            and os.path.samestat(new, old))
+
+
 # -- steps 3 and 4
 
 
@@ -129,9 +138,6 @@ def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> bool:
 
     A sync of the folder makes the links of many groups durable. On a full disk a member's name is removed instead of
     becoming a link, so that a replaced file keeps no room.
-
-    Raises:
-        StorageError: the disk refused; call again.
     """
     leader = segment_name(members[0])
     changed = False
@@ -148,11 +154,7 @@ def link_members(files: Files, folder: StrPath, members: Sequence[int]) -> bool:
 
 
 def finish_groups(files: Files, folder: StrPath, groups: Sequence[Sequence[int]]) -> None:
-    """Steps 3 and 4, for durably committed groups, with a single folder sync.
-
-    Raises:
-        StorageError: the disk refused; call again, or recover the folder.
-    """
+    """Steps 3 and 4, for durably committed groups, with a single folder sync."""
     for members in groups:
         link_members(files, folder, members)
     if groups:
@@ -177,9 +179,6 @@ def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: floa
 
     Returns:
         The numbers whose links were removed.
-
-    Raises:
-        StorageError: the disk refused.
     """
     removed: list[int] = []
     for number in links_in(folder):
@@ -195,11 +194,7 @@ def purge_links(files: Files, folder: StrPath, *, now: float, keep_seconds: floa
 
 
 def links_in(folder: StrPath) -> list[int]:
-    """The numbers of the merged segments whose old names are links.
-
-    Raises:
-        StorageError: the folder cannot be read.
-    """
+    """The numbers of the merged segments whose old names are links."""
     return [number for name in list_folder(folder) if (number := segment_number(name)) is not None
             and os.path.islink(os.path.join(folder, name))]
 
@@ -265,9 +260,6 @@ def leftovers(folder: StrPath) -> list[str]:
     """Names of leftovers in a log's folder, and of the files of a running compaction; sorted.
 
     Empty if `recover_folder` would do nothing. Changes nothing.
-
-    Raises:
-        StorageError: the folder cannot be read.
     """
     return [name for name in list_folder(folder) if (is_leftover(name) or name.endswith(COMPACTING_SUFFIX))
             and not _is_folder(os.path.join(folder, name))]

@@ -7,11 +7,10 @@ import threading
 from collections.abc import Sequence
 
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError, NotFound, StorageError
-from compactlib.files.disk import Files, StrPath
+from compactlib.errors import CompactlibError, NotFound
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.policy import GroupFailed, LogView
-from compactlib.raftlog.segment.index import kept_of
+from compactlib.raftlog.segment.index import kept_positions, picked
 from compactlib.raftlog.segment.listing import KnownSegment, file_bytes
 from compactlib.raftlog.segment.segments import Segments
 from compactlib.raftlog.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
@@ -68,7 +67,9 @@ class StatsCache:
         key = known, covered, live, size
         before = self._remembered.get(ref.number)
         if before is None or before[0] != key:
-            stats = _stats_of(known, *kept_of(segments.index_of(ref.number), ref, state), size)
+            index = segments.index_of(ref.number)
+            kept = kept_positions(index, ref, state)
+            stats = _stats_of(known, len(kept), sum(picked(index.columns.lengths, kept)), size)
             before = self._remembered[ref.number] = key, stats
         return before[1]
 
@@ -76,11 +77,3 @@ class StatsCache:
 def _stats_of(known: KnownSegment, live_entries: int, live_bytes: int, size: int) -> SegmentStats:
     return SegmentStats(ref=known.ref, entries=known.entries, data_bytes=known.data_bytes, live_entries=live_entries,
                         live_bytes=live_bytes, file_bytes=size)
-
-
-def room_in(files: Files, folder: StrPath) -> int | None:
-    """Free bytes for new files in a folder; `None` if unknown."""
-    try:
-        return files.available_bytes(folder)
-    except StorageError:
-        return None

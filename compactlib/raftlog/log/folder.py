@@ -19,7 +19,6 @@ from compactlib.raftlog.names import (
     HARD_STATE_NAME,
     LOCK_NAME,
     LOGS_FOLDER,
-    REWRITE_PREFIX,
     SNAPSHOT_NAME,
     SNAPSHOTS_FOLDER,
     TEMPORARY_SUFFIX,
@@ -29,7 +28,7 @@ from compactlib.raftlog.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.listing import is_committed, list_segments, open_segment
+from compactlib.raftlog.segment.listing import list_segments, open_segment
 from compactlib.report import Finding, VerifyReport
 
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})
@@ -124,21 +123,11 @@ def other_names(folder: str, segments: Collection[int]) -> tuple[OtherName, ...]
 
 
 def _meaning(folder: str, name: str) -> str:
-    path = os.path.join(folder, name)
     if segment_number(name) is not None:
-        try:
-            return f"old name of a segment merged into {os.readlink(path)}"
-        except OSError:
-            return "a segment without an entry that counts"
-    members = compacting_members(name)
-    if members is not None:
-        numbers = ", ".join(map(str, members))
-        return f"segments {numbers} merged, {'being put' if is_committed(folder, members) else 'not yet'} in place"
-    if name.startswith(REWRITE_PREFIX) and is_leftover(name):
-        return "written by a compaction, which may have been interrupted"
-    if (is_leftover(name) or name.endswith(COMPACTING_SUFFIX)
-            or name.removesuffix(TEMPORARY_SUFFIX) in _OWN_NAMES):
-        return "left by an interrupted step; opening the log for writing removes it"
+        is_link = os.path.islink(os.path.join(folder, name))
+        return "old name of a merged segment" if is_link else "a segment without an entry that counts"
+    if is_leftover(name) or name.endswith(COMPACTING_SUFFIX) or name.removesuffix(TEMPORARY_SUFFIX) in _OWN_NAMES:
+        return "of a step that runs or was interrupted; opening the log for writing finishes it or removes this"
     return "does not belong to the log"
 
 
@@ -171,7 +160,7 @@ class Examination:
 
 
 def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | None = None) -> None:
-    """Read every entry of every segment, oldest first, and the hard state; add damage to `seen`.
+    """Read every entry of every segment, and the hard state; add damage to `seen`, oldest first.
 
     A segment that a compaction removes during that is skipped.
 
@@ -184,22 +173,25 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
         BudgetSpent: the budget is spent.
         StorageError: a segment cannot be read.
     """
-    numbers = list_segments(folder)
+    damage: list[CorruptData | Unsupported] = []
     # The newest segment may be empty, behind an unsealed segment.
-    newest = numbers[-2:] if numbers and _is_empty(folder, numbers[-1]) else numbers[-1:]
-    for number in numbers:
+    may_be_unsealed = True
+    for number in reversed(list_segments(folder)):
         if budget is not None:
             budget.check()
         try:
-            with open_segment(folder, number, newest=number in newest) as reader:
+            with open_segment(folder, number, newest=may_be_unsealed) as reader:
                 seen.records += len(reader.index)
                 seen.bytes_read += os.fstat(reader.fileno()).st_size
-                for error in reader.damaged_entries():
-                    seen.note(error)
+                damage[:0] = reader.damaged_entries()
+                may_be_unsealed = may_be_unsealed and not len(reader.index)
         except (CorruptData, Unsupported) as error:
-            seen.note(error)
+            damage.insert(0, error)
+            may_be_unsealed = False
         except NotFound:
             continue
+    for each in damage:
+        seen.note(each)
     try:
         read_hard_state(folder)
     except (CorruptData, Unsupported) as error:
@@ -225,14 +217,6 @@ def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
     except (CorruptData, Unsupported) as error:
         seen.note(error)
     seen.bytes_read += sum(size for _, size, _ in wal_files(wal))
-
-
-def _is_empty(folder: StrPath, number: int) -> bool:
-    try:
-        with open_segment(folder, number, newest=True) as reader:
-            return not len(reader.index)
-    except (CorruptData, Unsupported, NotFound):
-        return False
 
 
 def _belongs_to_log(name: str) -> bool:

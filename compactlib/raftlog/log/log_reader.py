@@ -21,7 +21,7 @@ from compactlib.raftlog.compaction.commit import leftovers
 from compactlib.raftlog.compaction.plan import LogPlan, plan_for
 from compactlib.raftlog.compaction.policies import SeedPolicy
 from compactlib.raftlog.compaction.policy import LogPolicy, LogView
-from compactlib.raftlog.compaction.statistics import StatsCache, room_in
+from compactlib.raftlog.compaction.statistics import StatsCache
 from compactlib.raftlog.log.folder import Examination, OtherName, examine_segments, other_names, require_log, wal_of
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable, replay
@@ -170,7 +170,7 @@ class LogReader(LogReading):
         self._guard.require_open()
         return plan_for(self.view() if view is None else self._require_own(view),
                         SeedPolicy() if policy is None else policy, SystemClock().now(),
-                        bytes_available=room_in(LocalFiles(), self._folder))
+                        bytes_available=LocalFiles().available_bytes(self._folder))
 
     def leftovers(self) -> Sequence[str]:
         """Names of the files of an interrupted compaction, or of a compaction that runs in another process.

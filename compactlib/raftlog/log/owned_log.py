@@ -26,24 +26,21 @@ from compactlib.errors import (
     Busy,
     CompactionFailed,
     CompactlibError,
-    CorruptData,
     DiskFull,
     InvalidInput,
-    NotFound,
     Stale,
     StorageError,
     TaskFailed,
-    Unsupported,
 )
 from compactlib.executors.tasks import LocalExecutor, answers_of, foreign_error, new_attempt_id, own_error
 from compactlib.files.disk import make_missing_folder, sync_names
 from compactlib.guard import Guard, Run
-from compactlib.indexset import IndexSet
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.commit import (
     LogRecoveryReport,
     check_rewritten,
     finish_groups,
+    is_committed,
     leftovers,
     link_members,
     links_in,
@@ -57,7 +54,7 @@ from compactlib.raftlog.compaction.policies import DropDead
 from compactlib.raftlog.compaction.policy import GroupFailed, LogPolicy, LogView
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, LogReclaimReport, SegmentChanges
 from compactlib.raftlog.compaction.rewrite import CompactSegments, Copier, SegmentSource
-from compactlib.raftlog.compaction.statistics import StatsCache, room_in
+from compactlib.raftlog.compaction.statistics import StatsCache
 from compactlib.raftlog.compaction.triggers import MajorCadence
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import require_log
@@ -65,7 +62,7 @@ from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.names import LOGS_FOLDER, REWRITE_PREFIX, segment_name
 from compactlib.raftlog.options import LogOptions
-from compactlib.raftlog.segment.listing import between, file_bytes, is_committed, read_folder, refs_holding
+from compactlib.raftlog.segment.listing import between, file_bytes, read_folder
 from compactlib.raftlog.segment.segments import Lease, OpenFiles, Segments
 from compactlib.raftlog.snapshot_meta import (
     SnapshotMeta,
@@ -204,15 +201,11 @@ class OwnedLog(LogReading):
         O(live runs log segments), and the indexes of the segments that are not dense.
         """
         # The memtable before the segments: an entry is in segments before it leaves the memtable.
-        live, held = row.live, [self.unflushed]
+        live, missing = row.live, row.live - self.unflushed
         with self._guard.lock:
             self._guard.require_open()
             before = self._own.row
-            for ref, here in refs_holding(self._own.refs, live):
-                known = self._own.known_of(ref.number)
-                dense = known is not None and known.is_dense
-                held.append(here if dense else here & self._own.index_of(ref.number).index_set())
-        missing = live - IndexSet().union(*held)
+            missing -= self._own.held(missing)
         if before is not None:
             # A dead entry does not become live again.
             missing |= live.at_most(before.index) - before.live
@@ -317,17 +310,12 @@ class OwnedLog(LogReading):
         pinned = self._own.pinned.at_most(state.index)
         live = state.live | pinned
         suspects = live & (self.unflushed | pinned)
-        found = []
-        for ref, here in refs_holding(self._own.refs, suspects):
-            try:
-                found.append(here & self._own.index_of(ref.number).index_set())
-            except (CorruptData, Unsupported, StorageError, NotFound):
-                # The view lists the segment as damaged, and the compaction leaves it.
-                found.append(here)
-        return SnapshotMeta(state.index, state.term, live - (suspects - IndexSet().union(*found)))
+        # The view lists an unreadable segment as damaged, and the compaction leaves it.
+        return SnapshotMeta(state.index, state.term,
+                            live - (suspects - self._own.held(suspects, is_damage_counted=True)))
 
     def _planned(self, view: LogView, policy: LogPolicy | None) -> LogPlan:
-        now, room = self._clock.now(), room_in(self._files, self._folder)
+        now, room = self._clock.now(), self._files.available_bytes(self._folder)
         if policy is not None:
             return plan_for(view, policy, now, bytes_available=room)
         is_due, why = self._cadence.judge(view)
@@ -335,9 +323,10 @@ class OwnedLog(LogReading):
         # Without live entries there is nothing to rewrite.
         if is_due and view.candidates:
             plan = plan_for(view, self._options.policy, now, why=why, bytes_available=room)
-            if room is None or plan.bytes_needed <= room:
+            lack = _lack_of_room(plan.bytes_needed, room)
+            if not lack:
                 return plan
-            held_back = f"nothing is rewritten for want of room: {_without_room(plan.bytes_needed, room)}"
+            held_back = f"nothing is rewritten for want of room: {lack}"
         return plan_for(view, DropDead(), now, why=held_back, bytes_available=room)
 
     # -- the five steps
@@ -399,9 +388,11 @@ class OwnedLog(LogReading):
         if given is not None:
             require_fitting(given, view)
         budget.check()
-        work, without_room = _Work(plan), self._without_room(plan, executor)
-        if without_room:
-            return work.report(self._clock.monotonic() - began, without_room)
+        work = _Work(plan)
+        # An executor may copy all groups before the first commit.
+        needed = plan.bytes_needed if executor is None else plan.bytes_to_copy
+        if plan.groups and (lack := _lack_of_room(needed, self._files.available_bytes(self._folder))):
+            return work.report(self._clock.monotonic() - began, lack)
         work.failed += plan.damaged
         ended: CompactlibError | None = None
         try:
@@ -428,13 +419,6 @@ class OwnedLog(LogReading):
                 self._own.settle()
             # Under the lock no other thread has temporary files, which would look like leftovers.
             return recover_folder(self._files, self._folder).names
-
-    def _without_room(self, plan: LogPlan, executor: Executor | None) -> str:
-        """Return the reason if there is no room for the new segments, else an empty text."""
-        room = room_in(self._files, self._folder) if plan.groups else None
-        # An executor may copy all groups before the first commit.
-        needed = plan.bytes_needed if executor is None else plan.bytes_to_copy
-        return "" if room is None or needed <= room else _without_room(needed, room)
 
     def _drop(self, work: _Work, fence: CommitFence | None) -> None:
         """Drop the wholly dead segments from the list, and remove the files without a lease."""
@@ -662,7 +646,7 @@ class OwnedLog(LogReading):
                                                                 report.bytes_freed)
         notify_compaction(observer, "raftlog", name, *outcome, seconds, read=read, copied=copied, freed=freed)
         with contextlib.suppress(CompactlibError):
-            view, room = self.view(), room_in(self._files, self._folder)
+            view, room = self.view(), self._files.available_bytes(self._folder)
             notify_levels(
                 observer, "raftlog", name,
                 live_bytes=sum(each.live_bytes for each in view.segments),
@@ -712,6 +696,8 @@ def _naming_total(error: CompactlibError, group: PlannedGroup, left: int | None)
                        reason=error.reason, spent_bytes=error.spent_bytes, needed_bytes=least)
 
 
-def _without_room(needed: int, room: float) -> str:
-    return (f"{needed:,} bytes are needed and {room:,} are available; make room, or drop what is wholly dead: "
-            f"compact(policy=DropDead()) needs none")
+def _lack_of_room(needed: int, room: int | None) -> str:
+    """The reason if the new segments do not fit on the disk, else an empty text."""
+    return "" if room is None or needed <= room else (
+        f"{needed:,} bytes are needed and {room:,} are available; make room, or drop what is wholly dead: "
+        f"compact(policy=DropDead()) needs none")

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from compactlib._closing import Closing
 from compactlib.budget import Budget
-from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsorted, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsorted
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.policy import LogView
@@ -27,7 +27,7 @@ from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, examine_wal, wal_of
 from compactlib.raftlog.memtable import Memtable, Slab
 from compactlib.raftlog.segment.index import kept_positions
-from compactlib.raftlog.segment.listing import next_ref, refs_holding
+from compactlib.raftlog.segment.listing import next_ref
 from compactlib.raftlog.segment.segments import Lease, Segments
 from compactlib.raftlog.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.values import (
@@ -335,16 +335,8 @@ class LogReading(Closing):
             examine_segments(self._folder, seen, budget=budget)
             row = self._segments.row
             lost = IndexSet() if row is None else row.live - self.unflushed
-            found: list[IndexSet] = []
-            for ref, here in refs_holding(self.refs, lost):
-                try:
-                    found.append(here & self._segments.index_of(ref.number).index_set())
-                except (CorruptData, Unsupported):
-                    # Listed already, with all its entries.
-                    found.append(here)
-                except NotFound:
-                    continue
-            lost = lost - IndexSet().union(*found)
+            # A damaged segment is listed already.
+            lost -= self._segments.held(lost.at_most(self._end_of_segments()), is_damage_counted=True)
         for index in lost:
             try:
                 # It may have died, or moved to another segment.

@@ -151,9 +151,3 @@ def kept_positions(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | N
     live = live_positions(index, state.live, SegmentRef(ref.number, ref.first, min(ref.last, state.index)))
     above = index.positions_between(state.index + 1, ref.last)
     return [*live, *above] if len(above) else live
-
-
-def kept_of(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta) -> tuple[int, int]:
-    """Count of the entries that a compaction keeps, and their payload bytes. Raises as `kept_positions`."""
-    positions = kept_positions(index, ref, state)
-    return len(positions), sum(picked(index.columns.lengths, positions))

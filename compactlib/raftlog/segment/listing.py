@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +16,7 @@ import attrs
 from compactlib.errors import CorruptData, NotFound, StorageError
 from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.names import compacting_members, compacting_name, segment_name, segment_number
+from compactlib.raftlog.names import segment_name, segment_number
 from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
@@ -104,14 +103,12 @@ class FolderContents:
         dropped: numbers of segments whose files can go: empty segments, without the newest; and segments whose live
             entries are all in an older segment.
         leaders: numbers of these older segments.
-        unsealed: number of an unsealed segment that is not the newest, after a crash during a truncation.
         newest: the open reader of the newest segment, which may be empty. `None` if there is no segment.
     """
 
     known: tuple[KnownSegment, ...]
     dropped: tuple[int, ...]
     leaders: frozenset[int]
-    unsealed: int | None
     newest: SegmentReader | None
 
 
@@ -140,7 +137,6 @@ def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
 def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
     known: list[KnownSegment] = []
     dropped: list[int] = []
-    unsealed: int | None = None
     newest: SegmentReader | None = None
     numbers = list_segments(folder)
     may_be_unsealed = True
@@ -153,8 +149,6 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
             newest = reader
         elif segment is None:
             dropped.append(number)
-        elif not reader.loaded.seal.sealed:
-            unsealed = number
         # Behind an unsealed segment there is at most an empty segment, which a truncation has begun.
         may_be_unsealed = may_be_unsealed and segment is None
     if gone := set(numbers).difference(list_segments(folder)):
@@ -172,7 +166,7 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
             _require_inside(folder, kept[-1].ref, each.ref, row)
             leaders.add(kept[-1].ref.number)
             dropped.append(each.ref.number)
-    return FolderContents(tuple(kept), tuple(dropped), frozenset(leaders), unsealed, newest)
+    return FolderContents(tuple(kept), tuple(dropped), frozenset(leaders), newest)
 
 
 def _require_inside(folder: StrPath, leader: SegmentRef, ref: SegmentRef, row: SnapshotMeta | None) -> None:
@@ -189,17 +183,9 @@ def _require_inside(folder: StrPath, leader: SegmentRef, ref: SegmentRef, row: S
 
 
 def list_segments(folder: StrPath) -> list[int]:
-    """The numbers of the segments in a folder, ascending, without merged members, linked yet or not.
-
-    Raises:
-        StorageError: the folder cannot be read.
-    """
-    names = list_folder(folder)
-    # Members of groups that are committed but not finished; their own files no longer count.
-    groups = [members for name in names if (members := compacting_members(name)) is not None]
-    merged = {member for members in groups if is_committed(folder, members) for member in members[1:]}
-    return [number for name in names if (number := segment_number(name)) is not None
-            and not os.path.islink(os.path.join(folder, name)) and number not in merged]
+    """The numbers of the segment files in a folder, ascending, without links."""
+    return [number for name in list_folder(folder) if (number := segment_number(name)) is not None
+            and not os.path.islink(os.path.join(folder, name))]
 
 
 def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> SegmentReader:
@@ -223,24 +209,6 @@ def open_segment(folder: StrPath, number: int, *, newest: bool = False) -> Segme
 
 
 def file_bytes(folder: StrPath, number: int) -> int:
-    """The size of a segment's file; 0 if it was removed by hand: it can be dropped, and copying from it raises.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """The size of a segment's file; 0 if it was removed by hand: it can be dropped, and copying from it raises."""
     found = look_at(os.path.join(folder, segment_name(number)))
     return 0 if found is None else found.st_size
-
-
-def is_committed(folder: StrPath, members: Sequence[int]) -> bool:
-    """Whether the leader's name, which is not a symbolic link, is a hard link of a group's new file, durably or not.
-
-    A link count of 2 alone is no proof: the second name may be `1.segment.swap`, or the private name.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    new = look_at(os.path.join(folder, compacting_name(members)))
-    old = look_at(os.path.join(folder, segment_name(members[0])))
-    return (new is not None and old is not None and new.st_nlink >= 2 and stat.S_ISREG(old.st_mode)
-            and os.path.samestat(new, old))

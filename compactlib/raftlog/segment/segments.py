@@ -18,8 +18,9 @@ appends to the empty segment. A store's WAL has the truncation, and opening the 
 then a prefix of what it was.
 
 **Opening** trusts no byte that an earlier owner may have left in the page cache alone, because it was killed before a
-sync or a sync was refused: what no durable seal covers, and the last seal, are written again and synced. That needs
-room on some disks, so that a full disk puts it off to the first change (`settle`).
+sync or a sync was refused: what no durable seal covers, and the last seal, are written again and synced. A segment with
+a torn tail is sealed without it, and takes no more entries. That needs room on some disks, so that a full disk puts it
+off to the first change (`settle`).
 
 Invariant: a truncation changes segments above the snapshot, a compaction segments at or below it, so that they never
 change the same file.
@@ -38,15 +39,22 @@ from typing import Literal, Protocol
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, Closed, CorruptData, DiskFull, NotFound, StorageError
+from compactlib.errors import AuditFailed, Closed, CorruptData, DiskFull, NotFound, StorageError, Unsupported
 from compactlib.files.disk import Files, StrPath, look_at
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.segment.index import SegmentIndex
-from compactlib.raftlog.segment.listing import FolderContents, KnownSegment, between, next_ref, open_segment
+from compactlib.raftlog.segment.listing import (
+    FolderContents,
+    KnownSegment,
+    between,
+    next_ref,
+    open_segment,
+    refs_holding,
+)
 from compactlib.raftlog.segment.reader import SegmentReader
-from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment, write_seal_again
+from compactlib.raftlog.segment.writer import SegmentWriter, cut_segment
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.values import MAX_INDEX, Entry, SegmentLimits, SegmentRef, entry_of
 
@@ -142,7 +150,8 @@ class Lease:
 class Segments:
     """The segments of a log. `begin_writing` makes it the owner's, which has an active segment.
 
-    A failed change closes the log, unless its method says otherwise.
+    A change raises `StorageError` if the disk refused, and `Closed` if the log was closed. A failed change closes the
+    log, unless its method says otherwise.
 
     Args:
         folder: the log's folder.
@@ -178,8 +187,8 @@ class Segments:
         self._files: Files | None = None
         self._limits: SegmentLimits | None = None
         self._newest = 0
-        # What opening has found, until it is durable.
-        self._found: FolderContents | None = None
+        # Whether all that opening has found is durable.
+        self._is_settled = True
         self._writer: SegmentWriter | None = None
         # Reads the file of the active segment with the index of its writer.
         self._newest_reader: SegmentReader | None = None
@@ -203,14 +212,14 @@ class Segments:
         """
         self._files, self._limits = files, limits
         self._guard.keep(self)
-        self._found = found
         if found.newest is None:
             self._use(self._create(1))
         else:
             self._newest = found.newest.loaded.header.number
+            self._is_settled = False
         # On a full disk the log can be read, and the first change that has room retries.
         with contextlib.suppress(DiskFull):
-            self._settle(found)
+            self._settle()
         for leader in found.leaders:
             # No file is removed if its merged segment is damaged.
             for damage in self.reader(leader).damaged_entries():
@@ -220,40 +229,35 @@ class Segments:
     def settle(self) -> None:
         """Make everything that opening has found durable, if it could not because the disk was full.
 
-        The caller holds the guard's lock. Every change begins with it.
-
-        Raises:
-            DiskFull: nothing has changed, and the log stays open.
-            StorageError, Closed: the disk refused, or the log was closed.
+        The caller holds the guard's lock. Every change of entries begins with it. If the disk is still full, nothing
+        has changed, and the log stays open.
         """
-        if self._found is not None:
+        if not self._is_settled:
             self._guard.begin("the end of its opening")
             try:
-                self._settle(self._found)
+                self._settle()
             except DiskFull:
                 self._guard.undone()
                 raise
             self._guard.done()
 
-    def _settle(self, found: FolderContents) -> None:
-        """Continue the newest segment, and write what is perhaps not durable again."""
-        if found.unsealed is not None:
-            # If an earlier attempt has sealed it, and only the last sync was refused, the seal is written again below.
-            if not open_segment(self.folder, found.unsealed, newest=True).loaded.seal.sealed:
-                with self._reopened(found.unsealed) as writer:
-                    writer.seal()
-            self._found = found = attrs.evolve(found, unsealed=None)
-        if found.newest is not None and not found.newest.loaded.seal.sealed:
-            self._use(self._reopened(self._newest))
-        if self._view.refs and self._known_newest() is None:
-            # The last seal was written, or the segment cut, by a process that ended or failed before its sync.
-            write_seal_again(self._disk, self.folder, self._view.refs[-1].number)
-        self._found = None
+    def _settle(self) -> None:
+        """Take over the last segment that has entries, and behind it an empty one that a truncation has begun."""
+        numbers = () if self._is_settled else sorted({*(ref.number for ref in self._view.refs[-1:]), self._newest})
+        for number in numbers:
+            writer = SegmentWriter.open(self._disk, self.folder, number, is_last=number == self._newest)
+            self.torn_entries += writer.torn_records
+            if writer.is_open and number == self._newest:
+                self._use(writer)
+            else:
+                writer.abandon()
+        self._is_settled = True
 
-    def _reopened(self, number: int) -> SegmentWriter:
-        writer = SegmentWriter.open(self._disk, self.folder, number)
-        self.torn_entries += writer.torn_records
-        return writer
+    def _begin(self, change: str) -> None:
+        """Begin a change of entries. The caller holds the guard's lock."""
+        if not self._is_settled:
+            self.settle()
+        self._guard.begin(change)
 
     @property
     def _disk(self) -> Files:
@@ -357,6 +361,28 @@ class Segments:
                 # With the lock: `settle` makes it the active segment.
                 return self._older_reader(number).index
         return self._older_reader(number).index
+
+    def held(self, indexes: IndexSet, *, is_damage_counted: bool = False) -> IndexSet:
+        """The part of `indexes` that is in segments. Reads the indexes of the segments that are not dense.
+
+        Args:
+            indexes: of entries, dead or not.
+            is_damage_counted: whether a segment whose index cannot be read counts as one that has all of them; else its
+                error is raised.
+        """
+        found: list[IndexSet] = []
+        for ref, here in refs_holding(self.refs, indexes):
+            known = self.known_of(ref.number)
+            try:
+                found.append(here if known is not None and known.is_dense
+                             else here & self.index_of(ref.number).index_set())
+            except NotFound:
+                continue
+            except (CorruptData, Unsupported, StorageError):
+                if not is_damage_counted:
+                    raise
+                found.append(here)
+        return IndexSet().union(*found)
 
     def term_of(self, index: int) -> int | None:
         """The term of the entry of `index`, dead or not, `None` if no segment has it. Raises as `reader`."""
@@ -511,7 +537,7 @@ class Segments:
         """The last index that is certainly durable, -1 without any; and the count of entries that are not."""
         with self._guard.lock:
             writer, refs = self._writer, self._view.refs
-            if self._found is not None and refs:
+            if not self._is_settled and refs:
                 # Opened on a full disk: nothing behind the seal is certain.
                 loaded = self.reader(refs[-1].number).loaded
                 count = loaded.seal.entries
@@ -527,18 +553,11 @@ class Segments:
         """Append a checked entry. At or below the last index, it truncates the log there first, durably.
 
         The caller holds the guard's lock.
-
-        Raises:
-            StorageError, Closed: the disk refused, or the log was closed.
         """
+        if index <= self._last or not self._is_settled:
+            self.truncate(index - 1)
         guard = self._guard
-        if self._found is not None:
-            self.settle()
-        if index <= self._last:
-            self.prepare_truncation()
         guard.begin("an append")
-        if index <= self._last:
-            self._truncate(index - 1)
         writer = self._writer
         if writer is None or writer.is_full:
             writer = self._roll()
@@ -549,19 +568,10 @@ class Segments:
         guard.done()
 
     def append_run(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
-        """Append entries of consecutive indexes and one term, as `append`; a few calls for any number.
-
-        Raises:
-            StorageError, Closed: as `append`.
-        """
-        guard = self._guard
-        with guard.lock:
-            self.settle()
-            if first <= self._last:
-                self.prepare_truncation()
-            guard.begin("an append")
-            if first <= self._last:
-                self._truncate(first - 1)
+        """Append entries of consecutive indexes and one term, as `append`; a few calls for any number."""
+        with self._guard.lock:
+            self.truncate(first - 1)
+            self._guard.begin("an append")
             done = 0
             while done < len(payloads):
                 writer = self._writer
@@ -571,31 +581,20 @@ class Segments:
                 self._newest_first = min(self._newest_first, first + done)
                 done += count
                 self._last = first + done - 1
-            guard.done()
+            self._guard.done()
 
     def sync(self) -> None:
-        """Make all appended entries durable: one fsync, none without new entries.
-
-        Raises:
-            StorageError, Closed: as `append`.
-        """
-        guard = self._guard
-        with guard.lock:
-            self.settle()
-            guard.begin("a sync")
+        """Make all appended entries durable: one fsync, none without new entries."""
+        with self._guard.lock:
+            self._begin("a sync")
             if self._writer is not None:
                 self._writer.sync()
-            guard.done()
+            self._guard.done()
 
     def end_segment(self) -> None:
-        """Seal the active segment, and begin the next.
-
-        Raises:
-            StorageError, Closed: as `append`.
-        """
+        """Seal the active segment, and begin the next."""
         with self._guard.lock:
-            self.settle()
-            self._guard.begin("the end of a segment")
+            self._begin("the end of a segment")
             self._roll()
             self._guard.done()
 
@@ -603,9 +602,6 @@ class Segments:
         """Truncate the active segment to the last sync, after a `StorageError`, and seal it. Needs no room.
 
         The next append begins another segment; a segment without a synced entry stays active.
-
-        Raises:
-            StorageError: the disk refused that too; the log is closed.
         """
         with self._guard.lock:
             writer = self._writer
@@ -615,10 +611,11 @@ class Segments:
                 self._end_active(known)
                 self._last = self._end_of_view()
                 writer.take_back()
-                writer.abandon()
-                if known is None:
+                if writer.is_open:
                     # The empty file stays the active segment: a folder without a segment is no log.
-                    self._use(SegmentWriter.open(self._disk, self.folder, writer.number))
+                    self._use(writer)
+                else:
+                    writer.abandon()
             self._guard.undone()
 
     def _roll(self) -> SegmentWriter:
@@ -649,10 +646,7 @@ class Segments:
         return self._successor
 
     def _create(self, number: int) -> SegmentWriter:
-        if look_at(self._path_of(number)) is not None:
-            # An earlier attempt has created it, and the disk refused only the last sync.
-            self._disk.sync_folder(self.folder)
-            return SegmentWriter.open(self._disk, self.folder, number)
+        # Replaces the empty file of an earlier attempt of which the disk refused the last sync.
         return SegmentWriter.create(self._disk, self.folder, number, self._limits)
 
     def _use(self, writer: SegmentWriter) -> None:
@@ -670,13 +664,10 @@ class Segments:
     def prepare_truncation(self) -> None:
         """Step (a), for a caller that records the truncation durably before it calls `truncate`.
 
-        Raises:
-            StorageError: the disk is full; nothing has changed, and the log stays open.
-            Closed: as `append`.
+        If the disk refuses, nothing has changed, and the log stays open.
         """
         with self._guard.lock:
-            self.settle()
-            self._guard.begin("a truncation")
+            self._begin("a truncation")
             try:
                 if self._writer is None or len(self._writer.index):
                     self._begin_successor()
@@ -688,15 +679,16 @@ class Segments:
     def truncate(self, after: int) -> None:
         """Truncate every entry above `after`; durable when this returns, and no file has them.
 
-        Raises:
-            StorageError, Closed: as `append`; opening the log finds a prefix of it that ends at `after` or above.
+        If step (a) is refused, nothing has changed, and the log stays open. After another error, opening the log finds
+        a prefix of it that ends at `after` or above.
         """
         with self._guard.lock:
             self.settle()
-            self._guard.begin("a truncation")
             if after < self._last:
+                self.prepare_truncation()
+                self._guard.begin("a truncation")
                 self._truncate(after)
-            self._guard.done()
+                self._guard.done()
 
     def _truncate(self, after: int) -> None:
         newest = self._known_newest()
@@ -730,11 +722,7 @@ class Segments:
     # -- compaction
 
     def drop(self, numbers: Sequence[int], clock: Clock) -> None:
-        """Take segments out of the list; their files go with `remove_dropped`.
-
-        Raises:
-            Closed: as `append`.
-        """
+        """Take segments out of the list; their files go with `remove_dropped`."""
         with self._guard.lock:
             self._guard.begin("a drop")
             self._drop(numbers, clock.now())
@@ -742,8 +730,6 @@ class Segments:
 
     def _drop(self, numbers: Sequence[int], now: float) -> None:
         gone = set(numbers)
-        if self._found is not None and self._found.unsealed in gone:
-            self._found = attrs.evolve(self._found, unsealed=None)
         if gone:
             self._show([each for each in self._view.known.values() if each.ref.number not in gone], gone)
             self._dropped.update(dict.fromkeys(numbers, (self._epoch, now)))
@@ -770,10 +756,7 @@ class Segments:
     def remove_dropped(self) -> tuple[tuple[int, ...], int]:
         """Remove the files of dropped segments without a lease: their numbers, and the freed bytes.
 
-        One call at a time.
-
-        Raises:
-            StorageError: the disk refused; the next call retries.
+        One call at a time. The next call retries what the disk refuses; the log stays open.
         """
         removed: list[int] = []
         freed = 0
@@ -810,17 +793,13 @@ class Segments:
         with self._lock:
             self._closed = True
             self._open_files.closed(self, list(self.readers))
-        self._newest_reader = self._found = None
+        self._newest_reader = None
         for writer in (self._writer, self._successor):
             if writer is not None:
                 writer.abandon()
 
     def end(self) -> None:
-        """Sync, and close the log; does nothing in a closed log.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Sync, and close the log; does nothing in a closed log."""
         with self._guard.lock:
             if self._guard.is_open and self._writer is not None:
                 self._guard.begin("a close")

@@ -10,7 +10,6 @@ fewer entries. It overwrites no entry, so that a crash leaves all entries or tho
 
 from __future__ import annotations
 
-import contextlib
 import os
 from array import array
 from bisect import bisect_right
@@ -20,7 +19,7 @@ from itertools import accumulate
 import attrs
 
 from compactlib._closing import Closing
-from compactlib.errors import Closed, InvalidInput
+from compactlib.errors import Closed
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, read_exactly, write_durably
 from compactlib.raftlog.names import TEMPORARY_SUFFIX, segment_name
@@ -38,13 +37,15 @@ class SegmentWriter(Closing):
     """The writer of a segment, made by `create` or `open`. Not thread-safe.
 
     Entries are buffered in memory up to 1024 entries or 1 MiB, or until `flush`, `sync` or `seal`; only `sync` and
-    `seal` make them durable. After a `StorageError` the file has the synced entries and perhaps more: open it again, or
-    truncate it to the synced entries with `take_back`.
+    `seal` make them durable. Once it is closed or sealed, these and the appends raise `Closed`.
+
+    Any method raises `StorageError` if the disk refuses. Then the file has the synced entries and perhaps more: open it
+    again, or truncate it to the synced entries with `take_back`.
 
     Attributes:
         index: of all appended entries, flushed or not.
         header: of the segment.
-        torn_records: count of index records that `open` has cut off.
+        torn_records: count of index records that `open` has found behind the whole entries.
     """
 
     def __init__(self, out: OutFile, loaded: LoadedSegment) -> None:
@@ -64,11 +65,7 @@ class SegmentWriter(Closing):
 
     @classmethod
     def create(cls, files: Files, folder: StrPath, number: int, limits: SegmentLimits | None = None) -> SegmentWriter:
-        """Create the empty segment `number`, durable before this returns.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Create the empty segment `number`, durable before this returns."""
         path = os.path.join(folder, segment_name(number))
         header = native.Header(number, SegmentLimits() if limits is None else limits)
         seal = native.Seal(0, header.data_start, 0, sealed=False)
@@ -77,13 +74,14 @@ class SegmentWriter(Closing):
         return cls(files.open(path), LoadedSegment(index, header, seal, header.data_start, 0))
 
     @classmethod
-    def open(cls, files: Files, folder: StrPath, number: int) -> SegmentWriter:
-        """Continue segment `number`, with the limits of its header. All entries that count are durable then.
+    def open(cls, files: Files, folder: StrPath, number: int, *, is_last: bool = True) -> SegmentWriter:
+        """Take over segment `number` from an earlier owner. All entries that count are durable then.
 
-        A torn tail is cut off.
+        A segment takes no more entries (`is_open`) if it is or was sealed: because its tail is torn, or because it is
+        not the last of its log. Zeros in place of a torn tail would not do: after a failed fsync they can be read, and
+        yet a power failure brings the torn records back behind new entries.
 
         Raises:
-            InvalidInput: the segment is sealed.
             CorruptData: it is damaged in its durable part.
             StorageError: the disk refused.
         """
@@ -91,38 +89,51 @@ class SegmentWriter(Closing):
         out = files.open(path)
         try:
             loaded = load_segment(out.fileno(), path, number=number)
-            if loaded.seal.sealed:
-                raise InvalidInput(f"{path} is sealed and takes no more entries; append to a new segment")
             writer = cls(out, loaded)
             writer._write_again(loaded)
+            if not loaded.seal.sealed and (loaded.is_torn or not is_last):
+                writer._end_at(loaded.data_end)
         except BaseException:
             out.close()
             raise
         return writer
 
     def _write_again(self, loaded: LoadedSegment) -> None:
-        """Write the newest seal again, and the bytes that it does not cover, without the torn tail; these are durable
-        then.
+        """Write the newest seal and the entries that it does not cover again, and sync them.
 
         They may be in the page cache alone: after a failed fsync they can be read, and the next fsync does not write
-        them. The seal is durable with the next sync, so before another seal is written to the other place.
+        them. A seal that covers all entries of an unsealed segment waits for the next sync, so before another seal is
+        written to the other place.
         """
         seal, descriptor = loaded.seal, self._out.fileno()
-        if len(self.index):
+        if len(self.index) or seal.sealed:
             self._out.write_at(seal.place, [native.encode_seal(seal)])
-        if not loaded.is_torn and seal.entries == len(self.index):
-            self._synced = self._seal_now(seal.sequence)
-            return
-        place = native.INDEX_START + seal.entries * native.RECORD_BYTES
-        records = read_exactly(descriptor, (len(self.index) - seal.entries) * native.RECORD_BYTES, place)
-        # Zeros: torn records would count again behind new entries of the same lengths.
-        self._out.write_at(place, [records, bytes(loaded.torn_records * native.RECORD_BYTES)])
-        if loaded.is_torn:
-            self._out.truncate(loaded.data_end)
-        for place in range(seal.data_end, loaded.data_end, _FLUSH_BYTES):
-            self._out.write_at(place, [read_exactly(descriptor, min(_FLUSH_BYTES, loaded.data_end - place), place)])
-        self._out.sync()
-        self._write_seal(sealed=False)
+        self._synced = self._seal_now(seal.sequence)
+        if seal.sealed:
+            self._is_open = False
+            self._out.sync()
+        elif seal.entries < len(self.index):
+            place = native.INDEX_START + seal.entries * native.RECORD_BYTES
+            records = read_exactly(descriptor, (len(self.index) - seal.entries) * native.RECORD_BYTES, place)
+            self._out.write_at(place, [records])
+            for place in range(seal.data_end, loaded.data_end, _FLUSH_BYTES):
+                self._out.write_at(place, [read_exactly(descriptor, min(_FLUSH_BYTES, loaded.data_end - place), place)])
+            self._out.sync()
+            self._write_seal(sealed=False)
+
+    def _end_at(self, data_end: int) -> None:
+        """Seal the segment without its torn tail; an empty segment stays open."""
+        if len(self.index):
+            self._out.truncate(data_end)
+            # To the other place: the seal that was found there may be torn.
+            self.seal()
+        else:
+            self.take_back()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes entries: it is neither sealed nor closed."""
+        return self._is_open
 
     @property
     def number(self) -> int:
@@ -150,12 +161,7 @@ class SegmentWriter(Closing):
         return self._payloads[place] if place >= 0 else None
 
     def append(self, index: int, term: int, payload: bytes) -> None:
-        """Append a checked entry above the last index; the segment is not full. Gaps are allowed.
-
-        Raises:
-            StorageError: the disk refused a flush.
-            Closed: the writer is closed or sealed.
-        """
+        """Append a checked entry above the last index; the segment is not full. Gaps are allowed."""
         if not self._is_open:
             self._refuse()
         length = len(payload)
@@ -204,11 +210,7 @@ class SegmentWriter(Closing):
         return len(lengths)
 
     def flush(self) -> None:
-        """Hand everything to the operating system, payloads before index records; not durable yet.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Hand everything to the operating system, payloads before index records; not durable yet."""
         if not self._payloads:
             return
         records = b"".join(self._records)
@@ -221,12 +223,7 @@ class SegmentWriter(Closing):
         self._records, self._payloads = [], []
 
     def sync(self) -> None:
-        """Make everything appended so far durable: one fsync, none if there is nothing new.
-
-        Raises:
-            StorageError: the disk refused.
-            Closed: the writer is closed or sealed.
-        """
+        """Make everything appended so far durable: one fsync, none if there is nothing new."""
         if not self._is_open:
             self._refuse()
         self.flush()
@@ -236,12 +233,7 @@ class SegmentWriter(Closing):
             self._write_seal(sealed=False)
 
     def seal(self) -> None:
-        """Make everything durable and seal the segment: nothing is appended later.
-
-        Raises:
-            StorageError: the disk refused.
-            Closed: the writer is closed or sealed.
-        """
+        """Make everything durable and seal the segment: nothing is appended later."""
         if not self._is_open:
             self._refuse()
         self.flush()
@@ -256,16 +248,19 @@ class SegmentWriter(Closing):
 
         After a failed fsync, written entries may be readable and yet be lost in a crash. The last seal may be lost,
         too: it is written again to the same place.
-
-        Raises:
-            StorageError: the disk refused.
         """
-        self._is_open = False
-        # Without synced entries, no record may stay: the record of an empty payload would count again.
-        self._out.truncate(self._synced.data_end if self._synced.entries else native.INDEX_START)
-        if self._synced.entries:
-            self._out.write_at(self._synced.place, [native.encode_seal(attrs.evolve(self._synced, sealed=True))])
+        synced, self._is_open = self._synced, False
+        if synced.entries:
+            self._out.truncate(synced.data_end)
+            self._out.write_at(synced.place, [native.encode_seal(attrs.evolve(synced, sealed=True))])
+            self._out.sync()
+            return
+        # No record may stay: the record of an empty payload would count again.
+        self._out.truncate(native.INDEX_START)
         self._out.sync()
+        self.index, self._payloads, self._records = self.index.head(0), [], []
+        self._data_end = self._flushed_end = synced.data_end
+        self._flushed_entries, self._index_crc, self._is_open = 0, 0, True
 
     def _write_seal(self, *, sealed: bool) -> None:
         """Write the next seal, after an fsync that has covered the last seal."""
@@ -276,11 +271,7 @@ class SegmentWriter(Closing):
         return native.Seal(self._flushed_entries, self._flushed_end, self._index_crc, False, sequence)
 
     def close(self) -> None:
-        """Sync and close the file. Idempotent.
-
-        Raises:
-            StorageError: the disk refused the last sync; the file is closed nevertheless.
-        """
+        """Sync and close the file, also if the sync is refused. Idempotent."""
         try:
             if self._is_open:
                 self.sync()
@@ -297,19 +288,6 @@ class SegmentWriter(Closing):
 
     def __repr__(self) -> str:
         return f"SegmentWriter({self.path!r}, {len(self.index)} entries, {'open' if self._is_open else 'closed'})"
-
-
-def write_seal_again(files: Files, folder: StrPath, number: int) -> None:
-    """Write the seal of a sealed segment again, durably: after a failed fsync it may be in the page cache alone.
-
-    Raises:
-        StorageError: the disk refused.
-    """
-    with contextlib.closing(files.open(os.path.join(folder, segment_name(number)))) as out:
-        seal = native.decode_seal(read_exactly(out.fileno(), native.INDEX_START, 0))
-        if seal is not None:
-            out.write_at(seal.place, [native.encode_seal(seal)])
-        out.sync()
 
 
 def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:

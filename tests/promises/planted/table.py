@@ -155,32 +155,39 @@ MISTAKES: Sequence[Mistake] = (
         "A version that is lost passes for one that never was."),
     Mistake(
         "cut-of-a-killed-owner-not-synced", "compactlib/raftlog/segment/segments.py",
-        "        if self._view.refs and self._known_newest() is None:\n",
-        "        if self._view.refs and self._writer is None:\n",
+        "sorted({*(ref.number for ref in self._view.refs[-1:]), self._newest})",
+        "[self._newest]",
         ("tests/promises/raftlog/test_raftlog_truncation.py::"
          "test_truncation_of_a_killed_owner_survives_a_power_failure",),
         "Truncated entries are there again behind acknowledged ones, and the log cannot be opened."),
     Mistake(
         "entries-behind-the-seal-not-written-again", "compactlib/raftlog/segment/writer.py",
-        "        for place in range(seal.data_end, loaded.data_end, _FLUSH_BYTES):\n",
-        "        for place in range(0):\n",
+        "            for place in range(seal.data_end, loaded.data_end, _FLUSH_BYTES):\n",
+        "            for place in range(0):\n",
         ("tests/promises/raftlog/test_raftlog_refused_syncs.py::"
          "test_entries_of_a_flush_survive_a_power_failure_after_refused_syncs",),
         "Acknowledged entries, of which a refused sync has kept no byte, are gone after a power failure."),
     Mistake(
         "newest-seal-not-written-again", "compactlib/raftlog/segment/writer.py",
-        "        if len(self.index):\n            self._out.write_at(seal.place",
-        "        if not len(self.index):\n            self._out.write_at(seal.place",
+        "        if len(self.index) or seal.sealed:\n",
+        "        if seal.sealed:\n",
         ("tests/promises/raftlog/test_raftlog_refused_syncs.py::"
          "test_torn_seal_leaves_another_seal_after_refused_syncs",),
         "A power failure tears the next seal, the segment has no whole seal, and the log cannot be opened."),
     Mistake(
         "last-seal-not-written-again", "compactlib/raftlog/segment/writer.py",
-        "        if seal is not None:\n            out.write_at(seal.place",
-        "        if seal is None:\n            out.write_at(seal.place",
+        "        if len(self.index) or seal.sealed:\n",
+        "        if not seal.sealed:\n",
         ("tests/promises/raftlog/test_raftlog_refused_syncs.py::"
          "test_entries_that_opening_has_shown_survive_a_power_failure_after_refused_syncs",),
         "An unsealed segment lies below one with entries after a power failure, and the log cannot be opened."),
+    Mistake(
+        "torn-segment-takes-more-entries", "compactlib/raftlog/segment/writer.py",
+        "(loaded.is_torn or not is_last)",
+        "not is_last",
+        ("tests/promises/raftlog/test_raftlog_refused_syncs.py::"
+         "test_torn_entries_stay_gone_after_a_power_failure_and_refused_syncs",),
+        "A torn record counts behind a new entry of the same length."),
     Mistake(
         "received-state-not-written-again", "compactlib/raftlog/snapshots/incoming.py",
         "        for place in range(0, self.state_bytes, _PART_BYTES):\n",
@@ -197,8 +204,8 @@ MISTAKES: Sequence[Mistake] = (
         "Entries that `sync` has acknowledged are gone after a power failure."),
     Mistake(
         "refused-flush-leaves-its-records", "compactlib/raftlog/segment/writer.py",
-        "        self._out.truncate(self._synced.data_end if self._synced.entries else native.INDEX_START)\n",
-        "        self._out.truncate(self._synced.data_end)\n",
+        "        self._out.truncate(native.INDEX_START)\n",
+        "        self._out.truncate(synced.data_end)\n",
         ("tests/promises/raftlog/test_raftlog_store_failures.py::"
          "test_entries_of_a_flush_whose_sync_is_refused_are_in_no_segment",),
         "Entries without payload that no sync has covered count as flushed, and a power failure takes them."),

@@ -44,7 +44,7 @@ def test_the_oldest_of_equal_runs_are_first_and_the_plan_prints() -> None:
     plan = plan_clump(IndexSet.from_sorted([1, 5, 9, 20, 30]), 4)
     assert list(plan.indexes) == [1, 5]
     assert repr(plan) == "<ClumpPlan: 2 entries again, 5 to 4 runs, 0 segments emptied>"
-    assert plan.to_dicts() == [{"entries": 2, "runs_before": 5, "runs_after": 4, "memory_bytes": 16, "emptied": 0,
+    assert plan.to_dicts() == [{"entries": 2, "runs_before": 5, "runs_after": 4, "emptied": 0,
                                 "emptied_bytes": 0}]
     assert "runs_before" in str(plan)
     assert "<table>" in plan._repr_html_()
