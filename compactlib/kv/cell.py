@@ -109,7 +109,7 @@ class Swap(Generic[ResultT]):
         result: the return value of the call.
         changes: the new value of each key, `None` to delete it. Without changes nothing is sent. At least one of the
             keys was read, so that a late write of an earlier try fails.
-        conditions: further conditions, in addition to "no key that was read has changed".
+        conditions: conditions on further keys, in addition to "no key that was read has changed".
     """
 
     result: ResultT
@@ -203,6 +203,9 @@ class _Swapping(Generic[ResultT]):
             if wanted.changes.keys().isdisjoint(self.cells):
                 raise InvalidInput(f"{self.operation} writes none of the keys that it read; name one that it changes "
                                    f"among them, so that a late try fails")
+            if not wanted.conditions.keys().isdisjoint(self.cells):
+                raise InvalidInput(f"{self.operation} has conditions on keys that it read, which must be unchanged "
+                                   f"anyway; leave them out")
             try:
                 self.store.transact({**unchanged(self.cells, found), **wanted.conditions}, wanted.changes)
             except PredicateFailed as error:
