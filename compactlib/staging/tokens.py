@@ -158,13 +158,13 @@ class StagingTokens:
 
     def is_empty(self, token: StagingToken) -> bool:
         """Return whether the token has no entry. One read."""
-        with self.store.scan(token_partition(token), page_size=1) as entries:
+        with self.store.scan(token_partition(token), page_size=1, keys_only=True) as entries:
             return next(entries, None) is None
 
     def remove_some(self, token: StagingToken, limit: int) -> int:
         """Remove at most `limit` entries of a dropped token, and return their number."""
         partition = token_partition(token)
-        with self.store.scan(partition) as entries:
+        with self.store.scan(partition, keys_only=True) as entries:
             keys = [entry.key for entry in islice(entries, limit)]
         change_many(self.store, partition, dict.fromkeys(keys))
         return len(keys)
