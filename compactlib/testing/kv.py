@@ -128,7 +128,7 @@ class KVStoreConformance(ConformanceKit):
             same(store.get_many([]), {})
 
     def test_arguments_are_refused_before_a_write(self, tmp_path: Path) -> None:
-        """An argument that is empty, too long, too many or repeated raises a named error, and nothing is written.
+        """Arguments that are empty, too long or too many raise a named error, and nothing is written.
 
         To do: check the arguments before anything else, the partition first, then the key; the whole batch before its
         first write. `KVStore` does it.
