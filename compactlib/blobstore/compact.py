@@ -141,10 +141,9 @@ class Compactor:
     def view(self, policy: BlobPolicy | None = None, budget: Budget | None = None) -> BlobView:
         """Return the store as a policy sees it. Reads the whole index once."""
         log = self._log
-        found = view_of(log.snapshot(), name=self._name, descriptor=log.descriptor, config=log.config,
-                        policy=self.policy if policy is None else policy, now=log.clock.now(),
-                        eligible=frozenset(log.eligible()), purge=self.purge, damaged=self.damaged,
-                        last_full_ms=log.lists.known.last_full_ms, check=(budget or Budget()).check)
+        found = view_of(log.snapshot(), log.lists.known, log.config, policy or self.policy, name=self._name,
+                        now=log.clock.now(), eligible=frozenset(log.eligible()), purge=self.purge,
+                        check=(budget or Budget()).check, damaged=self.damaged)
         log.guard.require_open()
         return found
 

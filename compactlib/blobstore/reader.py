@@ -183,10 +183,8 @@ class BlobReader(Reading):
     def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         seen = self._seen()
         budget.check()
-        return view_of(seen.contents, name=self.name, descriptor=seen.descriptor, config=self.config,
-                       policy=policy, now=self.clock.now(), damaged={},
+        return view_of(seen.contents, seen.layout.list, self.config, policy, name=self.name, now=self.clock.now(),
                        eligible=seen.contents.eligible(0, seen.descriptor.log_segments),
-                       last_full_ms=seen.layout.list.last_full_ms,
                        purge=never if self.config.purge_tombstones else None, check=budget.check)
 
     def _out_of_order(self) -> tuple[list[CorruptData], list[str]]:
