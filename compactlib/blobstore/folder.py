@@ -17,7 +17,7 @@ from itertools import pairwise
 import attrs
 
 from compactlib.blobstore.contents import LogSegment
-from compactlib.blobstore.erasure import STATE_FILE, pending_erasures
+from compactlib.blobstore.erasure import STATE_FILE, read_state
 from compactlib.blobstore.index import IndexPart, OpenIndex, part_bytes, read_parts
 from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName, segment_of_index_file, segment_of_log_file
 from compactlib.blobstore.records import RecordFlag
@@ -105,7 +105,7 @@ def load_store(folder: str, layout: Layout, known: Mapping[SegmentName, LoadedSe
     Segments that were loaded before (`known`) are reused unless their files have changed.
     """
     descriptor = layout.list.store
-    erased = pending_erasures(folder, descriptor.incarnation)
+    erased = read_state(folder, descriptor.incarnation)[0].offsets
     names = sorted((*layout.segments, *layout.lost))
     found: list[LoadedSegment] = []
     for name in names:

@@ -20,9 +20,9 @@ import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.erasure import redo_erasures
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.folder import LoadedSegment, load_store, read_folder
+from compactlib.blobstore.hard_delete import finish_erasures
 from compactlib.blobstore.index import OpenIndex, replace_parts
 from compactlib.blobstore.log import MAX_UNSYNCED_RECORDS, Log, leftovers, remove_names, remove_segments
 from compactlib.blobstore.names import FIRST_SEGMENT, HALF_WRITTEN_SUFFIX, SegmentName, segment_of_log_file
@@ -104,9 +104,6 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     known, step_damage = _settle_step(files, folder, lists, found.present)
     present = found.present & set(map(segment_of_log_file, list_folder(folder)))
     layout = lay_out(folder, known, present)
-    with contextlib.suppress(DiskFull):
-        # On a full disk the next reclaim does this; until then the contents count as erased.
-        redo_erasures(files, folder, descriptor.incarnation)
     left = leftovers(list_folder(folder), layout)
     if left:
         remove_names(files, folder, left)
@@ -133,6 +130,9 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
         with contextlib.suppress(DiskFull):
             lists.write(lists.known)
     log = Log(guard, files, folder, config, StoreClock(clock), contents, lists, following, active.index_bytes)
+    with contextlib.suppress(DiskFull):
+        # On a full disk the next reclaim does this; until then the contents count as erased.
+        finish_erasures(log)
     damage = [*found.damage, *step_damage, *layout.damage, *(error for each in loaded for error in each.damage)]
     log.events += [("blobstore_damage", {"folder": folder, "path": error.path, "offset": error.offset,
                                          "expected": error.expected, "found": error.found}) for error in damage]

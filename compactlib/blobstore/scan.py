@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 import attrs
 
 from compactlib.blobstore.contents import LogSegment
-from compactlib.blobstore.erasure import pending_erasures
+from compactlib.blobstore.erasure import read_state
 from compactlib.blobstore.records import HEADER_BYTES, MAGIC, MAX_ID_BYTES, IndexEntry, check_record, decode_head
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader
 from compactlib.errors import CompactlibError, CorruptData
@@ -158,7 +158,7 @@ def verify_segment(folder: str, segment: LogSegment) -> list[Finding]:
         return [Finding("damage", name, str(error), error)]
     found = _compare(file, segment)
     if found:
-        erasing = pending_erasures(folder, file.header.store.incarnation).get(segment.name, set())
+        erasing = read_state(folder, file.header.store.incarnation)[0].offsets.get(segment.name, set())
         still = {each.place for each in _compare(file, segment)} - {f"{name}:{offset}" for offset in erasing}
         found = [each for each in found if each.place in still]
     if file.header.name != segment.name:

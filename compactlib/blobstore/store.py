@@ -444,9 +444,6 @@ class BlobStore(Reading):
             is_busy=bool(self._guard.running), is_managed=log.is_managed, failures=self._compactor.failures,
             last_error="" if error is None else f"{type(error).__name__}: {error}")
 
-    def audit(self) -> None:
-        self._log.audit()
-
     def close(self) -> None:
         """Cancel a running compaction and wait for its end, sync the log, and unlock the folder.
 
