@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Container, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -96,19 +96,18 @@ class _Running:
     budget: Budget
     observer: Observer
     fence: CommitFence | None
-    waiting: list[SegmentName]  # victims that no step has copied yet
+    waiting: list[SegmentName]  # the part-filled last output, if any, and the victims that no step has copied yet
     valid: dict[SegmentName, int]  # bytes to copy of each victim and output
     report: BlobCompactionReport  # the steps so far
-    carried: SegmentName | None = None  # the part-filled last output, which the next step copies again
+    carried: int = 0  # 1 if the part-filled last output, which the next step copies again, waits; else 0
     restarts: int = 0  # how often the current step was chosen again
     failures: dict[str, CompactlibError] = attrs.field(factory=dict)  # the errors of steps
     spent: BudgetSpent | None = None
 
-    def drop(self, names: Container[SegmentName]) -> None:
+    def drop(self, names: Collection[SegmentName]) -> None:
         """Take segments out of the work that is left."""
+        self.carried -= any(name in names for name in self.waiting[:self.carried])
         self.waiting = [name for name in self.waiting if name not in names]
-        if self.carried is not None and self.carried in names:
-            self.carried = None
 
     def result(self, seconds: float) -> BlobCompactionReport:
         """Return the report, or raise if a step failed or nothing could be done."""
@@ -169,7 +168,7 @@ class Compactor:
                                 BlobCompactionReport(store=self._name, victims=plan.names, why=plan.why
                                                      if plan.is_empty else self._lack_of_room(plan.bytes_needed)))
                 self._require_eligible(plan)
-                while done.waiting and not done.report.why:
+                while len(done.waiting) > done.carried and not done.report.why:
                     yield from self._step(done)                                    # rewrite, commit, reclaim
                 report = done.result(log.clock.monotonic() - began)
         except Exception as error:
@@ -180,14 +179,16 @@ class Compactor:
 
     def _planned(self, policy: BlobPolicy | None, budget: Budget) -> BlobPlan:
         """Return the policy's plan; for a full round the active segment may be closed first."""
-        log, chosen = self._log, self.policy if policy is None else policy
-        plan = plan_for(self.view(chosen, budget), chosen, log.clock.now(), bytes_available=self._room())
-        if plan.kind == "full" and log.config.close_active_segment and log.contents.active.records:
-            with contextlib.suppress(StoreFull), log.guard.lock:
-                # Another thread may have closed it in the meantime.
-                if log.contents.active.records:
-                    log.roll()
-            plan = plan_for(self.view(chosen, budget), chosen, log.clock.now(), bytes_available=self._room())
+        log, chosen = self._log, policy or self.policy
+
+        def planned() -> BlobPlan:
+            return plan_for(self.view(chosen, budget), chosen, log.clock.now(), bytes_available=self._room())
+
+        plan = planned()
+        if plan.kind == "full" and log.config.close_active_segment:
+            with contextlib.suppress(StoreFull):
+                if log.close_active():
+                    plan = planned()
         return plan
 
     def _room(self) -> int | None:
@@ -208,7 +209,7 @@ class Compactor:
 
     def _step(self, done: _Running) -> Generator[Copying, Outcomes, None]:
         """Carry out one step. Damage in a victim, or a failed task, does not stop the other steps."""
-        first = done.waiting[0]
+        first = done.waiting[done.carried]
         try:
             done.budget.check()
             survivors = self._choose(done)
@@ -249,9 +250,8 @@ class Compactor:
         total = done.budget.remaining.total_bytes
         if total is not None:
             limit = min(limit, total)
-        sizes = accumulate((done.valid[name] for name in done.waiting[:MAX_SOURCES - 1]),
-                           initial=0 if done.carried is None else done.valid[done.carried])
-        count = max(sum(size <= limit for size in sizes) - 1, 1)
+        sizes = accumulate(done.valid[name] for name in done.waiting[:MAX_SOURCES])
+        count = max(sum(size <= limit for size in sizes), done.carried + 1)
         now = log.clock.now()
         # The plan's time, unless the store was opened with a longer retention after that.
         latest = max(now - log.config.deleted_retention_seconds, 0.0)
@@ -259,17 +259,17 @@ class Compactor:
         rules = Rules(reference_ms=milliseconds(min(done.plan.reference_time, latest)), now_ms=milliseconds(evicted),
                       purge=self.purge)
         while True:
-            sources = [*filter(None, [done.carried]), *done.waiting[:count]]
-            found = choose_survivors(snapshot, sources, rules, folder=log.folder, store=log.descriptor,
+            found = choose_survivors(snapshot, done.waiting[:count], rules, folder=log.folder, store=log.descriptor,
                                      files=log.files, place=self._place, check=done.budget.check,
                                      retention_ms=milliseconds(log.config.deleted_retention_seconds))
             if len(found.outputs) <= most:
                 return found
-            if count > 1:
-                count = max(1, min(count - 1, count * most // len(found.outputs)))
+            if count > done.carried + 1:
+                count = max(done.carried + 1, min(count - 1, count * most // len(found.outputs)))
             else:
                 # The part-filled output is no source of this step, and stays.
-                done.carried = None
+                done.drop(done.waiting[:1])
+                count = 1
 
     def _checked(self, done: _Running, survivors: Survivors, outcomes: Sequence[RewriteOutcome]) -> list[str] | None:
         """Read back the files that the tasks wrote, perhaps in another process; return the file of each output.
@@ -300,8 +300,7 @@ class Compactor:
             if isinstance(failure, BudgetSpent | StorageError):
                 raise failure
         done.failures[f"the step of segments {', '.join(map(str, sorted(survivors.sources)))}"] = failures[0]
-        done.carried = None
-        done.drop(survivors.sources)
+        done.drop({*survivors.sources, *done.waiting[:done.carried]})
         return None
 
     def _leave_out(self, done: _Running, segment: SegmentName, error: CorruptData) -> None:
@@ -359,13 +358,13 @@ class Compactor:
                                              for output in survivors.outputs))
         # Most of the new records are read here, before writers have to wait.
         before = log.snapshot()
-        if survivors.are_hit_by(records_after(before, survivors.last_sequence), before):
+        if survivors.are_hit_by(records_after(before, survivors.snapshot.last_sequence)):
             return False
-        is_last = done.plan.kind == "full" and set(done.waiting).issubset(survivors.sources)
+        is_last = done.plan.kind == "full" and len(done.waiting) == len(survivors.sources)
         last_full_ms = milliseconds(log.clock.now()) if is_last else None
         with contextlib.nullcontext() if done.fence is None else done.fence.guard(), log.guard.lock:
             now = log.snapshot()
-            if survivors.are_hit_by(records_after(now, before.last_sequence), now):
+            if survivors.are_hit_by(records_after(now, before.last_sequence)):
                 return False
             log.switch(step, published, last_full_ms)
             return True
@@ -377,11 +376,10 @@ class Compactor:
         names = [segment.name for segment in published]
         done.drop(survivors.sources)
         done.restarts = 0
-        last = survivors.outputs[-1] if survivors.outputs else None
-        done.carried = None
-        if last is not None and last.end < log.descriptor.segment_bytes:
-            done.carried = last.header.name
-            done.valid[last.header.name] = last.end - SEGMENT_HEADER_BYTES
+        for last in survivors.outputs[-1:]:
+            if last.end < log.descriptor.segment_bytes:
+                done.carried, done.waiting = 1, [last.header.name, *done.waiting]
+                done.valid[last.header.name] = last.end - SEGMENT_HEADER_BYTES
         done.report = report = attrs.evolve(
             report, steps=report.steps + 1, copied_bytes=report.copied_bytes + survivors.copied_bytes,
             copied_records=report.copied_records + sum(output.records for output in survivors.outputs),

@@ -189,6 +189,14 @@ class Log:
         self.lists.write(attrs.evolve(known, segments=(*known.segments, name)))
         self.guard.done()
 
+    def close_active(self) -> bool:
+        """Seal the active segment and begin the next one, unless it has no records; return whether it had."""
+        with self.guard.lock:
+            self.guard.require_open()
+            if has_records := bool(self.contents.active.records):
+                self.roll()
+            return has_records
+
     def _gates(self) -> str:
         """Return the gates that keep segments from being compacted, without reading the index."""
         config, segments = self.config, len(self.contents.segments)

@@ -404,11 +404,7 @@ class BlobStore(Reading):
             StoreFull: no segment is free.
             StorageError: the disk refused.
         """
-        log = self._log
-        with self._guard.lock:
-            self._guard.require_open()
-            if log.contents.active.records:
-                log.roll()
+        self._log.close_active()
         self._deliver()
 
     # -- its state, and its end
