@@ -208,10 +208,10 @@ def answer_for(key: bytes, history: Sequence[IndexEntry], options: GetOptions, n
     return Missing(key) if put is None or gone else (state.info(put), put)
 
 
-def content_of(file: SegmentFile, put: IndexEntry, salt: int) -> bytes:
-    """Return the content of a PUT. One `pread`."""
+def content_of(file: SegmentFile, put: IndexEntry, salt: int, flags: int) -> bytes:
+    """Return the content of a record. One `pread`. A content that was erased is damage unless `flags` have `ERASED`."""
     record = file.read(put.offset, put.size)
-    problem = check_record(record, put.size, salt, put.sequence, put.flags)
+    problem = check_record(record, put.size, salt, put.sequence, flags)
     if problem is not None:
         raise CorruptData(path=file.path, offset=put.offset, index=put.sequence, found=problem,
                           expected=f"the record of blob {put.id!r}, {put.size} bytes")

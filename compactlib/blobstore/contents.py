@@ -219,7 +219,8 @@ class LogContents:
         """Check that each index covers its segment, and that the directory has every part."""
         for segment in self.segments:
             at = SEGMENT_HEADER_BYTES
-            for each in (*segment.parts, *filter(None, [segment.open])):
+            stretches: list[IndexPart | OpenIndex] = [*segment.parts, *filter(None, [segment.open])]
+            for each in stretches:
                 if (each.segment, each.start) != (segment.name, at):
                     raise AuditFailed(f"{each} does not continue segment {segment.name} at {at}")
                 at = each.end

@@ -210,8 +210,7 @@ def decode_head(data: bytes, at: int, salt: int, segment: SegmentName, offset: i
     return entry if entry.is_plausible() else "fields out of range under a valid CRC"
 
 
-def check_record(record: bytes | memoryview, size: int, salt: int, sequence: int,
-                 flags: int = _ERASED) -> str | None:
+def check_record(record: bytes | memoryview, size: int, salt: int, sequence: int, flags: int = _ERASED) -> str | None:
     """Return the damage of a record, as text; `None` if it is whole.
 
     Size and number are compared with the index; the CRC covers all other fields. An erased content is damage unless the

@@ -65,6 +65,9 @@ class BlobStore(Reading):
     A store that fails in the middle of a change (a disk error, a Ctrl-C) closes itself. Every later call raises
     `Closed` with the reason. Opening the store again restores every acknowledged write.
 
+    Every write raises `StoreFull` if no segment is free and a store that evicts cannot free one, and `StorageError` if
+    the disk refused; the write has not happened then.
+
     Args:
         folder: the store's folder; created if it does not exist, inside an existing folder.
         config: the settings. A new store takes its capacities from here, an existing store has them on disk.
@@ -139,8 +142,6 @@ class BlobStore(Reading):
             BlobExists: the id belongs to a blob that has not expired; the blob may be deleted.
             BlobTooLarge: the record does not fit into a segment.
             InvalidInput: the id, the time to live or another argument is out of its range.
-            StoreFull: no segment is free, and a store that evicts cannot free one.
-            StorageError: the disk refused; the blob is not stored.
         """
         key = id_bytes(blob_id)
         held = content if isinstance(content, bytes) else bytes(memoryview(content))
@@ -157,8 +158,6 @@ class BlobStore(Reading):
         Raises:
             BlobMissing: the id is not known.
             BlobDeleted: it is deleted already.
-            StoreFull: no segment is left for the record.
-            StorageError: the disk refused; nothing has changed.
         """
         key = id_bytes(blob_id)
         entry, _ = self._write(key, lambda history: (draft_delete(key, blob_state(history), self._now_ms()), b""))
@@ -180,8 +179,6 @@ class BlobStore(Reading):
             NotDeleted: the blob is live; `AlreadyUndeleted` if for the second time.
             DeletedForGood: the delete is older than `deleted_retention_seconds`, or the content was dropped.
             BlobExpired: its time to live is over.
-            StoreFull: no segment is left for the record.
-            StorageError: the disk refused; nothing has changed.
         """
         key = id_bytes(blob_id)
         retention_ms = milliseconds(self.config.deleted_retention_seconds)
@@ -198,8 +195,6 @@ class BlobStore(Reading):
             BlobExpired: its time to live is over.
             TtlAlreadyUpdated: it is permanent.
             TtlUpdateTooLate: it expires within `ttl_update_buffer_seconds`.
-            StoreFull: no segment is left for the record.
-            StorageError: the disk refused; nothing has changed.
         """
         key = id_bytes(blob_id)
         buffer_ms = milliseconds(self.config.ttl_update_buffer_seconds)
@@ -222,8 +217,6 @@ class BlobStore(Reading):
             InvalidInput: a field is out of its range, or a record other than a PUT has content.
             CorruptData: the local PUT of this id is damaged.
             BlobTooLarge: the record does not fit into a segment.
-            StoreFull: no segment is free.
-            StorageError: the disk refused.
         """
         draft = draft_replicated(kind, blob_id, content, op_time=op_time, life_version=life_version,
                                  expires_at=expires_at, permanent=permanent, account=account, container=container)
@@ -343,12 +336,9 @@ class BlobStore(Reading):
                 still be undeleted.
             Busy: a compaction or a reclaim is running; `BudgetSpent` if the budget ended before the first commit.
             PlanDoesNotFit: the log has changed since the plan was made; plan again.
-            CompactionFailed: some steps failed; it carries the report. If nothing was committed and one step failed,
-                the error of that step is raised instead.
-            CorruptData: nothing could be committed because of damage.
-            StorageError: the disk refused.
-            Closed: the store is closed, or closed itself.
-            Exception: any other exception of a policy or a fence.
+            CompactionFailed: some steps failed; it carries the report. If nothing was committed, the error of the only
+                failed step, or of the damage, is raised instead.
+            StorageError, Closed, Exception: of the disk, the store, or a policy or a fence.
         """
         self._guard.require_open()
         if plan is not None and policy is not None:
@@ -378,8 +368,6 @@ class BlobStore(Reading):
 
         Raises:
             Busy: a compaction or another reclaim is running.
-            StorageError: the disk refused.
-            Closed: the store is closed.
         """
         self._guard.require_open()
         run = Run(self._guard, limited(budget, self.config.hard_delete_bytes_per_second, self._log))
@@ -398,23 +386,14 @@ class BlobStore(Reading):
         return report
 
     def close_active_segment(self) -> None:
-        """Seal the active segment and begin the next one; an empty active segment stays.
-
-        Raises:
-            StoreFull: no segment is free.
-            StorageError: the disk refused.
-        """
+        """Seal the active segment and begin the next one, a write; an empty active segment stays."""
         self._log.close_active()
         self._deliver()
 
     # -- its state, and its end
 
     def flush(self) -> None:
-        """Make everything written durable.
-
-        Raises:
-            StorageError: the disk refused, and the store is closed.
-        """
+        """Make everything written durable. `StorageError`: the disk refused, and the store is closed."""
         self._log.sync()
 
     @property
@@ -443,12 +422,11 @@ class BlobStore(Reading):
     def close(self) -> None:
         """Cancel a running compaction and wait for its end, sync the log, and unlock the folder.
 
-        Closing again does nothing. Committed steps of a compaction stay.
+        Closing again does nothing. Committed steps of a compaction stay. An error of the last sync leaves it closed.
 
         Raises:
             Busy: called from within a compaction of the store, by an observer for example, and nothing was done; or
                 another thread still uses the store after half a minute, and the store is closed.
-            StorageError: the disk refused the last sync; the store is closed.
         """
         self._guard.require_outside()
         self._guard.cancel()
@@ -470,9 +448,6 @@ class BlobStore(Reading):
 
     def _newest(self) -> LogContents:
         return self._log.snapshot()
-
-    def _has_changed(self, contents: LogContents) -> bool:
-        return self._log.contents is not contents
 
     def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         self._guard.require_open()
@@ -523,17 +498,14 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
 
     Args:
         work: each store and its plan.
-        executor: runs the copying; default this thread.
+        executor, observer, fence: as of `BlobStore.compact`.
         budget: limits the work of all stores together.
-        observer: notified, in addition to the stores' observers.
-        fence: entered around each commit.
 
     Returns:
         By the folder of each store: the report, or the error that `compact` would have raised.
 
     Raises:
         InvalidInput: two plans are for one store, or a plan is for another store than its own.
-        Exception: any other exception of a policy or a fence.
     """
     if len({store.folder for store, _ in work}) != len(work):
         raise InvalidInput("two plans are for one store; carry out one after the other")

@@ -138,7 +138,7 @@ class CopyRecords:
             self._report(attempt, 0, total)
             for part in self.picked:
                 with contextlib.closing(self._opened(part.segment)) as file:
-                    for first, last in runs(part.offsets, part.sizes, _MOST_READ):
+                    for first, last in _runs(part.offsets, part.sizes):
                         size = sum(part.sizes[first:last])
                         attempt.budget.spend(size)
                         pieces, span = _read(file, part, first, last, self.header.store.salt)
@@ -283,14 +283,13 @@ def _class_of(place: Place, entry: IndexEntry, history: Sequence[IndexEntry], no
     return found
 
 
-def runs(offsets: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows, first and end, of records that one call reads: with small gaps between them, in at most
-    `limit` bytes, or one larger record."""
+def _runs(offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of rows, first and end, of records that one call reads."""
     first = 0
     while first < len(offsets):
         last, end = first + 1, offsets[first] + sizes[first]
         while (last < len(offsets) and 0 <= offsets[last] - end <= _MAX_GAP_BYTES
-               and offsets[last] + sizes[last] - offsets[first] <= limit):
+               and offsets[last] + sizes[last] - offsets[first] <= _MOST_READ):
             end = offsets[last] + sizes[last]
             last += 1
         yield first, last
