@@ -5,16 +5,14 @@ A killed process may have left data in the page cache that is not durable. So th
 segments and the active segment are synced before anything is built on them. Only a new store needs room on the disk.
 
 If files of sources of the last step are present, opening finishes the step: it writes the list again, since the list
-may not be durable, reads every output, and removes the sources. If an output is damaged and all sources are present,
-the step is undone instead. If some sources are missing, the others may be the only whole copies: they count as segments
-that were put back, which nothing removes, and the damage is reported.
+may not be durable, reads every output, and removes the sources, unless an output is damaged (`lay_out`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
@@ -24,7 +22,7 @@ from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.folder import LoadedSegment, load_store, read_folder
 from compactlib.blobstore.hard_delete import finish_erasures
 from compactlib.blobstore.index import OpenIndex, replace_parts
-from compactlib.blobstore.log import MAX_UNSYNCED_RECORDS, Log, leftovers, remove_names, remove_segments
+from compactlib.blobstore.log import MAX_UNSYNCED_RECORDS, Log, leftovers, remove_names
 from compactlib.blobstore.names import FIRST_SEGMENT, HALF_WRITTEN_SUFFIX, SegmentName, segment_of_log_file
 from compactlib.blobstore.records import milliseconds
 from compactlib.blobstore.scan import check_segment
@@ -101,9 +99,7 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     guard.keep(lists)
     if found.listed is None:
         lists.make_ready()  # makes the folder a store
-    known, step_damage = _settle_step(files, folder, lists, found.present)
-    present = found.present & set(map(segment_of_log_file, list_folder(folder)))
-    layout = lay_out(folder, known, present)
+    layout = lay_out(folder, listed, found.present, _damaged_outputs(files, folder, lists, found.present))
     left = leftovers(list_folder(folder), layout)
     if left:
         remove_names(files, folder, left)
@@ -124,7 +120,7 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     # Peers may have seen records that a crash has lost, so their sequences are skipped.
     following = last + 1 + (MAX_UNSYNCED_RECORDS if last > 0 else 0)
     counted = tuple(each.segment.name for each in loaded)
-    is_as_listed = known is listed and known.segments == counted and found.is_list_whole
+    is_as_listed = attrs.evolve(layout.list, segments=counted) == listed and found.is_list_whole
     lists.known = attrs.evolve(layout.list, number=lists.known.number, segments=counted)
     if not is_as_listed:
         with contextlib.suppress(DiskFull):
@@ -133,7 +129,7 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     with contextlib.suppress(DiskFull):
         # On a full disk the next reclaim does this; until then the contents count as erased.
         finish_erasures(log)
-    damage = [*found.damage, *step_damage, *layout.damage, *(error for each in loaded for error in each.damage)]
+    damage = [*found.damage, *layout.damage, *(error for each in loaded for error in each.damage)]
     log.events += [("blobstore_damage", {"folder": folder, "path": error.path, "offset": error.offset,
                                          "expected": error.expected, "found": error.found}) for error in damage]
     log.events += events
@@ -143,32 +139,26 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     return log, BlobRecoveryReport(tuple(error.with_traceback(None) for error in damage), rebuilt, cut)
 
 
-def _settle_step(files: Files, folder: str, lists: SegmentListFile, present: Collection[SegmentName],
-                 ) -> tuple[SegmentList, list[CorruptData]]:
-    """Finish the last step of a compaction, or undo it; return the list afterwards, and the damage of its outputs."""
-    listed = lists.known
+def _damaged_outputs(files: Files, folder: str, lists: SegmentListFile, present: frozenset[SegmentName],
+                     ) -> dict[SegmentName, CorruptData]:
+    """Make the list durable and read the outputs of its step, if files of sources are to be removed; return the damage.
+    """
+    listed, damage = lists.known, dict[SegmentName, CorruptData]()
     step = listed.step
-    if step is None or not any(name in present for name in step.sources):
-        return listed, []
-    has_all_sources = all(name in present for name in step.sources)
-    if any(each.name not in present for each in step.outputs):
-        return (listed if has_all_sources else attrs.evolve(listed, step=None)), []
+    if step is None or present.isdisjoint(step.sources) or not present.issuperset(each.name for each in step.outputs):
+        return damage
     try:
         lists.write(listed)
     except DiskFull:
         with contextlib.closing(files.open(os.path.join(folder, FILE_NAME))) as out:
             out.sync()
-    damage: list[CorruptData] = []
     for each in step.outputs:
         try:
             check_segment(os.path.join(folder, each.name.log_file), listed.store.header(each.name), each.end,
                           each.records)
         except CorruptData as error:
-            damage.append(error)
-    if damage:
-        return (listed.without_step() if has_all_sources else attrs.evolve(listed, step=None)), damage
-    remove_segments(files, folder, step.sources)
-    return listed, damage
+            damage[each.name] = error
+    return damage
 
 
 def _write_rebuilt(files: Files, folder: str, descriptor: Descriptor, loaded: Iterable[LoadedSegment]
