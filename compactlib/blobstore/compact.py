@@ -35,7 +35,7 @@ from compactlib._store_numbers import notify_compaction, notify_levels
 from compactlib.blobstore.contents import LogSegment, records_after
 from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
 from compactlib.blobstore.hard_delete import finish_erasures
-from compactlib.blobstore.index import IndexPart, part_bytes, write_part
+from compactlib.blobstore.index import IndexPart, write_part
 from compactlib.blobstore.log import Log, remove_names, remove_segments
 from compactlib.blobstore.names import SegmentName, segment_of_log_file
 from compactlib.blobstore.plan import BlobPlan, plan_for
@@ -372,7 +372,7 @@ class Compactor:
     def _reclaim(self, done: _Running, survivors: Survivors, published: Sequence[LogSegment]) -> None:
         """Remove the sources, count the step and notify the observer. Readers with an open source keep its bytes."""
         log, report, verdicts = self._log, done.report, survivors.verdicts
-        written = sum(segment.end + sum(map(part_bytes, segment.parts)) for segment in published)
+        written = sum(segment.end + sum(part.file_bytes for part in segment.parts) for segment in published)
         names = [segment.name for segment in published]
         done.drop(survivors.sources)
         done.restarts = 0

@@ -18,7 +18,7 @@ import attrs
 
 from compactlib.blobstore.contents import LogSegment
 from compactlib.blobstore.erasure import STATE_FILE, read_state
-from compactlib.blobstore.index import IndexPart, OpenIndex, part_bytes, read_parts
+from compactlib.blobstore.index import IndexPart, OpenIndex, read_parts
 from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName, segment_of_index_file, segment_of_log_file
 from compactlib.blobstore.records import RecordFlag
 from compactlib.blobstore.scan import Scanned, scan_records
@@ -96,7 +96,7 @@ class LoadedSegment:
     @property
     def index_bytes(self) -> int:
         """The bytes of the parts in the index file."""
-        return sum(map(part_bytes, self.segment.parts))
+        return sum(part.file_bytes for part in self.segment.parts)
 
 
 def load_store(folder: str, layout: Layout, known: Mapping[SegmentName, LoadedSegment]) -> list[LoadedSegment]:

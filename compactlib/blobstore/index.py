@@ -7,23 +7,9 @@ search for an id is a binary search in C over a sorted column of 64-bit hashes; 
 
 The newest records are in an `OpenIndex`, found by a dictionary, until they are enough for a part.
 
-The file is a sequence of parts (`docs/formats/blobstore-index.md`).
-
-The index of the active segment grows by one part after a number of records, and by the last part when it is sealed. A
-part:
-
-```
-0   magic b"CLBLOBIX"       24  generation (u64)    56  length of the ids (u64)
-8   version 1 (u16)         32  start (u64)         64  incarnation (16 bytes)
-10  header size 80 (u16)    40  end (u64)
-12  0 (u32)                 48  entries (u64)
-16  position (u64)
-```
-
-Then the columns of `COLUMNS`, the ends of the ids (u32 each), the hashes (u64 each, ascending) with their rows
-(u32 each), the ids, and the CRC of all preceding bytes. All numbers are little-endian.
-
-An index file is not synced while it grows: opening rebuilds from the log the parts that a crash loses.
+The file is a sequence of parts (`docs/formats/blobstore-index.md`). The index of the active segment grows by one part
+after a number of records, and by the last part when it is sealed. It is not synced while it grows: opening rebuilds
+from the log the parts that a crash loses.
 """
 
 from __future__ import annotations
@@ -81,8 +67,7 @@ def since_put(newest_first: Iterable[IndexEntry]) -> list[IndexEntry]:
 class IndexPart:
     """The entries of the records from offset `start` to `end` of a segment, ascending by offset. Immutable.
 
-    `columns` are those of `COLUMNS`; `ids` has all ids, and `id_ends` the end of each. `hashes` ascends, and `rows` has
-    the row of each hash; ascending among equal hashes.
+    `columns` are those of `COLUMNS`, `ids` all ids with their `id_ends`, `hashes` ascending with the `rows` of each.
     """
 
     def __init__(self, segment: SegmentName, start: int, end: int, columns: Sequence[array[int]], ids: bytes,
@@ -202,6 +187,11 @@ class IndexPart:
         arrays = (*self.columns, self.id_ends, self.hashes, self.rows)
         return len(self.ids) + sum(len(each) * each.itemsize for each in arrays)
 
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the part in the file."""
+        return index_file_bytes(len(self), len(self.ids))
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -264,9 +254,6 @@ class OpenIndex:
         """Return the same entries as a part."""
         return IndexPart.of(self.segment, self.start, self.end, self.entries, key)
 
-    def __repr__(self) -> str:
-        return f"OpenIndex({self.segment}:{self.start}..{self.end}, {len(self.entries)} entries)"
-
 
 _HEADER_BYTES = 80
 _FRAME = RecordFrame("index format", b"CLBLOBIX", 1, "<HH4xQQQQQQ16s")
@@ -278,11 +265,6 @@ _BYTES_PER_ENTRY = sum(array(code).itemsize for code in _CODES)
 def index_file_bytes(entries: int, id_bytes: int) -> int:
     """Return the bytes of a part, given its entries and the total length of their ids."""
     return _FRAME.size + entries * _BYTES_PER_ENTRY + id_bytes
-
-
-def part_bytes(part: IndexPart) -> int:
-    """Return the bytes of a part in the file."""
-    return index_file_bytes(len(part), len(part.ids))
 
 
 def encode_part(part: IndexPart, incarnation: bytes) -> bytes:
@@ -315,9 +297,8 @@ def decode_part(data: bytes, path: str, incarnation: bytes) -> IndexPart:
 
 
 def read_parts(folder: StrPath, name: SegmentName, incarnation: bytes, start: int, most: int) -> list[IndexPart]:
-    """Load the contiguous parts of a segment's index file, up to the first damaged part.
-
-    The first part begins at `start`, and no part ends after `most`.
+    """Load the contiguous parts of a segment's index file from `start` on, before the first that is damaged or ends
+    after `most`.
     """
     path = os.path.join(folder, name.index_file)
     data = memoryview(read_if_there(path) or b"")

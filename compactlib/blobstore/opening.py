@@ -41,16 +41,14 @@ _OF_NO_STORE = (LOCK_NAME, "lost+found", FILE_NAME + HALF_WRITTEN_SUFFIX)
 
 @attrs.frozen
 class BlobRecoveryReport:
-    """The damage and the repairs found by opening a store. All empty after a clean close.
+    """The damage that opening a store found, and what it cut off. Empty after a clean close.
 
     Attributes:
         damage: the damage found; everything else is readable.
-        rebuilt: segments with an index that was rebuilt from the log, in whole or in part.
         cut_bytes: bytes after the last whole record that were truncated: writes that were never acknowledged.
     """
 
     damage: tuple[CorruptData, ...] = ()
-    rebuilt: tuple[SegmentName, ...] = ()
     cut_bytes: int = 0
 
     def to_dicts(self) -> list[dict[str, object]]:
@@ -58,7 +56,6 @@ class BlobRecoveryReport:
         rows: list[dict[str, object]] = [
             {"finding": "damage", "path": error.path, "offset": error.offset, "found": error.found}
             for error in self.damage]
-        rows.extend({"finding": "index rebuilt", "path": str(name)} for name in self.rebuilt)
         if self.cut_bytes:
             rows.append({"finding": "tail cut", "bytes": self.cut_bytes})
         return rows
@@ -135,8 +132,7 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     log.events += events
     if cut:
         log.events.append(("blobstore_tail_cut", {"folder": folder, "bytes": cut}))
-    rebuilt = tuple(each.segment.name for each in loaded if each.is_rebuilt)
-    return log, BlobRecoveryReport(tuple(error.with_traceback(None) for error in damage), rebuilt, cut)
+    return log, BlobRecoveryReport(tuple(error.with_traceback(None) for error in damage), cut)
 
 
 def _damaged_outputs(files: Files, folder: str, lists: SegmentListFile, present: frozenset[SegmentName],

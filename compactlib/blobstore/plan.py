@@ -28,8 +28,6 @@ from compactlib.report import PolicyRecord, Printed
 class BlobPlan(Printed):
     """The segments that a compaction takes, the cost, the benefit and the reason; an empty plan says why it is empty.
 
-    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` returns its rows.
-
     Attributes:
         store: the store's name.
         incarnation: the store's 16 bytes; empty if the view had none.

@@ -1,18 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of a blob store, and their format, byte by byte (`docs/formats/blobstore-log.md`). Pure functions.
+"""The records of a blob store, and their bytes (`docs/formats/blobstore-log.md`). Pure functions.
 
-```
-0   magic b"CLBR"          20  sequence        52  CRC of bytes 0..51 and the id, started from the store's salt
-4   version 1              28  op_time_ms      56  id
-5   kind                   36  expires_ms      ..  content
-6   flags                  44  content length  -4  CRC of the content, started from the header's CRC
-7   0                      (u64)
-8   id length (u16), 10 life version (u16), 12 account (u32), 16 container (u32)
-```
-
-All numbers are little-endian. The CRC at the end covers the whole record, because it continues the header's CRC. That
-CRC starts from a salt of the store, so that a piece of another store's log, stored as a blob, is never taken for a
-record when a damaged log is scanned.
+The CRC at the end covers the whole record, because it continues the header's CRC. That CRC starts from a salt of the
+store, so that a piece of another store's log, stored as a blob, is never taken for a record when a damaged log is
+scanned.
 
 Times are whole milliseconds since the epoch wherever a name ends in `_ms`, and seconds as `float` in the API of the
 store. The order of records is that of `sequence`: a unique number that the store assigns when it writes a record, and

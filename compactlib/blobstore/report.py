@@ -22,8 +22,6 @@ from compactlib.report import Printed
 class BlobCompactionReport(Printed):
     """The result of one compaction of a store.
 
-    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` returns its rows.
-
     Attributes:
         store: the store's name.
         victims: the segments of its plan.

@@ -4,18 +4,7 @@
 The file has a fixed size and two slots, which are written in turn, so that a write needs no room on the disk and never
 overwrites the current list. The valid slot of the higher number counts. One such write commits a step of a compaction:
 the new list names the outputs in place of the sources, and the step itself. The file is created as a whole, which makes
-a folder a store.
-
-```
-0   magic b"CLBLOBLS"           24  created_ms (i64)          64  segments (u32)
-8   version 1 (u16)             32  incarnation (16 bytes)    68  sources (u32)
-10  0 (2 bytes)                 48  number (u64)              72  outputs (u32)
-12  segments at most (u32)      56  last full round (i64)     76  0 (4 bytes)
-16  capacity of a segment (u64)
-```
-
-Then each segment and each source as position (u64) and generation (u64), each output as these, its end (u64) and its
-records (u64), and the CRC of all preceding bytes. All numbers are little-endian; the rest of the slot is ignored.
+a folder a store (`docs/formats/blobstore-segments.md`).
 
 `lay_out` compares the list with the folder; the owner and every reader use it to decide which segments are the log:
 

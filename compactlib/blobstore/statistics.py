@@ -18,7 +18,6 @@ import attrs
 from compactlib.blobstore.blobs import FOREVER, expiry
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, histories_of, rows_by_hash
-from compactlib.blobstore.index import part_bytes
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.plan import BlobPlan, plan_for_choice
 from compactlib.blobstore.records import RecordKind, milliseconds
@@ -65,7 +64,7 @@ def view_of(snapshot: LogContents, known: SegmentList, config: BlobStoreConfig, 
                     dying[segment][until // _BUCKET_MS] += size
     indexes = dict.fromkeys(valid, 0)
     for part in snapshot.all_parts:
-        indexes[part.segment] += part_bytes(part)
+        indexes[part.segment] += part.file_bytes
     segments = tuple(
         SegmentView(name=each.name, used_bytes=each.end - SEGMENT_HEADER_BYTES, valid_bytes=valid[each.name],
                     eligible=each.name in eligible and each.name not in damaged,
