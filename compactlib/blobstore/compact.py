@@ -293,7 +293,13 @@ class Compactor:
             if isinstance(failure, CorruptData):
                 segment = segment_of_log_file(os.path.basename(failure.path))
                 if segment is not None and segment in survivors.sources:
-                    self._leave_out(done, segment, failure.with_traceback(None))
+                    error = failure.with_traceback(None)
+                    self.damaged[segment] = f"left out for damage until the store is opened again: {error}"
+                    done.report = attrs.evolve(done.report, left_out=(*done.report.left_out, segment),
+                                               damage=(*done.report.damage, error))
+                    done.drop({segment})
+                    done.observer.event("blobstore_damage_found", store=self._name, segment=str(segment),
+                                        error=str(error))
                     return None
         for failure in failures:
             self._note(failure)
@@ -303,25 +309,21 @@ class Compactor:
         done.drop({*survivors.sources, *done.waiting[:done.carried]})
         return None
 
-    def _leave_out(self, done: _Running, segment: SegmentName, error: CorruptData) -> None:
-        self.damaged[segment] = f"left out for damage until the store is opened again: {error}"
-        done.report = attrs.evolve(done.report, left_out=(*done.report.left_out, segment),
-                                   damage=(*done.report.damage, error))
-        done.drop({segment})
-        done.observer.event("blobstore_damage_found", store=self._name, segment=str(segment), error=str(error))
-
     def _replace(self, done: _Running, survivors: Survivors, files: Sequence[str]) -> None:
         """Publish, commit, and remove the sources; nothing if a dropped record was revived in the meantime."""
+        log = self._log
         try:
             published = self._publish(survivors, files, done.budget)
             is_committed = self._commit(done, survivors, published)
-        except BaseException:
-            self._withdraw(survivors)
-            raise
+        finally:
+            # An error may come after the commit, of a fence for example. In a closed store opening decides.
+            if log.guard.is_open:
+                with contextlib.suppress(StorageError):
+                    remove_segments(log.files, log.folder, (each.header.name for each in survivors.outputs
+                                                            if not log.contents.has(each.header.name)))
         if is_committed:
             self._reclaim(done, survivors, published)
             return
-        self._withdraw(survivors)
         done.restarts += 1
         if done.restarts > MAX_RESTARTS:
             raise Conflict(f"blobs of {self._name} were revived while they were being dropped, {done.restarts} times "
@@ -344,12 +346,6 @@ class Compactor:
         log.files.sync_folder(log.folder)
         log.lists.make_ready()
         return published
-
-    def _withdraw(self, survivors: Survivors) -> None:
-        """Remove outputs that were not committed; if the store has closed itself, opening decides about them."""
-        if self._log.guard.is_open:
-            with contextlib.suppress(StorageError):
-                remove_segments(self._log.files, self._log.folder, [output.header.name for output in survivors.outputs])
 
     def _commit(self, done: _Running, survivors: Survivors, published: Sequence[LogSegment]) -> bool:
         """Replace the sources by the outputs; return `False` if a dropped record was revived in the meantime."""
