@@ -144,11 +144,6 @@ class BlobState(NamedTuple):
         return self.deciding.op_time_ms if self.deciding is not None and self.is_deleted else FOREVER
 
     @property
-    def is_permanent(self) -> bool:
-        """Whether a TTL update has made it permanent."""
-        return self.newest.is_permanent
-
-    @property
     def has_content(self) -> bool:
         """Whether neither a compaction nor a hard delete has removed the content of its PUT."""
         return self.put is not None and not self.put.is_erased

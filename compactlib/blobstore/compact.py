@@ -293,13 +293,13 @@ class Compactor:
             if isinstance(failure, CorruptData):
                 segment = segment_of_log_file(os.path.basename(failure.path))
                 if segment is not None and segment in survivors.sources:
-                    error = failure.with_traceback(None)
-                    self.damaged[segment] = f"left out for damage until the store is opened again: {error}"
+                    damage = failure.with_traceback(None)
+                    self.damaged[segment] = f"left out for damage until the store is opened again: {damage}"
                     done.report = attrs.evolve(done.report, left_out=(*done.report.left_out, segment),
-                                               damage=(*done.report.damage, error))
+                                               damage=(*done.report.damage, damage))
                     done.drop({segment})
                     done.observer.event("blobstore_damage_found", store=self._name, segment=str(segment),
-                                        error=str(error))
+                                        error=str(damage))
                     return None
         for failure in failures:
             self._note(failure)

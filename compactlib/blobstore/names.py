@@ -44,11 +44,7 @@ class SegmentName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SegmentName:
-        """Return the name written as `position_generation`, without leading zeros.
-
-        Raises:
-            InvalidInput: the text is not such a name.
-        """
+        """Return the name written as `position_generation`, without leading zeros."""
         found = _named(_NAME.fullmatch(text))
         if found is None:
             raise InvalidInput(f"{text!r} is not the name of a log segment; it is position_generation, such as 3_0")

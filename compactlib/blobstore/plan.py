@@ -49,9 +49,6 @@ class BlobPlan(Printed):
         bytes_available: the free room on disk when it was planned; `None` if unknown.
         expires_before: to make room in a full cache, blobs that expire before this time count as expired; `None` if
             only blobs that have expired do.
-
-    Raises:
-        InvalidInput: a victim is named twice, there is no reason, or the reference time is negative or not finite.
     """
 
     store: str
@@ -141,8 +138,7 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
         bytes_available: the free room on the disk, if known.
 
     Raises:
-        InvalidInput: the choice names a segment twice or one that is not eligible, or is no `BlobChoice`; the message
-            names the policy.
+        InvalidInput: the choice names a segment twice or one that is not eligible; the message names the policy.
     """
     if not isinstance(choice, BlobChoice):
         raise InvalidInput(f"policy {policy.name!r} answered {choice!r}; choose() answers a BlobChoice, an empty one "

@@ -70,7 +70,7 @@ class StatsBased:
             run = tuple(group)
             here = best_range([segment.valid_bytes for segment in run], view.fill_bytes,
                               self.min_reclaimed_segments) if is_eligible else None
-            if here is not None and (found is None or here.is_cheaper_than(found)):
+            if here is not None and (found is None or here.compared_with(found) < 0):
                 found, taken = here, run[here.start:here.end]
         if found is None:
             return too_little(view, self.min_reclaimed_segments)

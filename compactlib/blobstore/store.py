@@ -471,7 +471,7 @@ class BlobStore(Reading):
         there: tuple[Any, ...] = (draft.op_time_ms,)
         if here == there:
             # Where a TTL update is known, here or there, the PUT may come with its expiry or without.
-            if state.is_permanent or draft.flags & RecordFlag.TTL_UPDATED:
+            if state.newest.is_permanent or draft.flags & RecordFlag.TTL_UPDATED:
                 known, draft = known._replace(expires_ms=NO_EXPIRY), draft._replace(expires_ms=NO_EXPIRY)
             here, there = rank_of(known, self._content(self._log.contents, known)), rank_of(draft, content)
         if here == there:

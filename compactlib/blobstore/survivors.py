@@ -206,7 +206,7 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
                      ) -> Survivors:
     """Choose the survivors of one step, in one pass over the blobs of its sources.
 
-    Every record of the snapshot is durable. `check` is called for each blob; an exception ends the pass.
+    Every record of the snapshot is durable. `check` is called for each blob.
     """
     verdicts, kept = Counter[Verdict](), {name: Picked(name) for name in sources}
     classes = {name: array("q") for name in sources}
