@@ -422,15 +422,13 @@ class Compactor:
         notify_compaction(observers, "blobstore", self._name, outcome, reason, seconds, **moved)
         if plan is None or not log.guard.is_open:
             return
-        there, seen = {each.name: each for each in log.contents.segments}, [*plan.victims, *plan.left]
-        dead = {each.name: each.dead_bytes for each in seen if each.name in there}
+        contents, store, seen = log.contents, log.descriptor, [*plan.victims, *plan.left]
+        dead = [each for each in seen if each.dead_bytes and contents.has(each.name)]
         notify_levels(
             observers, "blobstore", self._name, live_bytes=sum(each.valid_bytes for each in seen),
-            dead_bytes=sum(dead.values()),
-            free_bytes=log.descriptor.capacity_bytes - log.contents.used_bytes(log.descriptor.segment_bytes),
-            capacity_bytes=log.descriptor.capacity_bytes,
-            oldest_unreclaimed_seconds=min((there[name].last_modified_ms / 1000 for name, size in dead.items() if size),
-                                           default=None))
+            dead_bytes=sum(each.dead_bytes for each in dead), capacity_bytes=store.capacity_bytes,
+            free_bytes=store.capacity_bytes - contents.used_bytes(store.segment_bytes),
+            oldest_unreclaimed_seconds=min((each.last_modified for each in dead), default=None))
 
 
 def run_many(every: Mapping[str, Steps], executor: Executor | None, clock: Clock, budget: Budget | None,

@@ -177,8 +177,7 @@ class LogContents:
         """Return every entry of an id, ascending by sequence."""
         hashed = hash_id(blob_id, self.key)
         found = [entry for part in self.directory.owners(hashed) for entry in part.newest_first(blob_id, hashed)]
-        found.sort(key=_BY_SEQUENCE)
-        return found + self.open.of_id(blob_id)
+        return sorted([*found, *self.open.newest_first(blob_id)], key=_BY_SEQUENCE)
 
     # -- all records
 

@@ -237,14 +237,6 @@ class OpenIndex:
         """The number of the last record, 0 without records."""
         return self.entries[-1].sequence if self.entries else 0
 
-    def of_id(self, blob_id: bytes) -> list[IndexEntry]:
-        """Return the entries of an id, ascending by sequence."""
-        known = self._of_id.get(blob_id)
-        if known is None:
-            return []
-        last = self.last_sequence
-        return [entry for entry in known if entry.sequence <= last]
-
     def newest_first(self, blob_id: bytes) -> Iterator[IndexEntry]:
         """Yield the entries of an id, descending by sequence; nothing is copied."""
         last = self.last_sequence

@@ -51,15 +51,6 @@ class BlobRecoveryReport:
     damage: tuple[CorruptData, ...] = ()
     cut_bytes: int = 0
 
-    def to_dicts(self) -> list[dict[str, object]]:
-        """Return one row for each finding."""
-        rows: list[dict[str, object]] = [
-            {"finding": "damage", "path": error.path, "offset": error.offset, "found": error.found}
-            for error in self.damage]
-        if self.cut_bytes:
-            rows.append({"finding": "tail cut", "bytes": self.cut_bytes})
-        return rows
-
 
 def make_folder(folder: str, config: BlobStoreConfig, files: Files, *, create: bool) -> None:
     """Create the folder of a store unless it exists."""
