@@ -213,8 +213,7 @@ class Compactor:
         try:
             done.budget.check()
             survivors = self._choose(done)
-            why = self._lack_of_room(sum(output.end for output in survivors.outputs))
-            if why:
+            if why := self._lack_of_room(sum(output.end for output in survivors.outputs)):
                 done.report = attrs.evolve(done.report, why=why)
                 return
             tasks = survivors.outputs

@@ -18,6 +18,7 @@ that the note names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import attrs
 
@@ -114,16 +115,13 @@ def _doomed(history: Sequence[IndexEntry], before_ms: int) -> list[IndexEntry]:
     return [entry for entry in history if entry.kind == RecordKind.PUT and entry.sequence < end]
 
 
-def _batches(puts: Sequence[IndexEntry]) -> Iterable[list[IndexEntry]]:
-    batch: list[IndexEntry] = []
-    for put in puts:
-        if batch and (len(batch) >= _MAX_BATCH_RECORDS
-                      or sum(each.size for each in batch) + put.size > _MAX_BATCH_BYTES):
-            yield batch
-            batch = []
-        batch.append(put)
-    if batch:
-        yield batch
+def _batches(puts: Sequence[IndexEntry]) -> Iterable[Sequence[IndexEntry]]:
+    start = 0
+    while start < len(puts):
+        sizes = accumulate(put.size for put in puts[start:start + _MAX_BATCH_RECORDS])
+        count = max(sum(size <= _MAX_BATCH_BYTES for size in sizes), 1)
+        yield puts[start:start + count]
+        start += count
 
 
 def _erase(log: Log, state: HardDeleteState, batch: Sequence[IndexEntry], before_ms: int) -> HardDeleteState:

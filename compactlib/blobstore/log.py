@@ -319,9 +319,9 @@ def remove_names(files: Files, folder: str, names: Iterable[str]) -> tuple[list[
 
 
 def remove_segments(files: Files, folder: str, segments: Iterable[SegmentName]) -> int:
-    """Finish a step: remove the files of its sources, and return their bytes.
+    """Remove the files of segments, and return their bytes.
 
-    Commit and recovery call this after the outputs were read and checked. The removal is durable after the next sync of
-    the folder; until then the list names the step, so that opening removes files again that a crash restores.
+    The removal is durable after the next sync of the folder; until then the list names the step, so that opening
+    removes files again that a crash restores.
     """
     return remove_names(files, folder, [name for each in segments for name in (each.log_file, each.index_file)])[1]

@@ -74,7 +74,7 @@ FIRST_SEGMENT = SegmentName(0, 0)
 
 
 def segment_of_log_file(file_name: str) -> SegmentName | None:
-    """Return the segment of a log file; `None` for every other file, such as one that is being built."""
+    """Return the segment of a log file; `None` for every other file, such as an unpublished one."""
     return _named(_LOG_FILE.fullmatch(file_name))
 
 

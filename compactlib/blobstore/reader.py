@@ -69,8 +69,6 @@ class BlobReader(Reading):
     reads again. A segment that a compaction has removed can be read while its file is open here; otherwise the reader
     refreshes itself.
 
-    The store of a killed process is read in the state in which opening would leave it.
-
     Args:
         folder: the store's folder.
         config: the owner's settings: plans and views use its retention, its `max_blob_bytes` and so on. Capacities

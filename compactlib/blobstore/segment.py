@@ -116,8 +116,7 @@ def begin_segment(files: Files, folder: StrPath, header: SegmentHeader) -> Opene
 class SegmentFile(ReadDescriptor):
     """A segment open for reading. Threads may share one. A known header is not read from the file.
 
-    The file is closed when the last reference to the object is dropped, so that a reader can finish after a compaction
-    has removed the file.
+    The last reference closes the file, so that a reader can finish after a compaction has removed it.
     """
 
     __slots__ = ("header", "path")

@@ -133,8 +133,7 @@ class BlobStore(Reading):
             blob_id: 1 to 1024 bytes.
             content: the bytes.
             ttl_seconds: the time to live; strictly after it the blob has expired. `None`: it never expires.
-            account: account number.
-            container: container number.
+            account, container: numbers that the host chooses.
             replace: replace a blob of this id, live or deleted. Its content becomes garbage immediately, and a delete
                 of it cannot be undone any more.
 

@@ -79,9 +79,9 @@ class SegmentView:
         if not 0 <= self.valid_bytes <= self.used_bytes:
             raise InvalidInput(f"segment {self.name} claims {self.valid_bytes} valid of {self.used_bytes} used bytes; "
                                f"valid is a part of the whole")
-        if not isfinite(self.last_modified) or (self.disk_bytes is not None and self.disk_bytes < 0):
-            raise InvalidInput(f"segment {self.name} claims to be last modified at {self.last_modified}, and to take "
-                               f"{self.disk_bytes} bytes on disk; give seconds since the epoch, and 0 bytes or more")
+        if not isfinite(self.last_modified):
+            raise InvalidInput(f"segment {self.name} claims to be last modified at {self.last_modified}; give seconds "
+                               f"since the epoch")
         if self.dying and (any(first.at > second.at for first, second in pairwise(self.dying))
                            or sum(each.bytes for each in self.dying) > self.valid_bytes):
             raise InvalidInput(f"segment {self.name}: `dying` has to ascend in time, and to sum up to at most the "
