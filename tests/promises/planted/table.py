@@ -462,7 +462,7 @@ MISTAKES: Sequence[Mistake] = (
         "Content that was reported as erased is on the disk after a power failure."),
     Mistake(
         "blob-sources-without-their-end", "compactlib/blobstore/opening.py",
-        "            damage.append(error)\n",
+        "            damage[each.name] = error\n",
         "            pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "Opening removes the sources of a compaction although a new segment is damaged."),
