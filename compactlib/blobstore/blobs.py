@@ -25,8 +25,7 @@ class BlobInfo:
         put_at: when it was put, seconds since the epoch, to the millisecond.
         expires_at: the time strictly after which it has expired; `None` if it never expires.
         life_version: how often it was undeleted.
-        account: account number given when it was put.
-        container: container number given when it was put.
+        account, container: the numbers given when it was put.
         changed_at: when its newest record was written.
     """
 
@@ -42,12 +41,7 @@ class BlobInfo:
 
 @attrs.frozen
 class Blob:
-    """A live blob, or a deleted or expired one if the options include it: its content, checked against its CRC.
-
-    Attributes:
-        info: its properties.
-        content: its bytes.
-    """
+    """A live blob, or a deleted or expired one if the options include it: its content, checked against its CRC."""
 
     info: BlobInfo
     content: bytes

@@ -117,11 +117,7 @@ class BlobPlan(Printed):
 
 
 def plan_for(view: BlobView, policy: BlobPolicy, now: float, *, bytes_available: int | None = None) -> BlobPlan:
-    """Return the plan that `policy` chooses of `view` at `now` (seconds since the epoch). Pure.
-
-    Raises:
-        InvalidInput: the policy made a bad choice; see `plan_for_choice`.
-        Exception: any other exception of the policy.
+    """Return the plan that `policy` chooses of `view` at `now` (seconds since the epoch). Pure; see `plan_for_choice`.
     """
     return plan_for_choice(view, policy.choose(view, now), policy, now, bytes_available=bytes_available)
 
@@ -130,12 +126,7 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
                     bytes_available: int | None = None) -> BlobPlan:
     """Return the plan of a choice, with cost and benefit by the rules of `BlobView`. O(segments).
 
-    Args:
-        view: the store.
-        choice: the policy's choice.
-        policy: the policy that chose; the plan records its name and its settings.
-        now: the time of planning, seconds since the epoch.
-        bytes_available: the free room on the disk, if known.
+    The plan records the name and the settings of `policy`, and `bytes_available`, the free room on the disk if known.
 
     Raises:
         InvalidInput: the choice names a segment twice or one that is not eligible; the message names the policy.

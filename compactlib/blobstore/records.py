@@ -105,8 +105,7 @@ class IndexEntry(NamedTuple):
         sequence: the record's number: ascends with time, unique in the store, kept by compactions.
         op_time_ms: the time of the operation.
         expires_ms: when the blob expires, or `NO_EXPIRY`; every record has that of its blob at the time.
-        account: account number of the blob.
-        container: container number of the blob.
+        account, container: the blob's numbers, as put.
         segment: the log segment that holds the record.
         offset: the record's offset in it.
         size: bytes of the whole record: header, id, content and checksum.

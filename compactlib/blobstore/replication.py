@@ -67,8 +67,7 @@ class ReplicaEntry:
         size_bytes: length of the record with its content; 0 if the content was dropped.
         changed_at: when its newest record was written, seconds since the epoch.
         expires_at: when it expires, `None` for never.
-        account: its account.
-        container: its container.
+        account, container: its numbers, as put.
         sequence: the number of its newest record.
         permanent_at: when it was made permanent, or when it was put if that is unknown; `None` if it is not permanent.
     """

@@ -102,11 +102,10 @@ class BlobView(Printed):
     """A store as a policy sees it, at one moment.
 
     Attributes:
-        store: the store's name, for messages, and to spread schedules.
+        store: the store's name, for messages.
         incarnation: the store's 16 bytes; a plan carries them, so that no other store accepts it.
         capacity_bytes: capacity of the whole log.
-        segment_bytes: capacity of one segment, its header included.
-        header_bytes: size of a segment's header.
+        segment_bytes, header_bytes: capacity of one segment, its header included, and the size of the header.
         max_blob_bytes: the largest record to expect, and so the most that an output leaves unused at its end.
         used_bytes: used capacity: every segment before the active one counts whole, the active one up to its end.
         reference_time: deletes made strictly before it are in effect; seconds since the epoch.
