@@ -127,7 +127,6 @@ class Compactor:
 
     _log: Log
     _name: str
-    policy: BlobPolicy  # chooses the segments to compact, unless a call gives another policy
     purge: Purge
     _place: Place | None  # returns the class of a survivor; survivors of one class share outputs
     _observer: Observer
@@ -137,21 +136,19 @@ class Compactor:
     last_error: CompactlibError | None = attrs.field(default=None, init=False)
     failures: int = attrs.field(default=0, init=False)
 
-    def view(self, policy: BlobPolicy | None = None, budget: Budget | None = None) -> BlobView:
+    def view(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         """Return the store as a policy sees it. Reads the whole index once."""
         log = self._log
-        found = view_of(log.snapshot(), log.lists.known, log.config, policy or self.policy, name=self._name,
-                        now=log.clock.now(), eligible=frozenset(log.eligible()), purge=self.purge,
-                        check=(budget or Budget()).check, damaged=self.damaged)
+        found = view_of(log.snapshot(), log.lists.known, log.config, policy, name=self._name, now=log.clock.now(),
+                        eligible=frozenset(log.eligible()), purge=self.purge, check=budget.check, damaged=self.damaged)
         log.guard.require_open()
         return found
 
     # -- the five steps
 
-    def steps(self, given: BlobPlan | None, policy: BlobPolicy | None, budget: Budget | None, observer: Observer | None,
+    def steps(self, given: BlobPlan | None, policy: BlobPolicy, budget: Budget | None, observer: Observer | None,
               fence: CommitFence | None) -> Steps:
-        """Compact, by the arguments of `BlobStore.compact`; the caller runs the tasks that are yielded, and sends their
-        outcomes."""
+        """Compact; the caller runs the tasks that are yielded, and sends their outcomes. See `BlobStore.compact`."""
         log, observers = self._log, Observers(self._observer, observer)
         began, plan = log.clock.monotonic(), given
         run = Run(log.guard, limited(budget, log.config.compaction_bytes_per_second, log))
@@ -177,12 +174,12 @@ class Compactor:
         self._notify(observers, plan, report, report.seconds)
         return report
 
-    def _planned(self, policy: BlobPolicy | None, budget: Budget) -> BlobPlan:
+    def _planned(self, policy: BlobPolicy, budget: Budget) -> BlobPlan:
         """Return the policy's plan; for a full round the active segment may be closed first."""
-        log, chosen = self._log, policy or self.policy
+        log = self._log
 
         def planned() -> BlobPlan:
-            return plan_for(self.view(chosen, budget), chosen, log.clock.now(), bytes_available=self._room())
+            return plan_for(self.view(policy, budget), policy, log.clock.now(), bytes_available=self._room())
 
         plan = planned()
         if plan.kind == "full" and log.config.close_active_segment:

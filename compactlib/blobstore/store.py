@@ -120,7 +120,7 @@ class BlobStore(Reading):
         self._log = log
         self.recovery: BlobRecoveryReport = recovery
         purge = seen_by_all_peers if config.purge_tombstones else None
-        self._compactor = Compactor(log, self.name, self.policy, purge, place, self._observer)
+        self._compactor = Compactor(log, self.name, purge, place, self._observer)
         self._deliver()
 
     # -- operations
@@ -158,9 +158,8 @@ class BlobStore(Reading):
             BlobMissing: the id is not known.
             BlobDeleted: it is deleted already.
         """
-        key = id_bytes(blob_id)
-        entry, _ = self._write(key, lambda history: (draft_delete(key, blob_state(history), self._now_ms()), b""))
-        return Deleted(key, entry.op_time_ms / 1000, entry.life_version)
+        entry, _ = self._change(blob_id, draft_delete)
+        return Deleted(entry.id, entry.op_time_ms / 1000, entry.life_version)
 
     def discard(self, blob_id: BlobId) -> bool:
         """Delete a blob unless it is missing or deleted; return whether it was deleted now."""
@@ -179,10 +178,7 @@ class BlobStore(Reading):
             DeletedForGood: the delete is older than `deleted_retention_seconds`, or the content was dropped.
             BlobExpired: its time to live is over.
         """
-        key = id_bytes(blob_id)
-        retention_ms = milliseconds(self.config.deleted_retention_seconds)
-        entry, history = self._write(key, lambda history: (draft_undelete(
-            key, blob_state(history), self._now_ms(), retention_ms), b""))
+        entry, history = self._change(blob_id, draft_undelete, milliseconds(self.config.deleted_retention_seconds))
         return info_after(history, entry)
 
     def ttl_update(self, blob_id: BlobId) -> BlobInfo:
@@ -195,10 +191,7 @@ class BlobStore(Reading):
             TtlAlreadyUpdated: it is permanent.
             TtlUpdateTooLate: it expires within `ttl_update_buffer_seconds`.
         """
-        key = id_bytes(blob_id)
-        buffer_ms = milliseconds(self.config.ttl_update_buffer_seconds)
-        entry, history = self._write(key, lambda history: (draft_ttl_update(
-            key, blob_state(history), self._now_ms(), buffer_ms), b""))
+        entry, history = self._change(blob_id, draft_ttl_update, milliseconds(self.config.ttl_update_buffer_seconds))
         return info_after(history, entry)
 
     def append_replicated(self, kind: RecordKind, blob_id: BlobId, content: bytes = b"", *, op_time: float,
@@ -246,12 +239,17 @@ class BlobStore(Reading):
         return entries_since(snapshot, token, self._log.next_sequence, max_entries=self.config.find_max_entries,
                              max_bytes=max_bytes)
 
+    def _change(self, blob_id: BlobId, draft: Callable[..., IndexEntry], *limit_ms: int,
+                ) -> tuple[IndexEntry, Sequence[IndexEntry]]:
+        """Append a record without content, drafted from the blob's state and the time."""
+        key = id_bytes(blob_id)
+        return self._write(key, lambda history: (draft(key, blob_state(history), self._now_ms(), *limit_ms), b""))
+
     def _write(self, key: bytes, draft: Callable[[Sequence[IndexEntry]], tuple[IndexEntry, bytes | None]],
                ) -> tuple[IndexEntry, Sequence[IndexEntry]]:
         """Append a record that is drafted from the blob's history; evict other blobs if the log is full, as configured.
 
-        Returns:
-            The record, durable as configured, and the history before it.
+        Return the record, durable as configured, and the history before it.
         """
         log = self._log
         with self._guard.use():
@@ -344,7 +342,8 @@ class BlobStore(Reading):
             raise InvalidInput("compact() takes a plan or a policy, not both: a plan is the choice of a policy")
         if plan is not None:
             require_own(plan, self.name, self._log)
-        steps = self._compactor.steps(plan, policy, budget, observer, fence)
+        chosen = self.policy if policy is None else policy
+        steps = self._compactor.steps(plan, chosen, budget, observer, fence)
         try:
             found = run_many({"": steps}, executor, self.clock, None)[""]
         finally:
@@ -512,7 +511,7 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
     for store, plan in work:
         if plan is not None:
             require_own(plan, store.name, store._log)
-        every[store.folder] = store._compactor.steps(plan, None, budget, observer, fence)
+        every[store.folder] = store._compactor.steps(plan, store.policy, budget, observer, fence)
     if not work:
         return {}
     try:
