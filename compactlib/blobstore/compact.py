@@ -332,7 +332,7 @@ class Compactor:
         for output, file in zip(survivors.outputs, files, strict=True):
             taken = ((part, rows) for picked in output.picked if (source := contents.segment(picked.segment))
                      for part in source.parts if (rows := part.rows_at(picked.offsets)))
-            index = IndexPart.moved(output.header.name, taken, budget.check)
+            index = IndexPart.moved(output.header.name, taken, contents.key, budget.check)
             assert index.end == output.end, "the index has each record that the output gets"
             remove_names(log.files, log.folder, [output.header.name.index_file])
             write_part(log.files, log.folder, index, log.descriptor.incarnation)

@@ -93,11 +93,6 @@ class LoadedSegment:
     size: int = SEGMENT_HEADER_BYTES  # the size of the log file
     state: object = None  # of its files, to read them again only if they have changed
 
-    @property
-    def index_bytes(self) -> int:
-        """The bytes of the parts in the index file."""
-        return sum(part.file_bytes for part in self.segment.parts)
-
 
 def load_store(folder: str, layout: Layout, known: Mapping[SegmentName, LoadedSegment]) -> list[LoadedSegment]:
     """Load every segment of a log, in order; of a lost one the index, which names its records.

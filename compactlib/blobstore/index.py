@@ -95,31 +95,27 @@ class IndexPart:
     def of(cls, segment: SegmentName, start: int, end: int, entries: Sequence[IndexEntry], key: bytes) -> IndexPart:
         """Pack entries; `key` is the store's incarnation. O(n log n)."""
         columns = [array(code, map(attrgetter(name), entries)) for name, code in COLUMNS.items()]
-        ids = [entry.id for entry in entries]
-        return cls._packed(segment, start, end, columns, ids, list(map(hash_id, ids, repeat(key))))
+        return cls._packed(segment, start, end, columns, [entry.id for entry in entries], key)
 
     @classmethod
-    def moved(cls, segment: SegmentName, taken: Iterable[tuple[IndexPart, Sequence[int]]],
+    def moved(cls, segment: SegmentName, taken: Iterable[tuple[IndexPart, Sequence[int]]], key: bytes,
               check: Callable[[], None]) -> IndexPart:
         """Return the index of a new segment with some rows of other parts, without gaps."""
-        columns, ids, hashed = [array(code) for code in COLUMNS.values()], list[bytes](), list[int]()
+        columns, ids = [array(code) for code in COLUMNS.values()], list[bytes]()
         for part, rows in taken:
-            hash_of_row = array("Q", bytes(8 * len(part)))
-            for each, row in zip(part.hashes, part.rows, strict=True):
-                hash_of_row[row] = each
             for start in range(0, len(rows), _AT_ONCE):
                 piece = rows[start:start + _AT_ONCE]
                 for mine, theirs in zip(columns, part.columns, strict=True):
                     mine.extend(map(theirs.__getitem__, piece))
                 ids.extend(map(part.id_of, piece))
-                hashed.extend(map(hash_of_row.__getitem__, piece))
                 check()
         *offsets, end = accumulate(columns[1], initial=SEGMENT_HEADER_BYTES)
-        return cls._packed(segment, SEGMENT_HEADER_BYTES, end, [array("Q", offsets), *columns[1:]], ids, hashed)
+        return cls._packed(segment, SEGMENT_HEADER_BYTES, end, [array("Q", offsets), *columns[1:]], ids, key)
 
     @classmethod
     def _packed(cls, segment: SegmentName, start: int, end: int, columns: Sequence[array[int]], ids: Sequence[bytes],
-                hashed: Sequence[int]) -> IndexPart:
+                key: bytes) -> IndexPart:
+        hashed = list(map(hash_id, ids, repeat(key)))
         order = sorted(range(len(hashed)), key=hashed.__getitem__)
         # A copy has no spare room, unlike an array that was appended to.
         return cls(segment, start, end, [array(each.typecode, each) for each in columns], b"".join(ids),

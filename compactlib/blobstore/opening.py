@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -93,7 +93,15 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
         remove_names(files, folder, left)
         files.sync_folder(folder)
     loaded = load_store(folder, layout, {})
-    events = _write_rebuilt(files, folder, descriptor, loaded)
+    refused: list[tuple[str, dict[str, object]]] = []
+    for each in loaded:
+        if each.is_rebuilt:
+            try:
+                replace_parts(files, folder, each.segment.parts, descriptor.incarnation)
+            except StorageError as error:
+                # The next opening rebuilds it again.
+                refused.append(("blobstore_index_not_written", {"folder": folder, "index": str(each.segment.name),
+                                                                "error": str(error)}))
     if not loaded or loaded[-1].segment.is_lost:
         loaded.append(_begun(files, folder, descriptor, loaded))
     active = loaded[-1]
@@ -113,14 +121,15 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     if not is_as_listed:
         with contextlib.suppress(DiskFull):
             lists.write(lists.known)
-    log = Log(guard, files, folder, config, StoreClock(clock), contents, lists, following, active.index_bytes)
+    log = Log(guard, files, folder, config, StoreClock(clock), contents, lists, following,
+              sum(part.file_bytes for part in active.segment.parts))
     with contextlib.suppress(DiskFull):
         # On a full disk the next reclaim does this; until then the contents count as erased.
         finish_erasures(log)
     damage = [*found.damage, *layout.damage, *(error for each in loaded for error in each.damage)]
     log.events += [("blobstore_damage", {"folder": folder, "path": error.path, "offset": error.offset,
                                          "expected": error.expected, "found": error.found}) for error in damage]
-    log.events += events
+    log.events += refused
     if cut:
         log.events.append(("blobstore_tail_cut", {"folder": folder, "bytes": cut}))
     return log, BlobRecoveryReport(tuple(error.with_traceback(None) for error in damage), cut)
@@ -146,20 +155,6 @@ def _damaged_outputs(files: Files, folder: str, lists: SegmentListFile, present:
         except CorruptData as error:
             damage[each.name] = error
     return damage
-
-
-def _write_rebuilt(files: Files, folder: str, descriptor: Descriptor, loaded: Iterable[LoadedSegment]
-                   ) -> list[tuple[str, dict[str, object]]]:
-    """Write rebuilt indexes of sealed segments; an index that the disk refuses is rebuilt by the next opening."""
-    refused: list[tuple[str, dict[str, object]]] = []
-    for each in loaded:
-        if each.is_rebuilt:
-            try:
-                replace_parts(files, folder, each.segment.parts, descriptor.incarnation)
-            except StorageError as error:
-                refused.append(("blobstore_index_not_written", {"folder": folder, "index": str(each.segment.name),
-                                                                "error": str(error)}))
-    return refused
 
 
 def _begun(files: Files, folder: str, descriptor: Descriptor, loaded: Sequence[LoadedSegment]) -> LoadedSegment:

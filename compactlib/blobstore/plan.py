@@ -147,12 +147,19 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
         victims.append(found)
     valid = sum(segment.valid_bytes for segment in victims)
     written = _most_written(view, victims, valid)
-    is_never = choice.is_empty and len(view.segments) == 1 and view.segment_bytes >= view.capacity_bytes
+    damaged = sum(bool(segment.damage) for segment in view.segments)
+    why = choice.why
+    if choice.is_empty and len(view.segments) == 1 and view.segment_bytes >= view.capacity_bytes:
+        why = (f"the log has one segment, capacity_bytes={view.capacity_bytes} and segment_bytes={view.segment_bytes}, "
+               f"and the active segment is never compacted; copy the store into one of smaller segments with "
+               f"copy_store()")
+    elif damaged:
+        why += (f"; {damaged} of the segments left out for damage: restore their files, or delete what verify() names "
+                f"there")
     return BlobPlan(
         store=view.store, incarnation=view.incarnation, victims=tuple(victims), left=tuple(segments.values()),
-        reference_time=max(view.reference_time, 0.0), planned_at=now, policy=PolicyRecord.of(policy),
-        why=_never(view) if is_never else choice.why + _damage_note(view), kind=choice.kind,
-        benefit_segments=view.benefit(len(victims), valid), bytes_to_copy=written,
+        reference_time=max(view.reference_time, 0.0), planned_at=now, policy=PolicyRecord.of(policy), why=why,
+        kind=choice.kind, benefit_segments=view.benefit(len(victims), valid), bytes_to_copy=written,
         bytes_freed=sum(_on_disk(each, view) for each in victims) - written,
         bytes_needed=min(written, view.segment_bytes + index_file_bytes(view.segment_bytes // OVERHEAD_BYTES, 0)),
         bytes_available=bytes_available)
@@ -162,20 +169,6 @@ def _why_left(segment: SegmentView, newest: SegmentName | None) -> str:
     if segment.name == newest:
         return "the newest one, still written to"
     return "not chosen" if segment.eligible else segment.damage or "the journal reaches it"
-
-
-def _never(view: BlobView) -> str:
-    """Return why a log of one segment is never compacted."""
-    return (f"the log has one segment, capacity_bytes={view.capacity_bytes} and segment_bytes={view.segment_bytes}, "
-            f"and the active segment is never compacted; copy the store into one of smaller segments with "
-            f"copy_store()")
-
-
-def _damage_note(view: BlobView) -> str:
-    """Return the end of a plan's reason if segments are left out for damage."""
-    damaged = sum(bool(segment.damage) for segment in view.segments)
-    return f"; {damaged} of the segments left out for damage: restore their files, or delete what verify() names " \
-           f"there" if damaged else ""
 
 
 def _on_disk(segment: SegmentView, view: BlobView) -> int:

@@ -156,12 +156,8 @@ class Hybrid:
         """Whether one of the two policies needs a forecast, see `BlobPolicy`."""
         return any(getattr(policy, "needs_forecast", False) for policy in (self.usual, self.thorough))
 
-    def due_at(self, view: BlobView) -> float:
-        """Return when the next full round is due, seconds since the epoch."""
-        return view.last_full_at + self.every_seconds
-
     def choose(self, view: BlobView, now: float) -> BlobChoice:
-        due_for = now - self.due_at(view)
+        due_for = now - view.last_full_at - self.every_seconds
         if due_for < 0:
             return self.usual.choose(view, now)
         full = self.thorough.choose(view, now)
