@@ -18,6 +18,7 @@ import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
+from compactlib.blobstore.erasure import erase_records, read_state
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.folder import LoadedSegment, load_store, read_folder
 from compactlib.blobstore.hard_delete import finish_erasures
@@ -92,6 +93,9 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     if left:
         remove_names(files, folder, left)
         files.sync_folder(folder)
+    with contextlib.suppress(DiskFull):
+        # First: the log is read where an index is missing, and a crash may have torn the records of the note.
+        erase_records(files, folder, read_state(folder, descriptor.incarnation)[0].erasures)
     loaded = load_store(folder, layout, {})
     refused: list[tuple[str, dict[str, object]]] = []
     for each in loaded:
