@@ -454,10 +454,10 @@ MISTAKES: Sequence[Mistake] = (
         (KILLED + "[little-blob_store-writes]",),
         "Blobs that a restarted store has shown are gone after a power failure."),
     Mistake(
-        "blob-erasure-not-marked", "compactlib/blobstore/erasure.py",
-        "        files.unlink(path)\n",
-        "        pass\n",
-        ("blob_store-refusals",),
+        "blob-erasure-not-marked", "compactlib/blobstore/hard_delete.py",
+        "            replace_parts(log.files, log.folder, segment.parts, log.descriptor.incarnation)\n",
+        "            pass\n",
+        ("tests/promises/blobstore/test_blobstore_erasure_on_a_full_disk.py",),
         "An interrupted hard delete leaves an index that says that the content is there; undeleting gives "
         "zeros."),
     Mistake(
@@ -469,7 +469,7 @@ MISTAKES: Sequence[Mistake] = (
         "Content that was reported as erased is on the disk after a power failure."),
     Mistake(
         "blob-sources-without-their-end", "compactlib/blobstore/opening.py",
-        "            damage.append(error)\n",
+        "            damage[each.name] = error\n",
         "            pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "Opening removes the sources of a compaction although a new segment is damaged."),
