@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import attrs
 
@@ -49,13 +49,7 @@ NextHead: TypeAlias = Callable[[CommitId | None], tuple[CommitId | None, Applied
 
 @attrs.frozen
 class _Built:
-    """The result of step 2 of a commit.
-
-    Attributes:
-        source: the record that it was built of.
-        metarange_id: the content.
-        target: the stored commit; `None` if there are no changes.
-    """
+    """The result of step 2: the record that it was built of, the content, and the commit; `None` without changes."""
 
     source: BranchRecord
     metarange_id: MetaRangeId
@@ -80,14 +74,15 @@ class BranchHead:
             TooManyTries: others changed the branch during every try; nothing is lost, commit again.
             BudgetSpent: the budget ran out; HEAD is unchanged.
         """
-        clock, outcome = self._context.clock, "error"
-        began = clock.monotonic()
+        context, outcome = self._context, "error"
+        began = context.clock.monotonic()
         try:
             report = self._commit(message, metadata, allow_empty, budget)
             outcome = report.outcome
             return report
         finally:
-            self._context.activity.committed(outcome, clock.monotonic() - began)
+            context.observer.event("staging_commit_seconds", sample=context.clock.monotonic() - began,
+                                   repository=context.repository, outcome=outcome)
 
     def _commit(self, message: str, metadata: Mapping[str, str] | None, allow_empty: bool, budget: Budget | None,
                 ) -> CommitReport:
@@ -96,14 +91,14 @@ class BranchHead:
         # A token may be empty because a compaction replaced it, and a cleanup removed its entries.
         if not allow_empty and self._is_clear(before) and branches.read(self._name) == before:
             return CommitReport.no_changes("nothing was written since HEAD", before.commit_id)
-        sealed = branches.update(self._name, self._sealed, operation="commit", idempotent=True).after
+        _, sealed = branches.update(self._name, self._sealed, operation="commit", idempotent=True)
         built: _Built | None = None
         made: list[CommitReport] = []  # of each build
 
         def build(record: BranchRecord) -> _Built:
             head = commits.metarange_of(record.commit_id)
             base, target = record.base(head), None
-            applied = self._apply(base, MergedTokens(context.tokens, record.sealed_tokens), budget)
+            applied = self._apply(base, MergedTokens(context.store, record.sealed_tokens), budget)
             counts = ({"added": applied.added, "changed": applied.changed, "removed": applied.removed} if base == head
                       else self._counts(head, applied.metarange_id))
             has_changes = any(counts.values())
@@ -122,7 +117,7 @@ class BranchHead:
             newer = len(record.sealed_tokens) - len(built.source.sealed_tokens)  # sealed in front, meanwhile
             return attrs.evolve(record.compacted(None, newer=newer), commit_id=built.target or record.commit_id)
 
-        head = branches.update(self._name, switch, operation="commit").after.commit_id
+        head = branches.update(self._name, switch, operation="commit")[1].commit_id
         if head == sealed.commit_id:
             return CommitReport.no_changes("the content is that of HEAD", head)
         for report in made:
@@ -173,8 +168,7 @@ class BranchHead:
         Raises:
             DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
         """
-        before, after = self._sides_of(commit)
-        return self._replay(after, before, message or f"revert {commit}", metadata, strategy, operation="revert")
+        return self._replay(commit, message or f"revert {commit}", metadata, strategy, operation="revert")
 
     def cherry_pick(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
                     strategy: MergeStrategy = "fail") -> CommitReport:
@@ -183,22 +177,18 @@ class BranchHead:
         Raises:
             DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
         """
-        before, after = self._sides_of(commit)
-        return self._replay(before, after, message or f"cherry-pick {commit}", metadata, strategy,
-                            operation="cherry_pick")
+        return self._replay(commit, message or f"cherry-pick {commit}", metadata, strategy, operation="cherry_pick")
 
-    def _sides_of(self, ref: str) -> tuple[MetaRangeId | None, MetaRangeId]:
-        """Return the metaranges of the first parent of a commit and of the commit."""
-        commit_id = self._context.resolve(ref)
+    def _replay(self, ref: str, message: str, metadata: Mapping[str, str] | None, strategy: MergeStrategy, *,
+                operation: Literal["revert", "cherry_pick"]) -> CommitReport:
+        """Apply the changes of a commit against its first parent to HEAD, or take them back."""
+        commits, commit_id = self._context.commits, self._context.resolve(ref)
         if commit_id is None:
             raise CommitNotFound(commit_id=ref)
-        commit = self._context.commits.get(commit_id)
-        return (self._context.commits.metarange_of(commit.parents[0] if commit.parents else None),
-                commit.metarange_id)
+        commit = commits.get(commit_id)
+        sides = commits.metarange_of(commit.parents[0] if commit.parents else None), commit.metarange_id
+        base, source = sides if operation == "cherry_pick" else sides[::-1]
 
-    def _replay(self, base: MetaRangeId | None, source: MetaRangeId | None, message: str,
-                metadata: Mapping[str, str] | None, strategy: MergeStrategy, *, operation: str) -> CommitReport:
-        """Apply the changes between two metaranges to HEAD."""
         def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
             applied = self._merged(base, source, head, strategy)
             if not applied.changes:
@@ -254,9 +244,9 @@ class BranchHead:
 
         def prepare(record: BranchRecord) -> BranchRecord | None:
             self._require_clean(record, include_staging=True)
-            if record.sealed_tokens and context.tokens.is_empty(record.staging_token):
+            if record.sealed_tokens and context.is_empty(record.staging_token):
                 return None  # an earlier move sealed it and failed
-            return record.sealed_with(context.tokens.draw())
+            return record.sealed_with(context.new_token())
 
         def switch(record: BranchRecord) -> BranchRecord | None:
             if not discard:
@@ -268,14 +258,14 @@ class BranchHead:
             # Reported before the write: a failure afterwards would hide a completed move.
             counts = self._counts(context.commits.metarange_of(head), context.commits.metarange_of(target))
             made[head, target] = _report(target, counts, applied)
-            return record.emptied(context.tokens.draw() if discard else record.staging_token, target)
+            return record.emptied(context.new_token() if discard else record.staging_token, target)
 
         if not discard:
             branches.update(self._name, prepare, operation=operation, idempotent=True)
-        update = branches.update(self._name, switch, operation=operation)
-        old, new = update.before.commit_id, update.after.commit_id
+        before, after = branches.update(self._name, switch, operation=operation)
+        old, new = before.commit_id, after.commit_id
         # A move that drops uncommitted changes is not empty, also if HEAD is unchanged.
-        if not update.is_written or (new == old and (new is None or not discard)):
+        if after is before or (new == old and (new is None or not discard)):
             return CommitReport.no_changes("HEAD is unchanged", new)
         if new is None:
             return CommitReport.no_changes("the branch has no commit now, as its source has none", None)
@@ -286,12 +276,12 @@ class BranchHead:
     def reset(self) -> ResetReport:
         """Drop all uncommitted changes, in one step."""
         def change(record: BranchRecord) -> BranchRecord | None:
-            return None if self._is_clear(record) else record.emptied(self._context.tokens.draw(), record.commit_id)
+            return None if self._is_clear(record) else record.emptied(self._context.new_token(), record.commit_id)
 
-        update = self._context.branches.update(self._name, change, operation="reset")
-        if not update.is_written:
+        before, after = self._context.branches.update(self._name, change, operation="reset")
+        if after is before:
             return ResetReport(why="nothing was uncommitted")
-        return ResetReport(tokens_dropped=len(update.before.tokens))
+        return ResetReport(tokens_dropped=len(before.tokens))
 
     def reset_prefix(self, prefix: bytes) -> ResetReport:
         """Restore all keys with a prefix to their state in HEAD, in one step; `b""` is `reset`.
@@ -327,7 +317,7 @@ class BranchHead:
 
     def _is_clear(self, record: BranchRecord) -> bool:
         """Return whether no layer above HEAD holds entries; valid if the record is unchanged afterwards."""
-        return record.is_bare and self._context.tokens.is_empty(record.staging_token)
+        return record.is_bare and self._context.is_empty(record.staging_token)
 
     def _require_clean(self, record: BranchRecord, *, include_staging: bool) -> None:
         view = BranchView.of(self._context, self._name, record)
@@ -336,12 +326,9 @@ class BranchHead:
             raise DirtyBranch(branch=self._name, key=difference.key)
 
     def _sealed(self, record: BranchRecord) -> BranchRecord | None:
-        """Return the record with a new staging token; `None` if the old token is empty.
-
-        Sealing an empty token would cost every read a token for each commit that fails.
-        """
-        tokens = self._context.tokens
-        return None if tokens.is_empty(record.staging_token) else record.sealed_with(tokens.draw())
+        """Return the record with a new staging token; `None` if the old token is empty, which would only cost reads."""
+        context = self._context
+        return None if context.is_empty(record.staging_token) else record.sealed_with(context.new_token())
 
     def _apply(self, base: MetaRangeId | None, changes: Changes, budget: Budget | None = None) -> Applied:
         """Apply entries of sealed tokens, and read the result back: then the tokens may be dropped."""
@@ -361,7 +348,7 @@ class BranchHead:
                metadata: Mapping[str, str] | None) -> CommitId:
         """Store a commit and return its id."""
         return self._context.commits.add(metarange_id, tuple(parent for parent in parents if parent is not None),
-                                         message=message, metadata=metadata, created_at=self._context.clock.now())
+                                         message=message, metadata=metadata)
 
     def _counts(self, before: MetaRangeId | None, after: MetaRangeId | None) -> Counter[str]:
         return Counter(difference.kind for difference in self._context.committed.diff(before, after))
@@ -376,8 +363,8 @@ def _report(target: CommitId | None, counts: Mapping[str, int], applied: Applied
 
 def _reset_changes(view: BranchView, prefix: bytes, counts: Counter[str]) -> Iterator[tuple[bytes, Change]]:
     """Yield the entries of the sealed tokens, and for each changed key with the prefix its state in HEAD."""
-    tokens, sealed, end = view.context.tokens, view.record.sealed_tokens, upper_bound(prefix)
-    for key, record in MergedTokens(tokens, sealed):
+    store, sealed, end = view.context.store, view.record.sealed_tokens, upper_bound(prefix)
+    for key, record in MergedTokens(store, sealed):
         if key >= prefix:
             break
         yield key, record
@@ -387,4 +374,4 @@ def _reset_changes(view: BranchView, prefix: bytes, counts: Counter[str]) -> Ite
             counts["removed" if before is None else "restored"] += 1
         yield key, before
     if end is not None:
-        yield from MergedTokens(tokens, sealed, end)
+        yield from MergedTokens(store, sealed, end)

@@ -23,12 +23,7 @@ MAX_LIST_LIMIT: Final = 10_000
 
 @attrs.frozen
 class Listed:
-    """One line of a listing.
-
-    Attributes:
-        key: the key, or a common prefix that ends with the delimiter.
-        record: its record; `None` for a common prefix.
-    """
+    """One line of a listing: a key and its record, or a common prefix, which ends with the delimiter."""
 
     key: bytes
     record: Record | None
@@ -104,15 +99,7 @@ def _identity(record: Record | None) -> str | None:
 
 @attrs.frozen(kw_only=True)
 class ListRequest:
-    """The arguments of a page of a listing.
-
-    Attributes:
-        prefix: only keys with this prefix.
-        delimiter: fold the keys that contain it after the prefix to common prefixes; empty: no folding.
-        after: begin after this key, or after all keys with this common prefix.
-        limit: number of entries, 1 to `MAX_LIST_LIMIT`.
-        max_scanned: number of entries to read at most.
-    """
+    """The arguments of a page of a listing; see `Branch.list`. A page reads at most `max_scanned` entries."""
 
     prefix: bytes = b""
     delimiter: bytes = b""

@@ -64,7 +64,12 @@ def branch_key(branch: str) -> bytes:
 
 def commit_key(commit_id: CommitId) -> bytes:
     """Return the key of a commit."""
-    return COMMITS + commit_id.encode("ascii")
+    return COMMITS + commit_id.encode("ascii", "replace")
+
+
+def commit_id_in(key: bytes) -> CommitId:
+    """Return the id of a commit's key, which other writers may have made."""
+    return CommitId(key[len(COMMITS):].decode("ascii", "replace"))
 
 
 def token_partition(token: StagingToken) -> bytes:

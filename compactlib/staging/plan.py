@@ -83,12 +83,7 @@ class StagingView(Printed):
 
 @attrs.frozen
 class StagingChoice:
-    """The choice of a policy.
-
-    Attributes:
-        why: the reason, in one sentence; for an empty choice the closed gate, its value, and the setting to change.
-        is_empty: whether nothing is to be compacted.
-    """
+    """The choice of a policy, and the reason; for an empty choice the closed gate, its value, and its setting."""
 
     why: str
     is_empty: bool = False

@@ -25,7 +25,7 @@ from compactlib.report import PolicyRecord, VerifyReport
 from compactlib.rewrite import Executor
 from compactlib.staging.branch import Branch
 from compactlib.staging.commits import Commit, copied
-from compactlib.staging.compaction.compact import Compactor, view_of
+from compactlib.staging.compaction.compact import Compactor, notify_end, view_of
 from compactlib.staging.compaction.rewrite import OpenStores
 from compactlib.staging.context import StagingContext, StagingOptions
 from compactlib.staging.errors import BeingCollected, BranchNotFound, MetaRangeNotFound, PreconditionFailed
@@ -53,7 +53,8 @@ class Repository(Closing):
 
     It offers `contract.Compaction` for each branch. Any number of `Repository` objects in any processes may share the
     stores, and may compact the same branch: one commits, the others raise `LostRace`. An object holds caches and its
-    running operations; `close` ends these, and leaves the stores open.
+    running operations; `close` ends these, and leaves the stores open. Then view, plan, compact, reclaim, verify, audit
+    and status raise `Closed`.
 
     With `owns_ranges` the constructor checks in a few requests who owns the ranges, and takes ownership if there are no
     ranges yet; see `adopt_ranges`.
@@ -81,7 +82,7 @@ class Repository(Closing):
                  policy: StagingPolicy | None = None, options: StagingOptions | None = None,
                  stores: OpenStores | None = None, clock: Clock | None = None, rng: Random | None = None,
                  sensor: CompactionSensor | None = None, observer: Observer | None = None, create: bool = True) -> None:
-        self._context = StagingContext.over(
+        self._context = StagingContext(
             store, committed, name, options=options or StagingOptions(), clock=clock or SystemClock(),
             rng=rng or SystemRandom(), sensor=sensor, observer=Observers(observer))
         if not create and next(iter(self._context.branches.list()), None) is None:
@@ -89,11 +90,9 @@ class Repository(Closing):
                            f"the store and the name, or open it with create=True to make a new one")
         self._guard = Guard(f"the repository {name!r}")
         self._policy: StagingPolicy = AlwaysPolicy() if policy is None else policy
-        own = cast("OpenStores", partial(contextlib.nullcontext, (self._context.tokens, committed)))
+        own = cast("OpenStores", partial(contextlib.nullcontext, (store, committed)))
         self._stores: OpenStores = own if stores is None else stores
         self._outcomes = Counter[str]()
-        self._last_error: BaseException | None = None  # of a host's policy or fence
-        self._failures = 0
         if self._context.options.owns_ranges:
             # Takes ownership while there are no ranges. `status` shows a refusal; each collection checks again.
             with contextlib.suppress(CompactlibError):
@@ -118,7 +117,6 @@ class Repository(Closing):
             BranchNotFound: there is no such branch.
             TooManyTries: its layers were replaced during every try.
             BudgetSpent: the budget ran out.
-            Closed: it was closed.
         """
         with self._guard.use():
             self._guard.require_open()
@@ -135,7 +133,7 @@ class Repository(Closing):
 
         Raises:
             InvalidInput: the view is of another branch or repository.
-            BranchNotFound, TooManyTries, Closed: as for `view`.
+            BranchNotFound, TooManyTries: as for `view`.
         """
         self._guard.require_open()
         if view is None:
@@ -181,7 +179,6 @@ class Repository(Closing):
             BranchNotFound: there is no such branch.
             BudgetSpent: the budget ran out; the next call starts over.
             CompactionFailed: the fence refused after the commit, which remains in effect.
-            Closed: it was closed.
             CompactlibError: a store, the fence or the rewrite failed; reads do not change.
         """
         if branch is None:
@@ -206,12 +203,8 @@ class Repository(Closing):
                 raise
             except CompactlibError as error:
                 ended = error
-            except BaseException as error:
-                self._last_error = error
-                self._failures += 1
-                raise
             seconds = context.clock.monotonic() - began
-            self._outcomes[context.activity.compacted(notified, name, ended, seconds, by)] += 1
+            self._outcomes[notify_end(notified, self.name, name, ended, seconds, by)] += 1
             if isinstance(ended, CompactlibError):
                 raise ended
             return attrs.evolve(ended, seconds=seconds)
@@ -225,16 +218,12 @@ class Repository(Closing):
         concurrently, and may be killed at any step.
 
         Args:
-            budget: checked before every 1,000 entries and every 1,000 files.
-
-        Returns:
-            The report: numbers freed, and leftovers with the reason. It is partial if the budget ran out after
-            something was freed.
+            budget: checked before every 1,000 entries and every 1,000 files. If it runs out after something was freed,
+                the report is partial.
 
         Raises:
             Busy: a reclaim of this object is under way.
             BudgetSpent: the budget ran out before anything was freed.
-            Closed: it was closed.
             CompactlibError: a store failed; earlier deletes remain in effect.
         """
         run = Run(self._guard, budget)
@@ -252,35 +241,24 @@ class Repository(Closing):
 
         Raises:
             Stale: another repository adopted them at the same moment.
-            Closed: it was closed.
         """
         self._guard.require_open()
         self._context.owner.adopt()
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
-        """Read every record, staged entry and range, and list damaged and missing ones. O(repository).
-
-        Raises:
-            BudgetSpent: the budget ran out.
-            Closed: it was closed.
-        """
+        """Read every record, staged entry and range, and list damaged and missing ones. O(repository)."""
         with self._guard.use():
             self._guard.require_open()
             return verify(self._context, budget or Budget())
 
     def status(self) -> RepositoryStatus:
-        """Return the running operations and counts of this object, from memory. `survey` reads all branches.
-
-        Raises:
-            Closed: it was closed.
-        """
+        """Return the running operations and counts of this object, from memory. `survey` reads all branches."""
         self._guard.require_open()
-        running, last = self._guard.running, self._last_error
+        running = self._guard.running
         return RepositoryStatus(
             repository=self.name, is_reclaiming=_RECLAIM in running, outcomes=tuple(sorted(self._outcomes.items())),
             compacting=tuple(kind.removeprefix(_COMPACTS) for kind in running if kind.startswith(_COMPACTS)),
-            last_error="" if last is None else f"{type(last).__name__}: {last}",
-            failures=self._failures, ranges_refused=self._context.owner.refused)
+            ranges_refused=self._context.owner.refused)
 
     def audit(self) -> None:
         """Check the repository's records for contradictions. Reads all records and commits, no staged entries.
@@ -288,7 +266,6 @@ class Repository(Closing):
         Raises:
             AuditFailed: records contradict each other; the message names them.
             CorruptData: a record is damaged.
-            Closed: it was closed.
         """
         self._guard.require_open()
         audit(self._context)
@@ -308,11 +285,7 @@ class Repository(Closing):
     # --- branches
 
     def branch(self, name: str) -> Branch:
-        """Return a branch by its name. No request: the branch's methods raise if it does not exist.
-
-        Raises:
-            InvalidInput: this is no name of a branch.
-        """
+        """Return a branch by its name. No request: the branch's methods raise if it does not exist."""
         return Branch(self._context, name)
 
     def create_branch(self, name: str, source: str | None = None) -> Branch:
@@ -326,11 +299,10 @@ class Repository(Closing):
             BranchNotFound, CommitNotFound: there is no such source.
             MetaRangeNotFound: the commit was unreachable for the grace period, and its records were collected.
             BeingCollected: a collection deletes them now.
-            InvalidInput: this is no name of a branch.
         """
         branch, context = self.branch(name), self._context
         commit_id = None if source is None else context.resolve_present(source)
-        record = BranchRecord(commit_id=commit_id, staging_token=context.tokens.draw())
+        record = BranchRecord.new(context.new_token(), commit_id)
         context.branches.create(name, record)
         metarange_id = context.commits.metarange_of(commit_id)
         if metarange_id is not None:
@@ -362,19 +334,11 @@ class Repository(Closing):
             yield self.branch(name)
 
     def at(self, ref: str) -> CommittedView:
-        """Return a view of a commit, or of a branch's present HEAD.
-
-        Raises:
-            BranchNotFound, CommitNotFound: there is no such branch or commit.
-        """
+        """Return a view of a commit, or of a branch's present HEAD; `BranchNotFound` or `CommitNotFound`."""
         return CommittedView.of(self._context, ref)
 
     def commit(self, commit_id: CommitId) -> Commit:
-        """Return a commit by its id.
-
-        Raises:
-            CommitNotFound: there is no commit of this id.
-        """
+        """Return a commit by its id, or raise `CommitNotFound`."""
         return copied(self._context.commits.get(commit_id))
 
     def form_of_ranges(self) -> tuple[SplitRule, RangeFormat | None]:
@@ -382,9 +346,6 @@ class Repository(Closing):
 
         Without a commit they are the default rule and `None`. A repository that is opened with another rule rewrites
         its ranges. Reads one metarange and one range.
-
-        Raises:
-            MetaRangeNotFound, RangeNotFound, DamagedRange, Unsupported: one of the two cannot be read.
         """
         context, files = self._context, self._context.committed
         for _, record in context.branches.list():
@@ -400,7 +361,7 @@ class Repository(Closing):
         return RepositorySurvey(
             repository=context.repository,
             branches=tuple(context.status_of(name, record) for name, record in context.branches.list()),
-            dropped_tokens=sum(len(mark.tokens) for _, mark in context.tokens.marks()))
+            dropped_tokens=sum(len(mark.tokens) for _, mark in context.branches.marks()))
 
     def _require_mine(self, plan: StagingPlan, branch: str, policy: StagingPolicy | None) -> None:
         if policy is not None:

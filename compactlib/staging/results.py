@@ -6,7 +6,7 @@ An empty report gives the reason.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import attrs
 
@@ -117,16 +117,9 @@ class ResetReport(Printed):
 
 @attrs.frozen(kw_only=True)
 class BranchStatus(Printed):
-    """The status of a branch.
+    """The status of a branch: its record, and the generation of HEAD, 0 without a commit.
 
-    Attributes:
-        branch: its name.
-        version: number of writes of its record.
-        commit_id: HEAD; `None` without a commit.
-        generation: of HEAD; 0 without a commit.
-        sealed_tokens: number of sealed tokens, each of which every read of an unstaged key reads.
-        compacted_metarange_id: the base, if a compaction made it.
-        compaction_started_at: start of the last compaction, in seconds since the epoch.
+    A read of an unstaged key reads every sealed token. Times are in seconds since the epoch.
     """
 
     branch: str
@@ -147,17 +140,17 @@ class RepositoryStatus(Printed):
         compacting: the branches that it compacts now.
         is_reclaiming: whether a reclaim runs.
         outcomes: number of its compactions by outcome: `compacted`, `skipped`, `lost_race`, `error`.
-        last_error: the last exception of a host's policy or fence, as `Kind: message`; empty without a failure.
-        failures: number of these exceptions.
         ranges_refused: why the last check of the owner refused to collect ranges; empty if it did not.
     """
+
+    last_error: ClassVar[str] = ""
+    failures: ClassVar[int] = 0
+    """None: a repository has no threads of its own, and its calls raise."""
 
     repository: str
     compacting: tuple[str, ...] = ()
     is_reclaiming: bool = False
     outcomes: tuple[tuple[str, int], ...] = ()
-    last_error: str = ""
-    failures: int = 0
     ranges_refused: str = ""
 
     @property
@@ -167,9 +160,8 @@ class RepositoryStatus(Printed):
 
     def _summary(self) -> str:
         at_work = f"compacts {', '.join(self.compacting)}" if self.compacting else "compacts nothing"
-        failed = f"; {self.failures} failures, the last {self.last_error}" if self.failures else ""
         refused = f"; {self.ranges_refused}" if self.ranges_refused else ""
-        return f"{self.repository}: {at_work}{', reclaims' if self.is_reclaiming else ''}{failed}{refused}"
+        return f"{self.repository}: {at_work}{', reclaims' if self.is_reclaiming else ''}{refused}"
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -27,13 +27,7 @@ _MAX_BRANCHES: Final = 10_000
 
 @attrs.frozen
 class CompactionTrigger:
-    """A branch that should be compacted.
-
-    Attributes:
-        repository: name of the repository.
-        branch: name of the branch.
-        why: the policy's reason.
-    """
+    """A branch that should be compacted, and the policy's reason."""
 
     repository: str
     branch: str

@@ -68,14 +68,7 @@ def are_same(one: Record | None, other: Record | None) -> bool:
 
 @attrs.frozen
 class Difference:
-    """A key whose states differ on the two sides.
-
-    Attributes:
-        kind: `"added"` (only on the right), `"removed"` (only on the left), `"changed"` (two identities).
-        key: the key.
-        left: the left record; `None` when added.
-        right: the right record; `None` when removed.
-    """
+    """A key whose states differ on the two sides; the left one is `None` when added, the right one when removed."""
 
     kind: Kind
     key: bytes
@@ -94,15 +87,7 @@ class Difference:
 
 @attrs.frozen
 class RangeEntry:
-    """The entry of a range in its metarange.
-
-    Attributes:
-        range_id: names the content.
-        min_key: its first key.
-        max_key: its last key.
-        count: number of records.
-        size_bytes: their logical size, as of `compactlib.staging.ranges.split.record_bytes`.
-    """
+    """The entry of a range in its metarange: id, first and last key, number and logical bytes of records."""
 
     range_id: RangeId
     min_key: bytes
@@ -164,12 +149,10 @@ class Applied(Printed):
 
 @attrs.frozen(kw_only=True)
 class LiveMetaRanges:
-    """The metaranges that a garbage collection keeps.
+    """The metaranges that a garbage collection keeps: those of HEADs and compactions, and of earlier commits.
 
-    Attributes:
-        needed: metaranges of HEADs and compactions. If one cannot be read, nothing is deleted.
-        history: metaranges of the earlier commits, as far as they exist: an earlier collection may have deleted some
-            of the ancestors of a commit that became reachable again.
+    If a needed one cannot be read, nothing is deleted. One of the history may be missing: an earlier collection may
+    have deleted some of the ancestors of a commit that became reachable again.
     """
 
     needed: frozenset[MetaRangeId] = frozenset()

@@ -25,7 +25,7 @@ from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNo
 from compactlib.staging.listing import DiffPage, ListPage, ListRequest, page_of, upper_bound
 from compactlib.staging.names import CommitId
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.tokens import MergedTokens
+from compactlib.staging.tokens import MergedTokens, get_staged
 from compactlib.staging.values import Difference, MetaRangeId, RangeFile, Record, check_key
 
 T = TypeVar("T")
@@ -38,12 +38,9 @@ _MAX_CELLS: Final = 10_000
 
 @attrs.frozen
 class Found:
-    """The layer and the record of a key.
+    """The layer and the record of a key, `None` for a tombstone.
 
-    Attributes:
-        layer: 0 for the staging token, then the sealed tokens, newest first, then the base; `None` if no layer holds
-            the key.
-        record: the newest record; `None` for a tombstone, or if no layer holds the key.
+    Layers count from the staging token, 0, over the sealed tokens to the base; `None` if no layer holds the key.
     """
 
     layer: int | None = None
@@ -57,13 +54,7 @@ class Found:
 
 @attrs.frozen
 class BranchView:
-    """A state of a branch: the tokens of its record, newest first, over its base.
-
-    Attributes:
-        context: the stores.
-        record: the branch's record.
-        head: the metarange of HEAD; `None` without a commit.
-    """
+    """A state of a branch: the tokens of its record, newest first, over its base. `head` is HEAD's metarange."""
 
     context: StagingContext
     record: BranchRecord
@@ -100,7 +91,7 @@ class BranchView:
         for first, stop in pairwise([0, *range(1, len(tokens), step), len(tokens)]):
             if first < first_layer or not missing:
                 continue
-            cells = self.context.tokens.get_many(tokens[first:stop], missing)
+            cells = get_staged(self.context.store, tokens[first:stop], missing)
             for key in missing:
                 layer = next((layer for layer in range(first, stop) if (tokens[layer], key) in cells), None)
                 if layer is not None:
@@ -113,7 +104,7 @@ class BranchView:
         start = request.start()
         if start is None:
             return ListPage()
-        return page_of(MergedTokens(self.context.tokens, self.record.tokens, start, prefix=request.prefix,
+        return page_of(MergedTokens(self.context.store, self.record.tokens, start, prefix=request.prefix,
                                     page_size=request.limit + 1, base=self.context.committed.scan(self.base, start)),
                        request)
 
@@ -141,18 +132,11 @@ class BranchView:
 
     def uncommitted(self, start: bytes = b"", *, prefix: bytes = b"", page_size: int | None = None,
                     include_staging: bool = True) -> Iterator[tuple[bytes, Difference | None]]:
-        """Yield every key that a token or a compaction changed, in order, with its difference from HEAD or `None`.
-
-        Args:
-            start: begin at the first key >= `start`.
-            prefix: only keys with this prefix.
-            page_size: size of the first page read of each token.
-            include_staging: `False` skips the staging token.
-        """
+        """Yield every key >= `start` that a token or a compaction changed, with its difference from HEAD, if any."""
         start = max(start, prefix)
         committed, end = self.context.committed, upper_bound(prefix)
         tokens = self.record.tokens if include_staging else self.record.sealed_tokens
-        staged = MergedTokens(self.context.tokens, tokens, start, prefix=prefix, page_size=page_size)
+        staged = MergedTokens(self.context.store, tokens, start, prefix=prefix, page_size=page_size)
         compacted: Iterator[Difference] = iter(())
         if self.record.compacted_metarange_id is not None and (end is None or start < end):
             compacted = committed.diff(self.head, self.record.compacted_metarange_id, start, end)
@@ -174,16 +158,13 @@ class BranchView:
 
 def consistently(context: StagingContext, branch: str, read: Callable[[BranchView], T], *,
                  holds: Callable[[T], bool] = lambda _: False) -> T:
-    """Read through views of a branch until a view is still valid after the read.
+    """Read through views of a branch until a view is still valid after the read, and return the result.
 
-    Args:
-        context: the stores.
-        branch: the branch's name.
-        read: reads through a view. Its errors pass through, except that of a file that the branch no longer names.
-        holds: whether a result is valid without re-reading the record.
+    Errors of `read` pass through, except that of a file that the branch no longer names. A result that `holds` needs no
+    second read of the record.
     """
     record = context.branches.read(branch)
-    for _ in context.branches.tries():
+    for _ in context.cells.tries():
         missing: MetaRangeNotFound | RangeNotFound | None = None
         try:
             result = read(BranchView.of(context, branch, record))
@@ -214,11 +195,7 @@ def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
 class CommittedView:
     """The records of one commit. They are immutable, and never staged or compacted records (G6).
 
-    Attributes:
-        context: the stores.
-        ref: the commit id or branch's name of the call, for errors.
-        commit_id: the commit; `None` for a branch without a commit, which is empty.
-        metarange_id: its records.
+    `commit_id` and `metarange_id` are `None` for a branch without a commit, which is empty.
     """
 
     context: StagingContext = attrs.field(repr=False)
@@ -233,11 +210,7 @@ class CommittedView:
         return cls(context, ref, commit_id, context.commits.metarange_of(commit_id))
 
     def get(self, key: bytes) -> Record:
-        """Return the record of a key.
-
-        Raises:
-            RecordNotFound: the commit has no record of the key.
-        """
+        """Return the record of a key, or raise `RecordNotFound`."""
         check_key(key)
         record = self.context.committed.get(self.metarange_id, key)
         if record is None:
@@ -245,11 +218,7 @@ class CommittedView:
         return record
 
     def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
-        """Return the records of the keys that exist.
-
-        Raises:
-            InvalidInput: more than 1000 were given.
-        """
+        """Return the records of the keys that exist, of at most 1000."""
         return self.context.committed.get_many(self.metarange_id, checked_keys(keys))
 
     def list(self, *, prefix: bytes = b"", delimiter: bytes = b"", after: bytes | None = None, limit: int = 1000,

@@ -64,12 +64,9 @@ class MergeInParts:
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
-        """Run the tasks one after another; see `Executor.run`.
+        """Run the tasks, each a `CompactTokens`, one after another; see `Executor.run`.
 
         The budget is checked before the parts of a task begin, and charged with their bytes after them.
-
-        Raises:
-            InvalidInput: a task is not of a staging compaction.
         """
         listed: list[RewriteTask] = []
         for task in tasks:
@@ -80,16 +77,10 @@ class MergeInParts:
 
     def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
               observer: Observer | None = None) -> Applied:
-        """Apply changes as `CommittedRanges.apply` does, without events.
+        """Apply changes as `CommittedRanges.apply` does, without events; also raises the errors of `run_parts`.
 
         Changes pass through this process and the object store to the parts. The parts read the base's ranges that have
-        changes.
-
-        Raises:
-            InvalidInput, BeingCollected: as for `CommittedRanges.apply`.
-            BudgetSpent: the budget ran out before the parts began.
-            RangeNotFound, DamagedRange: raised by a part.
-            Exception: of `run_parts`.
+        changes. The budget is checked before they begin.
         """
         given = Budget() if budget is None else budget
         given.check()
@@ -155,9 +146,9 @@ def _put(files: RangeFiles, changes: Changes, staged: list[_ChangesFile]) -> lis
 
 
 def _bounds(base: MetaRange, rule: SplitRule, samples: Sequence[bytes], count: int) -> list[bytes]:
-    """Return the last keys of all parts except the last, so that parts have about equal changes and ranges to read.
+    """Return the last keys of all parts but the last: each the last key of a range, or a key after all ranges.
 
-    A bound is the last key of a range, or a key after all ranges.
+    Parts have about equal changes and ranges to read.
     """
     ends = [entry.max_key for entry in base.entries]
     # Under another rule, every range is rewritten.

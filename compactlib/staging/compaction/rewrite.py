@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
-from random import SystemRandom
 from typing import TypeAlias
 
 import attrs
 
-from compactlib.clock import SystemClock
 from compactlib.kv import KVStore
 from compactlib.rewrite import Attempt, RewriteResult
-from compactlib.staging.names import StagingToken, repository_partition
+from compactlib.staging.names import StagingToken
 from compactlib.staging.ranges.committed import CommittedRanges
-from compactlib.staging.tokens import MergedTokens, StagingTokens
+from compactlib.staging.tokens import MergedTokens
 from compactlib.staging.values import Applied, MetaRangeId
 
-OpenStores: TypeAlias = Callable[[], AbstractContextManager[tuple[StagingTokens, CommittedRanges]]]
-"""Opens the tokens and the committed layer in the process of a task, and closes them after it.
+OpenStores: TypeAlias = Callable[[], AbstractContextManager[tuple[KVStore, CommittedRanges]]]
+"""Opens the key-value store and the committed layer in the process of a task, and closes them after it.
 
 Must be picklable for executors with other processes, and opens its own connections there.
 """
@@ -36,18 +34,15 @@ class StoresForWorkers:
     Attributes:
         open_store: opens the key-value store of the repository.
         open_committed: opens the committed layer.
-        repository: the repository's name.
     """
 
     open_store: Callable[[], KVStore]
     open_committed: Callable[[], CommittedRanges]
-    repository: str = "main"
 
     @contextmanager
-    def __call__(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
+    def __call__(self) -> Iterator[tuple[KVStore, CommittedRanges]]:
         with closing(self.open_store()) as store:
-            tokens = StagingTokens(store, repository_partition(self.repository), SystemRandom(), SystemClock())
-            yield tokens, self.open_committed()
+            yield store, self.open_committed()
 
 
 @attrs.frozen(kw_only=True)
@@ -61,12 +56,7 @@ class CompactedTokens(RewriteResult):
 class CompactTokens:
     """Apply sealed tokens to a base. O(staged entries + ranges they touch); memory for one range at a time.
 
-    Attributes:
-        name: unique within a call of an executor.
-        stores: opens the stores.
-        base: the metarange to apply the tokens to; `None` without a commit.
-        newest_first: the tokens; of each key the newest entry counts.
-        apply: instead of the method of the committed layer.
+    `name` is unique within a call of an executor; `apply` replaces the method of the committed layer.
     """
 
     name: str
@@ -78,9 +68,9 @@ class CompactTokens:
     def run(self, attempt: Attempt) -> CompactedTokens:
         """Apply the tokens. An unreadable token or range is an error."""
         began = attempt.clock.monotonic()
-        with self.stores() as (tokens, committed):
+        with self.stores() as (store, committed):
             apply = self.apply or committed.apply
-            applied = apply(self.base, MergedTokens(tokens, self.newest_first), budget=attempt.budget,
+            applied = apply(self.base, MergedTokens(store, self.newest_first), budget=attempt.budget,
                             observer=attempt.observer)
         return CompactedTokens(task=self.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
                                bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,

@@ -64,10 +64,7 @@ class _Changes:
         return taken
 
     def laid_over(self, rows: Rows, up_to: bytes) -> Iterator[tuple[Rows, ChangeBatch]]:
-        """Yield parts of a range's rows, each with the changes that fall into it, up to a key.
-
-        The last pair has the rows after the last change, and an empty batch.
-        """
+        """Yield parts of a range's rows up to a key, each with its changes; last the rows after the last change."""
         at = 0
         while batch := self.take(up_to):
             more = self.peek()
@@ -80,19 +77,10 @@ class _Changes:
 class Apply:
     """A running apply.
 
-    Args:
-        files: reads and writes ranges.
-        base: the metarange to change.
-        batches: the changes, in order; no batch is empty.
-        budget: charged before each write of a range.
-        known: ranges that exist already; default: the base's. The base may also be ranges that parallel writers made of
-            parts of another base: the first of a writer may not begin at a cut, and its last may not end at one.
-        elsewhere: ranges of other metaranges, which are not written again if the result has them.
-        observer: notified of progress, in ranges of the base; changes after the last range count as another range.
-
-    Attributes:
-        counts: numbers of keys `added`, `changed` and `removed`, and of the base's ranges read (`ranges_read`,
-            `bytes_read`) and reused (`ranges_reused`).
+    `known` are ranges that exist already, by default the base's. The base may also be ranges that parallel writers made
+    of parts of another base: the first of a writer may not begin at a cut, and its last may not end at one. `elsewhere`
+    are ranges of other metaranges, which are not written again. The observer is notified of progress in ranges of the
+    base; changes after the last range count as another range.
     """
 
     def __init__(self, files: RangeFiles, base: MetaRange, batches: Iterator[ChangeBatch], budget: Budget, *,
@@ -109,13 +97,7 @@ class Apply:
         self._writer = RangeWriter(files, self._known, budget, elsewhere={entry.range_id for entry in elsewhere})
 
     def run(self, base_id: MetaRangeId | None) -> Applied:
-        """Apply all changes, and publish the result; see `CommittedRanges.apply`.
-
-        O(ranges + records of the ranges touched). Memory for a few ranges and a batch of changes.
-
-        Args:
-            base_id: an id that is not published again, of the base.
-        """
+        """Apply all changes, and publish the result, unless it is `base_id`; see `CommittedRanges.apply`."""
         self._work = f"apply to {'nothing' if base_id is None else base_id[:12]}"
         writer = self._writer
         self._walk()

@@ -69,10 +69,7 @@ _Files: TypeAlias = list[tuple[str, ObjectInfo]]
 
 
 def confirm(files: RangeFiles, written: Iterable[str]) -> None:
-    """Raise `BeingCollected` if a collection deletes one of these files, or has deleted it.
-
-    Called after all of them were written or marked as reused. One listing, and one request for each file.
-    """
+    """Raise `BeingCollected` if a collection deletes, or has deleted, one of these written or reused files."""
     doomed = _doomed(files)
     for path in written:
         id_ = path.rpartition("/")[2]
@@ -81,11 +78,7 @@ def confirm(files: RangeFiles, written: Iterable[str]) -> None:
 
 
 def claim(files: RangeFiles, metarange_id: MetaRangeId) -> None:
-    """Protect a metarange and its ranges from collections for their grace period. Three requests.
-
-    One mark covers both: a collection that finds it spares the ranges too. A collection dooms and deletes metaranges
-    first. So if the metarange is neither doomed nor missing, its ranges are neither.
-    """
+    """Protect a metarange and its ranges from collections for their grace period. Three requests."""
     path = files.path_of_metarange(metarange_id)
     files.mark_reuse(metarange_id)
     if metarange_id in _doomed(files):
@@ -113,16 +106,9 @@ def _texts(files: RangeFiles, folder: str, besides: str = "") -> Iterator[str]:
 class RangeCollector:
     """One collection: deletes the files that no live metarange needs and that are older than the grace period.
 
-    The difference between the clock and the object store's must be much less than the grace period, which is > 0 while
-    there are writers.
-
-    Args:
-        files: of the committed layer.
-        live: returns every metarange that a commit or a branch record names now. Called again before the deletes,
-            because branches may have moved; this call must also invalidate updates in flight.
-        grace_seconds: younger files stay; must exceed the longest operation and the longest scan.
-        budget: checked before each read of a metarange, and before every 1,000 deletes.
-        require_owner: called before every 1,000 deletes; raises if another repository owns the files now.
+    `live` returns every metarange that a commit or a branch record names now. It is called again before the deletes,
+    and this call must also invalidate updates in flight. `require_owner` is called before every 1,000 deletes. The
+    difference between the clock and the object store's must be much less than the grace period.
     """
 
     def __init__(self, files: RangeFiles, live: Callable[[], LiveMetaRanges], grace_seconds: float,
@@ -139,10 +125,7 @@ class RangeCollector:
     def run(self) -> Collected:
         """Delete unneeded files. Two listings of all files, and one request for each live metarange not cached.
 
-        Raises:
-            BudgetSpent: the budget ran out; the files deleted before were unneeded.
-            MetaRangeNotFound, DamagedRange: a live metarange cannot be read; nothing is deleted.
-            ObjectStoreFailed, StorageError: the store failed; one that denies deletes is left without a mark.
+        Nothing is deleted if a live metarange cannot be read. A store that denies deletes is left without a mark.
         """
         self._read_clocks()
         for folder in (INCOMING, REUSED):

@@ -69,10 +69,7 @@ class CommittedRanges(RangeFiles):
         return Apply(self, metarange, batches_of(changes), budget or Budget(), observer=observer).run(base)
 
     def get(self, metarange_id: MetaRangeId | None, key: bytes) -> Record | None:
-        """Return the record of a key, or `None`. Reads at most one range, unless cached.
-
-        O(log ranges + log records).
-        """
+        """Return the record of a key, or `None`. Reads at most one range, unless cached."""
         return RangeLookup(self, self.read_metarange(metarange_id)).get(key)
 
     def get_many(self, metarange_id: MetaRangeId | None, keys: Iterable[bytes]) -> dict[bytes, Record]:
@@ -110,13 +107,9 @@ class CommittedRanges(RangeFiles):
         return self.read_metarange(metarange_id).entries
 
     def claim(self, metarange_id: MetaRangeId) -> None:
-        """Protect a metarange from collections for their grace period, until a record names it.
+        """Protect an unreachable metarange from collections for their grace period. Three requests.
 
-        For a caller that reuses an unreachable metarange. Three requests, independent of its size.
-
-        Raises:
-            MetaRangeNotFound: it was collected.
-            BeingCollected: a collection deletes it now.
+        Raises `MetaRangeNotFound` if it was collected, and `BeingCollected` if a collection deletes it now.
         """
         claim(self, metarange_id)
 
@@ -124,11 +117,7 @@ class CommittedRanges(RangeFiles):
         """Read a result and its ranges that `base` does not have, from the store, past the caches.
 
         Called before the sources are dropped: an executor's result may come from another process, and its files may
-        have changed since. One request for each file.
-
-        Raises:
-            DamagedRange: the content of a file does not match its name.
-            BeingCollected: a file is missing.
+        have changed since. Raises `DamagedRange`, or `BeingCollected` for a missing file.
         """
         if metarange_id == base:
             return

@@ -38,11 +38,7 @@ class RangeLookup:
 
 
 class RangeScan:
-    """Iterates over the records of a metarange in order of their keys; can seek. For one thread.
-
-    Attributes:
-        scanned: number of records read.
-    """
+    """Iterates over the records of a metarange in order of their keys; counts them, and can seek. For one thread."""
 
     def __init__(self, files: RangeFiles, metarange: MetaRange, start: bytes) -> None:
         self.scanned: int = 0
@@ -73,16 +69,9 @@ class RangeScan:
 
 def diff(files: RangeFiles, left: MetaRange, right: MetaRange, start: bytes = b"", end: bytes | None = None,
          ) -> Iterator[Difference]:
-    """Yield the differences of two metaranges in order of their keys.
+    """Yield the differences of two metaranges for the keys >= `start` and < `end`, in order.
 
-    A range of both has the same records of the same keys on both sides, and is not opened.
-
-    Args:
-        files: reads ranges.
-        left: before.
-        right: after.
-        start: keys >= `start` only.
-        end: keys < `end` only; `None`: all. Opens no range above it.
+    A range of both sides, or above `end`, is not opened.
     """
     common = left.ids & right.ids
     lefts, rights = (_own_pairs(files, side, common, start, end) for side in (left, right))

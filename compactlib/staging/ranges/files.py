@@ -38,10 +38,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
 
 
 class RangeFiles:
-    """Reads and writes the files of a committed layer; arguments and errors as for `CommittedRanges`.
-
-    `range_format` is the file format of new ranges, and the memory layout of the rows of all ranges.
-    """
+    """Reads and writes the files of a committed layer; arguments and errors as for `CommittedRanges`."""
 
     def __init__(self, objects: ObjectStore, *, range_format: RangeFormat | None = None, rule: SplitRule | None = None,
                  cache_bytes: int = 64 << 20, prefix: str = "", clock: Clock | None = None,
@@ -57,10 +54,7 @@ class RangeFiles:
         self._cache: Lru[str, Rows | MetaRange] = Lru(max_bytes=cache_bytes)
 
     def read_range(self, entry: RangeEntry, *, keep: bool = True) -> Rows:
-        """Return the records of a range, checked against its id and its metarange. One request, unless cached.
-
-        `keep` puts them into the cache. A single pass over ranges does not, so that it evicts no hot range.
-        """
+        """Return the records of a range, checked against its id and its metarange. One request, unless cached."""
         held = self._cache.get(entry.range_id)
         if held is not None and not isinstance(held, MetaRange):
             return held
@@ -136,10 +130,7 @@ class RangeFiles:
         return found
 
     def write_range(self, range_id: RangeId, rows: Rows) -> None:
-        """Write a range under its id, durably; the caller confirms it with `collect.confirm`.
-
-        An existing file is read, and replaced if it is damaged.
-        """
+        """Write a range, durably; the caller confirms it. A damaged file of this name is replaced."""
         path = self.path_of_range(range_id)
         self._create(range_id, path, self.range_format.encode(rows, range_id),
                      lambda data: self._decode(data, range_id, path))

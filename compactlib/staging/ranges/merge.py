@@ -31,12 +31,9 @@ MAX_CONFLICTS: Final = 100
 
 @attrs.frozen
 class CrossedBase:
-    """The merge of two common ancestors, neither of which descends from the other.
+    """The merge of two common ancestors, of which neither descends from the other, over their own merge base.
 
-    Attributes:
-        one: the records of the first, or the merge of several.
-        other: the records of the second.
-        base: the merge base of the two.
+    `one` may itself be the merge of several.
     """
 
     one: MergeBase

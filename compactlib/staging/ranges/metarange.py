@@ -28,12 +28,7 @@ _PURPOSE: Final = b"compactlib.meta"
 
 @attrs.frozen
 class MetaRange:
-    """A metarange in memory.
-
-    Attributes:
-        rule: cut its ranges. Invariant: the rule closes every range except perhaps the last.
-        entries: its ranges, ascending, none empty.
-    """
+    """A metarange in memory: ascending ranges, none empty; the rule closes each except perhaps the last."""
 
     rule: SplitRule
     entries: Sequence[RangeEntry]

@@ -40,12 +40,7 @@ class ChangeBatch:
     @classmethod
     def of(cls, changes: Iterable[tuple[bytes, Change]], *, after: bytes = b"",
            most_bytes: int | None = None) -> Self:
-        """Return a batch of checked changes with keys above `after`. Stops reading at `most_bytes`.
-
-        Raises:
-            InvalidInput: a key is not above the previous key, is no key, or its record has no identity or data as
-                `bytes`.
-        """
+        """Return a batch of changes with keys above `after`. Stops at `most_bytes`. Raises `InvalidInput`."""
         keys: list[bytes] = []
         identities: list[bytes | None] = []
         datas: list[bytes | None] = []
@@ -101,14 +96,7 @@ def unsorted(previous: bytes, found: bytes) -> InvalidInput:
 
 @attrs.frozen
 class Merged:
-    """The result of a merge of rows and changes.
-
-    Attributes:
-        rows: the result.
-        added: number of new keys.
-        changed: number of keys with another identity.
-        removed: number of removed keys.
-    """
+    """The rows of a merge, and the number of new keys, of keys with another identity, and of removed keys."""
 
     rows: Rows
     added: int

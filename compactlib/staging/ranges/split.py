@@ -65,14 +65,10 @@ class SplitRule:
         return size_bytes >= self.max_bytes or (size_bytes >= self.min_bytes and self.is_cut(last_key))
 
     def cuts(self, ends: Sequence[int], candidates: Sequence[int]) -> list[int]:
-        """Cut a run of records that begins at a cut. O(ranges * log records).
+        """Return the position after the last record of each closed range of a run that begins at a cut.
 
-        Args:
-            ends: for each record the logical bytes up to its end.
-            candidates: ascending positions of the records whose key `is_cut`.
-
-        Returns:
-            For each closed range, the position after its last record. The rest is an open range.
+        `ends` has for each record the logical bytes up to its end, `candidates` the ascending positions of records
+        whose key `is_cut`. The rest of the run is an open range. O(ranges * log records).
         """
         start, before = 0, 0
         found: list[int] = []

@@ -16,15 +16,9 @@ from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
 class RangeWriter:
     """Writes a metarange. Its files are unreachable until `finish` has returned. For one thread.
 
-    Args:
-        files: writes ranges.
-        known: the base's ranges, which are not written again.
-        budget: charged the logical bytes of each range before its write.
-        elsewhere: ranges of other metaranges, which are marked as reused and not written again.
-
-    Attributes:
-        ranges_written: number of ranges that were written, by this writer or by the writer of an adopted one.
-        bytes_written: their logical bytes.
+    Ranges of the base (`known`) are not written again; those of other metaranges (`elsewhere`) are marked as reused.
+    The budget is charged the logical bytes of each range before its write. `ranges_written` and `bytes_written` count
+    adopted ranges of other writers too.
     """
 
     def __init__(self, files: RangeFiles, known: Set[RangeId], budget: Budget, *,
@@ -46,12 +40,7 @@ class RangeWriter:
         return len(self._open) == 0
 
     def add(self, rows: Rows, cut_keys: list[bytes]) -> None:
-        """Append records.
-
-        Args:
-            rows: with keys above all earlier keys.
-            cut_keys: the cuts among their keys; other keys are ignored.
-        """
+        """Append records with keys above all earlier keys, cut at those of `cut_keys` that are among them."""
         if len(rows) == 0:
             return
         self._go_on(rows.key(0), rows.key(len(rows) - 1))

@@ -511,8 +511,8 @@ MISTAKES: Sequence[Mistake] = (
         "A commit that stood still names files that a collection has taken: the branch cannot be read."),
     Mistake(
         "staging-seal-loses-the-token", "compactlib/staging/head.py",
-        "else record.sealed_with(tokens.draw())\n",
-        "else attrs.evolve(record, staging_token=tokens.draw())\n",
+        "else record.sealed_with(context.new_token())\n",
+        "else attrs.evolve(record, staging_token=context.new_token())\n",
         ("repository_memory-kills",),
         "A commit loses all that was staged before it."),
     Mistake(
@@ -523,8 +523,8 @@ MISTAKES: Sequence[Mistake] = (
         "A commit names files that a collection takes at that moment."),
     Mistake(
         "staging-dropped-tokens-unmarked", "compactlib/staging/branches.py",
-        "[self._tokens.mark(branch, dropped)] if dropped else ()",
-        "[self._tokens.mark(branch, dropped)] if False else ()",
+        "[self._mark(branch, dropped)] if dropped else ()",
+        "[self._mark(branch, dropped)] if False else ()",
         ("tests/promises/staging/test_staging_leftovers.py",),
         "Entries of tokens that a commit has replaced stay for ever."),
     Mistake(
@@ -554,7 +554,7 @@ MISTAKES: Sequence[Mistake] = (
         "A writer takes a file again that a collection deletes at that moment."),
     Mistake(
         "staging-late-write-unmarked", "compactlib/staging/branch.py",
-        "                self._context.tokens.mark_late(self._name, before.staging_token)\n",
+        "                self._context.branches.mark_late(self._name, before.staging_token)\n",
         "                pass\n",
         (LEFTOVERS + "test_entry_written_late_into_a_cleaned_token_is_removed",),
         "Entries that came late into a token that was cleaned up stay for ever."),
@@ -592,7 +592,7 @@ MISTAKES: Sequence[Mistake] = (
         "A plan that is refused as outdated has sealed a token."),
     Mistake(
         "staging-put-held-whatever", "compactlib/staging/branch.py",
-        "                if batch.condition(now) == batch.condition(record):",
+        "                if all(getattr(now, name) == getattr(record, name) for name in batch.unchanged):",
         "                if True:",
         (PAIRS,),
         "A write into a token that a commit has read is acknowledged, and lost."),

@@ -16,8 +16,8 @@ from compactlib.staging.ranges.collect import RangeCollector
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.plain import MAGIC, header_of
 from compactlib.staging.ranges.rows import RangeFormat
-from compactlib.staging.ranges.verify import verify_ranges
 from compactlib.staging.values import MAX_KEY_BYTES, LiveMetaRanges, MetaRangeId, RangeEntry
+from compactlib.staging.verify import verify_ranges
 from tests.staging.committed.plain_sets import RecordSet, committed, simple, written
 from tests.staging.committed.range_formats import FORMATS
 from tests.staging.hooked_objects import HookedObjects
