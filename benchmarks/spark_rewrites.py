@@ -55,10 +55,10 @@ from compactlib.spark import (
     ship_library,
 )
 from compactlib.staging import CommittedRanges, ParquetFormat
-from compactlib.staging.compaction.rewrite import CompactTokens
-from compactlib.staging.names import token_partition
 from compactlib.staging.policy import StagingToken
+from compactlib.staging.rewrite import CompactTokens
 from compactlib.staging.tokens import Staged, encode_staged
+from compactlib.staging.values import token_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -38,13 +38,11 @@ from compactlib.staging.errors import (
     TooManyTries,
 )
 from compactlib.staging.head import BranchHead
-from compactlib.staging.listing import DiffPage, Listed, ListPage, ListRequest
-from compactlib.staging.names import CommitId, token_partition
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.results import BranchStatus, ResetReport
+from compactlib.staging.results import BranchStatus, DiffPage, Listed, ListPage, ResetReport
 from compactlib.staging.tokens import Staged, decode_staged, encode_staged, new_write_id, place_of, set_staged
-from compactlib.staging.values import MAX_PART_BYTES, Difference, Record, are_same, check_key
-from compactlib.staging.view import BranchView, CommittedView, checked_keys, consistently
+from compactlib.staging.values import MAX_PART_BYTES, CommitId, Difference, Record, are_same, check_key, token_partition
+from compactlib.staging.view import BranchView, CommittedView, ListRequest, checked_keys, consistently
 
 PageT = TypeVar("PageT", ListPage, DiffPage)
 

@@ -15,7 +15,7 @@ or in a mark. The cleanup removes the entries after a grace period, and then the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
 
@@ -24,10 +24,63 @@ from compactlib.kv import PredicateFailed, Put, SlowDown
 from compactlib.kv.batches import change_many, get_many
 from compactlib.kv.cell import Found, Judge, Swap
 from compactlib.kv.store import Address
-from compactlib.staging.activity import Activity
-from compactlib.staging.errors import BeingCollected, BranchExists, BranchNotFound, TooManyTries
-from compactlib.staging.names import BRANCHES, DROPPED, StagingToken, branch_key
+from compactlib.observer import Observer
+from compactlib.staging.errors import (
+    BeingCollected,
+    BranchExists,
+    BranchNotFound,
+    PreconditionFailed,
+    TooManyTries,
+)
 from compactlib.staging.record import BranchRecord, Cells, StoredForm, decode_branch_record, encode_branch_record
+from compactlib.staging.values import BRANCHES, DROPPED, StagingToken, branch_key
+
+if TYPE_CHECKING:
+    from compactlib.staging.sensor import CompactionSensor
+
+
+@attrs.frozen
+class Activity:
+    """Called after operations, outside of locks; never blocks. `sensor` is `None` without a worker."""
+
+    repository: str
+    observer: Observer
+    sensor: CompactionSensor | None
+
+    def read(self, branch: str, record: BranchRecord) -> None:
+        """Note that an operation read this record of the branch."""
+        if self.sensor is not None:
+            self.sensor.saw(self.repository, branch, record)
+
+    def wrote(self, branch: str, before: BranchRecord | None, record: BranchRecord) -> None:
+        """Note that this process replaced the record of the branch."""
+        self.read(branch, record)
+        if len(record.sealed_tokens) != (0 if before is None else len(before.sealed_tokens)):
+            self._sealed(branch, len(record.sealed_tokens))
+
+    def deleted(self, branch: str) -> None:
+        """Note that this process deleted the branch."""
+        self.missed(branch)
+        self._sealed(branch, None)
+
+    def missed(self, branch: str) -> None:
+        """Note that the branch does not exist."""
+        if self.sensor is not None:
+            self.sensor.forget(self.repository, branch)
+
+    def wrote_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
+        """Note acknowledged tombstones of deletes or resets in `record.staging_token`."""
+        if self.sensor is not None:
+            self.sensor.wrote_tombstones(self.repository, branch, record, count)
+
+    def listed_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
+        """Note that a page of a listing skipped tombstones."""
+        if self.sensor is not None:
+            self.sensor.listed_tombstones(self.repository, branch, record, count)
+
+    def _sealed(self, branch: str, value: int | None) -> None:
+        self.observer.event("staging_sealed_tokens", repository=self.repository, branch=branch, value=value)
+
 
 T = TypeVar("T")
 
@@ -113,13 +166,14 @@ class BranchStore:
             self._activity.wrote(branch, before, after)
         return before, after
 
-    def delete(self, branch: str, expected: Callable[[BranchRecord], object] = lambda _: None) -> None:
-        """Delete the record of a branch, and mark its tokens, in one step; `expected` may raise to end the call.
+    def delete(self, branch: str, expected: BranchRecord | None) -> None:
+        """Delete the record of a branch, and mark its tokens, in one step. Raises `PreconditionFailed` for another one.
 
         If the branch has another record after an unanswered try, another caller may have created it: it is not deleted.
         """
         def decide(before: BranchRecord, _: Found) -> Swap[None]:
-            expected(before)
+            if expected is not None and before != expected:
+                raise PreconditionFailed(branch=branch, key=b"")
             return self._replaced(branch, before, None, None)
 
         self.swap(branch, decide, operation="delete")

@@ -13,10 +13,9 @@ import attrs
 from compactlib.errors import CorruptData
 from compactlib.lru import Lru
 from compactlib.staging.errors import CommitNotFound
-from compactlib.staging.names import COMMITS, CommitId, commit_id_in, commit_key, is_commit_id
 from compactlib.staging.ranges.merge import CrossedBase, MergeBase
 from compactlib.staging.record import Cells, StoredForm, damaged
-from compactlib.staging.values import MetaRangeId
+from compactlib.staging.values import COMMITS, CommitId, MetaRangeId, commit_id_in, commit_key, is_commit_id
 
 _CACHED: Final = 1000
 """Commits in the cache; they are immutable."""

@@ -13,15 +13,14 @@ from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import Clock
 from compactlib.kv import KVStore, Retries
 from compactlib.observer import Observer
-from compactlib.staging.activity import Activity
-from compactlib.staging.branches import BranchStore
+from compactlib.staging.branches import Activity, BranchStore
 from compactlib.staging.commits import CommitStore
-from compactlib.staging.names import CommitId, StagingToken, is_commit_id, repository_partition
 from compactlib.staging.owner import RangeOwner
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.record import BranchRecord, Cells
 from compactlib.staging.results import BranchStatus
 from compactlib.staging.tokens import is_empty, new_token
+from compactlib.staging.values import CommitId, StagingToken, is_commit_id, repository_partition
 
 if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor

@@ -34,14 +34,12 @@ import attrs
 from compactlib.budget import Budget
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BeingCollected, CommitNotFound, DirtyBranch, MetaRangeNotFound
-from compactlib.staging.listing import upper_bound
-from compactlib.staging.names import CommitId, branch_key
 from compactlib.staging.ranges.merge import MergeBase, metaranges_of
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import CommitReport, ResetReport
 from compactlib.staging.tokens import MergedTokens
-from compactlib.staging.values import Applied, Change, Changes, MergeStrategy, MetaRangeId
-from compactlib.staging.view import BranchView
+from compactlib.staging.values import Applied, Change, Changes, CommitId, MergeStrategy, MetaRangeId, branch_key
+from compactlib.staging.view import BranchView, upper_bound
 
 NextHead: TypeAlias = Callable[[CommitId | None], tuple[CommitId | None, Applied | None]]
 """Returns the target commit for the present HEAD, and the apply behind it. Called again after each conflict."""

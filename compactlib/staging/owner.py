@@ -25,9 +25,9 @@ from compactlib.kv.batches import get_many
 from compactlib.kv.cell import Found, Swap
 from compactlib.objects.register import ObjectRegister, Version
 from compactlib.staging.errors import RangesNotOwned
-from compactlib.staging.names import IDENTITY
 from compactlib.staging.ranges.files import METARANGES, RANGES, RangeFiles
 from compactlib.staging.record import Cells, StoredForm
+from compactlib.staging.values import IDENTITY
 
 
 @attrs.frozen(kw_only=True)

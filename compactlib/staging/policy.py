@@ -7,7 +7,6 @@ repository's policy reads the branch (`StagingView`) and decides whether to comp
 
 from __future__ import annotations
 
-from compactlib.staging.names import StagingToken
 from compactlib.staging.plan import CLEAN, StagingChoice, StagingPlan, StagingView, plan_for
 from compactlib.staging.policies import (
     DEFAULT_WINDOW_SECONDS,
@@ -17,6 +16,7 @@ from compactlib.staging.policies import (
     window_gate,
 )
 from compactlib.staging.record import BranchRecord
+from compactlib.staging.values import StagingToken
 
 __all__ = [
     "BranchPressure", "BranchRecord", "CLEAN", "DEFAULT_WINDOW_SECONDS", "SensePolicy", "StagingChoice",

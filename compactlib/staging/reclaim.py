@@ -31,11 +31,10 @@ from compactlib.staging.branches import DropMark
 from compactlib.staging.commits import Commit
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import RangesNotOwned
-from compactlib.staging.names import CommitId
 from compactlib.staging.ranges.collect import RangeCollector
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.tokens import remove_staged
-from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
+from compactlib.staging.values import Collected, CommitId, LiveMetaRanges, MetaRangeId
 
 _BATCH = 1000
 _MAX_SKEW_SECONDS = 3600.0

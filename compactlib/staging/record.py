@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.codec import FieldError, JsonCodec
+from compactlib.codec import JsonCodec
 from compactlib.errors import CorruptData
 from compactlib.files.record_frame import RecordFrame
 from compactlib.kv import KVStore, Retries
@@ -27,8 +27,7 @@ from compactlib.kv.batches import get_many
 from compactlib.kv.cell import Found, Judge, Swap, swap
 from compactlib.kv.store import Address
 from compactlib.staging.errors import TooManySealed
-from compactlib.staging.names import CommitId, StagingToken, is_commit_id, is_staging_token
-from compactlib.staging.values import MetaRangeId
+from compactlib.staging.values import CommitId, MetaRangeId, StagingToken, is_commit_id, is_staging_token
 
 T = TypeVar("T")
 
@@ -52,12 +51,7 @@ class StoredForm(Generic[T]):
         size, body = self._frame.decode(data, place)
         if size != len(body):
             raise CorruptData(path=place, offset=12, expected=f"{len(body)} bytes", found=f"{size} bytes")
-        try:
-            return self._codec.from_plain(json.loads(body))
-        except FieldError as error:
-            raise damaged(place, f"{error.field or 'the record'}: {error.expected}", error.found) from error
-        except (ValueError, RecursionError) as error:
-            raise damaged(place, "JSON", str(error)) from error
+        return self._codec.decode(body, place)
 
 
 def damaged(place: str, expected: str, found: Any) -> CorruptData:

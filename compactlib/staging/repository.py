@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, cast
@@ -25,19 +25,19 @@ from compactlib.report import PolicyRecord, VerifyReport
 from compactlib.rewrite import Executor
 from compactlib.staging.branch import Branch
 from compactlib.staging.commits import Commit, copied
-from compactlib.staging.compaction.compact import Compactor, notify_end, view_of
-from compactlib.staging.compaction.rewrite import OpenStores
+from compactlib.staging.compact import Compactor, notify_end, view_of
 from compactlib.staging.context import StagingContext, StagingOptions
-from compactlib.staging.errors import BeingCollected, BranchNotFound, MetaRangeNotFound, PreconditionFailed
-from compactlib.staging.names import CommitId, branch_key, repository_in
+from compactlib.staging.errors import BeingCollected, BranchNotFound, MetaRangeNotFound
 from compactlib.staging.plan import StagingChoice, StagingPlan, StagingView, plan_for
 from compactlib.staging.policies import AlwaysPolicy, StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges
+from compactlib.staging.ranges.metarange import SplitRule
 from compactlib.staging.ranges.rows import RangeFormat
-from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.reclaim import StagingReclaimReport, reclaim
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import RepositoryStatus, RepositorySurvey, StagingCompactionReport
+from compactlib.staging.rewrite import OpenStores
+from compactlib.staging.values import CommitId, branch_key, repository_in
 from compactlib.staging.verify import audit, verify
 from compactlib.staging.view import CommittedView
 
@@ -136,14 +136,9 @@ class Repository(Closing):
             BranchNotFound, TooManyTries: as for `view`.
         """
         self._guard.require_open()
+        name = self._name_of(branch, view)
         if view is None:
-            view = self.view(branch="main" if branch is None else branch)
-        elif branch is not None and self._name_of(branch) != view.branch:
-            raise InvalidInput(f"the view is of branch {view.branch!r}, and the branch given is "
-                               f"{self._name_of(branch)!r}; give one of them")
-        if view.repository != self.name:
-            raise InvalidInput(f"the view is of repository {view.repository!r}, expected {self.name!r}; make one with "
-                               f"view()")
+            view = self.view(branch=name)
         chosen = self._policy if policy is None else policy
         choice = chosen.choose(view, self._context.clock.now())
         if not isinstance(choice, StagingChoice):
@@ -181,11 +176,10 @@ class Repository(Closing):
             CompactionFailed: the fence refused after the commit, which remains in effect.
             CompactlibError: a store, the fence or the rewrite failed; reads do not change.
         """
-        if branch is None:
-            branch = "main" if plan is None else plan.view.branch
-        name, context, is_given = self._name_of(branch), self._context, plan is not None
-        if plan is not None:
-            self._require_mine(plan, name, policy)
+        context, is_given = self._context, plan is not None
+        name = self._name_of(branch, None if plan is None else plan.view)
+        if plan is not None and policy is not None:
+            raise InvalidInput("a plan and a policy were given; give one of them: a policy has chosen the plan already")
         by = (self._policy if policy is None else policy).name if plan is None else plan.policy.name
         notified = Observers(context.observer, observer)
         began, run = context.clock.monotonic(), Run(self._guard, budget)
@@ -310,7 +304,7 @@ class Repository(Closing):
             try:
                 context.committed.claim(metarange_id)
             except (MetaRangeNotFound, BeingCollected):
-                context.branches.delete(name, _expecting(name, record))
+                context.branches.delete(name, record)
                 raise
         return branch
 
@@ -326,7 +320,7 @@ class Repository(Closing):
             PreconditionFailed: the branch has another record; nothing was deleted.
             TooManyTries: others changed the branch during every try.
         """
-        self._context.branches.delete(name, _expecting(name, expected))
+        self._context.branches.delete(name, expected)
 
     def branches(self) -> Iterator[Branch]:
         """Yield every branch, in order of the names' bytes."""
@@ -363,33 +357,22 @@ class Repository(Closing):
             branches=tuple(context.status_of(name, record) for name, record in context.branches.list()),
             dropped_tokens=sum(len(mark.tokens) for _, mark in context.branches.marks()))
 
-    def _require_mine(self, plan: StagingPlan, branch: str, policy: StagingPolicy | None) -> None:
-        if policy is not None:
-            raise InvalidInput("a plan and a policy were given; give one of them: a policy has chosen the plan already")
-        view = plan.view
-        if (view.repository, view.branch) != (self.name, branch):
-            raise InvalidInput(f"the plan is for branch {view.branch!r} of repository {view.repository!r}, and not for "
-                               f"{branch!r} of {self.name!r}; make one with plan()")
-
-    def _name_of(self, branch: str | Branch) -> str:
-        """Return the name of a branch given by name or by handle."""
+    def _name_of(self, branch: str | Branch | None, view: StagingView | None = None) -> str:
+        """Return the name of a branch given by name, by handle or by a view; default `main`."""
         if isinstance(branch, Branch):
             if branch.repository != self.name:
                 raise InvalidInput(f"{branch!r} is no branch of the repository {self.name!r}; give one of its own")
-            return branch.name
+            branch = branch.name
+        elif branch is None:
+            branch = "main" if view is None else view.branch
         branch_key(branch)
+        if view is not None and (view.repository, view.branch) != (self.name, branch):
+            raise InvalidInput(f"the view or plan is of branch {view.branch!r} of repository {view.repository!r}, and "
+                               f"not of {branch!r} of {self.name!r}; make one with view() or plan()")
         return branch
 
     def __repr__(self) -> str:
         return f"Repository({self._context.repository!r} over {self._context.store!r})"
-
-
-def _expecting(name: str, expected: BranchRecord | None) -> Callable[[BranchRecord], None]:
-    def check(record: BranchRecord) -> None:
-        if expected is not None and record != expected:
-            raise PreconditionFailed(branch=name, key=b"")
-
-    return check
 
 
 def _known(store: KVStore) -> str:

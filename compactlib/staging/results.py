@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of commits, moves of HEAD, compactions and resets, and the status of a branch and of a repository.
+"""Pages of listings and diffs; reports of commits, moves of HEAD, compactions and resets; the status of a branch and of
+a repository.
 
 An empty report gives the reason.
 """
@@ -11,8 +12,84 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import attrs
 
 from compactlib.report import Printed
-from compactlib.staging.names import CommitId
-from compactlib.staging.values import Applied, MetaRangeId
+from compactlib.staging.values import Applied, CommitId, Difference, MetaRangeId, Record
+
+
+@attrs.frozen
+class Listed:
+    """One line of a listing: a key and its record, or a common prefix, which ends with the delimiter."""
+
+    key: bytes
+    record: Record | None
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether this is a common prefix."""
+        return self.record is None
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class ListPage(Printed):
+    """One page of a listing: each key as of some moment of the call.
+
+    Attributes:
+        entries: in order of the keys.
+        next_after: the `after` of the next page; `None` on the last page. A page that has read `max_scanned` entries
+            ends early: it may be empty without being the last.
+        scanned: number of staged and committed entries read.
+        tombstones: number of tombstones skipped.
+    """
+
+    entries: tuple[Listed, ...] = ()
+    next_after: bytes | None = None
+    scanned: int = 0
+    tombstones: int = 0
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """Return keys and common prefixes, in order."""
+        return tuple(entry.key for entry in self.entries)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return one row for each entry."""
+        return [{"key": entry.key, "identity": _identity(entry.record),
+                 "data_bytes": None if entry.record is None else len(entry.record.data)} for entry in self.entries]
+
+    def _summary(self) -> str:
+        return (f"{len(self.entries)} entries, {self.scanned} scanned, {self.tombstones} tombstones"
+                f"{_more(self.next_after)}")
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class DiffPage(Printed):
+    """One page of uncommitted changes: each difference from HEAD as of some moment of the call.
+
+    Attributes:
+        differences: from HEAD to the branch, in order of the keys.
+        next_after: the `after` of the next page; `None` on the last page. May be set on an empty page.
+        scanned: number of keys read.
+    """
+
+    differences: tuple[Difference, ...]
+    next_after: bytes | None
+    scanned: int = 0
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return one row for each difference."""
+        return [{"kind": one.kind, "key": one.key, "left": _identity(one.left), "right": _identity(one.right)}
+                for one in self.differences]
+
+    def _summary(self) -> str:
+        return f"{len(self.differences)} differences, {self.scanned} scanned{_more(self.next_after)}"
+
+
+def _more(next_after: bytes | None) -> str:
+    return "" if next_after is None else f", more after {next_after!r}"
+
+
+def _identity(record: Record | None) -> str | None:
+    return None if record is None else record.identity.hex()
+
 
 CommitOutcome: TypeAlias = Literal["committed", "no_changes", "already_committed"]
 """The outcome of a commit or a move of HEAD."""

@@ -20,8 +20,7 @@ from compactlib.files.record_frame import RecordFrame
 from compactlib.kv import KVStore
 from compactlib.kv.batches import change_many, get_many
 from compactlib.kv.scan import Entries
-from compactlib.staging.names import StagingToken, token_partition
-from compactlib.staging.values import Change, Record
+from compactlib.staging.values import Change, Record, StagingToken, token_partition
 
 if TYPE_CHECKING:
     from compactlib.staging.ranges.cursor import RangeScan

@@ -21,14 +21,22 @@ from compactlib.staging.branches import MARKS
 from compactlib.staging.commits import Commit, walk
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import CommitNotFound, DamagedRange, MetaRangeNotFound, RangeNotFound
-from compactlib.staging.names import BRANCHES, COMMITS, DROPPED, CommitId, commit_id_in, token_partition
 from compactlib.staging.ranges.files import RangeFiles
-from compactlib.staging.ranges.metarange import MetaRange
-from compactlib.staging.ranges.split import SplitRule
+from compactlib.staging.ranges.metarange import MetaRange, SplitRule
 from compactlib.staging.reclaim import live_of
 from compactlib.staging.record import BranchRecord, decode_branch_record
 from compactlib.staging.tokens import decode_staged
-from compactlib.staging.values import LiveMetaRanges, RangeEntry, RangeId
+from compactlib.staging.values import (
+    BRANCHES,
+    COMMITS,
+    DROPPED,
+    CommitId,
+    LiveMetaRanges,
+    RangeEntry,
+    RangeId,
+    commit_id_in,
+    token_partition,
+)
 
 T = TypeVar("T")
 

@@ -9,6 +9,9 @@ is the newest layer, and a newer write was not acknowledged before the read bega
 
 A key is uncommitted if the branch and HEAD read it differently. So a staged entry alone decides about its key. If it
 restores the record of HEAD, the key is not uncommitted, even if the compacted metarange differs.
+
+A page of a listing merges staged entries with the base, drops tombstones, and folds common prefixes. It reads a bounded
+number of entries, and seeks past a common prefix once it has found a key with it.
 """
 
 from __future__ import annotations
@@ -22,11 +25,11 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNotFound, TooManyTries
-from compactlib.staging.listing import DiffPage, ListPage, ListRequest, page_of, upper_bound
-from compactlib.staging.names import CommitId
+from compactlib.staging.ranges.cursor import RangeScan
 from compactlib.staging.record import BranchRecord
+from compactlib.staging.results import DiffPage, Listed, ListPage
 from compactlib.staging.tokens import MergedTokens, get_staged
-from compactlib.staging.values import Difference, MetaRangeId, RangeFile, Record, check_key
+from compactlib.staging.values import CommitId, Difference, MetaRangeId, RangeFile, Record, check_key
 
 T = TypeVar("T")
 
@@ -34,6 +37,76 @@ MAX_BATCH_KEYS: Final = 1000
 """The most keys of a `delete_many`, `put_many` or `get_many`."""
 _MAX_CELLS: Final = 10_000
 """Entries read in one request; bounds how many sealed tokens are read together."""
+
+
+MAX_LIST_LIMIT: Final = 10_000
+"""The most entries of one page."""
+
+
+@attrs.frozen(kw_only=True)
+class ListRequest:
+    """The arguments of a page of a listing; see `Branch.list`. A page reads at most `max_scanned` entries."""
+
+    prefix: bytes = b""
+    delimiter: bytes = b""
+    after: bytes | None = None
+    limit: int = 1000
+    max_scanned: int
+
+    def __attrs_post_init__(self) -> None:
+        if not 1 <= self.limit <= MAX_LIST_LIMIT:
+            raise InvalidInput(f"the limit of a page is {self.limit}; give 1 to {MAX_LIST_LIMIT:,}")
+
+    def common_prefix(self, key: bytes) -> bytes | None:
+        """Return the common prefix of a key; `None` if the key is not folded."""
+        if not self.delimiter:
+            return None
+        at = key.find(self.delimiter, len(self.prefix))
+        return None if at < 0 else key[:at + len(self.delimiter)]
+
+    def start(self) -> bytes | None:
+        """Return the first key that may be listed; `None` if no key may."""
+        if self.after is None:
+            return self.prefix
+        if self.after.startswith(self.prefix) and self.common_prefix(self.after) == self.after:
+            behind = upper_bound(self.after)
+            return None if behind is None else max(behind, self.prefix)
+        return max(self.after + b"\0", self.prefix)
+
+
+def upper_bound(prefix: bytes) -> bytes | None:
+    """Return the smallest key above all keys with `prefix`; `None` if the prefix is empty or all 0xFF."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+def page_of(source: MergedTokens | RangeScan, request: ListRequest) -> ListPage:
+    """Return one page of a scan that begins at `request.start()`."""
+    entries: list[Listed] = []
+    tombstones = 0
+    after: bytes | None = None
+    for key, record in source:
+        if not key.startswith(request.prefix):
+            break
+        is_full = len(entries) == request.limit or source.scanned > request.max_scanned
+        # Not between a tombstone that is itself a common prefix and the keys with it: `after` would skip these.
+        if is_full and after is not None and not (key.startswith(after) and request.common_prefix(after) == after):
+            return ListPage(entries=tuple(entries), next_after=after, scanned=source.scanned, tombstones=tombstones)
+        after = key
+        if record is None:
+            tombstones += 1
+            continue
+        folded = request.common_prefix(key)
+        if folded is None:
+            entries.append(Listed(key, record))
+            continue
+        entries.append(Listed(folded, None))
+        after = folded
+        behind = upper_bound(folded)
+        if behind is None:
+            break
+        source.seek(behind)
+    return ListPage(entries=tuple(entries), scanned=source.scanned, tombstones=tombstones)
 
 
 @attrs.frozen

@@ -23,12 +23,12 @@ from compactlib.kv import KVStore
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Executor
 from compactlib.service import PeriodicService
-from compactlib.staging.compaction.rewrite import OpenStores
 from compactlib.staging.context import StagingOptions
 from compactlib.staging.errors import BranchNotFound
 from compactlib.staging.policies import StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.repository import Repository
+from compactlib.staging.rewrite import OpenStores
 from compactlib.staging.sensor import CompactionSensor, CompactionTrigger
 
 _LOGGER = logging.getLogger("compactlib.services")

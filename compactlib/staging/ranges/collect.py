@@ -132,7 +132,7 @@ class RangeCollector:
             self._files.objects.delete([self._files.prefix + folder + mark.key for mark in self._files.list(folder)
                                         if not self._is_young(mark)])
         self._remove_old_dooms()
-        needed, files, gone = self._sense()
+        needed, files = self._sense()
         unneeded = [(folder, file) for folder, file in files if file.key not in needed]
         doomed = {file.key for _, file in unneeded if not self._is_young(file)}
         deleted = self._doom_and_delete(doomed, {file.key for _, file in files}) if doomed else []
@@ -141,7 +141,7 @@ class RangeCollector:
             metaranges_deleted=sum(folder == METARANGES for folder, _ in deleted),
             ranges_deleted=sum(folder == RANGES for folder, _ in deleted),
             bytes_freed=freed, live=len(files) - len(unneeded), live_bytes=_bytes_of(files) - _bytes_of(unneeded),
-            young=len(unneeded) - len(deleted), young_bytes=_bytes_of(unneeded) - freed, gone=gone)
+            young=len(unneeded) - len(deleted), young_bytes=_bytes_of(unneeded) - freed)
 
     def _read_clocks(self) -> None:
         """Read the object store's clock from the date of a new mark without victims."""
@@ -169,7 +169,7 @@ class RangeCollector:
 
     def _delete(self, doomed: set[str], known: set[str], name: str) -> _Files:
         used = {*_texts(self._files, REUSED), *_doomed(self._files, besides=name)}
-        again, files, _ = self._sense()
+        again, files = self._sense()
         metaranges = {file.key for folder, file in files if folder == METARANGES}
         needed = used | again | {file.key for _, file in files if self._is_young(file)}
         needed.update(self._parts_if_there((metaranges & used) | (metaranges - known)))
@@ -189,8 +189,8 @@ class RangeCollector:
                         self._files.forget(id_)
         return deleted
 
-    def _sense(self) -> tuple[set[str], _Files, int]:
-        """Return the needed ids, the existing files, and the number of missing metaranges of the history."""
+    def _sense(self) -> tuple[set[str], _Files]:
+        """Return the needed ids and the existing files."""
         # Listed first: a file that is published after the listing cannot be a victim.
         files = [(folder, file) for folder in _FOLDERS for file in self._files.list(folder)]
         live = self._live()
@@ -206,8 +206,7 @@ class RangeCollector:
         if missing.keys() & (live.needed | young):
             for lost in missing.keys() & self._live().needed:
                 raise missing[lost]
-        gone = len((live.history - live.needed - young) & missing.keys())
-        return needed, files, gone
+        return needed, files
 
     def _parts_of(self, metarange_id: MetaRangeId) -> set[str]:
         self._budget.check()

@@ -21,10 +21,9 @@ from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.lru import Lru
 from compactlib.objects import CachedObjects, ObjectExists, ObjectInfo, ObjectNotFound, ObjectStore
 from compactlib.staging.errors import DamagedRange, MetaRangeNotFound, RangeNotFound
-from compactlib.staging.ranges.metarange import MetaRange
+from compactlib.staging.ranges.metarange import MetaRange, SplitRule
 from compactlib.staging.ranges.plain import PlainFormat
 from compactlib.staging.ranges.rows import RangeFormat, Rows
-from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
 
 RANGES: Final = "ranges/"

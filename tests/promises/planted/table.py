@@ -565,7 +565,7 @@ MISTAKES: Sequence[Mistake] = (
         (LEFTOVERS + "test_branch_that_is_made_too_late_of_a_collected_commit_is_refused",),
         "A branch names a commit whose files a collection has taken."),
     Mistake(
-        "staging-compaction-of-collected-files", "compactlib/staging/compaction/compact.py",
+        "staging-compaction-of-collected-files", "compactlib/staging/compact.py",
         "                    self.context.committed.claim(result)\n",
         "                    pass\n",
         (LEFTOVERS + "test_compaction_whose_result_was_collected_yields",),
@@ -585,7 +585,7 @@ MISTAKES: Sequence[Mistake] = (
          "test_two_empty_commits_at_once_are_both_in_the_history",),
         "A commit that another one made meanwhile is lost from the history."),
     Mistake(
-        "staging-seal-of-an-outdated-plan", "compactlib/staging/compaction/compact.py",
+        "staging-seal-of-an-outdated-plan", "compactlib/staging/compact.py",
         "            if changed:\n                return None\n            if len(record",
         "            if len(record",
         ("tests/promises/staging/test_vectors_compaction.py::test_an_outdated_plan_changes_nothing",),

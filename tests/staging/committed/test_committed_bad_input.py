@@ -14,8 +14,8 @@ from compactlib.staging import CommittedRanges, PlainFormat, Record, SplitRule
 from compactlib.staging.errors import DamagedRange, MergeConflict, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.collect import RangeCollector
 from compactlib.staging.ranges.metarange import MetaRange
-from compactlib.staging.ranges.plain import MAGIC, header_of
-from compactlib.staging.ranges.rows import RangeFormat
+from compactlib.staging.ranges.plain import MAGIC
+from compactlib.staging.ranges.rows import RangeFormat, header_of
 from compactlib.staging.values import MAX_KEY_BYTES, LiveMetaRanges, MetaRangeId, RangeEntry
 from compactlib.staging.verify import verify_ranges
 from tests.staging.committed.plain_sets import RecordSet, committed, simple, written

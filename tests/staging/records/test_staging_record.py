@@ -20,18 +20,18 @@ from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.staging import Commit, Record
 from compactlib.staging.commits import decode_commit, encode_commit
-from compactlib.staging.names import (
+from compactlib.staging.owner import IDENTITIES, OWNERS, Identity, Owner
+from compactlib.staging.record import BranchRecord, decode_branch_record, encode_branch_record
+from compactlib.staging.tokens import Staged, decode_staged, encode_staged
+from compactlib.staging.values import (
     CommitId,
+    MetaRangeId,
     StagingToken,
     branch_key,
     is_commit_id,
     is_staging_token,
     repository_partition,
 )
-from compactlib.staging.owner import IDENTITIES, OWNERS, Identity, Owner
-from compactlib.staging.record import BranchRecord, decode_branch_record, encode_branch_record
-from compactlib.staging.tokens import Staged, decode_staged, encode_staged
-from compactlib.staging.values import MetaRangeId
 
 GOLDEN = Path(__file__).parents[2] / "promises" / "golden" / "staging"
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "staging-records.md"

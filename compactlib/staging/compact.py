@@ -35,7 +35,6 @@ from compactlib.errors import BudgetSpent, CompactionFailed, CompactlibError, In
 from compactlib.executors.tasks import answers_of, own_error
 from compactlib.observer import Observer
 from compactlib.rewrite import Executor, RewriteFailure
-from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens, OpenStores
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import (
     BeingCollected,
@@ -46,9 +45,10 @@ from compactlib.staging.errors import (
     RangeNotFound,
 )
 from compactlib.staging.plan import StagingPlan, StagingView
-from compactlib.staging.ranges.split import record_bytes
+from compactlib.staging.ranges.metarange import record_bytes
 from compactlib.staging.record import MAX_SEALED_TOKENS, BranchRecord
 from compactlib.staging.results import StagingCompactionReport
+from compactlib.staging.rewrite import CompactedTokens, CompactTokens, OpenStores
 from compactlib.staging.tokens import MergedTokens
 from compactlib.staging.values import Applied, MetaRangeId
 from compactlib.staging.view import BranchView, consistently
