@@ -42,16 +42,16 @@ if TYPE_CHECKING:
         PreconditionFailed as PreconditionFailed,
         RecordNotFound as RecordNotFound,
     )
-    from compactlib.staging.plan import (
-        StagingChoice as StagingChoice,
-        StagingPlan as StagingPlan,
-        StagingView as StagingView,
-    )
     from compactlib.staging.policies import (
         AlwaysPolicy as AlwaysPolicy,
         PressurePolicy as PressurePolicy,
-        StagingPolicy as StagingPolicy,
         TombstoneCostPolicy as TombstoneCostPolicy,
+    )
+    from compactlib.staging.policy import (
+        StagingChoice as StagingChoice,
+        StagingPlan as StagingPlan,
+        StagingPolicy as StagingPolicy,
+        StagingView as StagingView,
     )
     from compactlib.staging.ranges.committed import CommittedRanges as CommittedRanges
     from compactlib.staging.ranges.metarange import SplitRule as SplitRule
@@ -78,8 +78,8 @@ else:
         "compactlib.staging.ranges.plain": "PlainFormat",
         "compactlib.staging.ranges.rows": "ChangeBatch RangeFormat Rows",
         "compactlib.staging.ranges.metarange": "SplitRule",
-        "compactlib.staging.plan": "StagingChoice StagingPlan StagingView",
-        "compactlib.staging.policies": "AlwaysPolicy PressurePolicy StagingPolicy TombstoneCostPolicy",
+        "compactlib.staging.policy": "StagingChoice StagingPlan StagingPolicy StagingView",
+        "compactlib.staging.policies": "AlwaysPolicy PressurePolicy TombstoneCostPolicy",
         "compactlib.staging.rewrite": "MergeInParts StoresForWorkers",
         "compactlib.staging.sensor": "CompactionSensor",
         "compactlib.staging.errors": "BranchNotFound DirtyBranch MergeConflict PreconditionFailed RecordNotFound",

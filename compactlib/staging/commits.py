@@ -13,7 +13,7 @@ import attrs
 from compactlib.errors import CorruptData
 from compactlib.lru import Lru
 from compactlib.staging.errors import CommitNotFound
-from compactlib.staging.ranges.merge import CrossedBase, MergeBase
+from compactlib.staging.ranges.committed import CrossedBase, MergeBase
 from compactlib.staging.record import Cells, StoredForm, damaged
 from compactlib.staging.values import COMMITS, CommitId, MetaRangeId, commit_id_in, commit_key, is_commit_id
 

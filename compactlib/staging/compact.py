@@ -44,7 +44,7 @@ from compactlib.staging.errors import (
     OutdatedPlan,
     RangeNotFound,
 )
-from compactlib.staging.plan import StagingPlan, StagingView
+from compactlib.staging.policy import StagingPlan, StagingView
 from compactlib.staging.ranges.metarange import record_bytes
 from compactlib.staging.record import MAX_SEALED_TOKENS, BranchRecord
 from compactlib.staging.results import StagingCompactionReport

@@ -34,7 +34,7 @@ import attrs
 from compactlib.budget import Budget
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BeingCollected, CommitNotFound, DirtyBranch, MetaRangeNotFound
-from compactlib.staging.ranges.merge import MergeBase, metaranges_of
+from compactlib.staging.ranges.committed import MergeBase, metaranges_of
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import CommitReport, ResetReport
 from compactlib.staging.tokens import MergedTokens

@@ -28,8 +28,8 @@ from compactlib.staging.commits import Commit, copied
 from compactlib.staging.compact import Compactor, notify_end, view_of
 from compactlib.staging.context import StagingContext, StagingOptions
 from compactlib.staging.errors import BeingCollected, BranchNotFound, MetaRangeNotFound
-from compactlib.staging.plan import StagingChoice, StagingPlan, StagingView, plan_for
-from compactlib.staging.policies import AlwaysPolicy, StagingPolicy
+from compactlib.staging.policies import AlwaysPolicy
+from compactlib.staging.policy import StagingChoice, StagingPlan, StagingPolicy, StagingView, plan_for
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.ranges.metarange import SplitRule
 from compactlib.staging.ranges.rows import RangeFormat

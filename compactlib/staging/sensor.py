@@ -17,7 +17,8 @@ import attrs
 from compactlib.clock import Clock, SystemClock
 from compactlib.lru import Lru
 from compactlib.report import Printed
-from compactlib.staging.policies import BranchPressure, PressurePolicy, SensePolicy
+from compactlib.staging.policies import PressurePolicy
+from compactlib.staging.policy import BranchPressure, SensePolicy
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.values import StagingToken
 

@@ -23,7 +23,7 @@ from compactlib.kv.scan import Entries
 from compactlib.staging.values import Change, Record, StagingToken, token_partition
 
 if TYPE_CHECKING:
-    from compactlib.staging.ranges.cursor import RangeScan
+    from compactlib.staging.ranges.committed import RangeScan
 
 WRITE_ID_BYTES: Final = 8
 _ENTRY: Final = RecordFrame("staged entry", b"", 1, "<BB8sI")

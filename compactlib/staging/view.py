@@ -25,7 +25,7 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNotFound, TooManyTries
-from compactlib.staging.ranges.cursor import RangeScan
+from compactlib.staging.ranges.committed import RangeScan
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import DiffPage, Listed, ListPage
 from compactlib.staging.tokens import MergedTokens, get_staged

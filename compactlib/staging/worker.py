@@ -25,7 +25,7 @@ from compactlib.rewrite import Executor
 from compactlib.service import PeriodicService
 from compactlib.staging.context import StagingOptions
 from compactlib.staging.errors import BranchNotFound
-from compactlib.staging.policies import StagingPolicy
+from compactlib.staging.policy import StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.repository import Repository
 from compactlib.staging.rewrite import OpenStores

@@ -17,7 +17,6 @@ from typing import Final
 
 from compactlib.budget import Budget
 from compactlib.observer import Observer, Observers
-from compactlib.staging.ranges.collect import confirm
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import ChangeBatch, Rows, unsorted
@@ -80,7 +79,7 @@ class RangeWriter:
         metarange_id, data = MetaRange(self._files.rule, self.end()).encode()
         if metarange_id != base_id:
             self._files.write_metarange(metarange_id, data)
-            confirm(self._files, [*self._to_confirm, self._files.path_of_metarange(metarange_id)])
+            self._files.confirm([*self._to_confirm, self._files.path_of_metarange(metarange_id)])
         return metarange_id
 
     def _go_on(self, first: bytes, last: bytes) -> None:

@@ -15,8 +15,8 @@ Therefore:
   doom mark.
 - *A writer* (`RangeFiles.mark_reuse`, `confirm`) writes a mark of reuse for each file that it found. Once all its files
   exist, it reads the doom marks, and then checks that all its files still exist.
-- *A caller that reuses an unreachable metarange* does the same with the metarange alone (`claim`). A mark of reuse of
-  a metarange covers its ranges, and a collection deletes metaranges before ranges.
+- *A caller that reuses an unreachable metarange* (`RangeFiles.claim`) does the same with the metarange alone. A mark of
+  reuse of a metarange covers its ranges, and a collection deletes metaranges before ranges.
 
 If the writer's mark precedes the collection's listing, the collection sees the mark. Otherwise the writer sees the doom
 mark and raises `BeingCollected`; or, if the doom mark was removed already, it sees that the file is missing. The same
@@ -49,7 +49,7 @@ from typing import Final, TypeAlias
 from compactlib.budget import Budget
 from compactlib.errors import InvalidInput
 from compactlib.objects import ObjectExists, ObjectInfo, ObjectNotFound
-from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
+from compactlib.staging.errors import MetaRangeNotFound
 from compactlib.staging.ranges.files import DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
 from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
 
@@ -63,44 +63,6 @@ _MAX_SKEW_SECONDS: Final = 3600.0
 
 _Files: TypeAlias = list[tuple[str, ObjectInfo]]
 """Pairs of folder and file."""
-
-
-# -------------------------------------------------------------------------------------------------- the writers' half
-
-
-def confirm(files: RangeFiles, written: Iterable[str]) -> None:
-    """Raise `BeingCollected` if a collection deletes, or has deleted, one of these written or reused files."""
-    doomed = _doomed(files)
-    for path in written:
-        id_ = path.rpartition("/")[2]
-        if id_ in doomed or not files.is_there(path):
-            raise BeingCollected(id=id_)
-
-
-def claim(files: RangeFiles, metarange_id: MetaRangeId) -> None:
-    """Protect a metarange and its ranges from collections for their grace period. Three requests."""
-    path = files.path_of_metarange(metarange_id)
-    files.mark_reuse(metarange_id)
-    if metarange_id in _doomed(files):
-        raise BeingCollected(id=metarange_id)
-    if not files.is_there(path):
-        raise MetaRangeNotFound(metarange_id=metarange_id, path=path)
-
-
-def _doomed(files: RangeFiles, besides: str = "") -> set[str]:
-    """Return the ids of files in doom marks, except in the mark with this name."""
-    return {id_ for text in _texts(files, DOOMED, besides) for id_ in text.split()}
-
-
-def _texts(files: RangeFiles, folder: str, besides: str = "") -> Iterator[str]:
-    """Yield the texts of marks."""
-    for mark in files.list(folder):
-        if mark.key != besides:
-            with contextlib.suppress(ObjectNotFound):
-                yield files.objects.get(files.prefix + folder + mark.key).decode("ascii", "replace")
-
-
-# ------------------------------------------------------------------------------------------------- the collector's half
 
 
 class RangeCollector:
@@ -168,7 +130,7 @@ class RangeCollector:
             self._files.objects.delete([mark])
 
     def _delete(self, doomed: set[str], known: set[str], name: str) -> _Files:
-        used = {*_texts(self._files, REUSED), *_doomed(self._files, besides=name)}
+        used = {*self._files.texts(REUSED), *self._files.doomed(besides=name)}
         again, files = self._sense()
         metaranges = {file.key for folder, file in files if folder == METARANGES}
         needed = used | again | {file.key for _, file in files if self._is_young(file)}

@@ -529,7 +529,7 @@ MISTAKES: Sequence[Mistake] = (
         "Entries of tokens that a commit has replaced stay for ever."),
     Mistake(
         "staging-reset-of-a-prefix-forgets-the-rest", "compactlib/staging/head.py",
-        "        yield from MergedTokens(tokens, sealed, end)\n",
+        "        yield from MergedTokens(store, sealed, end)\n",
         "        pass\n",
         ("tests/promises/staging/test_vectors_compaction.py::"
          "test_reset_of_a_prefix_keeps_the_staged_records_of_other_keys",),
@@ -571,8 +571,8 @@ MISTAKES: Sequence[Mistake] = (
         (LEFTOVERS + "test_compaction_whose_result_was_collected_yields",),
         "A compaction that stood still names files that a collection has taken."),
     Mistake(
-        "staging-confirms-nothing", "compactlib/staging/ranges/collect.py",
-        "if id_ in doomed or not files.is_there(path):",
+        "staging-confirms-nothing", "compactlib/staging/ranges/files.py",
+        "if id_ in doomed or not self.is_there(path):",
         "if id_ in doomed:",
         ("tests/staging/committed/test_committed_collect.py::"
          "test_a_collection_at_every_step_of_a_writer_loses_nothing",),
@@ -604,7 +604,7 @@ MISTAKES: Sequence[Mistake] = (
          "test_an_operation_against_a_rewrite_and_the_cleanup_after_it",),
         "A reset finds nothing in a token that was emptied meanwhile, and does nothing."),
     Mistake(
-        "staging-crossed-base-takes-one", "compactlib/staging/ranges/merge.py",
+        "staging-crossed-base-takes-one", "compactlib/staging/ranges/committed.py",
         "    return other if _agree(one, before) else ()\n",
         "    return other\n",
         ("tests/promises/staging/test_staging_criss_cross.py",),

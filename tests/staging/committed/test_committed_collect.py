@@ -16,8 +16,8 @@ from compactlib.errors import CompactlibError
 from compactlib.objects import Digest, MemoryObjects, ObjectInfo, ObjectRef
 from compactlib.staging import CommittedRanges, Record, SplitRule
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
-from compactlib.staging.ranges import apply
 from compactlib.staging.ranges.collect import RangeCollector
+from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId, RangeId
 from tests.staging.committed.plain_sets import RecordSet
 from tests.staging.hooked_objects import HookedObjects
@@ -320,7 +320,7 @@ def breaks_marks_of_metaranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def breaks_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer does not read the doom marks."""
-    monkeypatch.setattr(apply, "confirm", lambda files, written: None)
+    monkeypatch.setattr(RangeFiles, "confirm", lambda files, written: None)
 
 
 def breaks_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
