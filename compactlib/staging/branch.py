@@ -159,8 +159,7 @@ class Branch(BranchHead):
             return view.page(request), view.record
 
         page, record = consistently(self._context, self._name, read)
-        if page.tombstones:
-            self._context.activity.listed_tombstones(self._name, record, page.tombstones)
+        self._context.count_tombstones(self._name, record, listed=page.tombstones)
         return page
 
     def entries(self, *, prefix: bytes = b"", delimiter: bytes = b"", page_limit: int = 1000) -> Iterator[Listed]:
@@ -250,7 +249,7 @@ class Branch(BranchHead):
         wanted = checked_keys(keys)
 
         def make(record: BranchRecord) -> _Batch:
-            places = BranchView.of(self._context, self._name, record).find_many(wanted)
+            places = BranchView.of(self._context, record).find_many(wanted)
             hidden = [key for key, place in places.items() if place.layer is not None]
             known = sum(place.in_staging_token and place.record is None for place in places.values())
             return _Batch(dict.fromkeys(hidden, Staged(None)), _TOKEN if len(hidden) == len(wanted) else _ALL,
@@ -261,14 +260,14 @@ class Branch(BranchHead):
     def delete_if(self, key: bytes, expected: Record | Exists) -> None:
         """Delete a key if it has the expected state; errors as for `put_if`."""
         record = self._write_conditionally(key, self._expecting(key, expected, Staged(None)), "delete_if")
-        self._context.activity.wrote_tombstones(self._name, record, 1)
+        self._context.count_tombstones(self._name, record, written=1)
 
     def reset_key(self, key: bytes) -> ResetReport:
         """Restore one key to its state in HEAD."""
         check_key(key)
 
         def make(record: BranchRecord) -> _Batch:
-            view, committed = BranchView.of(self._context, self._name, record), self._context.committed
+            view, committed = BranchView.of(self._context, record), self._context.committed
             place, before = view.find_staged((key,))[key], committed.get(view.head, key)
             if place.layer is None and (view.base == view.head or committed.get(view.base, key) == before):
                 return _Batch({}, _ALL, result=ResetReport(why="the key is as in HEAD"))
@@ -323,10 +322,8 @@ class Branch(BranchHead):
                     continue
                 was_taken = was_taken or bool(batch.entries)
                 now = self._seen_after_write(operation, record) if batch.entries else self.record()
-                context.activity.read(self._name, now)
                 if all(getattr(now, name) == getattr(record, name) for name in batch.unchanged):
-                    if batch.fresh:
-                        context.activity.wrote_tombstones(self._name, now, batch.fresh)
+                    context.count_tombstones(self._name, now, written=batch.fresh)
                     return batch.result
             raise refused or TooManyTries(operation=operation, branch=self._name, tries=context.options.retries.tries)
         except (OutcomeUnknown, TooManyTries, BranchNotFound):
@@ -387,7 +384,7 @@ class Branch(BranchHead):
             if cell in cells:
                 found = decode_staged(cells[cell].value, place).record
             else:
-                found = BranchView.of(context, self._name, record).find_many((key,), first_layer=1)[key].record
+                found = BranchView.of(context, record).find_many((key,), first_layer=1)[key].record
             staged = decide(found)
             return Swap(record, {} if staged is None else {
                 cell: encode_staged(attrs.evolve(staged, write_id=write_id))})

@@ -39,49 +39,6 @@ if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor
 
 
-@attrs.frozen
-class Activity:
-    """Called after operations, outside of locks; never blocks. `sensor` is `None` without a worker."""
-
-    repository: str
-    observer: Observer
-    sensor: CompactionSensor | None
-
-    def read(self, branch: str, record: BranchRecord) -> None:
-        """Note that an operation read this record of the branch."""
-        if self.sensor is not None:
-            self.sensor.saw(self.repository, branch, record)
-
-    def wrote(self, branch: str, before: BranchRecord | None, record: BranchRecord) -> None:
-        """Note that this process replaced the record of the branch."""
-        self.read(branch, record)
-        if len(record.sealed_tokens) != (0 if before is None else len(before.sealed_tokens)):
-            self._sealed(branch, len(record.sealed_tokens))
-
-    def deleted(self, branch: str) -> None:
-        """Note that this process deleted the branch."""
-        self.missed(branch)
-        self._sealed(branch, None)
-
-    def missed(self, branch: str) -> None:
-        """Note that the branch does not exist."""
-        if self.sensor is not None:
-            self.sensor.forget(self.repository, branch)
-
-    def wrote_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
-        """Note acknowledged tombstones of deletes or resets in `record.staging_token`."""
-        if self.sensor is not None:
-            self.sensor.wrote_tombstones(self.repository, branch, record, count)
-
-    def listed_tombstones(self, branch: str, record: BranchRecord, count: int) -> None:
-        """Note that a page of a listing skipped tombstones."""
-        if self.sensor is not None:
-            self.sensor.listed_tombstones(self.repository, branch, record, count)
-
-    def _sealed(self, branch: str, value: int | None) -> None:
-        self.observer.event("staging_sealed_tokens", repository=self.repository, branch=branch, value=value)
-
-
 T = TypeVar("T")
 
 
@@ -104,13 +61,17 @@ It need not count the version."""
 class BranchStore:
     """The branch records of one repository. Threads may share it.
 
+    Each record that is read or written is shown to the sensor. `staging_sealed_tokens` is an event for each change.
+
     A change raises `BranchNotFound`; `TooManyTries` if every try lost to others; `OutcomeUnknown` if a try got no
     answer, and its outcome cannot be read.
     """
 
-    def __init__(self, cells: Cells, activity: Activity) -> None:
+    def __init__(self, repository: str, cells: Cells, observer: Observer, sensor: CompactionSensor | None) -> None:
+        self._repository = repository
         self._cells = cells
-        self._activity = activity
+        self._observer = observer
+        self._sensor = sensor
 
     def address(self, branch: str) -> Address:
         """Return the address of a branch's record."""
@@ -124,9 +85,13 @@ class BranchStore:
         """Return the record of a branch from read cells, or raise `BranchNotFound`. No request."""
         address = self.address(branch)
         if address not in found:
-            self._activity.missed(branch)
+            if self._sensor is not None:
+                self._sensor.forget(self._repository, branch)
             raise BranchNotFound(branch=branch)
-        return decode_branch_record(found[address].value, self._cells.place(address[1]))
+        record = decode_branch_record(found[address].value, self._cells.place(address[1]))
+        if self._sensor is not None:
+            self._sensor.saw(self._repository, branch, record)
+        return record
 
     def list(self) -> Iterator[tuple[str, BranchRecord]]:
         """Yield every branch and its record at that moment, in order of the names' bytes."""
@@ -145,7 +110,7 @@ class BranchStore:
             return Swap(None, {address: encode_branch_record(record)})
 
         self._cells.swap([address], decide, operation=f"create of branch {branch!r}")
-        self._activity.wrote(branch, None, record)
+        self._notify(branch, None, record)
 
     def update(self, branch: str, change: Change, *, operation: str, idempotent: bool = False,
                ) -> tuple[BranchRecord, BranchRecord]:
@@ -163,7 +128,7 @@ class BranchStore:
 
         before, after = self.swap(branch, decide, operation=operation, may_repeat=idempotent)
         if after is not before:
-            self._activity.wrote(branch, before, after)
+            self._notify(branch, before, after)
         return before, after
 
     def delete(self, branch: str, expected: BranchRecord | None) -> None:
@@ -171,13 +136,12 @@ class BranchStore:
 
         If the branch has another record after an unanswered try, another caller may have created it: it is not deleted.
         """
-        def decide(before: BranchRecord, _: Found) -> Swap[None]:
+        def decide(before: BranchRecord, _: Found) -> Swap[BranchRecord]:
             if expected is not None and before != expected:
                 raise PreconditionFailed(branch=branch, key=b"")
-            return self._replaced(branch, before, None, None)
+            return self._replaced(branch, before, None, before)
 
-        self.swap(branch, decide, operation="delete")
-        self._activity.deleted(branch)
+        self._notify(branch, self.swap(branch, decide, operation="delete"), None)
 
     def fence(self, branch: str, listed: BranchRecord) -> BranchRecord | None:
         """Rewrite a record as listed, so that compare-and-sets begun earlier fail. Two requests.
@@ -219,6 +183,16 @@ class BranchStore:
         dropped = [token for token in before.tokens if token not in kept]
         return Swap.of(result, self.address(branch), None if after is None else encode_branch_record(after),
                        [self._mark(branch, dropped)] if dropped else ())
+
+    def _notify(self, branch: str, before: BranchRecord | None, after: BranchRecord | None) -> None:
+        if self._sensor is not None:
+            if after is None:
+                self._sensor.forget(self._repository, branch)
+            else:
+                self._sensor.saw(self._repository, branch, after)
+        sealed = None if after is None else len(after.sealed_tokens)
+        if sealed != (0 if before is None else len(before.sealed_tokens)):
+            self._observer.event("staging_sealed_tokens", repository=self._repository, branch=branch, value=sealed)
 
     def _require_unchanged(self, branch: str, record: BranchRecord) -> None:
         if self.read(branch) != record:

@@ -57,7 +57,7 @@ _ENTRIES_BETWEEN_CHECKS: Final = 1000
 
 
 def notify_end(observer: Observer, repository: str, branch: str, ended: StagingCompactionReport | CompactlibError,
-               seconds: float, policy: str) -> str:
+               seconds: float, plan: StagingPlan | None) -> str:
     """Notify of the end of a compaction, and return its outcome. A collection counts the freed bytes later."""
     applied, fields = Applied(metarange_id=MetaRangeId("")), dict[str, object]()
     if isinstance(ended, CompactlibError):
@@ -68,7 +68,8 @@ def notify_end(observer: Observer, repository: str, branch: str, ended: StagingC
         fields["reason"] = ended.why
         name, outcome, reason = "skipped", "skipped", "nothing"
     else:
-        name, outcome, reason, applied = "compacted", "done", policy, ended.applied
+        assert plan is not None
+        name, outcome, reason, applied = "compacted", "done", plan.policy.name, ended.applied
         fields = {"sealed_before": ended.sealed_before, **attrs.asdict(applied)}
     notify_compaction(observer, "staging", repository, outcome, reason, seconds, read=applied.bytes_read,
                       copied=applied.bytes_written)

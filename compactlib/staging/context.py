@@ -13,7 +13,7 @@ from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import Clock
 from compactlib.kv import KVStore, Retries
 from compactlib.observer import Observer
-from compactlib.staging.branches import Activity, BranchStore
+from compactlib.staging.branches import BranchStore
 from compactlib.staging.commits import CommitStore
 from compactlib.staging.owner import RangeOwner
 from compactlib.staging.ranges.committed import CommittedRanges
@@ -66,11 +66,18 @@ class StagingContext:
         self.clock: Clock = clock
         self.rng: Random = rng
         self.observer: Observer = observer
-        self.activity: Activity = Activity(repository, observer, sensor)
+        self.sensor: CompactionSensor | None = sensor
         self.cells: Cells = Cells(store, repository_partition(repository), options.retries, clock, rng)
-        self.branches: BranchStore = BranchStore(self.cells, self.activity)
+        self.branches: BranchStore = BranchStore(repository, self.cells, observer, sensor)
         self.commits: CommitStore = CommitStore(self.cells)
         self.owner: RangeOwner = RangeOwner(repository, self.cells, committed)
+
+    def count_tombstones(self, branch: str, record: BranchRecord, *, written: int = 0, listed: int = 0) -> None:
+        """Report acknowledged tombstones, or those that a page of a listing skipped, to the sensor, if there is one."""
+        if self.sensor is not None and written:
+            self.sensor.wrote_tombstones(self.repository, branch, record, written)
+        if self.sensor is not None and listed:
+            self.sensor.listed_tombstones(self.repository, branch, record, listed)
 
     def new_token(self) -> StagingToken:
         """Draw a staging token. No request."""

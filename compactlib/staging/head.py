@@ -293,12 +293,12 @@ class BranchHead:
 
         def seal(record: BranchRecord) -> BranchRecord | None:
             nonlocal is_needed
-            changes = BranchView.of(context, self._name, record).uncommitted(prefix=prefix)
+            changes = BranchView.of(context, record).uncommitted(prefix=prefix)
             is_needed = any(difference is not None for _, difference in changes)
             return self._sealed(record) if is_needed else None
 
         def switch(record: BranchRecord) -> BranchRecord | None:
-            view = BranchView.of(context, self._name, record)
+            view = BranchView.of(context, record)
             counts.clear()
             applied = self._apply(view.base, _reset_changes(view, prefix, counts))
             if not counts:
@@ -318,7 +318,7 @@ class BranchHead:
         return record.is_bare and self._context.is_empty(record.staging_token)
 
     def _require_clean(self, record: BranchRecord, *, include_staging: bool) -> None:
-        view = BranchView.of(self._context, self._name, record)
+        view = BranchView.of(self._context, record)
         difference = view.first_uncommitted(include_staging=include_staging)
         if difference is not None:
             raise DirtyBranch(branch=self._name, key=difference.key)

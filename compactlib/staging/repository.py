@@ -180,7 +180,6 @@ class Repository(Closing):
         name = self._name_of(branch, None if plan is None else plan.view)
         if plan is not None and policy is not None:
             raise InvalidInput("a plan and a policy were given; give one of them: a policy has chosen the plan already")
-        by = (self._policy if policy is None else policy).name if plan is None else plan.policy.name
         notified = Observers(context.observer, observer)
         began, run = context.clock.monotonic(), Run(self._guard, budget)
         with run.held:
@@ -198,7 +197,7 @@ class Repository(Closing):
             except CompactlibError as error:
                 ended = error
             seconds = context.clock.monotonic() - began
-            self._outcomes[notify_end(notified, self.name, name, ended, seconds, by)] += 1
+            self._outcomes[notify_end(notified, self.name, name, ended, seconds, plan)] += 1
             if isinstance(ended, CompactlibError):
                 raise ended
             return attrs.evolve(ended, seconds=seconds)

@@ -134,9 +134,8 @@ class BranchView:
     head: MetaRangeId | None
 
     @classmethod
-    def of(cls, context: StagingContext, branch: str, record: BranchRecord) -> BranchView:
+    def of(cls, context: StagingContext, record: BranchRecord) -> BranchView:
         """Return the view of a record. Reads the HEAD commit, unless cached."""
-        context.activity.read(branch, record)
         return cls(context, record, context.commits.metarange_of(record.commit_id))
 
     @property
@@ -240,7 +239,7 @@ def consistently(context: StagingContext, branch: str, read: Callable[[BranchVie
     for _ in context.cells.tries():
         missing: MetaRangeNotFound | RangeNotFound | None = None
         try:
-            result = read(BranchView.of(context, branch, record))
+            result = read(BranchView.of(context, record))
             if holds(result):
                 return result
         except (MetaRangeNotFound, RangeNotFound) as error:

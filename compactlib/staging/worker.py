@@ -90,8 +90,6 @@ class StagingWorker:
         self._budget = budget
         self._observer = Observers(observer)
         self._entries: dict[str, _Entry] = {}
-        self._failures = 0
-        self._last_error: BaseException | None = None
         self._done = 0
         self._lent: Budget | None = None  # of the work under way
         self._service = PeriodicService(self._turn, name="the compaction worker", every_seconds=_TURN_SECONDS,
@@ -102,12 +100,12 @@ class StagingWorker:
     @property
     def failures(self) -> int:
         """Number of failed operations."""
-        return self._failures + self._service.failures
+        return self._service.failures
 
     @property
     def last_error(self) -> BaseException | None:
         """The last failure."""
-        return self._last_error or self._service.last_error
+        return self._service.last_error
 
     def open(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
              policy: StagingPolicy | None = None, options: StagingOptions | None = None,
@@ -238,8 +236,8 @@ class StagingWorker:
             raise unreadable
 
     def _failed(self, what: str, error: Exception) -> None:
-        self._last_error = error
-        self._failures += 1
+        self._service.last_error = error
+        self._service.failures += 1
         _LOGGER.warning("%s failed, and is retried", what, exc_info=error)
         self._observer.event("staging_worker_failed", work=what, error=type(error).__name__, message=str(error),
                              failures=self.failures)
