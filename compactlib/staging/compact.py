@@ -160,11 +160,9 @@ class Compactor:
             changed[:] = record.changed_layers(view.record)
             if changed:
                 return None
-            if len(record.sealed_tokens) < MAX_SEALED_TOKENS and not context.is_empty(record.staging_token):
-                record = record.sealed_with(context.new_token())
-            # Else the record has no room for another token, until this compaction; or the staging token is empty, and
-            # a seal would make every writer retry for nothing.
-            return attrs.evolve(record, compaction_started_at_ms=round(context.clock.now() * 1000))
+            # A full record has no room for another token, until this compaction.
+            sealed = context.sealed(record) if len(record.sealed_tokens) < MAX_SEALED_TOKENS else None
+            return attrs.evolve(sealed or record, compaction_started_at_ms=round(context.clock.now() * 1000))
 
         try:
             _, sealed = context.branches.update(self.branch, change, operation="compact", idempotent=True)

@@ -87,6 +87,10 @@ class StagingContext:
         """Return whether a token has no entry. One read."""
         return is_empty(self.store, token)
 
+    def sealed(self, record: BranchRecord) -> BranchRecord | None:
+        """Return a record after a seal; `None` if its staging token is empty, as a seal would only cost reads."""
+        return None if self.is_empty(record.staging_token) else record.sealed_with(self.new_token())
+
     def resolve(self, ref: str) -> CommitId | None:
         """Return the commit of a commit id, or of a branch's HEAD; `None` for a branch without a commit."""
         if is_commit_id(ref):

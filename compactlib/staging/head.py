@@ -47,11 +47,11 @@ NextHead: TypeAlias = Callable[[CommitId | None], tuple[CommitId | None, Applied
 
 @attrs.frozen
 class _Built:
-    """The result of step 2: the record that it was built of, the content, and the commit; `None` without changes."""
+    """The result of step 2: the record that it was built of, the content, and the report if step 3 succeeds."""
 
     source: BranchRecord
     metarange_id: MetaRangeId
-    target: CommitId | None
+    report: CommitReport
 
 
 class BranchHead:
@@ -85,13 +85,10 @@ class BranchHead:
     def _commit(self, message: str, metadata: Mapping[str, str] | None, allow_empty: bool, budget: Budget | None,
                 ) -> CommitReport:
         context, branches, commits = self._context, self._context.branches, self._context.commits
-        before = branches.read(self._name)
-        # A token may be empty because a compaction replaced it, and a cleanup removed its entries.
-        if not allow_empty and self._is_clear(before) and branches.read(self._name) == before:
-            return CommitReport.no_changes("nothing was written since HEAD", before.commit_id)
-        _, sealed = branches.update(self._name, self._sealed, operation="commit", idempotent=True)
-        built: _Built | None = None
-        made: list[CommitReport] = []  # of each build
+        before, sealed = branches.update(self._name, context.sealed, operation="commit", idempotent=True)
+        if sealed is before and sealed.is_bare and not allow_empty:
+            return CommitReport.no_changes("nothing was written since HEAD", sealed.commit_id)
+        builds: list[_Built] = []
 
         def build(record: BranchRecord) -> _Built:
             head = commits.metarange_of(record.commit_id)
@@ -103,24 +100,23 @@ class BranchHead:
             if has_changes or allow_empty:
                 target = self._store(applied.metarange_id if has_changes or head is None else head,
                                      [record.commit_id], message, metadata)
-            made.append(_report(target, counts, applied, rebuilds=len(made)))
-            return _Built(record, applied.metarange_id, target)
+            return _Built(record, applied.metarange_id, _report(target, counts, applied, rebuilds=len(builds)))
 
         def switch(record: BranchRecord) -> BranchRecord | None:
-            nonlocal built
-            if built is None or not record.extends(built.source) or not self._is_kept(built.metarange_id):
-                built = build(record)
-            if built.target is None and record.is_bare:
+            if not builds or not record.extends(builds[-1].source) or not self._is_kept(builds[-1].metarange_id):
+                builds.append(build(record))
+            source, target = builds[-1].source, builds[-1].report.commit_id
+            if target is None and record.is_bare:
                 return None
-            newer = len(record.sealed_tokens) - len(built.source.sealed_tokens)  # sealed in front, meanwhile
-            return attrs.evolve(record.compacted(None, newer=newer), commit_id=built.target or record.commit_id)
+            newer = len(record.sealed_tokens) - len(source.sealed_tokens)  # sealed in front, meanwhile
+            return attrs.evolve(record.compacted(None, newer=newer), commit_id=target or record.commit_id)
 
         head = branches.update(self._name, switch, operation="commit")[1].commit_id
         if head == sealed.commit_id:
             return CommitReport.no_changes("the content is that of HEAD", head)
-        for report in made:
-            if head is not None and report.commit_id == head:
-                return report
+        for built in builds:
+            if head is not None and built.report.commit_id == head:
+                return built.report
         if sealed.commit_id is not None and not commits.is_ancestor(sealed.commit_id, head):
             return CommitReport.no_changes("another caller reset HEAD, which dropped the uncommitted changes", head)
         return CommitReport(outcome="already_committed", commit_id=head,
@@ -295,7 +291,7 @@ class BranchHead:
             nonlocal is_needed
             changes = BranchView.of(context, record).uncommitted(prefix=prefix)
             is_needed = any(difference is not None for _, difference in changes)
-            return self._sealed(record) if is_needed else None
+            return context.sealed(record) if is_needed else None
 
         def switch(record: BranchRecord) -> BranchRecord | None:
             view = BranchView.of(context, record)
@@ -322,11 +318,6 @@ class BranchHead:
         difference = view.first_uncommitted(include_staging=include_staging)
         if difference is not None:
             raise DirtyBranch(branch=self._name, key=difference.key)
-
-    def _sealed(self, record: BranchRecord) -> BranchRecord | None:
-        """Return the record with a new staging token; `None` if the old token is empty, which would only cost reads."""
-        context = self._context
-        return None if context.is_empty(record.staging_token) else record.sealed_with(context.new_token())
 
     def _apply(self, base: MetaRangeId | None, changes: Changes, budget: Budget | None = None) -> Applied:
         """Apply entries of sealed tokens, and read the result back: then the tokens may be dropped."""

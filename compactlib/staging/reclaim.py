@@ -15,9 +15,9 @@ Every step is idempotent, may run concurrently in several processes, and may be 
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -141,7 +141,7 @@ def _is_young(mark: DropMark, now: float, grace_seconds: float) -> bool:
 # ------------------------------------------------------------------------------------------------------------ ranges
 
 
-def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMetaRanges:
+def live_metaranges(context: StagingContext, fenced: bool) -> LiveMetaRanges:
     """Return the metaranges that branches need (of HEADs and compactions), and those of HEADs' ancestors.
 
     `fenced` invalidates updates in flight, such as those of a commit that was suspended for the grace period.
@@ -179,9 +179,8 @@ def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) ->
         return None
     try:
         context.owner.require()
-        calls = itertools.count()  # the second call precedes the deletes
-        collected = RangeCollector(context.committed, lambda: live_metaranges(context, fenced=next(calls) > 0),
-                                   grace_seconds, budget, context.owner.require).run()
+        collected = RangeCollector(context.committed, partial(live_metaranges, context), grace_seconds, budget,
+                                   context.owner.require).run()
     except RangesNotOwned as refusal:
         context.observer.event("staging_ranges_not_owned", repository=context.repository, owner=refusal.owner,
                                own=refusal.own)

@@ -47,7 +47,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from compactlib.budget import Budget
-from compactlib.errors import InvalidInput
 from compactlib.objects import ObjectExists, ObjectInfo, ObjectNotFound
 from compactlib.staging.errors import MetaRangeNotFound
 from compactlib.staging.ranges.files import DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
@@ -68,15 +67,13 @@ _Files: TypeAlias = list[tuple[str, ObjectInfo]]
 class RangeCollector:
     """One collection: deletes the files that no live metarange needs and that are older than the grace period.
 
-    `live` returns every metarange that a commit or a branch record names now. It is called again before the deletes,
-    and this call must also invalidate updates in flight. `require_owner` is called before every 1,000 deletes. The
+    `live` returns every metarange that a commit or a branch record names now. It is called with `True` before the
+    deletes, and must then also invalidate updates in flight. `require_owner` is called before every 1,000 deletes. The
     difference between the clock and the object store's must be much less than the grace period.
     """
 
-    def __init__(self, files: RangeFiles, live: Callable[[], LiveMetaRanges], grace_seconds: float,
+    def __init__(self, files: RangeFiles, live: Callable[[bool], LiveMetaRanges], grace_seconds: float,
                  budget: Budget | None = None, require_owner: Callable[[], object] = lambda: None) -> None:
-        if not grace_seconds >= 0:
-            raise InvalidInput(f"grace_seconds is {grace_seconds}; give 0 or more")
         self._files = files
         self._live = live
         self._grace_seconds = grace_seconds
@@ -131,7 +128,7 @@ class RangeCollector:
 
     def _delete(self, doomed: set[str], known: set[str], name: str) -> _Files:
         used = {*self._files.texts(REUSED), *self._files.doomed(besides=name)}
-        again, files = self._sense()
+        again, files = self._sense(fenced=True)
         metaranges = {file.key for folder, file in files if folder == METARANGES}
         needed = used | again | {file.key for _, file in files if self._is_young(file)}
         needed.update(self._parts_if_there((metaranges & used) | (metaranges - known)))
@@ -151,11 +148,11 @@ class RangeCollector:
                         self._files.forget(id_)
         return deleted
 
-    def _sense(self) -> tuple[set[str], _Files]:
+    def _sense(self, *, fenced: bool = False) -> tuple[set[str], _Files]:
         """Return the needed ids and the existing files."""
         # Listed first: a file that is published after the listing cannot be a victim.
         files = [(folder, file) for folder in _FOLDERS for file in self._files.list(folder)]
-        live = self._live()
+        live = self._live(fenced)
         young = {MetaRangeId(file.key) for folder, file in files if folder == METARANGES and self._is_young(file)}
         needed: set[str] = set()
         missing: dict[MetaRangeId, MetaRangeNotFound] = {}
@@ -166,7 +163,7 @@ class RangeCollector:
                 missing[root] = error
         # Another collection may have deleted a metarange that branches needed at the first call and no longer need.
         if missing.keys() & (live.needed | young):
-            for lost in missing.keys() & self._live().needed:
+            for lost in missing.keys() & self._live(fenced).needed:
                 raise missing[lost]
         return needed, files
 

@@ -510,15 +510,15 @@ MISTAKES: Sequence[Mistake] = (
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit that stood still names files that a collection has taken: the branch cannot be read."),
     Mistake(
-        "staging-seal-loses-the-token", "compactlib/staging/head.py",
-        "else record.sealed_with(context.new_token())\n",
-        "else attrs.evolve(record, staging_token=context.new_token())\n",
+        "staging-seal-loses-the-token", "compactlib/staging/context.py",
+        "else record.sealed_with(self.new_token())\n",
+        "else attrs.evolve(record, staging_token=self.new_token())\n",
         ("repository_memory-kills",),
         "A commit loses all that was staged before it."),
     Mistake(
-        "staging-collection-unfenced", "compactlib/staging/reclaim.py",
-        "fenced=next(calls) > 0)",
-        "fenced=False)",
+        "staging-collection-unfenced", "compactlib/staging/ranges/collect.py",
+        "again, files = self._sense(fenced=True)",
+        "again, files = self._sense()",
         (SCRIPTS + "[repository-collected-paused_owners]",),
         "A commit names files that a collection takes at that moment."),
     Mistake(
@@ -586,8 +586,8 @@ MISTAKES: Sequence[Mistake] = (
         "A commit that another one made meanwhile is lost from the history."),
     Mistake(
         "staging-seal-of-an-outdated-plan", "compactlib/staging/compact.py",
-        "            if changed:\n                return None\n            if len(record",
-        "            if len(record",
+        "            if changed:\n                return None\n            # A full record",
+        "            # A full record",
         ("tests/promises/staging/test_vectors_compaction.py::test_an_outdated_plan_changes_nothing",),
         "A plan that is refused as outdated has sealed a token."),
     Mistake(

@@ -44,7 +44,7 @@ class World:
         return CommittedRanges(objects, rule=SplitRule(raggedness=4), clock=self.clock, new_name=self.new_name,
                                cache_bytes=0)
 
-    def live(self) -> LiveMetaRanges:
+    def live(self, fenced: bool) -> LiveMetaRanges:
         return LiveMetaRanges(needed=frozenset() if self.branch is None else frozenset([self.branch]))
 
     def collect(self, hook: Callable[[str, str], None] | None = None, *, grace: float = GRACE) -> Collected:
@@ -327,8 +327,8 @@ def breaks_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collection relies on the ages that it saw first."""
     look = RangeCollector._sense  # noqa: SLF001 - the mistake replaces it
 
-    def without_ages(self: RangeCollector) -> tuple[set[str], list[tuple[str, ObjectInfo]]]:
-        needed, files = look(self)
+    def without_ages(self: RangeCollector, *, fenced: bool = False) -> tuple[set[str], list[tuple[str, ObjectInfo]]]:
+        needed, files = look(self, fenced=fenced)
         return needed, [(folder, attrs.evolve(file, modified_at=-1e9)) for folder, file in files]
 
     monkeypatch.setattr(RangeCollector, "_sense", without_ages)
