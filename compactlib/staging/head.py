@@ -218,16 +218,10 @@ class BranchHead:
         return self._move(next_head, operation="commit_metarange")
 
     def hard_reset(self, ref: str, *, discard: bool = False) -> CommitReport:
-        """Move HEAD to a commit, or to the HEAD of a branch.
-
-        Args:
-            ref: a commit id or a branch's name.
-            discard: drop uncommitted changes; without it there must be none.
+        """Move HEAD to a commit, or to the HEAD of a branch; `discard` drops uncommitted changes.
 
         Raises:
-            DirtyBranch: the branch has uncommitted changes, and `discard` is not set.
-            CommitNotFound: there is no such commit.
-            MetaRangeNotFound: the commit was unreachable for the grace period, and its records were collected.
+            DirtyBranch, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
         """
         return self._move(lambda _: (self._context.resolve_present(ref), None), operation="hard_reset", discard=discard)
 

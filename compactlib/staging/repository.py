@@ -308,11 +308,7 @@ class Repository(Closing):
         return branch
 
     def delete_branch(self, name: str, *, expected: BranchRecord | None = None) -> None:
-        """Delete a branch with its uncommitted changes. Its commits stay.
-
-        Args:
-            name: the branch.
-            expected: the record that the branch must have; `None`: any.
+        """Delete a branch with its uncommitted changes, if it has the expected record, if any. Its commits stay.
 
         Raises:
             BranchNotFound: there is no such branch.
