@@ -69,7 +69,7 @@ class BranchSimulation(Simulation):
         self._clock = ManualClock()
         self._sensor = CompactionSensor(policy, clock=self._clock)
         self._model = model
-        self._record = BranchRecord(staging_token=StagingToken("token-0"))
+        self._record = BranchRecord.new(StagingToken("token-0"))
         self._compactions = 0
         self._window_ends_ms = -(1 << 62)
         # The trigger of the compaction that waits for the end of the window.
