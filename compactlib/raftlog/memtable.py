@@ -225,13 +225,10 @@ def replay(frame: Frame, memtable: Memtable, row: SnapshotMeta, matching: Callab
         if row.is_dead(after):
             # The log ended at this index, although its dead entry may be removed.
             memtable.skip_to(after)
-    if frame.payloads and _lacks(frame, memtable, row):
-        memtable.missing = memtable.missing or (frame.previous or 0, frame.indexes[0] if frame.indexes else frame.first)
-    if frame.indexes:
-        for index, term, payload in zip(frame.indexes, frame.terms, frame.payloads, strict=True):
-            _replay_run(index, term, [payload], memtable, row, matching)
-    elif frame.payloads:
-        _replay_run(frame.first, frame.term, frame.payloads, memtable, row, matching)
+    if frame.entries and _lacks(frame, memtable, row):
+        memtable.missing = memtable.missing or (frame.previous or 0, frame.first)
+    for first, term, payloads in frame.runs():
+        _replay_run(first, term, payloads, memtable, row, matching)
 
 
 def _lacks(frame: Frame, memtable: Memtable, row: SnapshotMeta) -> bool:
@@ -239,7 +236,7 @@ def _lacks(frame: Frame, memtable: Memtable, row: SnapshotMeta) -> bool:
     previous = frame.previous
     if previous is None or previous <= memtable.last or previous < row.smallest_live_index:
         return False
-    return bool(frame.indexes) or (memtable.last >= 0 and not row.is_dead(previous))
+    return frame.is_sparse or (memtable.last >= 0 and not row.is_dead(previous))
 
 
 def _replay_run(first: int, term: int, payloads: Sequence[bytes], memtable: Memtable, row: SnapshotMeta,

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
+from operator import index as whole
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -57,7 +58,7 @@ from compactlib.raftlog.snapshots.incoming import Incoming, read_sealed
 from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.status import LogStatus, error_text
 from compactlib.raftlog.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
-from compactlib.raftlog.wal.frames import Frame, cut_write, run_write, sparse_write
+from compactlib.raftlog.wal.frames import Frame, cut_frame, run_frame, sparse_frame
 from compactlib.raftlog.wal.wal import Wal
 
 if TYPE_CHECKING:
@@ -129,10 +130,7 @@ class RaftLog(OwnedLog):
     and in memory first, and move to segments in the background.
     """
 
-    _wal: Wal
-    """Set by `_begin`, once all logs of the store are open."""
-
-    def __init__(self, store: OwnStore, log_id: str, folder: str, before: RaftLog | None) -> None:
+    def __init__(self, store: OwnStore, wal: Wal, log_id: str, folder: str, before: RaftLog | None) -> None:
         if before is not None:
             # Both logs have the same memory: an append to the closed log ends first.
             with before._lock:
@@ -144,6 +142,9 @@ class RaftLog(OwnedLog):
         memory = Memtable(max_entries=options.max_memtable_entries) if before is None else before._memory
         super().__init__(folder, options.log, memtable=memory, open_files=store.open_files)
         self._store = store
+        self._wal = wal
+        # Set by `_begin`: a log that an interrupt leaves before counts as closed.
+        self._is_begun = False
         self._log_id = log_id
         self._memory: Memtable = memory
         # The writes that are not confirmed yet, in the order of appending: ticket, first index, last index, term.
@@ -217,7 +218,7 @@ class RaftLog(OwnedLog):
     @property
     def is_closed(self) -> bool:
         """Whether the log was closed, or closed itself."""
-        return not (self._guard.is_open and self._wal.guard.is_open)
+        return not (self._is_begun and self._guard.is_open and self._wal.guard.is_open)
 
     def _require_open(self) -> None:
         self._guard.require_open()
@@ -323,7 +324,7 @@ class RaftLog(OwnedLog):
         """
         if type(entries) is list and len(entries) == 1 and type(entries[0][2]) is bytes:
             first, term, payload = entries[0]
-            self._append(first, term, [payload])
+            self._append(whole(first), whole(term), [payload])
         else:
             for run in _runs_of(entries):
                 self._append(*run)
@@ -379,6 +380,7 @@ class RaftLog(OwnedLog):
             MemtableFull, StorageError, CorruptData, Closed: as `append` and `sync`; the first entries may
                 be in the log.
         """
+        prev_index, prev_term = whole(prev_index), whole(prev_term)
         if prev_index < -1:
             raise InvalidInput(f"the previous index is {prev_index}; it is 0, or -1, if nothing comes before")
         runs = _runs_of(entries)
@@ -466,8 +468,8 @@ class RaftLog(OwnedLog):
         at the same index, so that a replay overwrites them.
         """
         cuts = first <= self._memory.last
-        write = run_write(self._log_id, first, term, payloads, first - 1 if first else None, cuts)
-        self._ticket = ticket = self._wal.queue(write)
+        frame = run_frame(first, term, payloads, first - 1 if first else None, cuts)
+        self._ticket = ticket = self._wal.queue(self._log_id, frame)
         self._memory.insert(first, term, payloads)
         if cuts:
             self._forget_above(first - 1)
@@ -476,14 +478,15 @@ class RaftLog(OwnedLog):
     def _put_sparse(self, entries: Sequence[Entry]) -> None:
         """As `_put`, with gaps: the live entries of a received snapshot, each with the index of its predecessor."""
         indexes, terms, payloads = zip(*entries, strict=True)
-        self._ticket = self._wal.queue(sparse_write(self._log_id, indexes, terms, payloads, self._memory.last))
+        previous = self._memory.last if self._memory.last >= 0 else None
+        self._ticket = self._wal.queue(self._log_id, sparse_frame(indexes, terms, payloads, previous))
         for index, term, payload in entries:
             self._memory.insert(index, term, [payload])
             self._waiting.append((self._ticket, index, index, term))
 
     def _put_cut(self, after: int) -> None:
         """As `_put`: a truncation of everything above `after`."""
-        self._ticket = self._wal.queue(cut_write(self._log_id, after))
+        self._ticket = self._wal.queue(self._log_id, cut_frame(after))
         self._memory.cut(after)
         self._forget_above(after)
 
@@ -607,6 +610,7 @@ class RaftLog(OwnedLog):
                 shows the outcome.
             Closed: as `append`.
         """
+        last_index = whole(last_index)
         with self._files_lock:
             with self._lock:
                 self._require_open()
@@ -1028,21 +1032,21 @@ class RaftLog(OwnedLog):
             for _ in read_sealed(self._snapshots.entries_path(row))[1]:
                 pass
 
-    def _begin(self, wal: Wal) -> None:
+    def _begin(self) -> None:
         """Roll forward the received snapshot or the truncations that a crash interrupted; then the log can be used.
 
         Entries in segments that agree with the memtable stay: a flush has written them since the truncation. So do the
         entries that the snapshot covers: it was recorded after the truncations below it had ended.
         """
         row = self.state
-        self._wal = wal
         if is_half_installed(self._folder, row):
             self._take_received(row)
         self._must_truncate = self._memory.table.cut_after is not None
-        if wal.is_begun:
+        if self._wal.is_begun:
             self._require_truncated()
         self._memory.skip_to(row.index)
-        wal.smallest_live[self._log_id] = row.smallest_live_index
+        self._wal.smallest_live[self._log_id] = row.smallest_live_index
+        self._is_begun = True
 
     def _agreeing_through(self, after: int) -> int:
         """The last index, from `after` on, up to which the segments agree with the memtable."""
@@ -1188,6 +1192,7 @@ def _runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[i
 
 
 def _parts(first: int, term: int, payloads: list[bytes]) -> Iterator[tuple[int, int, list[bytes]]]:
+    first, term = whole(first), whole(term)
     for start in range(0, len(payloads), MAX_APPEND_ENTRIES):
         yield first + start, term, payloads[start:start + MAX_APPEND_ENTRIES]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
+from operator import index as whole
 from typing import TypeAlias
 
 import attrs
@@ -77,9 +78,9 @@ class SnapshotManifest:
                      "state_crc"):
             value, most = getattr(self, name), _MAX_U32 if name in ("machine_version", "live_crc",
                                                                     "state_crc") else MAX_INDEX
-            if not 0 <= value <= most:
+            if not 0 <= whole(value) <= most:
                 raise InvalidInput(f"a snapshot's {name} is {value}; it must be between 0 and {most}")
-        if len(self.cluster) > MAX_CLUSTER_BYTES:
+        if memoryview(self.cluster).nbytes > MAX_CLUSTER_BYTES:
             raise InvalidInput(f"a snapshot's cluster bytes are {len(self.cluster)}; at most {MAX_CLUSTER_BYTES} fit")
 
     @classmethod
@@ -138,9 +139,9 @@ class SnapshotMeta:
     kept_from: int = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        if not -1 <= self.index <= MAX_INDEX:
+        if not -1 <= whole(self.index) <= MAX_INDEX:
             raise InvalidInput(f"snapshot index {self.index}; it must be between 0 and {MAX_INDEX}")
-        if not 0 <= self.term <= MAX_INDEX:
+        if not 0 <= whole(self.term) <= MAX_INDEX:
             raise InvalidInput(f"snapshot term {self.term}; it must be between 0 and {MAX_INDEX}")
         if self.live and self.live.last > self.index:
             raise LiveAboveSnapshot(index=self.live.last, snapshot_index=self.index)

@@ -161,35 +161,30 @@ class RaftLogStore(Closing):
             self._observer.event("raftlog_removal_failed", error=type(error).__name__, message=str(error))
         self._found = tuple(name for name in list_folder(self._logs_folder)
                             if _is_log_id(name) and is_log(self._log_folder(name)))
-        for log_id in self._found:
-            try:
-                self._open_log(log_id)
-            except (CorruptData, Unsupported, NotALog) as error:
-                # Without the traceback, whose frames would keep the log's files open.
-                self._damaged[log_id] = error.with_traceback(None)
         found = read_wal(self._wal_folder)
         if self._found and not found.numbers:
             raise CorruptData(path=self._wal_folder, offset=0, found="no file",
                               expected="a WAL file, since the store has logs")
-        # The rows were read before: the replay leaves out dead entries.
-        for logged in found.frames:
-            log = self._logs.get(logged.log_id)
-            if log is None:
-                self._damaged.setdefault(logged.log_id, CorruptData(
-                    path=self._log_folder(logged.log_id), offset=0, found="no such folder",
-                    expected=f"the segments of log {logged.log_id!r}, which the WAL names"))
-            else:
-                log._replay(logged.frame)
-        # After the last frame: a later frame may truncate the entries of an earlier frame.
-        for log_id, log in list(self._logs.items()):
+        self._wal = Wal(self._wal_folder, self._guard, max_bytes=self.options.max_wal_bytes, files=self._files,
+                        clock=self.options.log.clock, recovered=found)
+        for log_id in self._found:
             try:
+                log = self._open_log(log_id)
+                for frame in found.frames.get(log_id, ()):
+                    log._replay(frame)
+                # After the last frame: a later frame may truncate the entries of an earlier frame.
                 log._require_replayed()
-            except CorruptData as error:
+            except (CorruptData, Unsupported, NotALog) as error:
+                # Without the traceback, whose frames would keep the log's files open.
                 self._damaged[log_id] = error.with_traceback(None)
-                self._logs.pop(log_id)._let_go()
+                if log_id in self._logs:
+                    self._logs.pop(log_id)._let_go()
+        for log_id in found.frames.keys() - self._logs.keys():
+            self._damaged.setdefault(log_id, CorruptData(
+                path=self._log_folder(log_id), offset=0, found="no such folder",
+                expected=f"the segments of log {log_id!r}, which the WAL names"))
         # The frames of damaged logs stay in the WAL until the log can be opened or is removed.
-        self._wal = Wal(self._wal_folder, self._guard, max_bytes=self.options.max_wal_bytes,
-                        files=self._files, clock=self.options.log.clock, recovered=found, damaged=self._damaged)
+        self._wal.begin(self._damaged)
         self._flushed_at = self._wal.number
         if found.torn_bytes:
             self._observer.event("raftlog_wal_torn", file=found.last_number, bytes=found.torn_bytes)
@@ -202,7 +197,7 @@ class RaftLogStore(Closing):
 
     def _begin(self, log: RaftLog) -> RaftLog:
         try:
-            log._begin(self._wal)
+            log._begin()
         except BaseException:
             log._let_go()
             raise
@@ -210,7 +205,7 @@ class RaftLogStore(Closing):
 
     def _open_log(self, log_id: str) -> RaftLog:
         """Open a log; one that was closed keeps its memtable, which has all queued entries."""
-        log = RaftLog(self, log_id, self._log_folder(log_id), self._logs.get(log_id))
+        log = RaftLog(self, self._wal, log_id, self._log_folder(log_id), self._logs.get(log_id))
         self._logs[log_id] = log
         return log
 

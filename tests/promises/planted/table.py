@@ -265,8 +265,8 @@ MISTAKES: Sequence[Mistake] = (
         "Entries are in no file once the WAL that held them is removed."),
     Mistake(
         "wal-tail-not-repeated", "compactlib/raftlog/wal/wal.py",
-        "(*self._held, *self._tail)",
-        "self._held",
+        "[*held, *self._tail]",
+        "held",
         ("raft_log_store-kills_and_power",),
         "Entries that a successor has shown to its peers are lost in a power failure."),
     Mistake(
