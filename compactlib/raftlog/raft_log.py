@@ -71,22 +71,24 @@ _RUN_ENTRIES = 1024
 
 
 class LogWorker(Protocol):
-    """Compacts a log in threads of its own; `LogCompactionWorker` implements it.
+    """Compacts a log in threads of its own: `LogCompactionWorker`. Called with no lock held, except `log_changed`."""
 
-    The log starts the worker, notifies it of changes, and stops it before the log closes.
-    """
+    @property
+    def failures(self) -> int:
+        """Count of failed turns."""
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """The last error."""
 
     def start(self) -> None:
         """Start; idempotent."""
 
-    def snapshot_recorded(self, row: SnapshotMeta) -> None:
-        """Handle a new snapshot. Called with the log's lock held: must not block."""
+    def log_changed(self) -> None:
+        """Handle a snapshot or a flush. Must not block, nor raise."""
 
-    def segments_flushed(self, last_index: int) -> None:
-        """Handle a flush. Called with the log's lock held: must not block."""
-
-    def stop(self, *, wait_seconds: float = 30.0) -> None:
-        """As `PeriodicService.stop`. Called without any lock held."""
+    def stop(self) -> None:
+        """As `PeriodicService.stop`."""
 
 
 @attrs.frozen
@@ -111,16 +113,16 @@ class OwnStore(Protocol):
     open_files: OpenFiles
 
     def settle(self) -> None:
-        """After a sync, with no lock held: call the listeners, and flush if WAL files were closed."""
+        """See `RaftLogStore.settle`."""
 
     def flush_closed(self) -> None:
-        """Write the memtables of all logs to segments, and remove the closed WAL files."""
+        """See `RaftLogStore.flush_closed`."""
 
     def flush(self) -> None:
-        """Close the current WAL file, then call `flush_closed`."""
+        """See `RaftLogStore.flush`."""
 
     def close(self) -> None:
-        """Sync, and close all logs."""
+        """See `RaftLogStore.close`."""
 
 
 class RaftLog(OwnedLog):
@@ -205,10 +207,8 @@ class RaftLog(OwnedLog):
                 # Some of its services may have started.
                 self._stop_worker()
                 raise
-            row = self.state
-            if row.index >= 0:
-                # Entries that died before this opening are compacted without waiting for the next snapshot.
-                made.snapshot_recorded(row)
+            # Entries that died before this opening are compacted without waiting for the next snapshot.
+            made.log_changed()
 
     @property
     def log_id(self) -> str:
@@ -346,8 +346,7 @@ class RaftLog(OwnedLog):
             self._guard.require_open()
             if first != self._memory.last + 1:
                 self._require_next(first)
-            self._put(first, term, payloads)
-        self._after_append()
+            self._put_run(first, term, payloads)
 
     def _require_next(self, first: int) -> None:
         row, last = self.state, self._memory.last
@@ -409,18 +408,13 @@ class RaftLog(OwnedLog):
             start, lacking = prev_index + 1 + held, payloads[held:]
             overrules = bool(lacking) and start <= self._memory.last
             if lacking and not overrules:
-                self._put(start, term, lacking)
+                self._put_run(start, term, lacking)
         if overrules and not may_cut:
             # Compared again under the lock that excludes other truncations.
             with self._files_lock:
-                refusal = self._take(prev_index, prev_term, term, payloads, may_cut=True)
-            self._after_append()
-            return refusal
+                return self._take(prev_index, prev_term, term, payloads, may_cut=True)
         if overrules:
-            self._cut(start - 1, partial(self._put, start, term, lacking))
-        elif not may_cut:
-            # Never under that lock: this may flush all logs.
-            self._after_append()
+            self._cut(start - 1, partial(self._put_run, start, term, lacking))
         return None
 
     def _judged(self, prev_index: int, prev_term: int, term: int, count: int) -> AppendAnswer | int:
@@ -461,42 +455,40 @@ class RaftLog(OwnedLog):
             index += 1
         return min(index - prev_index - 1, count)
 
-    def _put(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
-        """Queue entries in the WAL, and insert them into the memtable. The caller holds the log's lock.
+    def _put(self, frame: Frame, runs: Iterable[tuple[int, int, Sequence[bytes]]]) -> None:
+        """Queue a frame in the WAL, and change the memtable as it says. The caller holds the log's lock.
 
         An interrupt between the two leaves entries in the WAL that the memtable lacks. The next write of the log begins
         at the same index, so that a replay overwrites them.
+
+        Args:
+            frame: entries, a truncation, or both.
+            runs: its entries, as `Frame.runs` gives them.
         """
-        cuts = first <= self._memory.last
-        frame = run_frame(first, term, payloads, first - 1 if first else None, cuts)
         self._ticket = ticket = self._wal.queue(self._log_id, frame)
-        self._memory.insert(first, term, payloads)
-        if cuts:
-            self._forget_above(first - 1)
-        self._waiting.append((ticket, first, first + len(payloads) - 1, term))
+        if frame.cuts:
+            after = -1 if frame.previous is None else frame.previous
+            self._memory.cut(after)
+            waiting = self._waiting
+            # Invariant: the indexes of the unconfirmed writes ascend.
+            while waiting and waiting[-1][2] > after:
+                earlier, first, _, term = waiting.pop()
+                if first <= after:
+                    waiting.append((earlier, first, after, term))
+        for first, term, payloads in runs:
+            self._memory.insert(first, term, payloads)
+            self._waiting.append((ticket, first, first + len(payloads) - 1, term))
+
+    def _put_run(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
+        """Append a run; entries at or above its first index are truncated before."""
+        frame = run_frame(first, term, payloads, first - 1 if first else None, first <= self._memory.last)
+        self._put(frame, [(first, term, payloads)])
 
     def _put_sparse(self, entries: Sequence[Entry]) -> None:
-        """As `_put`, with gaps: the live entries of a received snapshot, each with the index of its predecessor."""
+        """Append the live entries of a received snapshot, with gaps."""
         indexes, terms, payloads = zip(*entries, strict=True)
-        previous = self._memory.last if self._memory.last >= 0 else None
-        self._ticket = self._wal.queue(self._log_id, sparse_frame(indexes, terms, payloads, previous))
-        for index, term, payload in entries:
-            self._memory.insert(index, term, [payload])
-            self._waiting.append((self._ticket, index, index, term))
-
-    def _put_cut(self, after: int) -> None:
-        """As `_put`: a truncation of everything above `after`."""
-        self._ticket = self._wal.queue(self._log_id, cut_frame(after))
-        self._memory.cut(after)
-        self._forget_above(after)
-
-    def _forget_above(self, after: int) -> None:
-        """Forget the unconfirmed writes above `after`, which were truncated. Invariant: their indexes ascend."""
-        waiting = self._waiting
-        while waiting and waiting[-1][2] > after:
-            ticket, first, _, term = waiting.pop()
-            if first <= after:
-                waiting.append((ticket, first, after, term))
+        frame = sparse_frame(indexes, terms, payloads, self._memory.last if self._memory.last >= 0 else None)
+        self._put(frame, ((index, term, [payload]) for index, term, payload in entries))
 
     def _make_room_for(self, entries: int) -> None:
         """Sync and flush what is needed before an append, so that a disk error leaves nothing appended."""
@@ -511,12 +503,6 @@ class RaftLog(OwnedLog):
             self._require_open()
             self._store.flush()
             memory.require_room(entries)
-
-    def _after_append(self) -> None:
-        if self._wal.queued_bytes > self._max_queued_bytes:
-            # The entries are appended and stay queued. If the disk is still full, the next append raises.
-            with contextlib.suppress(StorageError):
-                self.sync()
 
     def sync(self) -> None:
         """Make all appended entries durable: one fsync for the queued writes of all threads and logs.
@@ -621,7 +607,7 @@ class RaftLog(OwnedLog):
                 if last_index >= self._memory.last:
                     return
                 after = last_index if row.index >= 0 or (begins or 0) <= last_index else -1
-            self._cut(after, partial(self._put_cut, after))
+            self._cut(after, partial(self._put, cut_frame(after), ()))
         self._store.settle()
 
     # -- term and vote
@@ -834,7 +820,7 @@ class RaftLog(OwnedLog):
         with self._lock:
             self._memory.skip_to(row.index)
             self._wal.smallest_live[self._log_id] = row.smallest_live_index
-        self._notify_worker(lambda worker: worker.snapshot_recorded(row))
+        self._notify_worker()
         self._tidy()
 
     def _tidy(self) -> None:
@@ -844,14 +830,9 @@ class RaftLog(OwnedLog):
             # The next snapshot, or the next opening, removes them.
             self._note(error)
 
-    def _notify_worker(self, notify: Callable[[LogWorker], object]) -> None:
-        worker = self._worker
-        if worker is not None:
-            try:
-                notify(worker)
-            except Exception as error:
-                _LOGGER.warning("the worker of the log %r failed; the log goes on", self._log_id, exc_info=error)
-                self._note(error)
+    def _notify_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.log_changed()
 
     # -- a received snapshot
 
@@ -930,7 +911,7 @@ class RaftLog(OwnedLog):
         after, groups = read_sealed(self._snapshots.entries_path(row))
         with self._lock:
             self._require_open()
-            self._put_cut(after)
+            self._put(cut_frame(after), ())
         self._wal.sync(self._ticket)
         self._own.truncate(after)
         for group in groups:
@@ -979,7 +960,7 @@ class RaftLog(OwnedLog):
             self._require_truncated()
             is_written = self._flush_tables()
         if is_written:
-            self._notify_worker(lambda worker: worker.segments_flushed(self._own.last_index))
+            self._notify_worker()
 
     def _flush_tables(self) -> bool:
         with self._lock:
@@ -1080,13 +1061,13 @@ class RaftLog(OwnedLog):
             unconfirmed=len(unconfirmed), snapshot_index=row.index, snapshot_term=row.term,
             smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memory.entries,
             segments=len(self._own.refs), pinned=len(pinned), pins=len(self._own.pins), is_busy=self.is_compacting,
-            failures=self._failures + getattr(self._worker, "failures", 0),
+            failures=self._failures + (self._worker.failures if self._worker is not None else 0),
             last_error=error_text(self.last_error))
 
     @property
     def last_error(self) -> BaseException | None:
         """The last unexpected error of the worker; else of a listener, or of the removal of an older snapshot."""
-        return getattr(self._worker, "last_error", None) or self._last_error
+        return self._last_error if self._worker is None else self._worker.last_error or self._last_error
 
     def audit(self) -> None:
         """Check the log's invariants.

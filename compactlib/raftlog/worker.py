@@ -22,7 +22,7 @@ from compactlib.indexset import IndexSet
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.policy import LogPolicy
 from compactlib.raftlog.compaction.report import LogCompactionReport
-from compactlib.raftlog.snapshot_meta import SnapshotMeta, live_set
+from compactlib.raftlog.snapshot_meta import live_set
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.service import PeriodicService
@@ -265,12 +265,8 @@ class LogCompactionWorker:
                                "RaftLog.snapshot")
         self._request(_SNAPSHOT)
 
-    def snapshot_recorded(self, row: SnapshotMeta) -> None:
-        """Request a compaction, because a snapshot left entries dead; called by the log."""
-        self.request()
-
-    def segments_flushed(self, last_index: int) -> None:
-        """Request a compaction, because a flush may have sealed segments; called by the log."""
+    def log_changed(self) -> None:
+        """Request what a snapshot or a flush of the log may have made due; called by the log, and never blocks."""
         if self._log.state.index >= 0:
             self.request()
         if self._writer is not None:
