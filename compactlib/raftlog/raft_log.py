@@ -233,7 +233,7 @@ class RaftLog(OwnedLog):
     @property
     def last_term(self) -> int | None:
         """The term of the last index, `None` in an empty log."""
-        return self.term_of(self.last_index) if self.last_index >= 0 else None
+        return self.term_of(self.last_index)
 
     def term_of(self, index: int) -> int | None:
         """The term of a readable entry, or of the snapshot's last entry; `None` for any other index."""
@@ -313,13 +313,11 @@ class RaftLog(OwnedLog):
             entries: `Entry` values or (index, term, payload) tuples, ascending without gaps.
 
         Raises:
-            Overwriting: the first index is not above the last index.
-            GapDetected: the first index does not follow the last index.
+            Overwriting, GapDetected: the first index does not follow the last index.
             InvalidInput: an index is at or below the snapshot, is no 64-bit number, or does not follow its predecessor.
             MemtableFull: too many entries in one call.
-            StorageError, CorruptData: the queue or the memtable is full, and the disk refused the sync or the flush;
-                nothing was appended. (Of several terms, or more than 16,384 entries, the first may be: see
-                `last_index`.)
+            StorageError, CorruptData: the queue or the memtable is full, and the disk refused the sync or the flush.
+                Nothing of the last run of 16,384 entries of a term was appended; see `last_index`.
             Closed: the log was closed, or closed itself.
         """
         if type(entries) is list and len(entries) == 1 and type(entries[0][2]) is bytes:
@@ -421,13 +419,12 @@ class RaftLog(OwnedLog):
         """The count of the leader's first entries that the log has already, or the refusal of all.
 
         This is the consistency check of Raft's AppendEntries (section 5.3 of https://raft.github.io/raft.pdf). An
-        entry conflicts with the log's entry of the same index if their terms differ: then the log is truncated there.
-        Matching entries and all entries behind them stay. Entries that the snapshot covers count as matching.
+        entry conflicts with the log's entry of the same index if their terms differ. Entries that the snapshot covers
+        count as matching.
 
         A refusal's `next_index` is the first index of the term that the log has at `prev_index`, or the index behind
-        the log's end, so that each conflicting term costs a single message.
-
-        Reads O(log entries) terms, and the term of each entry that the log has already.
+        the log's end, so that each conflicting term costs a single message. Reads O(log entries) terms, and the term of
+        each entry that the log has already.
         """
         row, held, last = self.state, self._memory.last, prev_index + count
         begins = self.first_index if row.index < 0 else None
@@ -1048,11 +1045,7 @@ class RaftLog(OwnedLog):
     # -- status and checks
 
     def status(self) -> LogStatus:
-        """The log's counters and its last error.
-
-        Raises:
-            Closed: the log was closed.
-        """
+        """The log's counters and its last error."""
         self._require_open()
         row, unconfirmed, pinned = self.state, self.unconfirmed, self._own.pinned
         return LogStatus(
@@ -1070,12 +1063,7 @@ class RaftLog(OwnedLog):
         return self._last_error if self._worker is None else self._worker.last_error or self._last_error
 
     def audit(self) -> None:
-        """Check the log's invariants.
-
-        Raises:
-            AuditFailed: an invariant is broken; the message has the numbers.
-            Closed: the log was closed.
-        """
+        """Check the log's invariants; raise `AuditFailed` with the numbers of a broken one."""
         self._require_open()
         with self._snapshotting, self._lock:
             self._own.audit()

@@ -167,38 +167,36 @@ def live_set(indexes: IndexSet | Iterable[int]) -> IndexSet:
     return indexes if isinstance(indexes, IndexSet) else IndexSet.from_sorted(indexes)
 
 
-@attrs.frozen
-class SnapshotHead:
-    """The content of a row's file without the live set.
+def encode_snapshot_meta(row: SnapshotMeta) -> bytes:
+    """The bytes of a row's file."""
+    data = row.live.to_bytes()
+    of = row.manifest or SnapshotManifest(
+        index=max(row.index, 0), term=row.term, live_count=row.live.count, live_bytes=len(data),
+        live_crc=live_set_crc(data), state_bytes=0, state_crc=0)
+    kind = _WITH_STATE if row.manifest is not None else _NONE if row.index < 0 else _WITHOUT_STATE
+    return encode_head(of, kind=kind, kept=row.index + 1 - row.kept_from, attempt=row.attempt) + (
+        b"" if kind == _NONE else data)
 
-    Attributes:
-        manifest: with zeros for a state that the host stores itself.
-        kept: length of the live run that ends at `manifest.index`.
+
+def encode_head(of: SnapshotManifest, *, kind: int = _WITH_STATE, kept: int = 0, attempt: int = 0) -> bytes:
+    """The bytes of a row without its live set.
+
+    Args:
+        of: of the snapshot; with zeros for a state that the host stores itself.
+        kind: whether there is a snapshot, and whether the log stores its state.
+        kept: length of the live run that ends at the snapshot's index.
         attempt: see `SnapshotMeta`.
-        has_state: whether the log stores the state.
     """
-
-    manifest: SnapshotManifest
-    kept: int
-    attempt: int
-    has_state: bool
-
-    def meta(self, live: IndexSet) -> SnapshotMeta:
-        """The row with its live set."""
-        of = self.manifest
-        return SnapshotMeta(of.index, of.term, live, manifest=of if self.has_state else None, attempt=self.attempt)
-
-
-def encode_head(manifest: SnapshotManifest | None, *, kept: int = 0, attempt: int = 0, has_state: bool = True) -> bytes:
-    """The bytes of a row without its live set; `None` for a log without a snapshot."""
-    kind = _NONE if manifest is None else _WITH_STATE if has_state else _WITHOUT_STATE
-    of = SnapshotManifest.of(0, 0, IndexSet(), state_bytes=0, state_crc=0) if manifest is None else manifest
     return _HEAD.encode(kind, _HEAD.size + len(of.cluster), of.index, of.term, kept, attempt, of.machine_version,
                         of.live_count, of.live_bytes, of.live_crc, of.state_bytes, of.state_crc, body=of.cluster)
 
 
-def decode_head(data: bytes, path: str) -> tuple[SnapshotHead | None, bytes]:
-    """The inverse of `encode_head`, and the bytes of the live set.
+def decode_head(data: bytes, path: str) -> tuple[SnapshotManifest | None, SnapshotMeta, int, bytes]:
+    """The inverse of `encode_head`.
+
+    Returns:
+        The manifest, `None` for a log without a snapshot; the row without its live set; `kept`; the bytes of the live
+        set.
 
     Raises:
         CorruptData: a check fails.
@@ -207,36 +205,23 @@ def decode_head(data: bytes, path: str) -> tuple[SnapshotHead | None, bytes]:
     end = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0
     (kind, _, index, term, kept, attempt, version, live_count, live_bytes, live_crc, state_bytes, state_crc,
      cluster) = _HEAD.decode(data[:max(end, _HEAD.size)], path)
-    manifest = SnapshotManifest(index=index, term=term, machine_version=version, cluster=cluster, live_count=live_count,
-                                live_bytes=live_bytes, live_crc=live_crc, state_bytes=state_bytes, state_crc=state_crc)
-    return None if kind == _NONE else SnapshotHead(manifest, kept, attempt, kind == _WITH_STATE), data[end:]
-
-
-def encode_snapshot_meta(row: SnapshotMeta) -> bytes:
-    """The bytes of a row's file."""
-    if row.index < 0:
-        return encode_head(None)
-    data = row.live.to_bytes()
-    of = row.manifest or SnapshotManifest(
-        index=row.index, term=row.term, live_count=row.live.count, live_bytes=len(data), live_crc=live_set_crc(data),
-        state_bytes=0, state_crc=0)
-    return encode_head(of, kept=row.index + 1 - row.kept_from, attempt=row.attempt,
-                       has_state=row.manifest is not None) + data
+    of = SnapshotManifest(index=index, term=term, machine_version=version, cluster=cluster, live_count=live_count,
+                          live_bytes=live_bytes, live_crc=live_crc, state_bytes=state_bytes, state_crc=state_crc)
+    row = SnapshotMeta(index, term, manifest=of if kind == _WITH_STATE else None, attempt=attempt)
+    return None if kind == _NONE else of, row, kept, data[end:]
 
 
 def decode_snapshot_meta(data: bytes, path: str) -> SnapshotMeta | None:
-    """The inverse of `encode_snapshot_meta`; `None` for a log without a snapshot.
+    """The inverse of `encode_snapshot_meta`; `None` for a log without a snapshot. Raises as `decode_head`, and:
 
     Raises:
         LiveSetLost: the live set is damaged and the rest is whole.
-        CorruptData: any other check fails.
-        Unsupported: another release wrote it.
     """
-    head, live = decode_head(data, path)
-    if head is None:
+    manifest, row, _, live = decode_head(data, path)
+    if manifest is None:
         return None
     try:
-        return head.meta(head.manifest.live_set(live, path=path))
+        return attrs.evolve(row, live=manifest.live_set(live, path=path))
     except CorruptData as error:
         raise LiveSetLost(path=path, offset=len(data) - len(live) + error.offset, expected=error.expected,
                           found=error.found) from error

@@ -32,7 +32,6 @@ from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER
 from compactlib.raftlog.snapshot_meta import (
     NO_SNAPSHOT,
-    SnapshotHead,
     SnapshotManifest,
     SnapshotMeta,
     decode_head,
@@ -218,26 +217,26 @@ class Snapshots:
         try:
             return decode_snapshot_meta(data, path)
         except LiveSetLost as lost:
-            head, _ = decode_head(data, path)
-            if self._machine is None or head is None or not head.has_state:
+            manifest, row, kept, _ = decode_head(data, path)
+            if self._machine is None or manifest is None or row.manifest is None:
                 raise
-            row = head.meta(self._rebuilt(head, self._machine(), lost))
+            live = self._restored(row, self._machine())
+            if kept:
+                live |= IndexSet.range(row.index + 1 - kept, row.index)
+            try:
+                row = attrs.evolve(row, live=manifest.live_set(live.to_bytes(), path=path))
+            except CorruptData as error:
+                raise LiveSetLost(path=path, offset=lost.offset, expected=error.expected, found=f"{lost.found}, and a "
+                                  f"set rebuilt from the state with {error.found}") from lost
             write_durably(self._files, path, [encode_snapshot_meta(row)])
             return row
 
-    def _rebuilt(self, head: SnapshotHead, machine: StateMachine, lost: LiveSetLost) -> IndexSet:
-        manifest = head.manifest
-        with self.open_state(head.meta(IndexSet())) as reader:
+    def _restored(self, row: SnapshotMeta, machine: StateMachine) -> IndexSet:
+        """The live set of a machine that is restored from the state of `row`."""
+        with self.open_state(row) as reader:
             machine.restore(reader.pieces())
         indexes = machine.live_indexes()
-        live = indexes if isinstance(indexes, IndexSet) else IndexSet.from_iterable(indexes)
-        if head.kept:
-            live |= IndexSet.range(manifest.index + 1 - head.kept, manifest.index)
-        try:
-            return manifest.live_set(live.to_bytes(), path=lost.path)
-        except CorruptData as error:
-            raise LiveSetLost(path=lost.path, offset=lost.offset, expected=error.expected,
-                              found=f"{lost.found}, and a set rebuilt from the state with {error.found}") from lost
+        return indexes if isinstance(indexes, IndexSet) else IndexSet.from_iterable(indexes)
 
     # -- receiving
 
@@ -245,10 +244,9 @@ class Snapshots:
         """Index, term, attempt and manifest of the snapshot that is or was being received; `None` without any."""
         data = read_if_there(os.path.join(self.folder, _INCOMING))
         try:
-            head, _ = decode_head(data or b"", self.folder)
+            return decode_head(data or b"", self.folder)[1]
         except (CorruptData, Unsupported):
             return None
-        return None if head is None else head.meta(IndexSet())
 
     def receive(self, manifest: SnapshotManifest) -> Incoming:
         """Start to receive a snapshot, behind the part of its state that an earlier transfer has left."""
