@@ -45,8 +45,7 @@ from compactlib.raftlog.messages import (
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta
-from compactlib.raftlog.snapshots.incoming import Incoming
-from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.snapshots.states import Incoming, StateReader
 from compactlib.raftlog.values import MAX_PAYLOAD_BYTES, Entry
 
 _MessageT = TypeVar("_MessageT", bound=Message)

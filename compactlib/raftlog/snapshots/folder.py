@@ -41,9 +41,8 @@ from compactlib.raftlog.snapshot_meta import (
     read_snapshot_meta,
     write_snapshot_meta,
 )
-from compactlib.raftlog.snapshots.incoming import Incoming
 from compactlib.raftlog.snapshots.machine import StateMachine
-from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.snapshots.states import Incoming, StateReader
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

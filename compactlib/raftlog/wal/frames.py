@@ -222,28 +222,14 @@ MARK = Frame(FrameKind.MARK, 0, 0, None, False, 0, b"", 0)
 """Proves that everything before it in the file is durable."""
 
 
-class PlacedFrame(NamedTuple):
-    """A checked frame of a file.
-
-    Attributes:
-        frame: the frame.
-        log: the number of its log in the file.
-        synced_end: durable size of the file when the frame was written.
-    """
-
-    frame: Frame
-    log: int
-    synced_end: int
-
-
 def synced_end_at(data: bytes, offset: int, salt: int) -> int | None:
     """The `synced_end` of the frame at `offset` of `data`; `None` if the frame has no whole header."""
     head = _head(data, offset, salt)
     return None if head is None else int(head[9])
 
 
-def decode_frame(data: bytes, offset: int, salt: int) -> PlacedFrame | None:
-    """The frame at `offset` of `data`, or `None` if it is not whole."""
+def decode_frame(data: bytes, offset: int, salt: int) -> tuple[Frame, int, int] | None:
+    """The frame at `offset` of `data`, the number of its log, and its `synced_end`; `None` if it is not whole."""
     head = _head(data, offset, salt)
     if head is None:
         return None
@@ -253,8 +239,8 @@ def decode_frame(data: bytes, offset: int, salt: int) -> PlacedFrame | None:
     if len(data) < start + padded(body_bytes) or crc32(body, 0) != body_crc:
         return None
     previous = before if flags & _HAS_PREVIOUS else None
-    return PlacedFrame(Frame(FrameKind(kind), first, term, previous, bool(flags & _CUTS), count, body, body_crc), log,
-                       synced_end)
+    frame = Frame(FrameKind(kind), first, term, previous, bool(flags & _CUTS), count, body, body_crc)
+    return frame, log, synced_end
 
 
 def _head(data: bytes, offset: int, salt: int) -> tuple[int, ...] | None:

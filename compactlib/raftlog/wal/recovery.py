@@ -25,7 +25,6 @@ from compactlib.raftlog.wal.frames import (
     FileHeader,
     Frame,
     FrameKind,
-    PlacedFrame,
     decode_frame,
     synced_end_at,
     wal_name,
@@ -80,7 +79,7 @@ def read_wal(folder: StrPath) -> RecoveredWal:
         placed, end, torn = _scan(_read(path), header.salt, path, counts_to)
         ids: dict[int, str] = {}
         at = FILE_HEADER_BYTES
-        for frame, log, _ in placed:
+        for frame, log in placed:
             if frame.kind == FrameKind.LOG:
                 ids[log] = frame.data.decode()
                 if frame.cuts:
@@ -127,7 +126,7 @@ def wal_files(wal: str) -> list[tuple[str, int, int]]:
     return listed
 
 
-def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[list[PlacedFrame], int, int]:
+def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[list[tuple[Frame, int]], int, int]:
     """The frames of a file that count, without marks; see the head of this file.
 
     Args:
@@ -137,19 +136,20 @@ def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[lis
         counts_to: its durable size, from its successor; `None` for the newest file.
 
     Returns:
-        The frames; the end of those that are proven durable; the size of the torn end.
+        The frames, with the numbers of their logs; the end of those that are proven durable; the size of the torn end.
     """
-    found: list[PlacedFrame] = []
+    found: list[tuple[Frame, int]] = []
     ends = [FILE_HEADER_BYTES]
     proven_end = offset = behind = FILE_HEADER_BYTES
     limit = len(data) if counts_to is None else counts_to
-    while offset < limit and (placed := decode_frame(data, offset, salt)) is not None:
-        proven_end = max(proven_end, placed.synced_end)
-        behind = offset + placed.frame.frame_bytes
-        if placed.frame.kind == FrameKind.MARK:
+    while offset < limit and (decoded := decode_frame(data, offset, salt)) is not None:
+        frame, log, synced_end = decoded
+        proven_end = max(proven_end, synced_end)
+        behind = offset + frame.frame_bytes
+        if frame.kind == FrameKind.MARK:
             break
         offset = behind
-        found.append(placed)
+        found.append((frame, log))
         ends.append(offset)
     if counts_to is not None:
         if offset != counts_to:
@@ -158,10 +158,10 @@ def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[lis
         return found, offset, 0
     place = data.find(FRAME_MAGIC, offset)
     while place >= 0:
-        synced_end = synced_end_at(data, place, salt) if place % ALIGNMENT == 0 else None
-        if synced_end is not None and synced_end > offset:
-            raise CorruptData(path=path, offset=offset, expected=f"a whole frame, since everything up to "
-                              f"{synced_end} was durable", found="a damaged frame")
+        durable = synced_end_at(data, place, salt) if place % ALIGNMENT == 0 else None
+        if durable is not None and durable > offset:
+            raise CorruptData(path=path, offset=offset, expected=f"a whole frame, since everything up to {durable} was "
+                              f"durable", found="a damaged frame")
         place = data.find(FRAME_MAGIC, place + 1)
     # Zeros are written ahead of the frames.
     return found, max(end for end in ends if end <= proven_end), len(data[behind:].rstrip(b"\0"))

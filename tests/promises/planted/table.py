@@ -182,8 +182,8 @@ MISTAKES: Sequence[Mistake] = (
          "test_entries_that_opening_has_shown_survive_a_power_failure_after_refused_syncs",),
         "An unsealed segment lies below one with entries after a power failure, and the log cannot be opened."),
     Mistake(
-        "received-state-not-written-again", "compactlib/raftlog/snapshots/incoming.py",
-        "        for place in range(0, self.state_bytes, _PART_BYTES):\n",
+        "received-state-not-written-again", "compactlib/raftlog/snapshots/states.py",
+        "        for place in range(0, self.state_bytes, _PIECE_BYTES):\n",
         "        for place in range(0):\n",
         ("tests/promises/raftlog/test_raftlog_refused_syncs.py::"
          "test_received_state_survives_a_power_failure_after_refused_syncs",),
@@ -294,13 +294,13 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "A snapshot names live entries that a power failure takes, and the log cannot be opened."),
     Mistake(
-        "received-entries-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "received-entries-not-synced", "compactlib/raftlog/snapshots/states.py",
         "        self._entries.sync()\n",
         "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose live entries a power failure has taken."),
     Mistake(
-        "received-state-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "received-state-not-synced", "compactlib/raftlog/snapshots/states.py",
         "        self._state.sync()\n",
         "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
@@ -403,7 +403,7 @@ MISTAKES: Sequence[Mistake] = (
          "test_a_crash_at_every_step_loses_nothing_confirmed[little-install]",),
         "The entries of a received snapshot come back after a power failure, and cut what was appended since."),
     Mistake(
-        "received-names-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "received-names-not-synced", "compactlib/raftlog/snapshots/states.py",
         "        self._files.sync_folder(os.path.dirname(self._entries_path))\n",
         "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
