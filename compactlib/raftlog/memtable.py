@@ -127,7 +127,6 @@ class Memtable:
         last: the last index of the log, segments included; -1 in an empty log.
         entries: count of the entries.
         table: the present table.
-        max_entries: as given.
         missing: of a replay, the index of a missing entry and of its successor; `None` if no entry is missing.
     """
 
@@ -210,12 +209,12 @@ def needed_slabs(slabs: Iterable[Slab], snapshot_index: int, live: IndexSet) -> 
 def replay(frame: Frame, memtable: Memtable, row: SnapshotMeta, matching: Callable[[int, int, int], int]) -> None:
     """Apply a frame of the WAL to a log's memtable. Frames are applied in the order of writing.
 
-    Dead entries are left out, and so are entries that segments have with the same term (then they are the same): an
+    Dead entries are left out, and so are entries that segments have with the same term: they are the same, and an
     interrupted flush continues behind them.
 
     Args:
         frame: a run, sparse entries, or a truncation.
-        memtable: of the log; at the first frame, its `last` is the segments' last index.
+        memtable: at the first frame, its `last` is the segments' last index.
         row: the log's row.
         matching: counts the entries from a first to a last index that segments have with a term.
     """

@@ -186,13 +186,9 @@ class RaftLog(OwnedLog):
         """Set the worker that compacts the log, and the listener for writes that became durable.
 
         Args:
-            worker: makes the worker, which is started and notified of the snapshot in force. Without a worker the host
-                calls `compact`.
+            worker: makes the worker, which is started. Without a worker the host calls `compact`.
             on_confirmed: called with each durable range, in order and with no lock held, in a thread that syncs. Its
                 exceptions are logged and kept for `status`.
-
-        Raises:
-            Closed: as `sync`.
         """
         self._require_open()
         if on_confirmed is not None:
@@ -259,7 +255,7 @@ class RaftLog(OwnedLog):
         """The message for a follower whose log is known to match the leader's up to `prev_index`.
 
         `None` if the log lacks one of the entries that follow, or the term at `prev_index`: then the follower needs the
-        snapshot. `StoreOptions.keep_trailing` sets how far behind the snapshot a follower may be.
+        snapshot (see `StoreOptions.keep_trailing`).
 
         Args:
             prev_index: `next_index` of the follower's last answer, minus 1.
@@ -267,7 +263,6 @@ class RaftLog(OwnedLog):
 
         Raises:
             CorruptData: an entry is damaged.
-            Closed: the log was closed.
         """
         self._require_open()
         row, first, last = self.state, self._kept_from, self.last_index
@@ -590,7 +585,6 @@ class RaftLog(OwnedLog):
             InvalidInput: it is below the snapshot.
             StorageError: the disk refused. If it refused the WAL or a segment, the log is closed, and opening it again
                 shows the outcome.
-            Closed: as `append`.
         """
         last_index = whole(last_index)
         with self._files_lock:
@@ -628,7 +622,6 @@ class RaftLog(OwnedLog):
             Conflict: the member has voted for another candidate in this term.
             InvalidInput: a term or a name out of range.
             StorageError: the disk refused; the state before counts, and the member must not give the vote.
-            Closed: the log was closed.
         """
         wanted = HardState(term, voted_for)
         # `close` waits for this use: the next owner of the folder must read the vote.
@@ -927,7 +920,6 @@ class RaftLog(OwnedLog):
 
         Raises:
             LiveIndexMissing: the log lacks an entry, or it is dead.
-            Closed: the log was closed.
         """
         self._require_open()
         # No snapshot is taken between the check and the pin.
@@ -949,7 +941,6 @@ class RaftLog(OwnedLog):
         Raises:
             StorageError: the disk refused; what was written since the last sync was truncated again, so that the flush
                 can be retried. If that is refused too, the log is closed.
-            Closed: the log was closed, or a truncation of it has failed.
         """
         # A truncation comes before or after the whole flush: no truncated entry is written.
         with self._files_lock:
@@ -994,7 +985,6 @@ class RaftLog(OwnedLog):
     # -- the store's calls
 
     def _replay(self, frame: Frame) -> None:
-        """Apply a frame of the WAL to the memtable, before `_begin`."""
         replay(frame, self._memory, self.state, self._matching)
 
     def _matching(self, first: int, last: int, term: int) -> int:

@@ -164,13 +164,7 @@ class Frame(NamedTuple):
             yield index, term, [payload]
 
     def encode(self, log: int, synced_end: int, salt: int) -> list[bytes]:
-        """The pieces of the frame, together `frame_bytes` long.
-
-        Args:
-            log: the number of the log in the file.
-            synced_end: durable size of the file.
-            salt: of the file.
-        """
+        """The pieces of the frame of log number `log` in a file, together `frame_bytes` long."""
         flags = (_CUTS if self.cuts else 0) | (_HAS_PREVIOUS if self.previous is not None else 0)
         head = _FRAME.pack(FRAME_MAGIC, self.kind, flags, 0, log, self.entries, self.previous or 0, self.first,
                            self.term, synced_end, len(self.data), self.crc)

@@ -51,7 +51,6 @@ class Wal:
         recovered: the content of the folder.
 
     Attributes:
-        guard: as given.
         smallest_live: by log, the index below which everything is dead; a log sets it with each snapshot.
         written: queue of the logs with new durable writes; the store takes from it.
         queued_bytes: bytes that wait for the next batch.
