@@ -31,7 +31,6 @@ import attrs
 from compactlib._arguments import own_bytes
 from compactlib.budget import Budget
 from compactlib.errors import (
-    AuditFailed,
     Busy,
     Closed,
     CompactlibError,
@@ -782,10 +781,8 @@ class RaftLog(OwnedLog):
         first = max(row.index - self._keep_trailing + 1, self._kept_from, 0)
         if first > row.index or self.term_of(row.index) != row.term:
             return row
-        live, of = row.live | IndexSet.range(first, row.index), row.manifest
-        return attrs.evolve(row, live=live, manifest=of and SnapshotManifest.of(
-            of.index, of.term, live, state_bytes=of.state_bytes, state_crc=of.state_crc,
-            machine_version=of.machine_version, cluster=of.cluster))
+        live = row.live | IndexSet.range(first, row.index)
+        return attrs.evolve(row, live=live, manifest=row.manifest and row.manifest.with_live(live))
 
     def _written(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int,
                  cluster: bytes) -> SnapshotMeta:
@@ -1056,10 +1053,6 @@ class RaftLog(OwnedLog):
         self._require_open()
         with self._snapshotting, self._lock:
             self._own.audit()
-            waiting = self.unconfirmed
-            if waiting and waiting.last > self.last_index:
-                raise AuditFailed(f"log {self._log_id!r}: entry {waiting.last} is unconfirmed, above the last index "
-                                  f"{self.last_index}")
 
     def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
         super().examine(seen, budget=budget)

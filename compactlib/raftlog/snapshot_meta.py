@@ -67,11 +67,11 @@ class SnapshotManifest:
     term: int
     machine_version: int = 0
     cluster: bytes = b""
-    live_count: int
-    live_bytes: int
-    live_crc: int
-    state_bytes: int
-    state_crc: int
+    live_count: int = 0
+    live_bytes: int = 0
+    live_crc: int = 0
+    state_bytes: int = 0
+    state_crc: int = 0
 
     def __attrs_post_init__(self) -> None:
         for name in ("index", "term", "live_count", "live_bytes", "state_bytes", "machine_version", "live_crc",
@@ -83,13 +83,10 @@ class SnapshotManifest:
         if memoryview(self.cluster).nbytes > MAX_CLUSTER_BYTES:
             raise InvalidInput(f"a snapshot's cluster bytes are {len(self.cluster)}; at most {MAX_CLUSTER_BYTES} fit")
 
-    @classmethod
-    def of(cls, index: int, term: int, live: IndexSet, *, state_bytes: int, state_crc: int, machine_version: int = 0,
-           cluster: bytes = b"") -> SnapshotManifest:
-        """The manifest of a snapshot with this live set."""
+    def with_live(self, live: IndexSet) -> SnapshotManifest:
+        """The same snapshot with another live set."""
         data = live.to_bytes()
-        return cls(index=index, term=term, machine_version=machine_version, cluster=cluster, live_count=live.count,
-                   live_bytes=len(data), live_crc=live_set_crc(data), state_bytes=state_bytes, state_crc=state_crc)
+        return attrs.evolve(self, live_count=live.count, live_bytes=len(data), live_crc=live_set_crc(data))
 
     def live_set(self, data: bytes, *, path: str) -> IndexSet:
         """The live set in `data`, which must be this snapshot's. O(runs).
@@ -170,9 +167,8 @@ def live_set(indexes: IndexSet | Iterable[int]) -> IndexSet:
 def encode_snapshot_meta(row: SnapshotMeta) -> bytes:
     """The bytes of a row's file."""
     data = row.live.to_bytes()
-    of = row.manifest or SnapshotManifest(
-        index=max(row.index, 0), term=row.term, live_count=row.live.count, live_bytes=len(data),
-        live_crc=live_set_crc(data), state_bytes=0, state_crc=0)
+    of = row.manifest or SnapshotManifest(index=max(row.index, 0), term=row.term, live_count=row.live.count,
+                                          live_bytes=len(data), live_crc=live_set_crc(data))
     kind = _WITH_STATE if row.manifest is not None else _NONE if row.index < 0 else _WITHOUT_STATE
     return encode_head(of, kind=kind, kept=row.index + 1 - row.kept_from, attempt=row.attempt) + (
         b"" if kind == _NONE else data)
@@ -212,7 +208,7 @@ def decode_head(data: bytes, path: str) -> tuple[SnapshotManifest | None, Snapsh
 
 
 def decode_snapshot_meta(data: bytes, path: str) -> SnapshotMeta | None:
-    """The inverse of `encode_snapshot_meta`; `None` for a log without a snapshot. Raises as `decode_head`, and:
+    """The inverse of `encode_snapshot_meta`; `None` for a log without a snapshot. Raises as `decode_head`.
 
     Raises:
         LiveSetLost: the live set is damaged and the rest is whole.

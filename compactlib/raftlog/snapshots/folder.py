@@ -149,9 +149,9 @@ class Snapshots:
                 out.sync()
             finally:
                 out.close()
-            row = attrs.evolve(row, manifest=SnapshotManifest.of(
-                row.index, row.term, row.live, state_bytes=size, state_crc=crc, machine_version=machine_version,
-                cluster=cluster))
+            row = attrs.evolve(row, manifest=SnapshotManifest(
+                index=row.index, term=row.term, state_bytes=size, state_crc=crc, machine_version=machine_version,
+                cluster=cluster).with_live(row.live))
             self._check(row)
             self._files.sync_folder(self.folder)
             return row

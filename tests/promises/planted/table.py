@@ -330,10 +330,10 @@ MISTAKES: Sequence[Mistake] = (
         "A follower appends over entries that the snapshot in force needs."),
     Mistake(
         "sent-entries-not-pinned", "compactlib/raftlog/replication/transfer.py",
-        "                pin = log.pin(row.live)\n",
-        "                pin = log.pin(row.live)\n"
-        "                pin.release()\n"
-        "                pin.read = log.read\n",
+        "            pin = held.enter_context(log.pin(row.live))\n",
+        "            pin = held.enter_context(log.pin(row.live))\n"
+        "            pin.release()\n"
+        "            pin.read = log.read\n",
         (RECEIVED + "test_leader_sends_a_snapshot_while_a_newer_one_is_taken",),
         "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
