@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import attrs
 
+from compactlib._arguments import is_whole, own_bytes
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, StrPath, look_at, read_if_there, write_durably
@@ -63,24 +64,18 @@ class SnapshotManifest:
         InvalidInput: a number is out of its range, or `cluster` is too large.
     """
 
-    index: int
-    term: int
-    machine_version: int = 0
-    cluster: bytes = b""
-    live_count: int = 0
-    live_bytes: int = 0
-    live_crc: int = 0
-    state_bytes: int = 0
-    state_crc: int = 0
+    index: int = attrs.field(converter=whole, validator=is_whole(0, MAX_INDEX))
+    term: int = attrs.field(converter=whole, validator=is_whole(0, MAX_INDEX))
+    machine_version: int = attrs.field(default=0, converter=whole, validator=is_whole(0, _MAX_U32))
+    cluster: bytes = attrs.field(default=b"", converter=own_bytes)
+    live_count: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX))
+    live_bytes: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX))
+    live_crc: int = attrs.field(default=0, validator=is_whole(0, _MAX_U32))
+    state_bytes: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX))
+    state_crc: int = attrs.field(default=0, validator=is_whole(0, _MAX_U32))
 
     def __attrs_post_init__(self) -> None:
-        for name in ("index", "term", "live_count", "live_bytes", "state_bytes", "machine_version", "live_crc",
-                     "state_crc"):
-            value, most = getattr(self, name), _MAX_U32 if name in ("machine_version", "live_crc",
-                                                                    "state_crc") else MAX_INDEX
-            if not 0 <= whole(value) <= most:
-                raise InvalidInput(f"a snapshot's {name} is {value}; it must be between 0 and {most}")
-        if memoryview(self.cluster).nbytes > MAX_CLUSTER_BYTES:
+        if len(self.cluster) > MAX_CLUSTER_BYTES:
             raise InvalidInput(f"a snapshot's cluster bytes are {len(self.cluster)}; at most {MAX_CLUSTER_BYTES} fit")
 
     def with_live(self, live: IndexSet) -> SnapshotManifest:
@@ -127,8 +122,8 @@ class SnapshotMeta:
         LiveAboveSnapshot: a live index lies above `index`.
     """
 
-    index: int = -1
-    term: int = 0
+    index: int = attrs.field(default=-1, converter=whole, validator=is_whole(-1, MAX_INDEX))
+    term: int = attrs.field(default=0, converter=whole, validator=is_whole(0, MAX_INDEX))
     live: IndexSet = attrs.field(factory=IndexSet)
     manifest: SnapshotManifest | None = attrs.field(default=None, kw_only=True)
     attempt: int = attrs.field(default=0, kw_only=True, eq=False, repr=False)
@@ -136,10 +131,6 @@ class SnapshotMeta:
     kept_from: int = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        if not -1 <= whole(self.index) <= MAX_INDEX:
-            raise InvalidInput(f"snapshot index {self.index}; it must be between 0 and {MAX_INDEX}")
-        if not 0 <= whole(self.term) <= MAX_INDEX:
-            raise InvalidInput(f"snapshot term {self.term}; it must be between 0 and {MAX_INDEX}")
         if self.live and self.live.last > self.index:
             raise LiveAboveSnapshot(index=self.live.last, snapshot_index=self.index)
         object.__setattr__(self, "smallest_live_index", self.live.first if self.live else self.index + 1)
