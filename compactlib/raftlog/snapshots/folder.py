@@ -5,11 +5,14 @@
 <index>-<term>-<attempt>.state        the machine's own bytes
 <index>-<term>-<attempt>.checkpoint   the row of a checkpoint with such a state; no entry dies by it
 <index>-<term>-<attempt>.entries      live entries of a snapshot that is being received or half installed
-incoming.manifest                     which snapshot is being received
+<...>.incoming.state                  the part of a received state that has arrived
 ```
 
+The attempt of a received snapshot is a checksum of its manifest, so that the next transfer of the same snapshot finds
+the part of its state that has arrived.
+
 A snapshot is taken in two steps: the state is written and synced; then the log's row (`SNAPSHOT`), which names the
-state, is replaced. A state that no row, no checkpoint and no manifest names is a leftover. Opening a log whose row
+state, is replaced. A state that neither a row nor a checkpoint names is a leftover. Opening a log whose row
 names a missing state, or a state of another size, raises `SnapshotLost`.
 """
 
@@ -24,7 +27,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compactlib._arguments import own_bytes
-from compactlib.errors import CorruptData, Stale, StorageError, Unsupported
+from compactlib.errors import CorruptData, Stale, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, StrPath, list_folder, look_at, may_be_there, read_if_there, write_durably
 from compactlib.indexset import IndexSet
@@ -49,8 +52,10 @@ if TYPE_CHECKING:
 
 MAX_CHECKPOINTS = 10
 _BATCH_BYTES = 1 << 20
-_INCOMING = "incoming.manifest"
-_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]+)\.(state|entries|checkpoint(?:\.tmp)?)")
+_RECEIVED = 1 << 31
+"""Attempts of received snapshots have this bit; those of own snapshots count from 1."""
+_INCOMING = "incoming.state"
+_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]+)\.(state|entries|incoming\.state|checkpoint(?:\.tmp)?)")
 
 
 def _name(row: SnapshotMeta, suffix: str) -> str:
@@ -113,11 +118,11 @@ class Snapshots:
         above = -1 if row is None else row.index
         for stem in _checkpoint_stems(self.folder, above)[-MAX_CHECKPOINTS:]:
             kept |= {_name(stem, "checkpoint"), _name(stem, "state")}
-        staged = self._staged()
-        if staged is not None and staged.index > above and look_at(self._path(staged, "state")) is not None:
-            kept |= {_INCOMING, _name(staged, "state"), _name(staged, "entries")}
-        removed = [name for name in list_folder(self.folder) if name not in kept
-                   and (_NAME.fullmatch(name) or name.removesuffix(".tmp") == _INCOMING)]
+        found = [match for name in list_folder(self.folder) if (match := _NAME.fullmatch(name))]
+        for match in found:
+            if match[4] == _INCOMING and int(match[1]) > above:
+                kept |= {match[0], match[0].replace(_INCOMING, "entries")}
+        removed = [match[0] for match in found if match[0] not in kept]
         # Checkpoints first, durably: a state without a checkpoint is a leftover, the reverse would be damage.
         checkpoints = [name for name in removed if name.endswith(".checkpoint")]
         for name in checkpoints:
@@ -169,7 +174,7 @@ class Snapshots:
     def _next_attempt(self, row: SnapshotMeta) -> int:
         found = [int(match[3]) for name in list_folder(self.folder) if (match := _NAME.fullmatch(name))
                  and (int(match[1]), int(match[2])) == (row.index, row.term)]
-        return max(found, default=0) + 1
+        return max((attempt for attempt in found if attempt < _RECEIVED), default=0) + 1
 
     def _path(self, row: SnapshotMeta, suffix: str) -> str:
         return os.path.join(self.folder, _name(row, suffix))
@@ -239,28 +244,17 @@ class Snapshots:
 
     # -- receiving
 
-    def _staged(self) -> SnapshotMeta | None:
-        """Index, term, attempt and manifest of the snapshot that is or was being received; `None` without any."""
-        data = read_if_there(os.path.join(self.folder, _INCOMING))
-        try:
-            return decode_head(data or b"", self.folder)[1]
-        except (CorruptData, Unsupported):
-            return None
-
     def receive(self, manifest: SnapshotManifest) -> Incoming:
         """Start to receive a snapshot, behind the part of its state that an earlier transfer has left."""
-        row = self._staged()
-        found = None
-        if row is not None and row.manifest == manifest:
-            found = look_at(self._path(row, "state"))
-        else:
-            row = SnapshotMeta(manifest.index, manifest.term, manifest=manifest)
-            row = attrs.evolve(row, attempt=self._next_attempt(row))
-            # Before the state, which would be a leftover.
-            write_durably(self._files, os.path.join(self.folder, _INCOMING),
-                          [encode_head(manifest, attempt=row.attempt)])
-        return Incoming(self._files, row, self._path(row, "state"), self.entries_path(row),
-                        state_bytes=min(found.st_size, manifest.state_bytes) if found is not None else 0)
+        row = SnapshotMeta(manifest.index, manifest.term, manifest=manifest,
+                           attempt=crc32(encode_head(manifest)) | _RECEIVED)
+        path = self._path(row, _INCOMING)
+        for name in list_folder(self.folder):
+            if name.endswith(_INCOMING) and name != os.path.basename(path):
+                self._files.unlink(os.path.join(self.folder, name))
+        found = look_at(path)
+        return Incoming(self._files, row, path, self._path(row, "state"), self.entries_path(row),
+                        state_bytes=0 if found is None else min(found.st_size, manifest.state_bytes))
 
     def entries_path(self, row: SnapshotMeta) -> str:
         """The file of a half installed snapshot's live entries; it exists until the log has them."""

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a snapshot: `StateReader` reads a state, `Incoming` receives one with its live entries.
 
-A received snapshot has its files in the snapshots' folder, with the names that they keep. The state stays for a retry
-when the stream breaks. The live entries are stored as the frames in which they arrived. `seal` ends their file by a
-frame without entries, which has the index above which these entries replace the log's; then the log's row can name the
-snapshot.
+The state that has arrived stays for a retry when the stream breaks. The live entries are stored as the frames in which
+they arrived. `seal` gives the state its name, and ends the file of the entries by a frame without entries: it has the
+index above which they replace the log's. Then the log's row can name the snapshot.
 """
 
 from __future__ import annotations
@@ -116,7 +115,8 @@ class Incoming:
     Args:
         files: the disk.
         row: names the snapshot, without its live set.
-        state_path: the file of the state.
+        incoming_path: the file of the state that has arrived.
+        state_path: its name once it is whole.
         entries_path: the file of the live entries.
         state_bytes: size of the state that an earlier transfer has left; the rest of the file is cut.
 
@@ -125,20 +125,21 @@ class Incoming:
             next transfer then.
     """
 
-    def __init__(self, files: Files, row: SnapshotMeta, state_path: str, entries_path: str, *,
-                 state_bytes: int) -> None:
+    def __init__(self, files: Files, row: SnapshotMeta, incoming_path: str, state_path: str, entries_path: str,
+                 *, state_bytes: int) -> None:
         assert row.manifest is not None, "a received snapshot has a state"
         self._files = files
         self.row = row
         self.manifest: SnapshotManifest = row.manifest
         self.state_bytes: int = state_bytes
         self.is_open: bool = True
+        self._incoming_path = incoming_path
         self._state_path = state_path
         self._entries_path = entries_path
         self._entries_bytes = 0
         self._outs: list[OutFile] = []
         try:
-            self._state = self._opened(state_path, state_bytes)
+            self._state = self._opened(incoming_path, state_bytes)
             self._entries = self._opened(entries_path, 0)
         except BaseException:
             self.close()
@@ -172,11 +173,12 @@ class Incoming:
             part = read_exactly(self._state.fileno(), min(_PIECE_BYTES, self.state_bytes - place), place)
             self._state.write_at(place, [part])
         self._state.sync()
-        with StateReader(self._state_path, self.manifest) as reader:
+        with StateReader(self._incoming_path, self.manifest) as reader:
             reader.check()
 
     def seal(self, cut_after: int) -> None:
         """End the file of the live entries, which replace the log's above `cut_after`; both files are durable then."""
+        self._files.rename(self._incoming_path, self._state_path)
         self.write_entries(Entries(cut_after, ()))
         self._entries.sync()
         self._files.sync_folder(os.path.dirname(self._entries_path))
@@ -195,7 +197,7 @@ class Incoming:
         """Close and remove the files; not after `close`, when the log's row may name them."""
         if self.is_open:
             self.close()
-            for path in (self._entries_path, self._state_path):
+            for path in (self._entries_path, self._incoming_path, self._state_path):
                 if look_at(path) is not None:
                     self._files.unlink(path)
 
