@@ -51,13 +51,7 @@ _FORM: JsonRecord[HardState] = JsonRecord("hard state", b"CLRAFHST", 1, HardStat
 
 
 def read_hard_state(folder: StrPath) -> HardState:
-    """Return the hard state of the log in `folder`; `HardState()` if nothing was recorded.
-
-    Raises:
-        CorruptData: the file is damaged.
-        Unsupported: written by another release.
-        StorageError: it cannot be read.
-    """
+    """Return the hard state of the log in `folder`; `HardState()` if nothing was recorded. Raises as `DurableRecord`."""
     return hard_state_in(LocalFiles(), folder).read() or HardState()
 
 

@@ -176,7 +176,8 @@ class Memtable:
     def require_room(self, more: int) -> None:
         """Raise `MemtableFull` if `more` entries would exceed the limit."""
         if self.entries + more > self.max_entries:
-            raise MemtableFull(entries=self.entries, limit=self.max_entries)
+            raise MemtableFull(f"{self.entries:,} entries are in memory, the limit is {self.max_entries:,}; call "
+                               f"flush(), and check status() if it fails")
 
     def require_links(self) -> None:
         """Raise `CorruptData` if a replay has found an entry whose predecessor is missing."""

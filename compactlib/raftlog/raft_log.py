@@ -345,10 +345,11 @@ class RaftLog(OwnedLog):
             raise InvalidInput(f"index {first} lies at or below the snapshot {row.index}; what a snapshot covers is "
                                f"committed and cannot be written again, append from {row.index + 1}")
         if first <= last:
-            raise Overwriting(index=first, last=last)
+            raise Overwriting(f"entry {first} is not above the last index {last}; a follower appends its leader's "
+                              f"entries with append_entries(); to truncate on purpose, call reset({first - 1}) first")
         # An empty log begins at any index, also after a truncation to nothing.
         if 0 <= last < first - 1:
-            raise GapDetected(previous=first - 1, last=last)
+            raise GapDetected(f"entry {first} was given to a log that ends at {last}; append from {last + 1} on")
 
     def append_entries(self, prev_index: int, prev_term: int,
                        entries: Iterable[Entry | tuple[int, int, Buffer]] = ()) -> AppendAnswer:
@@ -845,8 +846,8 @@ class RaftLog(OwnedLog):
 
         Raises:
             Stale: the log's row is at or above the snapshot.
-            LiveIndexMissing: the log lacks a live entry that was not sent; nothing was changed.
-            CorruptData: the state does not match the manifest; nothing was changed.
+            LiveIndexMissing: the log lacks a live entry that was not sent.
+            CorruptData: the state does not match the manifest.
             StorageError, Closed: nothing was changed; or the log is closed, and opening it finishes the installation.
         """
         row = attrs.evolve(incoming.row, live=live)
@@ -935,9 +936,7 @@ class RaftLog(OwnedLog):
     def _flush_memtable(self) -> None:
         """Write the memtable's entries to segments, durably, except those that segments have already.
 
-        Raises:
-            StorageError: the disk refused; what was written since the last sync was truncated again, so that the flush
-                can be retried. If that is refused too, the log is closed.
+        What was written before the disk refused is truncated again, so that the flush can be retried.
         """
         # A truncation comes before or after the whole flush: no truncated entry is written.
         with self._files_lock:
@@ -989,7 +988,7 @@ class RaftLog(OwnedLog):
         return self._retried(lambda: self._own.matching(first, last, term))
 
     def _require_replayed(self) -> None:
-        """Raise `CorruptData` if an entry is missing, or the live entries of a half installed snapshot are damaged."""
+        """Check that no entry is missing, and that the live entries of a half installed snapshot are whole."""
         self._memory.require_links()
         row = self.state
         if is_half_installed(self._folder, row):
@@ -1076,8 +1075,6 @@ class RaftLog(OwnedLog):
 
     def close(self) -> None:
         """Sync and close the log, with its store if `open_log` opened both. Idempotent.
-
-        `RaftLogStore.log` opens a log of a store again; until then, its entries stay in the WAL.
 
         Raises:
             Busy: called from within a compaction of the log; nothing was done. Or a compaction has not ended in time:

@@ -132,7 +132,8 @@ class SnapshotMeta:
 
     def __attrs_post_init__(self) -> None:
         if self.live and self.live.last > self.index:
-            raise LiveAboveSnapshot(index=self.live.last, snapshot_index=self.index)
+            raise LiveAboveSnapshot(f"live index {self.live.last} lies above the snapshot index {self.index}; live "
+                                    f"indexes describe what the snapshot left in the log")
         object.__setattr__(self, "smallest_live_index", self.live.first if self.live else self.index + 1)
         ends_there = bool(self.live) and self.live.last == self.index
         object.__setattr__(self, "kept_from", self.live.columns[0][-1] if ends_there else self.index + 1)

@@ -63,12 +63,9 @@ def _name(row: SnapshotMeta, suffix: str) -> str:
 
 
 class Snapshots:
-    """The folder of a log's snapshots. The log's owner makes one call at a time.
+    """The folder of a log's snapshots, in the log's `folder`. The log's owner makes one call at a time.
 
-    Args:
-        files: the disk.
-        folder: the log's.
-        machine: makes an empty state machine, from which a damaged live set is rebuilt.
+    `machine` makes an empty state machine, from which a damaged live set is rebuilt.
     """
 
     def __init__(self, files: Files, folder: str, machine: Callable[[], StateMachine] | None = None) -> None:
