@@ -51,7 +51,7 @@ _FORM: JsonRecord[HardState] = JsonRecord("hard state", b"CLRAFHST", 1, HardStat
 
 
 def read_hard_state(folder: StrPath) -> HardState:
-    """Return the hard state of the log in `folder`; `HardState()` if nothing was recorded. Raises as `DurableRecord`."""
+    """The hard state of the log in `folder`; `HardState()` if nothing was recorded. Raises as `DurableRecord.read`."""
     return hard_state_in(LocalFiles(), folder).read() or HardState()
 
 
