@@ -17,6 +17,7 @@ from typing import TypeAlias
 import attrs
 
 from compactlib._arguments import is_whole, own_bytes
+from compactlib.codec import JsonCodec
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, StrPath, look_at, read_if_there, write_durably
@@ -32,9 +33,8 @@ _OWN_CRC_BYTES = 4
 
 SnapshotVersion: TypeAlias = tuple[int, int, int]
 
-_HEAD = RecordFrame("snapshot row", b"CLRAFSNP", 1, "<HHIQQQIIQQIQI")
+_HEAD = RecordFrame("snapshot row", b"CLRAFSNP", 1, "<H2xI")
 _LENGTH = struct.Struct("<12xI")
-_NONE, _WITHOUT_STATE, _WITH_STATE = range(3)
 
 
 def live_set_crc(data: bytes) -> int:
@@ -156,47 +156,55 @@ def live_set(indexes: IndexSet | Iterable[int]) -> IndexSet:
     return indexes if isinstance(indexes, IndexSet) else IndexSet.from_sorted(indexes)
 
 
-def encode_snapshot_meta(row: SnapshotMeta) -> bytes:
-    """The bytes of a row's file."""
-    data = row.live.to_bytes()
-    of = row.manifest or SnapshotManifest(index=max(row.index, 0), term=row.term, live_count=row.live.count,
-                                          live_bytes=len(data), live_crc=live_set_crc(data))
-    kind = _WITH_STATE if row.manifest is not None else _NONE if row.index < 0 else _WITHOUT_STATE
-    return encode_head(of, kind=kind, kept=row.index + 1 - row.kept_from, attempt=row.attempt) + (
-        b"" if kind == _NONE else data)
+@attrs.frozen
+class SnapshotHead:
+    """The content of a row's file without the live set.
 
-
-def encode_head(of: SnapshotManifest, *, kind: int = _WITH_STATE, kept: int = 0, attempt: int = 0) -> bytes:
-    """The bytes of a row without its live set.
-
-    Args:
-        of: of the snapshot; with zeros for a state that the host stores itself.
-        kind: whether there is a snapshot, and whether the log stores its state.
+    Attributes:
+        manifest: `None` for a log without a snapshot.
         kept: length of the live run that ends at the snapshot's index.
         attempt: see `SnapshotMeta`.
+        has_state: whether the log stores the state.
     """
-    return _HEAD.encode(kind, _HEAD.size + len(of.cluster), of.index, of.term, kept, attempt, of.machine_version,
-                        of.live_count, of.live_bytes, of.live_crc, of.state_bytes, of.state_crc, body=of.cluster)
+
+    manifest: SnapshotManifest | None = None
+    kept: int = 0
+    attempt: int = 0
+    has_state: bool = False
+
+    def row(self, live: bytes, path: str) -> SnapshotMeta | None:
+        """The row with its live set, which must be this snapshot's; raises as `SnapshotManifest.live_set`."""
+        of = self.manifest
+        return None if of is None else SnapshotMeta(
+            of.index, of.term, of.live_set(live, path=path), manifest=of if self.has_state else None,
+            attempt=self.attempt)
 
 
-def decode_head(data: bytes, path: str) -> tuple[SnapshotManifest | None, SnapshotMeta, int, bytes]:
-    """The inverse of `encode_head`.
+HEADS: JsonCodec[SnapshotHead] = JsonCodec(SnapshotHead)
 
-    Returns:
-        The manifest, `None` for a log without a snapshot; the row without its live set; `kept`; the bytes of the live
-        set.
+
+def encode_snapshot_meta(row: SnapshotMeta) -> bytes:
+    """The bytes of a row's file."""
+    head, data = SnapshotHead(), b""
+    if row.index >= 0:
+        data = row.live.to_bytes()
+        of = row.manifest or SnapshotManifest(index=row.index, term=row.term, live_count=row.live.count,
+                                              live_bytes=len(data), live_crc=live_set_crc(data))
+        head = SnapshotHead(of, row.index + 1 - row.kept_from, row.attempt, row.manifest is not None)
+    body = HEADS.encode(head)
+    return _HEAD.encode(_HEAD.size + len(body), body=body) + data
+
+
+def decode_head(data: bytes, path: str) -> tuple[SnapshotHead, bytes]:
+    """The head of a row's file, and the bytes of the live set.
 
     Raises:
         CorruptData: a check fails.
         Unsupported: another release wrote it.
     """
     end = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0
-    (kind, _, index, term, kept, attempt, version, live_count, live_bytes, live_crc, state_bytes, state_crc,
-     cluster) = _HEAD.decode(data[:max(end, _HEAD.size)], path)
-    of = SnapshotManifest(index=index, term=term, machine_version=version, cluster=cluster, live_count=live_count,
-                          live_bytes=live_bytes, live_crc=live_crc, state_bytes=state_bytes, state_crc=state_crc)
-    row = SnapshotMeta(index, term, manifest=of if kind == _WITH_STATE else None, attempt=attempt)
-    return None if kind == _NONE else of, row, kept, data[end:]
+    _, body = _HEAD.decode(data[:max(end, _HEAD.size)], path)
+    return HEADS.decode(body, path), data[end:]
 
 
 def decode_snapshot_meta(data: bytes, path: str) -> SnapshotMeta | None:
@@ -205,11 +213,9 @@ def decode_snapshot_meta(data: bytes, path: str) -> SnapshotMeta | None:
     Raises:
         LiveSetLost: the live set is damaged and the rest is whole.
     """
-    manifest, row, _, live = decode_head(data, path)
-    if manifest is None:
-        return None
+    head, live = decode_head(data, path)
     try:
-        return attrs.evolve(row, live=manifest.live_set(live, path=path))
+        return head.row(live, path)
     except CorruptData as error:
         raise LiveSetLost(path=path, offset=len(data) - len(live) + error.offset, expected=error.expected,
                           found=error.found) from error

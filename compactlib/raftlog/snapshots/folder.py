@@ -34,12 +34,13 @@ from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER
 from compactlib.raftlog.snapshot_meta import (
+    HEADS,
     NO_SNAPSHOT,
+    SnapshotHead,
     SnapshotManifest,
     SnapshotMeta,
     decode_head,
     decode_snapshot_meta,
-    encode_head,
     encode_snapshot_meta,
     read_snapshot_meta,
     write_snapshot_meta,
@@ -218,23 +219,23 @@ class Snapshots:
         try:
             return decode_snapshot_meta(data, path)
         except LiveSetLost as lost:
-            manifest, row, kept, _ = decode_head(data, path)
-            if self._machine is None or manifest is None or row.manifest is None:
+            head, _ = decode_head(data, path)
+            if self._machine is None or head.manifest is None or not head.has_state:
                 raise
-            live = self._restored(row, self._machine())
-            if kept:
-                live |= IndexSet.range(row.index + 1 - kept, row.index)
+            live = self._restored(head.manifest, head.attempt, self._machine())
+            if head.kept:
+                live |= IndexSet.range(head.manifest.index + 1 - head.kept, head.manifest.index)
             try:
-                row = attrs.evolve(row, live=manifest.live_set(live.to_bytes(), path=path))
+                row = head.row(live.to_bytes(), path)
             except CorruptData as error:
                 raise LiveSetLost(path=path, offset=lost.offset, expected=error.expected, found=f"{lost.found}, and a "
                                   f"set rebuilt from the state with {error.found}") from lost
-            write_durably(self._files, path, [encode_snapshot_meta(row)])
+            write_durably(self._files, path, [encode_snapshot_meta(row or NO_SNAPSHOT)])
             return row
 
-    def _restored(self, row: SnapshotMeta, machine: StateMachine) -> IndexSet:
-        """The live set of a machine that is restored from the state of `row`."""
-        with self.open_state(row) as reader:
+    def _restored(self, of: SnapshotManifest, attempt: int, machine: StateMachine) -> IndexSet:
+        """The live set of a machine that is restored from a state."""
+        with self.open_state(SnapshotMeta(of.index, of.term, manifest=of, attempt=attempt)) as reader:
             machine.restore(reader.pieces())
         indexes = machine.live_indexes()
         return indexes if isinstance(indexes, IndexSet) else IndexSet.from_iterable(indexes)
@@ -244,7 +245,7 @@ class Snapshots:
     def receive(self, manifest: SnapshotManifest) -> Incoming:
         """Start to receive a snapshot, behind the part of its state that an earlier transfer has left."""
         row = SnapshotMeta(manifest.index, manifest.term, manifest=manifest,
-                           attempt=crc32(encode_head(manifest)) | _RECEIVED)
+                           attempt=crc32(HEADS.encode(SnapshotHead(manifest))) | _RECEIVED)
         path = self._path(row, _INCOMING)
         for name in list_folder(self.folder):
             if name.endswith(_INCOMING) and name != os.path.basename(path):
