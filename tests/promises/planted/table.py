@@ -270,6 +270,20 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-kills_and_power",),
         "Entries that a successor has shown to its peers are lost in a power failure."),
     Mistake(
+        "wal-repeated-frames-count-twice", "compactlib/raftlog/wal/recovery.py",
+        "                    frames.pop(ids[log], None)\n",
+        "                    pass\n",
+        ("tests/promises/raftlog/test_raftlog_store_failures.py::"
+         "test_damaged_log_takes_the_same_room_in_the_wal_however_often_the_store_is_opened",),
+        "A damaged log takes twice the room in the WAL after each opening."),
+    Mistake(
+        "wal-without-a-durable-name-closes-the-store", "compactlib/raftlog/wal/wal.py",
+        "            if self._out is not None and may_be_there(path):\n",
+        "            if may_be_there(path):\n",
+        ("tests/promises/raftlog/test_raftlog_store_failures.py::"
+         "test_wal_file_whose_name_a_full_disk_has_not_synced_is_begun_again",),
+        "A store that was opened on a full disk is closed."),
+    Mistake(
         "wal-not-synced", "compactlib/raftlog/wal/wal.py",
         "        try:\n"
         "            out.sync()\n"
