@@ -315,10 +315,11 @@ class RaftLog(OwnedLog):
         """
         if type(entries) is list and len(entries) == 1 and type(entries[0][2]) is bytes:
             first, term, payload = entries[0]
-            self._append(whole(first), whole(term), [payload])
+            runs = _parts(first, term, [payload])
         else:
-            for run in _runs_of(entries):
-                self._append(*run)
+            runs = _runs_of(entries)
+        for run in runs:
+            self._append(*run)
         return self._memory.last
 
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
@@ -330,8 +331,6 @@ class RaftLog(OwnedLog):
 
     def _append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
         """Append a run to the memtable and the WAL's queue, or to neither."""
-        if not 0 <= first <= MAX_INDEX + 1 - len(payloads) or not 0 <= term <= MAX_INDEX:
-            raise _no_numbers(first, term)
         self._make_room_for(len(payloads))
         with self._lock:
             self._guard.require_open()
@@ -1128,10 +1127,8 @@ def _runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[i
     if indexes != tuple(range(first, first + len(rows))):
         place = next(place for place, index in enumerate(indexes) if index != first + place)
         raise InvalidInput(f"index {indexes[place]} follows {indexes[place - 1]} in one call; give consecutive indexes")
-    if not 0 <= first <= indexes[-1] <= MAX_INDEX or not 0 <= min(terms) <= max(terms) <= MAX_INDEX:
-        raise _no_numbers(first, min(terms) if min(terms) < 0 else max(terms))
     if terms.count(terms[0]) == len(terms):
-        return list(_parts(first, terms[0], payloads))
+        return _parts(first, terms[0], payloads)
     runs: list[tuple[int, int, list[bytes]]] = []
     for term, group in groupby(range(len(rows)), terms.__getitem__):
         places = list(group)
@@ -1139,14 +1136,13 @@ def _runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[i
     return runs
 
 
-def _parts(first: int, term: int, payloads: list[bytes]) -> Iterator[tuple[int, int, list[bytes]]]:
+def _parts(first: int, term: int, payloads: list[bytes]) -> list[tuple[int, int, list[bytes]]]:
+    """Split a run into runs of a limited size; check the numbers, which are stored."""
     first, term = whole(first), whole(term)
-    for start in range(0, len(payloads), MAX_APPEND_ENTRIES):
-        yield first + start, term, payloads[start:start + MAX_APPEND_ENTRIES]
-
-
-def _no_numbers(first: int, term: int) -> InvalidInput:
-    return InvalidInput(f"entries from {first!r} on in term {term!r}: index and term are 0 to {MAX_INDEX}")
+    if not 0 <= first <= MAX_INDEX + 1 - len(payloads) or not 0 <= term <= MAX_INDEX:
+        raise InvalidInput(f"entries from {first} on in term {term}: index and term are 0 to {MAX_INDEX}")
+    return [(first + start, term, payloads[start:start + MAX_APPEND_ENTRIES])
+            for start in range(0, len(payloads), MAX_APPEND_ENTRIES)]
 
 
 def _not_newer(index: int, in_force: int) -> Stale:
