@@ -189,8 +189,8 @@ MISTAKES: Sequence[Mistake] = (
          "test_torn_entries_stay_gone_after_a_power_failure_and_refused_syncs",),
         "A torn record counts behind a new entry of the same length."),
     Mistake(
-        "received-state-not-written-again", "compactlib/raftlog/snapshots/incoming.py",
-        "        for place in range(0, self.state_bytes, _PART_BYTES):\n",
+        "received-state-not-written-again", "compactlib/raftlog/snapshots/states.py",
+        "        for place in range(0, self.state_bytes, _PIECE_BYTES):\n",
         "        for place in range(0):\n",
         ("tests/promises/raftlog/test_raftlog_refused_syncs.py::"
          "test_received_state_survives_a_power_failure_after_refused_syncs",),
@@ -272,10 +272,24 @@ MISTAKES: Sequence[Mistake] = (
         "Entries are in no file once the WAL that held them is removed."),
     Mistake(
         "wal-tail-not-repeated", "compactlib/raftlog/wal/wal.py",
-        "(*self._held, *self._tail)",
-        "self._held",
+        "[*held, *self._tail]",
+        "held",
         ("raft_log_store-kills_and_power",),
         "Entries that a successor has shown to its peers are lost in a power failure."),
+    Mistake(
+        "wal-repeated-frames-count-twice", "compactlib/raftlog/wal/recovery.py",
+        "                    frames.pop(ids[log], None)\n",
+        "                    pass\n",
+        ("tests/promises/raftlog/test_raftlog_store_failures.py::"
+         "test_damaged_log_takes_the_same_room_in_the_wal_however_often_the_store_is_opened",),
+        "A damaged log takes twice the room in the WAL after each opening."),
+    Mistake(
+        "wal-without-a-durable-name-closes-the-store", "compactlib/raftlog/wal/wal.py",
+        "            if self._out is not None and may_be_there(path):\n",
+        "            if may_be_there(path):\n",
+        ("tests/promises/raftlog/test_raftlog_store_failures.py::"
+         "test_wal_file_whose_name_a_full_disk_has_not_synced_is_begun_again",),
+        "A store that was opened on a full disk is closed."),
     Mistake(
         "wal-not-synced", "compactlib/raftlog/wal/wal.py",
         "        try:\n"
@@ -301,13 +315,13 @@ MISTAKES: Sequence[Mistake] = (
         ("raft_log_store-crashes",),
         "A snapshot names live entries that a power failure takes, and the log cannot be opened."),
     Mistake(
-        "received-entries-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "received-entries-not-synced", "compactlib/raftlog/snapshots/states.py",
         "        self._entries.sync()\n",
         "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
         "A received snapshot is in force whose live entries a power failure has taken."),
     Mistake(
-        "received-state-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "received-state-not-synced", "compactlib/raftlog/snapshots/states.py",
         "        self._state.sync()\n",
         "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
@@ -337,10 +351,10 @@ MISTAKES: Sequence[Mistake] = (
         "A follower appends over entries that the snapshot in force needs."),
     Mistake(
         "sent-entries-not-pinned", "compactlib/raftlog/replication/transfer.py",
-        "                pin = log.pin(row.live)\n",
-        "                pin = log.pin(row.live)\n"
-        "                pin.release()\n"
-        "                pin.read = log.read\n",
+        "            pin = held.enter_context(log.pin(row.live))\n",
+        "            pin = held.enter_context(log.pin(row.live))\n"
+        "            pin.release()\n"
+        "            pin.read = log.read\n",
         (RECEIVED + "test_leader_sends_a_snapshot_while_a_newer_one_is_taken",),
         "A transfer ends whenever the leader takes a newer snapshot."),
     Mistake(
@@ -351,7 +365,7 @@ MISTAKES: Sequence[Mistake] = (
         "Entries that a transfer needs are gone once the memory that held them is flushed."),
     Mistake(
         "raftlog-cut-not-queued", "compactlib/raftlog/raft_log.py",
-        "            self._cut(after, partial(self._put_cut, after))\n",
+        "            self._cut(after, partial(self._put, cut_frame(after), ()))\n",
         "",
         ("raft_log_store-kills",),
         "Entries of a deposed leader that were taken back are there."),
@@ -410,7 +424,7 @@ MISTAKES: Sequence[Mistake] = (
          "test_a_crash_at_every_step_loses_nothing_confirmed[little-install]",),
         "The entries of a received snapshot come back after a power failure, and cut what was appended since."),
     Mistake(
-        "received-names-not-synced", "compactlib/raftlog/snapshots/incoming.py",
+        "received-names-not-synced", "compactlib/raftlog/snapshots/states.py",
         "        self._files.sync_folder(os.path.dirname(self._entries_path))\n",
         "",
         (RECEIVED + "test_crash_of_a_transfer_leaves_the_old_log_or_the_snapshot",),
