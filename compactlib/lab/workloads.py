@@ -23,6 +23,8 @@ PUT, DELETE, READ = 0, 1, 2
 KIND_NAMES = ("put", "delete", "read")
 FOREVER = -1
 """The life of a record without a time to live."""
+NEVER = (1 << 62) - 1
+"""The end of a record without a time to live, milliseconds."""
 MAX_KEYS = (1 << 31) - 1
 MAX_RECORD_BYTES = (1 << 32) - 1
 PIECE = 8_192

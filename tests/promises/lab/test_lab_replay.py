@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 import pytest
@@ -26,8 +26,7 @@ from compactlib.lab import (
     Zipf,
     replay,
 )
-from compactlib.lab.policies import ByLifetime, DChoices, FADaC, Mixed, UserAndSurvivors
-from compactlib.lab.policy import Placer
+from compactlib.lab.policies import ByAge, ByEnd, DChoices, DecliningCost
 from compactlib.raftlog import CostPolicy, SeedPolicy, SegmentLimits
 from compactlib.raftlog.policies import Elapsed
 from compactlib.scheduler import ByPriority, LevelConfig, SchedulerConfig
@@ -56,7 +55,7 @@ def log_of(model: BlobLogModel, *rows: Row, policy: Any = GREEDY) -> Any:
     (Uniform(keys=700, writes=4_000), DChoices(min_used_fraction=0, choices=3, seed=4), MODEL),
     (TtlMix(keys=700, writes=4_000), GREEDY, MODEL),
     (Uniform(keys=300, writes=3_000, record_bytes=2, spread=0.5), GREEDY, MODEL),
-    (Zipf(keys=700, writes=4_000), GREEDY, attrs.evolve(MODEL, placement=FADaC())),
+    (Zipf(keys=700, writes=4_000), GREEDY, attrs.evolve(MODEL, survivors=ByAge())),
     (HotCold(keys=300, writes=4_000, record_bytes=50), SeedPolicy(),
      RaftLogModel(limits=SegmentLimits(max_entries=64), snapshot_every=200)),
     (WithReads(of=Bursts(keys=400, writes=2_000, every=200, burst_keys=40)), PressurePolicy(deletes=10),
@@ -202,22 +201,6 @@ def test_a_record_that_fits_no_segment_is_refused_by_name() -> None:
 # ----------------------------------------------------------------------------------------------------- placements
 
 
-@pytest.mark.parametrize("placement", [Mixed(), UserAndSurvivors(), FADaC(), ByLifetime()], ids=lambda each: each.name)
-@pytest.mark.parametrize("workload", [
-    Zipf(keys=500, writes=2_500), Bursts(keys=500, writes=2_000, every=400, burst_keys=100),
-    TtlMix(keys=500, writes=2_000, lives_seconds=((0.3, 1.0), (0.3, 0.2))),
-    Uniform(keys=300, writes=2_000, record_bytes=3, spread=0.6),
-], ids=lambda workload: workload.name)
-def test_a_placed_log_holds_every_written_record(placement: Any, workload: Any) -> None:
-    """Also four fifths full, where no write is refused."""
-    plain = replay(workload, GREEDY, BlobLogModel.of_slots(200, 16)).total
-    for model in (BlobLogModel.of_slots(200, 16, placement=placement, max_dead_fraction=0.2, copies_renew=True),
-                  BlobLogModel.for_workload(workload, 0.7, segments=80, placement=placement, min_free_segments=11)):
-        total = replay(workload, GREEDY, model).total
-        assert (total.live_bytes, total.user_bytes, total.refused) == (plain.live_bytes, plain.user_bytes, 0)
-        assert total.compactions > 5
-
-
 class Remembering:
     """A policy that changes with each question."""
 
@@ -237,80 +220,22 @@ def test_replay_leaves_the_callers_policy_as_it_is() -> None:
     assert policy.asked == 0
 
 
-class Counting:
-    """Greedy, and the most segments of a view that it may not take."""
-
-    name = "counting"
-    most: ClassVar[int] = 0
-
-    def choose(self, view: BlobView, now: float) -> BlobChoice:
-        Counting.most = max(Counting.most, sum(not each.eligible for each in view.segments))
-        return GREEDY.choose(view, now)
-
-
-def test_all_segments_but_the_open_ones_and_the_last_may_be_taken() -> None:
-    replay(Uniform(keys=6_000, writes=6_000), Counting(), BlobLogModel.of_slots(500, 16, placement=UserAndSurvivors()))
-    assert 2 <= Counting.most <= 3
-
-
-def test_survivors_that_stay_open_leave_no_segment_half_empty() -> None:
-    """Each plan of a log without a placement closes an output part-filled; an open one is filled by the next plan."""
-    policy, workload = Greedy(min_used_fraction=0), Uniform(keys=2_400, writes=9_000)
-    closed, kept = (replay(workload, policy, BlobLogModel.of_slots(200, 16, placement=each), seed=2).steady()
-                    for each in (None, UserAndSurvivors()))
-    assert kept.write_amplification < 0.97 * closed.write_amplification
-
-
-def test_ends_that_are_known_are_worth_more_than_any_count_of_writes() -> None:
+def test_known_ends_of_survivors_save_copies() -> None:
     workload = Expiring(keys=6_000, writes=30_000, longest_seconds=6.0)
     copies = []
-    for placement in (ByLifetime(), FADaC()):
-        model = BlobLogModel.for_workload(workload, segments=300, seed=1, placement=placement, copies_renew=True,
-                                          min_free_segments=2)
-        copies.append(replay(workload, CostBenefit(min_used_fraction=0.0, min_reclaimed_segments=4), model,
-                             seed=1).steady(0.4).write_amplification - 1)
+    for placement in (ByEnd(), None):
+        model = BlobLogModel.for_workload(workload, segments=300, seed=1, survivors=placement, forecast_seconds=10.0,
+                                          bucket_seconds=0.2)
+        policy = DecliningCost(min_used_fraction=0.0, min_reclaimed_segments=4, max_reclaimed_segments=12)
+        copies.append(replay(workload, policy, model, seed=1).steady(0.4).write_amplification - 1)
     assert copies[0] < copies[1]
-
-
-@attrs.frozen
-class Elsewhere:
-    """Two classes, and an answer that is neither."""
-
-    written: int
-    copied: int
-    name: str = "elsewhere"
-    classes: int = 2
-
-    def placer(self) -> Placer:
-        return Answers(self.written, self.copied)
-
-
-class Answers(Placer):
-    def __init__(self, written: int, copied: int) -> None:
-        self.written, self.copied = written, copied
-
-    def write(self, key: int, now_ms: int) -> int:
-        return self.written
-
-    def copy(self, key: int, now_ms: int) -> int:
-        return self.copied
-
-
-@pytest.mark.parametrize(("written", "copied", "odd"), [(2, 0, 2), (-1, 0, -1), (0, 2, 2), (0, -1, -1)])
-def test_a_class_that_a_placement_does_not_have_is_named(written: int, copied: int, odd: int) -> None:
-    model = BlobLogModel.of_slots(60, 16, placement=Elsewhere(written, copied))
-    with pytest.raises(InvalidInput, match=rf"gave class {odd}; a class is a whole number from 0 to 1"):
-        replay(Uniform(keys=500, writes=3_000), Greedy(min_used_fraction=0), model)
 
 
 @pytest.mark.parametrize("make", [
     lambda: BlobLogModel.of_slots(1, 16), lambda: BlobLogModel.of_slots(10, 16, deleted_retention_seconds=-1.0),
-    lambda: BlobLogModel.of_slots(10, 16, swap_segments=0),
-    lambda: BlobLogModel.of_slots(10, 16, max_dead_fraction=1.5),
-    lambda: BlobLogModel.of_slots(6, 16, placement=FADaC()),
-    lambda: BlobLogModel.of_slots(60, 16, placement=FADaC(), tombstone_bytes=5),
+    lambda: BlobLogModel.of_slots(10, 16, min_free_segments=-1),
     lambda: BlobLogModel.for_workload(Uniform(keys=5, writes=5), 1.5), lambda: RaftLogModel(snapshot_every=0),
-    lambda: FADaC(classes=1), lambda: FADaC(step=1.0), lambda: ByLifetime(sooner=0.0),
+    lambda: ByAge(step=1.0), lambda: DecliningCost(decline=0.0),
     lambda: SchedulerModel(hang_rate=0.5, failure_rate=0.5), lambda: SchedulerModel(workers=0),
 ])
 def test_settings_out_of_range_are_refused(make: Any) -> None:

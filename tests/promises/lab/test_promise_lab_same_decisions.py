@@ -124,7 +124,7 @@ def shared(view: BlobView) -> BlobView:
     (CompactAll(**_GATE, skip_valid="ends"), 2.0),
     (ExpiryForecast(**_GATE, horizon_seconds=20.0), 4.0),
     (DecliningCost(**_GATE, min_reclaimed_segments=2), 4.0),
-    (DecliningCost(**_GATE, decline=None), 0.0),
+    (DecliningCost(**_GATE, decline=0.5), 0.0),
     (StatsBased(**_GATE), 11.0),
 ], ids=lambda value: getattr(value, "name", str(value)))
 def test_a_decision_in_the_lab_equals_the_stores(tmp_path: Path, policy: BlobPolicy, retention: float) -> None:
