@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
@@ -39,7 +39,6 @@ from compactlib.blobstore.policy import (
 )
 from compactlib.errors import InvalidInput
 from compactlib.lab.policies import SurvivorPlacement
-from compactlib.lab.report import Measures
 from compactlib.lab.simulation import Simulation
 from compactlib.lab.workloads import DELETE, FOREVER, NEVER, PUT, Row, Workload
 
@@ -269,7 +268,6 @@ class BlobLog(Simulation):
         self._begun = False
         self._operations = self._ask_again_at = 0
         self._gate = "the policy was not called"
-        self._refused_by: Counter[str] = Counter()
 
     # ---------------------------------------------------------------------------------------------------- operations
 
@@ -339,7 +337,7 @@ class BlobLog(Simulation):
 
     def _refuse(self) -> None:
         self.counts.refused += 1
-        self._refused_by[self._gate] += 1
+        self.counts.refused_why = self._gate
 
     # ------------------------------------------------------------------------------------------------------ room
 
@@ -578,8 +576,10 @@ class BlobLog(Simulation):
                 output.newest = max(map(self.written.__getitem__, records))
             outputs = [output for output in outputs if output not in carried] + made
             self._changed.difference_update(carried)
-            waiting, carried = waiting[count:], [output for output in made[-1:] if output.used < room]
-        self.moved(sum(source.used for source in victims if source.valid), sum(map(_VALID, victims)))
+            waiting = waiting[count:]
+            carried = [] if not made or made[-1].used == room else made[-1:]
+        self.counts.read_bytes += sum(source.used for source in victims if source.valid)
+        self.counts.copied_bytes += sum(map(_VALID, victims))
         return outputs
 
     def _drop_dead(self, source: Segment) -> None:
@@ -651,9 +651,3 @@ class BlobLog(Simulation):
         """Valid bytes, less tombstones and deleted records under retention. O(deleted records under retention)."""
         return (self._bytes - self._dead_bytes - self._tombstone_bytes
                 - sum(self.size[record] for _, record in self._leaving))
-
-    def cut(self) -> Measures:
-        done = super().cut()
-        done.refused_by = tuple(self._refused_by.items())
-        self._refused_by.clear()
-        return done

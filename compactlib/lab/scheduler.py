@@ -38,6 +38,8 @@ from compactlib.scheduler import (
 
 _SAMPLE, _SAMPLE_SECONDS = -1, 10.0
 """The samples of the queue: their number in place of a worker's, and their period."""
+_TENANTS = range(1, 5)
+"""Tenant k owns a share of the blocks in proportion to 1/k."""
 _PATIENCE_SECONDS = 86_400.0
 """The longest time from the last arrival to the last poll."""
 
@@ -48,10 +50,8 @@ class SchedulerModel:
 
     Attributes:
         config: the scheduler's.
-        tenants: the number of tenants; the k-th owns a share of the blocks in proportion to 1/k.
         workers: the number of workers, one job each.
         bytes_per_second: the speed of a worker.
-        kept_part: bytes that a job writes as a part of its sources' bytes, above 0; the rest are duplicates.
         poll_seconds: time between two polls of a worker.
         hang_rate: the part of the jobs that takes twice the lease.
         failure_rate: the part of the jobs that is reported as failed at its end.
@@ -61,10 +61,8 @@ class SchedulerModel:
     """
 
     config: SchedulerConfig = attrs.field(factory=SchedulerConfig)
-    tenants: int = attrs.field(default=4, validator=is_whole(1))
     workers: int = attrs.field(default=2, validator=is_whole(1))
     bytes_per_second: float = attrs.field(default=float(1 << 23), validator=is_above(0))
-    kept_part: float = attrs.field(default=1.0, validator=is_above(0))
     poll_seconds: float = attrs.field(default=5.0, validator=is_above(0))
     hang_rate: float = 0.0
     failure_rate: float = 0.0
@@ -159,8 +157,7 @@ class SchedulerSimulation(Simulation):
         return Command(self._index, 1, now)
 
     def _arrive(self, key: int, size: int, now: float) -> None:
-        [tenant] = self._owners.choices(range(1, self._model.tenants + 1), weights=[
-            1 / each for each in range(1, self._model.tenants + 1)])
+        [tenant] = self._owners.choices(_TENANTS, weights=[1 / each for each in _TENANTS])
         block = BlockMeta(id=f"block-{key:08d}", tenant=f"tenant-{tenant}", shard=0, level=0, min_time=now,
                           max_time=now, size_bytes=size)
         self._arrived[block.id], self._blocks[block.id] = now, block
@@ -190,7 +187,6 @@ class SchedulerSimulation(Simulation):
             token = next(each.token for each in answer.assignments if each.name == plan.name)
             self._held[worker] = self._taken(plan, token, now)
         self._delete(worker, answer.tombstones, now)
-        self.counts.peak_jobs = max(self.counts.peak_jobs, len(self.machine.jobs))
 
     def _report(self, job: _Held, finished: bool) -> tuple[StatusUpdate, ...]:
         if not finished:
@@ -211,8 +207,7 @@ class SchedulerSimulation(Simulation):
 
     def _results(self, job: _Held) -> CompactedBlocks:
         plan, sources = job.plan, job.sources
-        size = max(round(self._model.kept_part * sum(each.size_bytes for each in sources)), 1)
-        begin, end = span_of(sources)
+        size, (begin, end) = sum(each.size_bytes for each in sources), span_of(sources)
         output = BlockMeta(id=f"{plan.name}-{job.token}", tenant=plan.tenant, shard=plan.shard,
                            level=plan.compaction_level + 1, min_time=begin, max_time=end, size_bytes=size)
         return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks,

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import attrs
 from sortedcontainers import SortedSet
 
-from compactlib._arguments import is_seconds, is_whole
+from compactlib._arguments import is_whole
 from compactlib.clock import ManualClock
 from compactlib.lab.report import Measures
 from compactlib.lab.simulation import Simulation
@@ -37,8 +37,6 @@ class BranchModel:
         base_bytes: size of each of these, at least 1.
         tombstone_bytes: size of a tombstone, at least 0.
         range_keys: keys (neighbouring numbers) in a range of the base, at least 1.
-        window_seconds: the least time from the start of a compaction to that of the next; a trigger in between waits,
-            as with the policies of a repository (default 300); 0: no limit.
 
     Raises:
         InvalidInput: a value is out of its range.
@@ -49,7 +47,6 @@ class BranchModel:
     base_bytes: int = attrs.field(default=1, validator=is_whole(1))
     tombstone_bytes: int = attrs.field(default=1, validator=is_whole())
     range_keys: int = attrs.field(default=1_000, validator=is_whole(1))
-    window_seconds: float = attrs.field(default=0.0, validator=is_seconds())
 
     def start(self, policy: SensePolicy, seed: int = 0) -> BranchSimulation:
         """Make a branch with its base."""
@@ -71,9 +68,6 @@ class BranchSimulation(Simulation):
         self._model = model
         self._record = BranchRecord(staging_token=StagingToken("token-0"))
         self._compactions = 0
-        self._window_ends_ms = -(1 << 62)
-        # The trigger of the compaction that waits for the end of the window.
-        self._pending: str | None = None
         self._base: dict[int, int] = dict.fromkeys(range(model.base_keys), model.base_bytes)
         self._in_range: dict[int, set[int]] = {}
         for key in self._base:
@@ -151,20 +145,13 @@ class BranchSimulation(Simulation):
     # ---------------------------------------------------------------------------------------------------- compaction
 
     def _compact_when_due(self) -> None:
-        """Compact if triggered and the window has ended. Later triggers within the window count as one."""
-        trigger = None if self._pending else next(iter(self._sensor.take()), None)
-        if trigger is not None:
-            self._pending = trigger.why
+        """Compact if the sensor triggered."""
+        for trigger in self._sensor.take():
             self.counts.asked += 1
-            self.sample()
-        if self._pending and self.now_ms >= self._window_ends_ms:
-            self._window_ends_ms = self.now_ms + round(self._model.window_seconds * 1000)
-            self._reasons.append(self._pending)
-            self._pending = None
             self.counts.compactions += 1
+            self._reasons.append(trigger.why)
+            self.sample()
             self._rewrite()
-        elif trigger is not None:
-            self.counts.throttled += 1
 
     def _rewrite(self) -> None:
         """Merge the staged entries into the base."""
@@ -185,10 +172,10 @@ class BranchSimulation(Simulation):
                 keys.add(key)
                 base[key] = size
         written = [self._in_range[number] for number in touched]
-        self.moved(read, sum(base[key] for keys in written for key in keys))
+        counts.read_bytes += read
+        counts.copied_bytes += sum(base[key] for keys in written for key in keys)
         counts.victims += len(ranges)
         counts.freed_segments += len(ranges) - sum(map(bool, written))
-        counts.moved_entries += len(staged)
         for column in (staged, self._dead_since, self._tombstones):
             column.clear()
         self._staged_bytes = self._hidden_bytes = 0
