@@ -31,6 +31,7 @@ from compactlib.blobstore.policy import (
     FIRST_SEGMENT,
     SEGMENT_HEADER_BYTES,
     Dying,
+    Place,
     SegmentName,
     SegmentView,
     Survivor,
@@ -38,7 +39,6 @@ from compactlib.blobstore.policy import (
     whole,
 )
 from compactlib.errors import InvalidInput
-from compactlib.lab.policies import SurvivorPlacement
 from compactlib.lab.simulation import Simulation
 from compactlib.lab.workloads import DELETE, FOREVER, NEVER, PUT, Row, Workload
 
@@ -87,7 +87,7 @@ class BlobLogModel:
     min_free_segments: int = whole(1)
     forecast_seconds: float = attrs.field(default=0.0, validator=is_seconds(most=_LONGEST_SECONDS))
     bucket_seconds: float = attrs.field(default=3600.0, validator=is_seconds(0.001, _LONGEST_SECONDS))
-    survivors: SurvivorPlacement | None = None
+    survivors: Place | None = None
 
     def __attrs_post_init__(self) -> None:
         if not self.header_bytes < self.segment_bytes <= self.capacity_bytes or not 2 <= self.segments <= MAX_SEGMENTS:
@@ -261,10 +261,10 @@ class BlobLog(Simulation):
         self._room = model.room_bytes
         # Invariant: the view of every segment outside this set is current.
         self._changed: set[Segment] = set(self.order)
-        # The records of each key in the log, the newest last. With tombstones, a replacement has another id, without
-        # history.
+        # The records of each key in the log, the newest last, for `survivors`. With tombstones, a replacement has
+        # another id, without history.
         self._of_key: dict[int, list[int]] | None = (
-            {} if getattr(model.survivors, "needs_history", False) and not model.tombstone_bytes else None)
+            None if model.survivors is None or model.tombstone_bytes else {})
         self._begun = False
         self._operations = self._ask_again_at = 0
         self._gate = "the policy was not called"
@@ -562,7 +562,7 @@ class BlobLog(Simulation):
                     count = max(1, min(count - 1, count * most // len(filled)))
                 else:
                     carried = []
-            sources = [*carried, *waiting[:count]]
+            sources: list[Segment] = [*carried, *waiting[:count]]
             for source in sources:
                 self._drop_dead(source)
             generation = 1 + max(source.name.generation for source in sources)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies of the blob store, and schemes that place the survivors of its compactions; `docs/lab.md` compares them.
+"""Policies of the blob store, and a `place` for the survivors of its compactions; `docs/lab.md` compares them.
 
-A `SurvivorPlacement` is a function that a real store takes as `BlobStore(place=...)`: users' records go to the one
-active segment, and a compaction that fills several segments fills them class by class, the lowest first. Neighbouring
-classes may share a segment, so that no segment is left half empty.
+With `BlobStore(place=...)` users' records go to the one active segment, and a compaction that fills several segments
+fills them class by class, the lowest first. Neighbouring classes may share a segment, so that no segment is left half
+empty.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from random import Random
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import attrs
 
@@ -33,7 +33,7 @@ from compactlib.blobstore.policy import (
 from compactlib.errors import InvalidInput
 from compactlib.lab.workloads import NEVER
 
-__all__ = ["ByAge", "ByEnd", "DChoices", "DecliningCost", "SurvivorPlacement"]
+__all__ = ["ByEnd", "DChoices", "DecliningCost"]
 
 _LEAST_SECONDS = 1e-3
 _FURTHER_BACK = 16
@@ -201,43 +201,12 @@ def _fullest_that_free(view: BlobView, ordered: Sequence[SegmentView], least: in
 # ---------------------------------------------------------------------------------------------------- survivors
 
 
-class SurvivorPlacement(Protocol):
-    """A scheme and its settings; a frozen attrs class.
-
-    A scheme that reads `Survivor.earlier_ms` has a class attribute `needs_history = True`.
-    """
-
-    @property
-    def name(self) -> str:
-        """A short name for reports."""
-
-    def __call__(self, record: Survivor) -> int:
-        """Return the class of a record. Pure."""
-
-
-@attrs.frozen(kw_only=True)
-class ByAge:
-    """Records of similar age share a segment: older records live longer from now on, as SepBIT infers.
-
-    Attributes:
-        step: the factor from one class to the next, above 1.
-
-    Raises:
-        InvalidInput: the step is not above 1.
-    """
-
-    step: float = attrs.field(default=4.0, validator=is_above(1))
-
-    name: ClassVar[str] = "by_age"
-
-    def __call__(self, record: Survivor) -> int:
-        return _class_of_span(record.now_ms - record.written_ms, self.step)
-
-
 @attrs.frozen(kw_only=True)
 class ByEnd:
-    """Records with a known end share segments by their remaining life; the others, in other classes, by the mean life
-    of their id's records.
+    """A `place` for a blob store by the time that records have left.
+
+    Records with a known end share segments by their remaining life; the others, in other classes, by the mean life of
+    their id's records.
 
     A segment of records that end at about one time dies whole, and is not copied again. The mean life of an id that is
     put repeatedly (`replace=True`) is the time since its first PUT in the log, divided by the number of its PUTs; for
@@ -253,7 +222,6 @@ class ByEnd:
     step: float = attrs.field(default=2.0, validator=is_above(1))
 
     name: ClassVar[str] = "by_end"
-    needs_history: ClassVar[bool] = True
 
     def __call__(self, record: Survivor) -> int:
         if record.is_known:

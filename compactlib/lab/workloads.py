@@ -130,11 +130,7 @@ class Synthetic(ABC):
             low, high = self.record_bytes * (1 - self.spread), self.record_bytes * (1 + self.spread)
             sizes = [max(round(random.uniform(low, high)), 1) for _ in keys]
         times = range(place, place + len(keys))
-        return zip(repeat(PUT), keys, sizes, self.lives(len(keys), random), times, strict=False)
-
-    def lives(self, count: int, random: Random) -> Iterable[int]:
-        """Draw times to live of `count` records, milliseconds."""
-        return repeat(FOREVER)
+        return zip(repeat(PUT), keys, sizes, repeat(FOREVER), times, strict=False)
 
     def __str__(self) -> str:
         changed = [f"{field.name}={getattr(self, field.name)}" for field in attrs.fields(type(self))
@@ -218,34 +214,6 @@ class Zipf(Synthetic):
             return array("i", random.choices(ranked, cum_weights=weights, k=count))
 
         return draw
-
-
-@attrs.frozen(kw_only=True)
-class TtlMix(Uniform):
-    """Uniform writes of records whose times to live are drawn.
-
-    Attributes:
-        lives_seconds: pairs of a share and a time to live; the other records live until replaced.
-
-    Raises:
-        InvalidInput: shares add up to more than 1, one is negative, or a time is not above 0.
-    """
-
-    lives_seconds: tuple[tuple[float, float], ...] = ((0.1, 600.0), (0.3, 3_600.0))
-
-    name: ClassVar[str] = "ttl_mix"
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        if sum(share for share, _ in self.lives_seconds) > 1 or not all(
-                share >= 0 and 0 < life <= _LONGEST_SECONDS for share, life in self.lives_seconds):
-            raise InvalidInput(f"lives_seconds is {self.lives_seconds}; give shares of at least 0 that add up to "
-                               f"at most 1, each with a time above 0")
-
-    def lives(self, count: int, random: Random) -> list[int]:
-        shares = [share for share, _ in self.lives_seconds]
-        lives = [round(life * 1000) for _, life in self.lives_seconds]
-        return random.choices([*lives, FOREVER], weights=[*shares, max(1 - sum(shares), 0.0)], k=count)
 
 
 @attrs.frozen(kw_only=True)

@@ -21,13 +21,12 @@ from compactlib.lab import (
     RaftLogModel,
     Row,
     SchedulerModel,
-    TtlMix,
     Uniform,
     WithReads,
     Zipf,
     replay,
 )
-from compactlib.lab.policies import ByAge, ByEnd, DChoices, DecliningCost
+from compactlib.lab.policies import ByEnd, DChoices, DecliningCost
 from compactlib.raftlog import CostPolicy, SeedPolicy, SegmentLimits
 from compactlib.raftlog.policies import Elapsed
 from compactlib.scheduler import ByPriority, LevelConfig, SchedulerConfig
@@ -54,9 +53,9 @@ def log_of(model: BlobLogModel, *rows: Row, policy: Any = GREEDY) -> Any:
 
 @pytest.mark.parametrize(("workload", "policy", "model"), [
     (Uniform(keys=700, writes=4_000), DChoices(min_used_fraction=0, choices=3, seed=4), MODEL),
-    (TtlMix(keys=700, writes=4_000), GREEDY, MODEL),
+    (Expiring(keys=700, writes=4_000), GREEDY, MODEL),
     (Uniform(keys=300, writes=3_000, record_bytes=2, spread=0.5), GREEDY, MODEL),
-    (Zipf(keys=700, writes=4_000), GREEDY, attrs.evolve(MODEL, survivors=ByAge())),
+    (Zipf(keys=700, writes=4_000), GREEDY, attrs.evolve(MODEL, survivors=ByEnd())),
     (HotCold(keys=300, writes=4_000, record_bytes=50), SeedPolicy(),
      RaftLogModel(limits=SegmentLimits(max_entries=64), snapshot_every=200)),
     (WithReads(of=Bursts(keys=400, writes=2_000, every=200, burst_keys=40)), PressurePolicy(deletes=10),
@@ -250,7 +249,7 @@ def test_known_ends_of_survivors_save_copies() -> None:
     lambda: BlobLogModel.of_slots(1, 16), lambda: BlobLogModel.of_slots(10, 16, deleted_retention_seconds=-1.0),
     lambda: BlobLogModel.of_slots(10, 16, min_free_segments=-1),
     lambda: BlobLogModel.for_workload(Uniform(keys=5, writes=5), 1.5), lambda: RaftLogModel(snapshot_every=0),
-    lambda: ByAge(step=1.0), lambda: DecliningCost(decline=0.0),
+    lambda: ByEnd(step=1.0), lambda: DecliningCost(decline=0.0),
     lambda: SchedulerModel(hang_rate=0.5, failure_rate=0.5), lambda: SchedulerModel(workers=0),
 ])
 def test_settings_out_of_range_are_refused(make: Any) -> None:
