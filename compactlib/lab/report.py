@@ -29,16 +29,15 @@ def _sum(values: Sequence[Any]) -> Any:
     return sum(values[1:], start=values[0])
 
 
-def _count(join: Any = _sum, *, default: Any = 0, hidden: bool = False, own: bool = False) -> Any:
+def _count(join: Any = _sum, *, default: Any = 0, hidden: bool = False) -> Any:
     """A field of `Measures`.
 
     Args:
         join: combines the values of several intervals.
         default: the value in an interval without events.
         hidden: tables leave the count out; figures are computed from it.
-        own: the figure belongs to one kind of store; tables leave it out if it is 0 in all intervals.
     """
-    return attrs.field(default=default, metadata={"join": join, "hidden": hidden, "own": own})
+    return attrs.field(default=default, metadata={"join": join, "hidden": hidden})
 
 
 def part(share: float, whole: float) -> float:
@@ -112,15 +111,15 @@ class Measures:
     record_sum: int = _count(hidden=True)
     peak_used_bytes: int = _count(max)
     refused_why: str = _count(_last_known, default="", hidden=True)
-    deletes: int = _count(own=True)
-    listed_keys: int = _count(own=True)
-    passed_tombstones: int = _count(own=True)
-    peak_tombstones: int = _count(max, own=True)
+    deletes: int = _count()
+    listed_keys: int = _count()
+    passed_tombstones: int = _count()
+    peak_tombstones: int = _count(max)
     reasons: tuple[str, ...] = _count(default=(), hidden=True)
-    assigned: int = _count(own=True)
-    failed: int = _count(own=True)
-    given_up: int = _count(_last, own=True)
-    left_blocks: int = _count(_last, own=True)
+    assigned: int = _count()
+    failed: int = _count()
+    given_up: int = _count(_last)
+    left_blocks: int = _count(_last)
     waits: tuple[float, ...] = _count(default=(), hidden=True)
 
     @property
@@ -229,10 +228,13 @@ class Report(Printed):
         return together(self.intervals[int(len(self.intervals) * skip):])
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one dictionary an interval, with counts and figures. A figure unknown in all intervals is left out."""
+        """Return one dictionary an interval, with counts and figures.
+
+        A count that is 0 in all intervals, and a figure that is unknown in all of them, are left out.
+        """
         figures = [each.figures() for each in self.intervals]
-        counts = [field.name for field in _COUNTS if not field.metadata["hidden"] and (
-            not field.metadata["own"] or any(getattr(each, field.name) for each in self.intervals))]
+        counts = [field.name for field in _COUNTS if not field.metadata["hidden"]
+                  and any(getattr(each, field.name) for each in self.intervals)]
         known = [name for name in Measures.FIGURES if any(each[name] is not None for each in figures)]
         return [{"interval": number, **{name: getattr(each, name) for name in counts},
                  **{name: own[name] for name in known}}
