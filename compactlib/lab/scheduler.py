@@ -130,15 +130,15 @@ class SchedulerSimulation(Simulation):
         self._dead: dict[str, tuple[int, float]] = {}
         self._workers = [_Worker() for _ in range(model.workers)]
         self._waits: list[float] = []
-        # The workers poll in turn; the time of the next poll.
+        # The workers poll in turn, from the time of the first block on.
+        self._start: float | None = None
         self._polls = 0
-        self._next: float | None = None
 
     def apply(self, rows: Sequence[Row]) -> None:
         """Add these blocks, each at its time; carry out the polls in between."""
         for kind, key, size, _, at in rows:
-            if self._next is None:
-                self._next = at / 1000
+            if self._start is None:
+                self._start = at / 1000
             if kind == PUT:
                 self._work_until(at / 1000)
                 self.now_ms = at
@@ -148,14 +148,19 @@ class SchedulerSimulation(Simulation):
     def finish(self) -> None:
         """Continue until no block waits for a first job, no worker is busy and no dead block is left."""
         end = self.now_ms / 1000 + _PATIENCE_SECONDS
-        while self._next is not None and self._next <= end and not self._is_quiet():
-            self._work_until(self._next)
+        while self._start is not None and self._next() <= end and not self._is_quiet():
+            self._work_until(self._next())
+
+    def _next(self) -> float:
+        """Return the time of the next poll."""
+        rounds, worker = divmod(self._polls, len(self._workers))
+        pace = self._model.poll_seconds
+        return (self._start or 0.0) + worker * pace / len(self._workers) + rounds * pace
 
     def _work_until(self, end: float) -> None:
-        while self._next is not None and self._next <= end:
-            now, worker = self._next, self._workers[self._polls % len(self._workers)]
+        while (now := self._next()) <= end:
+            worker = self._workers[self._polls % len(self._workers)]
             self._polls += 1
-            self._next = now + self._model.poll_seconds / len(self._workers)
             self.advance(round(now * 1000))
             self.sample()
             self._poll(worker, now)
