@@ -117,7 +117,9 @@ class RaftLogSimulation(Simulation):
         self._newest = _Segment(1, model.limits.max_entries)
         self._segments: dict[int, _Segment] = {1: self._newest}
         # Index, segment and size of the last entry of each live key.
-        self._last: dict[int, tuple[int, int, int]] = {}
+        self._index_of: dict[int, int] = {}
+        self._segment_of: dict[int, int] = {}
+        self._size_of: dict[int, int] = {}
         # Entries that die with the next snapshot: segment, size, and the time of replacement.
         self._dying: list[tuple[int, int, int]] = []
         self._snapshots = 0
@@ -150,13 +152,15 @@ class RaftLogSimulation(Simulation):
         self.last_index += 1
         newest.append(self.last_index, _NO_KEY if is_delete else key, size)
         self.counts.user_bytes += size + INDEX_RECORD_BYTES
-        if (replaced := self._last.pop(key, None)) is not None:
-            self._dying.append((*replaced[1:], self.now_ms))
+        if key in self._index_of:
+            self._dying.append((self._segment_of[key], self._size_of[key], self.now_ms))
         if is_delete:
             # The next snapshot contains the effect of a delete, so its entry dies.
             self._dying.append((newest.number, size, self.now_ms))
+            for column in (self._index_of, self._segment_of, self._size_of):
+                column.pop(key, None)
         else:
-            self._last[key] = self.last_index, newest.number, size
+            self._index_of[key], self._segment_of[key], self._size_of[key] = self.last_index, newest.number, size
 
     def snapshot(self) -> tuple[int, ...]:
         """Take a snapshot of all entries so far; return the live indexes, ascending."""
@@ -167,7 +171,7 @@ class RaftLogSimulation(Simulation):
             segment.moments += at * (size + INDEX_RECORD_BYTES)
         self._dying.clear()
         self.snapshot_index = self.last_index
-        return tuple(sorted(index for index, _, _ in self._last.values()))
+        return tuple(sorted(self._index_of.values()))
 
     # ---------------------------------------------------------------------------------------------------- compaction
 
@@ -208,11 +212,12 @@ class RaftLogSimulation(Simulation):
         """Copy the live entries of a group into one segment."""
         members = [self._segments.pop(number) for number in group.numbers]
         output = _Segment(members[0].number)
+        index_of, segment_of = self._index_of, self._segment_of
         for member in members:
             for index, key, size in zip(member.indexes, member.keys, member.sizes, strict=True):
-                if self._last.get(key, (0,))[0] == index:
+                if index_of.get(key) == index:
                     output.append(index, key, size)
-                    self._last[key] = index, output.number, size
+                    segment_of[key] = output.number
         before = sum(member.stored_bytes for member in members)
         self.counts.victims += len(members)
         self._reclaim(before - output.stored_bytes, sum(member.moments for member in members))
@@ -230,4 +235,4 @@ class RaftLogSimulation(Simulation):
 
     @property
     def live_bytes(self) -> int:
-        return sum(size + INDEX_RECORD_BYTES for _, _, size in self._last.values())
+        return sum(self._size_of.values()) + INDEX_RECORD_BYTES * len(self._size_of)
