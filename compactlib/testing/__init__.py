@@ -51,12 +51,9 @@ if TYPE_CHECKING:
         World as World,
         WorldClock as WorldClock,
     )
-    from compactlib.testing.executors import (
-        ExecutorConformance as ExecutorConformance,
-        check_executor as check_executor,
-    )
+    from compactlib.testing.executors import ExecutorConformance as ExecutorConformance
     from compactlib.testing.failing import Failing as Failing, Killing as Killing
-    from compactlib.testing.fences import FenceConformance as FenceConformance, check_fence as check_fence
+    from compactlib.testing.fences import FenceConformance as FenceConformance
     from compactlib.testing.hazards import (
         HAZARDS as HAZARDS,
         Bench as Bench,
@@ -72,17 +69,11 @@ if TYPE_CHECKING:
         at as at,
     )
     from compactlib.testing.interrupts import Interrupted as Interrupted
-    from compactlib.testing.kv import KVStoreConformance as KVStoreConformance, check_kv_store as check_kv_store
-    from compactlib.testing.objects import (
-        ObjectStoreConformance as ObjectStoreConformance,
-        check_object_store as check_object_store,
-    )
+    from compactlib.testing.kv import KVStoreConformance as KVStoreConformance
+    from compactlib.testing.objects import ObjectStoreConformance as ObjectStoreConformance
     from compactlib.testing.policies import Views as Views, check_policy as check_policy
     from compactlib.testing.promises import PromiseBroken as PromiseBroken
-    from compactlib.testing.range_formats import (
-        RangeFormatConformance as RangeFormatConformance,
-        check_range_format as check_range_format,
-    )
+    from compactlib.testing.range_formats import RangeFormatConformance as RangeFormatConformance
 else:
     offer(__name__, {
         "compactlib.testing.choices": "Choices drawn_choices explore repeat sample",
@@ -90,15 +81,15 @@ else:
         "compactlib.testing.crash": "RecordingFiles explore_crashes explore_kills record repeat_crash",
         "compactlib.testing.disk_model": "Recording",
         "compactlib.testing.driver": "Change Driver HostLock Journal World WorldClock",
-        "compactlib.testing.executors": "ExecutorConformance check_executor",
+        "compactlib.testing.executors": "ExecutorConformance",
         "compactlib.testing.failing": "Failing Killing",
-        "compactlib.testing.fences": "FenceConformance check_fence",
+        "compactlib.testing.fences": "FenceConformance",
         "compactlib.testing.hazards": "HAZARDS Bench Effort check_hazards",
         "compactlib.testing.interrupts": "Interrupted",
         "compactlib.testing.in_front": "FilesInFront Killed ObjectsInFront Request StoreInFront at",
-        "compactlib.testing.kv": "KVStoreConformance check_kv_store",
-        "compactlib.testing.objects": "ObjectStoreConformance check_object_store",
+        "compactlib.testing.kv": "KVStoreConformance",
+        "compactlib.testing.objects": "ObjectStoreConformance",
         "compactlib.testing.policies": "Views check_policy",
         "compactlib.testing.promises": "PromiseBroken",
-        "compactlib.testing.range_formats": "RangeFormatConformance check_range_format",
+        "compactlib.testing.range_formats": "RangeFormatConformance",
     })

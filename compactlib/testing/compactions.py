@@ -47,7 +47,7 @@ from compactlib.report import VerifyReport
 from compactlib.testing.choices import spread
 from compactlib.testing.driver import Driver, Journal, World
 from compactlib.testing.in_front import FilesInFront, Request, act_at_once
-from compactlib.testing.promises import ConformanceKit, Mismatch, expect, names_a_gate, run_kit, same, shown
+from compactlib.testing.promises import ConformanceKit, Mismatch, expect, names_a_gate, same, shown
 from compactlib.testing.stand_ins import (
     Call,
     ExecutorBy,
@@ -722,7 +722,7 @@ def check_compaction(driver: Driver[Any], folder: Path, *, effort_percent: int =
     Raises:
         PromiseBroken: the first promise that the store breaks, with the usual remedy.
     """
-    return run_kit(CompactionConformance(), folder, make_driver=lambda: driver, effort_percent=effort_percent)
+    return CompactionConformance.check(folder, make_driver=lambda: driver, effort_percent=effort_percent)
 
 
 # -------------------------------------------------------------------------------------------------- opening and closing
