@@ -15,8 +15,7 @@
 ...     explore_crashes(record(folder, work), check)
 11
 
-`compactlib.testing.views` and `drawn_choices` need the extra `compactlib[testing]`; nothing else here needs more than
-the core.
+`compactlib.testing.views` needs the extra `compactlib[testing]`; nothing else here needs more than the core.
 """
 
 from typing import TYPE_CHECKING
@@ -26,7 +25,6 @@ from compactlib._lazy import offer
 if TYPE_CHECKING:
     from compactlib.testing.choices import (
         Choices as Choices,
-        drawn_choices as drawn_choices,
         explore as explore,
         repeat as repeat,
         sample as sample,
@@ -76,7 +74,7 @@ if TYPE_CHECKING:
     from compactlib.testing.range_formats import RangeFormatConformance as RangeFormatConformance
 else:
     offer(__name__, {
-        "compactlib.testing.choices": "Choices drawn_choices explore repeat sample",
+        "compactlib.testing.choices": "Choices explore repeat sample",
         "compactlib.testing.compactions": "CompactionConformance check_compaction",
         "compactlib.testing.crash": "RecordingFiles explore_crashes explore_kills record repeat_crash",
         "compactlib.testing.disk_model": "Recording",

@@ -30,14 +30,11 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import attrs
 
 from compactlib.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 OptionT = TypeVar("OptionT")
 
@@ -61,6 +58,9 @@ class Pick:
 
 class Choices:
     """Answers the picks of one run. Threads may share it; then the threads' order is the order of the picks.
+
+    Any dictionary of small numbers is a script, so that Hypothesis can draw `Choices`, which then shrink to fewer and
+    earlier departures: `dictionaries(integers(0, 199), integers(1, 8), max_size=4).map(Choices)`.
 
     Args:
         script: by the number of a pick, from 0, the place of its option; other picks take the ordinary option. A place
@@ -182,19 +182,6 @@ def repeat(run: Run, script: Mapping[int, int]) -> Choices:
         error.add_note(f"picks: {choices.story()}; run({choices!r}) repeats them")
         raise
     return choices
-
-
-def drawn_choices(*, picks: int = 200, most: int = 4) -> SearchStrategy[Choices]:
-    """Return a Hypothesis strategy of `Choices`. It shrinks to fewer and earlier departures.
-
-    Args:
-        picks: departures are among this number of first picks.
-        most: the largest number of departures.
-    """
-    from hypothesis import strategies
-
-    return strategies.dictionaries(strategies.integers(0, picks - 1), strategies.integers(1, 8),
-                                   max_size=most).map(Choices)
 
 
 def spread(values: Iterable[OptionT], most: int) -> list[OptionT]:

@@ -69,15 +69,12 @@ class Bench:
         driver: opens, acts, checks.
         folder: the parent of the worlds' folders.
         effort: the size of the test.
-        mistake: makes a step for each opening, which makes a mistake on purpose; see `World.mistake`.
     """
 
-    def __init__(self, driver: AnyDriver, folder: Path, effort: Effort,
-                 mistake: Callable[[], Step] | None = None) -> None:
+    def __init__(self, driver: AnyDriver, folder: Path, effort: Effort) -> None:
         self.driver: AnyDriver = driver
         self.effort: Effort = effort
         self.usual: Any = driver.settings()[0]
-        self._mistake = mistake
         self._folder = folder
         self._numbers = itertools.count()
 
@@ -99,8 +96,8 @@ class Bench:
             files: its disk; the local disk if `None`.
             like: the world whose clock and stores outside the folder it gets; new ones if `None`.
         """
-        return World(folder, behind=files, mistake=self._mistake, clock=WorldClock() if like is None else like.clock,
-                     kept={} if like is None else like.kept)
+        return World(folder, behind=files) if like is None else attrs.evolve(like, folder=folder, behind=files,
+                                                                             step=act_at_once)
 
     def recorded(self, folder: Path, files: RecordingFiles, *, like: World | None = None) -> World:
         """Make a world whose recording has a copy of its stores outside the folder after each of their changes: they
@@ -865,7 +862,7 @@ HAZARDS: Mapping[str, Hazard] = {
 
 
 def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = tuple(HAZARDS),
-                  effort: Effort | None = None, mistake: Callable[[], Step] | None = None) -> dict[str, int]:
+                  effort: Effort | None = None) -> dict[str, int]:
     """Run a store through hazards.
 
     Args:
@@ -873,8 +870,6 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
         folder: an existing folder, the parent of the worlds' folders.
         hazards: names of `HAZARDS`; all if not given.
         effort: the size of the test; `Effort()` takes seconds a hazard.
-        mistake: makes a step for each opening, between the store and the disk, with a planted mistake that the hazards
-            should find.
 
     Returns:
         The number of histories of each hazard. One history means that the hazard had no place to happen.
@@ -882,7 +877,7 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
     Raises:
         BaseException: the error of the first failed history, with its picks as a note.
     """
-    bench = Bench(driver, folder, effort or Effort(), mistake)
+    bench = Bench(driver, folder, effort or Effort())
     histories: dict[str, int] = {}
     for name in hazards:
         try:
