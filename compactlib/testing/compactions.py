@@ -57,14 +57,10 @@ from compactlib.testing.stand_ins import (
     PolicyBy,
     StepClock,
     TaskBy,
-    failing_executor,
     garbage_executors,
     lasting_threads,
-    paused_at,
     raising,
-    raising_executors,
     soundly,
-    spent_at,
 )
 
 _MOST_COMPACTIONS, _MOST_ACTS, _MOST_SPENT, _MOST_PAUSED = 8, 200, 40, 3
@@ -592,18 +588,19 @@ class CompactionConformance(ConformanceKit):
     def _endings(self) -> Iterator[tuple[str, dict[str, Any], Any]]:
         """Yield what a host does wrong, as arguments of `compact`, with the error, or its class, that must be raised.
         """
-        own, refused = Surprise("the host's own bug"), Conflict("the task's own refusal")
+        own, refused, driver = Surprise("the host's own bug"), Conflict("the task's own refusal"), self.make_driver()
         for error in (own, KeyboardInterrupt("the host's user"), SystemExit("its end")):
-            yield "a policy", {"policy": PolicyBy(self.make_driver().policy(), raising(error))}, error
-            yield "a fence", {"fence": FenceBy(raising(error))}, error
-            if error is not own:
-                yield "an observer", {"observer": ObserverBy(raising(error))}, error
-            for name, executor in raising_executors(error).items() if self.make_driver().uses_executor else ():
-                yield f"an executor that {name}", {"executor": executor}, TaskFailed if error is own else error
-        for name, executor in garbage_executors().items() if self.make_driver().uses_executor else ():
-            yield f"an executor that {name}", {"executor": executor}, CompactlibError
-        if self.make_driver().uses_executor:
-            yield "an executor that fails each task", {"executor": failing_executor(refused)}, refused
+            for place in ("policy", "fence", "observer")[:2 if error is own else 3]:
+                yield f"{place} that raises", _calling(place, driver, raising(error)), error
+            for place in self._places("executor", "task"):
+                wanted = TaskFailed if error is own else error
+                yield f"{place} that raises", _calling(place, driver, raising(error)), wanted
+        if driver.uses_executor:
+            for name, executor in garbage_executors().items():
+                yield f"an executor that {name}", {"executor": executor}, CompactlibError
+            late = ExecutorBy(lambda *_: map(raising(own), "iterated"))
+            yield "an executor that raises during iteration", {"executor": late}, TaskFailed
+            yield "a task that is refused", _calling("task", driver, raising(refused)), refused
 
     def test_fence_guards_each_commit(self, tmp_path: Path) -> None:
         """Each commit is inside the fence; a library's error on entering it is raised.
@@ -658,12 +655,12 @@ class CompactionConformance(ConformanceKit):
         To do: check the budget before each chunk and each commit, not inside a commit, and wait in it without a lock.
         """
         steps = self._steps(tmp_path)
-        for what, most, make in (("spent", _MOST_SPENT, spent_at), ("paused", _MOST_PAUSED, paused_at)):
+        for what, most in (("spent", _MOST_SPENT), ("paused", _MOST_PAUSED)):
             outcomes = []
             for number in self.some(steps, most):
                 with self.opened(tmp_path, acts=2, name=f"store {what} {number}") as opened:
                     before, when = opened.state(), f"a budget that is {what} at its step {number}"
-                    call = partial(opened.ended, budget=make(number).budget)
+                    call = partial(opened.ended, budget=StepClock(what, number).budget)
                     outcome = Call(call, f"a compaction with {when}").answer()
                     outcomes.append(outcome)
                     opened.check(when)
