@@ -108,7 +108,7 @@ KNOWN: Mapping[tuple[str, str], str] = {
 CASES = [pytest.param(store, hazard, id=f"{store}-{hazard}") for store in DRIVERS for hazard in HAZARDS
          if hazard not in NOWHERE.get(store, ()) and (hazard != "readers" or store in HAVE_READERS)]
 
-HISTORIES, LIVES = 10, 2
+HISTORIES, LIVES = 12, 2
 """The everyday sample of a hazard; 30 histories in 3 lives for a row of KNOWN, which end at the first failure."""
 
 
