@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 import attrs
@@ -184,9 +184,8 @@ def repeat(run: Run, script: Mapping[int, int]) -> Choices:
     return choices
 
 
-def spread(values: Iterable[OptionT], most: int) -> list[OptionT]:
+def spread(values: Sequence[OptionT], most: int) -> list[OptionT]:
     """Return at most `most` of the values, evenly spread, with the first and the last."""
-    listed = values if isinstance(values, Sequence) else list(values)
-    if len(listed) <= most or most < 2:
-        return list(listed[:most])
-    return [listed[number * (len(listed) - 1) // (most - 1)] for number in range(most)]
+    if len(values) <= most or most < 2:
+        return list(values[:most])
+    return [values[number * (len(values) - 1) // (most - 1)] for number in range(most)]

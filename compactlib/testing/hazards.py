@@ -160,6 +160,10 @@ class Bench:
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
 
+    def inspect_after_power(self, folder: Path, notes: Sequence[Any]) -> None:
+        """Inspect the store of a rebuilt folder; see `after_power`."""
+        self.inspect(*self.after_power(folder, notes))
+
     def history(self, life: Life) -> Callable[[Choices], None]:
         """Return a history: a life in a new world; then each request succeeds, and the store is inspected."""
 
@@ -334,30 +338,27 @@ def interrupts(bench: Bench) -> int:
 
 def interrupts_between(bench: Bench) -> int:
     """Ctrl-C interrupts the store between two instructions of the library, at places spread over a life."""
-
-    def live(world: World, journal: Journal, interrupted: Interrupted) -> None:
-        with interrupted:
-            bench.live(world, journal, before_closing=interrupted.stop)
-
     # Each takes twenty times as long as the history of another hazard.
-    return _interrupts(bench, live, divisor=3)
+    return _interrupts(bench, bench.share(3), in_closing=False)
 
 
 def interrupts_of_closing(bench: Bench) -> int:
     """Ctrl-C interrupts the closing of the store between two instructions; the host closes it again."""
+    return _interrupts(bench, bench.share(1), in_closing=True)
 
+
+def _interrupts(bench: Bench, most: int | None, *, in_closing: bool) -> int:
     def live(world: World, journal: Journal, interrupted: Interrupted) -> None:
         with contextlib.ExitStack() as stack:
-            bench.live(world, journal, before_closing=lambda: stack.enter_context(interrupted))
+            begin = partial(stack.enter_context, interrupted)
+            if not in_closing:
+                begin()
+            bench.live(world, journal, before_closing=begin if in_closing else interrupted.stop)
 
-    return _interrupts(bench, live, divisor=1)
-
-
-def _interrupts(bench: Bench, live: Callable[[World, Journal, Interrupted], object], *, divisor: int) -> int:
     whole = Interrupted()
     with bench.world() as world:
         live(world, Journal(), whole)
-    places = spread(range(1, whole.places + 1), bench.share(divisor) or whole.places)
+    places = spread(range(1, whole.places + 1), most or whole.places)
 
     def life(choices: Choices, world: World, journal: Journal) -> str:
         interrupted = Interrupted(choices.pick("Ctrl-C", 0, *places))
@@ -432,12 +433,9 @@ def _one_in_the_other(outer: Step, inner: Step) -> Step:
 
 def crashes(bench: Bench) -> int:
     """The power fails at each point; an unsynced change is kept, lost or torn."""
-
-    def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(*bench.after_power(folder, notes))
-
     recording, most = _recording(bench), bench.effort.histories
-    return explore_crashes(recording, check, points=_points(bench, recording, most and 5 * most), **_bounds(bench, 24))
+    return explore_crashes(recording, bench.inspect_after_power, points=_points(bench, recording, most and 5 * most),
+                           **_bounds(bench, 24))
 
 
 def crashes_of_recovery(bench: Bench) -> int:
@@ -452,10 +450,9 @@ def crashes_of_recovery(bench: Bench) -> int:
             with bench.opened(bench.recorded(folder, files, like=bench.after_power(folder, notes)[0])):
                 pass
 
-        def check(folder: Path, more: Sequence[Any]) -> None:
-            bench.inspect(*bench.after_power(folder, [*notes, *more]))
-
-        histories += explore_crashes(record(folder, recover), check, **_bounds(bench, 16))
+        histories += explore_crashes(
+            record(folder, recover), lambda folder, more: bench.inspect_after_power(folder, [*notes, *more]),
+            **_bounds(bench, 16))
 
     explore_crashes(recording, crash_again, points=points, limit_per_point=2, seed=bench.effort.seed)
     return histories
@@ -472,15 +469,13 @@ def kills_and_power(bench: Bench) -> int:
             bench.live(killed, Journal(files.acknowledge), first=first)
         return live
 
-    def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(*bench.after_power(folder, notes))
-
-    most, seed = bench.effort.histories, bench.effort.seed
+    explore_them = partial(explore_kills, life(0), life(bench.effort.acts), bench.inspect_after_power,
+                           seed=bench.effort.seed)
+    most = bench.effort.histories
     if most is None:
-        return explore_kills(life(0), life(bench.effort.acts), check, seed=seed)
+        return explore_them()
     kills = [1 + point for point in _points(bench, _recording(bench), most)]
-    return explore_kills(life(0), life(bench.effort.acts), check, points=kills, limit_per_point=2, seed=seed,
-                         power_failures=most // len(kills))
+    return explore_them(points=kills, limit_per_point=2, power_failures=most // len(kills))
 
 
 def _recording(bench: Bench) -> Recording:

@@ -83,24 +83,23 @@ class Call(Generic[AnswerT]):
         finally:
             self.ended.set()
 
-    def wait(self, *, times: float = 1.0) -> None:
-        """Wait until the call has ended, at most `times` the usual patience.
+    def wait(self) -> None:
+        """Wait until the call has ended.
 
         Raises:
             Mismatch: the call hangs.
         """
-        patience = times * PATIENCE_SECONDS
-        if not self.ended.wait(patience):
-            raise Mismatch(f"{self._what} has not returned after {patience:g} seconds", "it to return")
+        if not self.ended.wait(PATIENCE_SECONDS):
+            raise Mismatch(f"{self._what} has not returned after {PATIENCE_SECONDS:g} seconds", "it to return")
 
-    def answer(self, *, times: float = 1.0) -> AnswerT:
+    def answer(self) -> AnswerT:
         """Return the value of the call.
 
         Raises:
             Mismatch: the call hangs.
             BaseException: the call's error.
         """
-        self.wait(times=times)
+        self.wait()
         if self.error is not None:
             raise self.error
         return self._answers[0]
