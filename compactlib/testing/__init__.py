@@ -64,7 +64,6 @@ if TYPE_CHECKING:
         ObjectsInFront as ObjectsInFront,
         Request as Request,
         StoreInFront as StoreInFront,
-        at as at,
     )
     from compactlib.testing.interrupts import Interrupted as Interrupted
     from compactlib.testing.kv import KVStoreConformance as KVStoreConformance
@@ -84,7 +83,7 @@ else:
         "compactlib.testing.fences": "FenceConformance",
         "compactlib.testing.hazards": "HAZARDS Bench Effort check_hazards",
         "compactlib.testing.interrupts": "Interrupted",
-        "compactlib.testing.in_front": "FilesInFront Killed ObjectsInFront Request StoreInFront at",
+        "compactlib.testing.in_front": "FilesInFront Killed ObjectsInFront Request StoreInFront",
         "compactlib.testing.kv": "KVStoreConformance",
         "compactlib.testing.objects": "ObjectStoreConformance",
         "compactlib.testing.policies": "Views check_policy",

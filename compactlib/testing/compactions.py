@@ -63,7 +63,7 @@ from compactlib.testing.stand_ins import (
     soundly,
 )
 
-_MOST_COMPACTIONS, _MOST_ACTS, _MOST_SPENT, _MOST_PAUSED = 8, 200, 40, 3
+_MOST_COMPACTIONS, _MOST_ACTS, _MOST_SPENT, _MOST_PAUSED = 8, 200, 8, 2
 _EARLY_SECONDS = 0.05
 
 
@@ -174,13 +174,7 @@ class Opened:
 
 
 class CompactionConformance(ConformanceKit):
-    """Inherit in a test class, return a driver from `make_driver`, and pytest finds the promises.
-
-    Attributes:
-        effort_percent: the number of steps that are tried if there are many, in percent.
-    """
-
-    effort_percent: int = 100
+    """Inherit in a test class, return a driver from `make_driver`, and pytest finds the promises."""
 
     def make_driver(self) -> Driver[Any]:
         """Return the driver of the store to test."""
@@ -208,10 +202,6 @@ class CompactionConformance(ConformanceKit):
     def _places(self, *places: str) -> list[str]:
         """Return the places of a compaction that this store has."""
         return [each for each in places if self.make_driver().uses_executor or each not in ("executor", "task")]
-
-    def some(self, count: int, most: int) -> Sequence[int]:
-        """Return numbers from 1 to `count`, at most `most` in percent of the effort, evenly spread."""
-        return spread(range(1, count + 1), max(2, most * self.effort_percent // 100))
 
     def test_driver_sees_what_is_missing(self, tmp_path: Path) -> None:
         """The driver's `check` raises for an empty store; `state` and `contents` change with a commit.
@@ -657,7 +647,7 @@ class CompactionConformance(ConformanceKit):
         steps = self._steps(tmp_path)
         for what, most in (("spent", _MOST_SPENT), ("paused", _MOST_PAUSED)):
             outcomes = []
-            for number in self.some(steps, most):
+            for number in spread(range(1, steps + 1), most):
                 with self.opened(tmp_path, acts=2, name=f"store {what} {number}") as opened:
                     before, when = opened.state(), f"a budget that is {what} at its step {number}"
                     call = partial(opened.ended, budget=StepClock(what, number).budget)
@@ -708,18 +698,17 @@ class CompactionConformance(ConformanceKit):
             opened.finish("a compaction that had no room")
 
 
-def check_compaction(driver: Driver[Any], folder: Path, *, effort_percent: int = 100) -> list[str]:
+def check_compaction(driver: Driver[Any], folder: Path) -> list[str]:
     """Test a store against the contract of `Compaction`, without pytest, and return the names of the promises.
 
     Args:
         driver: opens, uses and checks the store, as for `check_hazards`.
         folder: an empty folder that exists; each promise gets a new folder inside.
-        effort_percent: the number of steps of a compaction that are tried, in percent; 100 takes some seconds.
 
     Raises:
         PromiseBroken: the first promise that the store breaks, with the usual remedy.
     """
-    return CompactionConformance.check(folder, make_driver=lambda: driver, effort_percent=effort_percent)
+    return CompactionConformance.check(folder, make_driver=lambda: driver)
 
 
 # -------------------------------------------------------------------------------------------------- opening and closing

@@ -109,28 +109,6 @@ def act_at_once(request: Request, act: Callable[[], Any]) -> Any:
     return act()
 
 
-def at(kind: str, do: Callable[[Request], object], *, number: int = 1, path: str = "") -> Step:
-    """Make a step that calls `do` before one request. An error of `do` is raised instead of the request.
-
-    Args:
-        kind: `Request.kind` of the counted requests.
-        do: called with the request.
-        number: the number of the request, from 1.
-        path: count only requests whose path or new name contains this text.
-    """
-    seen = 0
-
-    def step(request: Request, act: Callable[[], Any]) -> Any:
-        nonlocal seen
-        if request.kind == kind and (path in request.path or path in request.target):
-            seen += 1
-            if seen == number:
-                do(request)
-        return act()
-
-    return step
-
-
 class FilesInFront:
     """A proxy of a `Files`. Threads may share it if `step` allows that.
 
