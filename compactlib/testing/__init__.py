@@ -23,12 +23,7 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
-    from compactlib.testing.choices import (
-        Choices as Choices,
-        explore as explore,
-        repeat as repeat,
-        sample as sample,
-    )
+    from compactlib.testing.choices import Choices as Choices, explore as explore, sample as sample
     from compactlib.testing.compactions import (
         CompactionConformance as CompactionConformance,
         check_compaction as check_compaction,
@@ -73,7 +68,7 @@ if TYPE_CHECKING:
     from compactlib.testing.range_formats import RangeFormatConformance as RangeFormatConformance
 else:
     offer(__name__, {
-        "compactlib.testing.choices": "Choices explore repeat sample",
+        "compactlib.testing.choices": "Choices explore sample",
         "compactlib.testing.compactions": "CompactionConformance check_compaction",
         "compactlib.testing.crash": "RecordingFiles explore_crashes explore_kills record repeat_crash",
         "compactlib.testing.disk_model": "Recording",

@@ -133,7 +133,7 @@ def explore(run: Run, *, most: int = 1, limit: int | None = None, seed: int = 0)
     for departures in range(most + 1):
         following: list[dict[int, int]] = []
         for script in scripts:
-            made = repeat(run, script).made
+            made = _repeat(run, script)
             runs += 1
             if departures < most:
                 first = max(script, default=-1) + 1
@@ -162,26 +162,22 @@ def sample(run: Run, histories: int, *, most: int = 3, seed: int = 0) -> int:
     if most < 1:
         raise InvalidInput(f"most is {most}; give 1 or more")
     rng = random.Random(seed)
-    counts = [pick.count for pick in repeat(run, {}).made]
+    counts = [pick.count for pick in _repeat(run, {})]
     for _ in range(histories if counts else 0):
         numbers = rng.sample(range(len(counts)), min(rng.randint(1, most), len(counts)))
-        repeat(run, {number: rng.randint(1, max(counts[number] - 1, 1)) for number in numbers})
+        _repeat(run, {number: rng.randint(1, max(counts[number] - 1, 1)) for number in numbers})
     return 1 + (histories if counts else 0)
 
 
-def repeat(run: Run, script: Mapping[int, int]) -> Choices:
-    """Run one history by its departures, as in `Choices.departures` or the note of a failure.
-
-    Raises:
-        BaseException: the error of the run, with the note.
-    """
+def _repeat(run: Run, script: Mapping[int, int]) -> list[Pick]:
+    """Run one history, and return its picks; an error gets the note."""
     choices = Choices(script)
     try:
         run(choices)
     except BaseException as error:
         error.add_note(f"picks: {choices.story()}; run({choices!r}) repeats them")
         raise
-    return choices
+    return choices.made
 
 
 def spread(values: Sequence[OptionT], most: int) -> list[OptionT]:
