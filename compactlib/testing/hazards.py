@@ -38,6 +38,7 @@ from compactlib.testing.driver import Change, Driver, Journal, World, WorldClock
 from compactlib.testing.failing import Failing, Killing, disk_error
 from compactlib.testing.in_front import Killed, Request, Step, act_at_once
 from compactlib.testing.interrupts import Interrupted
+from compactlib.testing.stand_ins import Call, in_threads
 
 AnyDriver: TypeAlias = Driver[Any]
 
@@ -594,11 +595,9 @@ def threads(bench: Bench) -> int:
     """Four threads use one object, and a request fails or the process ends: each call returns or raises, and nothing
     is lost.
     """
-    patience_seconds = 30.0
-
     def life(choices: Choices, world: World, journal: Journal) -> None:
         failing, killing = Failing(choices), Killing(choices)
-        wrong, died_at = list[BaseException](), list[int]()
+        calls, died_at = list[Call[None]](), list[int]()
 
         def step(request: Request, act: Callable[[], Any]) -> Any:
             time.sleep(0)  # another thread's turn
@@ -608,24 +607,16 @@ def threads(bench: Bench) -> int:
                 died_at.append(len(journal.changes))
                 raise
 
-        def use(store: Any, thread: int) -> None:
-            try:
-                bench.act(store, journal, (f"{thread} {number}" for number in range(bench.effort.acts)))
-            except (CompactlibError, Killed):
-                pass
-            except BaseException as error:  # raised below, by the waiting thread
-                wrong.append(error)
-
         world.step = step
         with contextlib.suppress(CompactlibError, Killed), bench.opened(world) as store:
-            working = [threading.Thread(target=use, args=(store, thread), daemon=True) for thread in range(4)]
-            for thread in working:
-                thread.start()
-            for thread in working:
-                thread.join(patience_seconds)
-            assert not any(thread.is_alive() for thread in working), "a thread's call neither returned nor raised"
-        if wrong:
-            raise wrong[0]
+            for thread in range(4):
+                names = [f"{thread} {number}" for number in range(bench.effort.acts)]
+                calls.append(Call(partial(bench.act, store, journal, names), "a thread's call"))
+            for call in calls:
+                call.wait()
+        for call in calls:
+            if call.error is not None and not isinstance(call.error, CompactlibError | Killed):
+                raise call.error
         if died_at:
             del journal.changes[died_at[0]:]  # changes that other threads began after the process had ended
         failing.settle()
@@ -794,10 +785,7 @@ def readers(bench: Bench) -> int:
 
 def _require_refused(bench: Bench, store: Any, world: World) -> None:
     """Use the store in a child, forked by a thread outside the store's calls; require named errors and no change."""
-    ended: list[int] = []
-    forking = threading.Thread(target=lambda: ended.append(_used_in_a_fork(bench, store, world)))
-    forking.start()
-    forking.join()
+    ended = in_threads(1, lambda _: _used_in_a_fork(bench, store, world))
     assert ended == [0], {1: "no call of the child raised a named error", 3: "the child changed the disk",
                           -signal.SIGALRM: "the child did not end"}.get(ended[0], f"the child ended with {ended[0]}")
 
