@@ -37,7 +37,6 @@ AnswerT = TypeVar("AnswerT")
 _NEEDS_ROOM = frozenset({"create", "write", "copy", "extend", "link", "symlink", "make folder"})
 _DISK_CHANGES = _NEEDS_ROOM | {"truncate", "sync", "rename", "unlink", "remove folder", "sync folder"}
 _KV_READS = frozenset({"get", "get_many", "scan"})
-_KV_CONDITIONAL = frozenset({"set_if", "delete_if", "transact"})
 
 
 class Killed(BaseException):
@@ -85,11 +84,6 @@ class Request:
     def needs_room(self) -> bool:
         """Whether a full disk refuses it."""
         return self.edge == "disk" and self.kind in _NEEDS_ROOM
-
-    @property
-    def is_conditional(self) -> bool:
-        """Whether the key-value store may raise `PredicateFailed`."""
-        return self.edge == "kv" and self.kind in _KV_CONDITIONAL
 
     def __str__(self) -> str:
         name = os.path.basename(self.path) if self.edge == "disk" else self.path

@@ -261,6 +261,7 @@ def test_survivors_that_stay_open_leave_no_segment_half_empty() -> None:
     assert kept.write_amplification < 0.97 * closed.write_amplification
 
 
+@pytest.mark.soak
 def test_ends_that_are_known_are_worth_more_than_any_count_of_writes() -> None:
     workload = Expiring(keys=6_000, writes=30_000, longest_seconds=6.0)
     copies = []

@@ -86,7 +86,8 @@ def test_greedy_matches_in_a_large_log_that_is_nearly_full() -> None:
     assert found.write_amplification == pytest.approx(greedy_write_amplification(0.9, PER_SEGMENT), rel=0.03)
 
 
-@pytest.mark.parametrize("fill", [pytest.param(0.75, marks=pytest.mark.soak), 0.8])
+@pytest.mark.soak
+@pytest.mark.parametrize("fill", [0.75, 0.8])
 def test_cost_benefit_beats_greedy_when_few_keys_get_most_writes(fill: float) -> None:
     """Rosenblum and Ousterhout (1992), section 3.5 and 3.6: with 90 % of the writes to 10 % of the files, greedy
     cleaning costs more than cost-benefit, by up to a half at high utilisation."""

@@ -16,7 +16,7 @@ from tests.harness.interleave import InterleavingFailed, explore_schedules, samp
 PAIRED = ("put", "delete", "put_if", "get", "list", "commit", "compact", "reset", "reset_key", "reset_prefix",
           "merge", "hard_reset", "cleanup")
 EVERYDAY = ("clean", "staged", "compacted", "hidden")
-FEW, MANY = 8, 240
+FEW, MANY = 6, 240
 """Schedules of two programs that have hundreds, every day and in the soak."""
 
 
