@@ -62,8 +62,6 @@ _collect_examples = SybilCollection([
 _ON_SPARK = Path(__file__).with_name("docs") / "spark.md"
 # Of two processes that compile the tests at once, the second begins at the end and meets the first in the middle.
 _FROM_THE_END = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2 == 1
-
-
 _MARKED = re.compile(rb"^pytestmark = .*", re.MULTILINE)
 
 
@@ -88,6 +86,8 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    if isinstance(collector, pytest.Session):
+        gc.disable()  # what is collected lives until the end: there is no garbage to find meanwhile
     report = yield
     if _FROM_THE_END and isinstance(collector, pytest.Session | pytest.Dir) and report.result:
         report.result.reverse()
@@ -101,10 +101,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
     if "PYTEST_XDIST_WORKER" in os.environ:  # the processes must agree on the order; pages come after the tests
         items.sort(key=lambda item: (item.path.suffix == ".md", item.nodeid.partition("::")[0]))
-
-
-# What is collected lives until the end, so that there is no garbage to find meanwhile.
-gc.disable()
 
 
 @pytest.hookimpl(trylast=True)

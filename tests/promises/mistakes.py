@@ -159,8 +159,9 @@ class _Mistaken:
 
 def _mistaken(driver: Driver[Any], make_step: Callable[[], Step]) -> Driver[Any]:
     """The driver, whose stores have a new step before their disk at each opening."""
-    made: Any = copy.copy(driver)
-    made.open = lambda world, settings: driver.open(_Mistaken(world, make_step()), settings)  # type: ignore[arg-type]
+    made = copy.copy(driver)
+    made.open = lambda world, settings: driver.open(  # type: ignore[method-assign]
+        _Mistaken(world, make_step()), settings)  # type: ignore[arg-type]
     return made
 
 
