@@ -135,8 +135,8 @@ class _Run:
                 for future in [future for future in running if future.done()]:
                     content = future.result()
                     yield self._finished(self._revived(running.pop(future), content))
-        except BrokenProcessPool as error:
-            if begun.is_set():
+        except (BrokenProcessPool, _NotStarted) as error:
+            if begun.is_set() and isinstance(error, BrokenProcessPool):
                 return list(running.values())
             waiting.extendleft(running.values())
             raise _NotStarted(str(error)) from error
