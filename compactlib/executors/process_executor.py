@@ -64,9 +64,8 @@ class ProcessExecutor:
     """
 
     def __init__(self, workers: int, *, grace_seconds: float = 5.0) -> None:
-        require_whole("workers", workers, 1)
         require_seconds("grace_seconds", grace_seconds)
-        self._workers = workers
+        self._workers: int = require_whole("workers", workers, 1)
         self._grace_seconds = grace_seconds
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
