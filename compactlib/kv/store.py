@@ -102,9 +102,8 @@ class KVStore(Handle):
     """
 
     def __init__(self, name: str, limits: KVLimits, *, page_size: int = 1000) -> None:
-        require_whole("page_size", page_size, 1)
         self._limits = limits
-        self._page_size = min(page_size, _MOST_ENTRIES)
+        self._page_size: int = min(require_whole("page_size", page_size, 1), _MOST_ENTRIES)
         super().__init__(name)
 
     # ---- for a back-end to implement
