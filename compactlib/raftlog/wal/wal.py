@@ -155,10 +155,17 @@ class Wal:
     def remove_through(self, number: int) -> None:
         """Remove the closed files up to `number`: everything in them is durable in segments. One call at a time.
 
-        The folder is synced after each removal: an older file that reappeared without its successor would be damage.
+        Frames of damaged logs are in no segment: the current file has to repeat them first, also where a full disk has
+        not taken it yet. The folder is synced after each removal: an older file that reappeared without its successor
+        would be damage.
+
+        Raises:
+            StorageError: the disk refused.
         """
         self.guard.require_open()
         assert number < self.number, "the current file"
+        if self._held:
+            self.sync(0)
         while self._oldest <= number:
             path = os.path.join(self._folder, wal_name(self._oldest))
             if look_at(path) is not None:
