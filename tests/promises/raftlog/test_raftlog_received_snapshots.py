@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import os
 import shutil
 import struct
@@ -381,6 +382,35 @@ def test_frame_that_announces_too_much_is_refused_before_it_is_read(tmp_path: Pa
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
         ended = transfer(of, to, change=lambda frame: [huge] if frame.kind == "live" else [frame.data])
         assert isinstance(ended.received, FrameDamaged), ended
+        require_unchanged(to)
+
+
+def test_offer_of_too_much_json_is_refused(tmp_path: Path) -> None:
+    """A receiver takes large frames of entries; JSON of their size would take many times their memory."""
+    def change(frame: Passing) -> Sequence[bytes]:
+        is_offer = frame.kind == "offer"
+        return [rebuilt(frame, frame.data[12:-4] + b" " * (1 << 20)) if is_offer else frame.data]
+
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, change=change)
+        assert isinstance(ended.received, FrameDamaged), ended
+        require_unchanged(to)
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), [
+    ("accept", "last_applied", -2), ("accept", "last_applied", 1 << 64), ("refuse", "term", 1 << 64),
+    ("refuse", "term", -1), ("refuse", "last_applied", -2)])
+def test_answer_with_a_number_out_of_range_is_damage(kind: str, field: str, value: int, tmp_path: Path) -> None:
+    """The leader's host would take the term for its own."""
+    def change(frame: Passing) -> Sequence[bytes]:
+        if frame.kind != kind:
+            return [frame.data]
+        return [rebuilt(frame, json.dumps({**json.loads(frame.data[12:-4]), field: value}).encode())]
+
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        to.record_hard_state(3)
+        ended = transfer(of, to, term=2 if kind == "refuse" else 3, change=change)
+        assert isinstance(ended.sent, FrameDamaged), ended
         require_unchanged(to)
 
 
