@@ -623,6 +623,32 @@ def test_stream_into_a_log_that_was_closed_leaves_the_files_of_the_next(fails: b
         require_snapshot(again)
 
 
+def test_log_that_is_closed_before_the_switch_keeps_the_state_that_has_arrived(tmp_path: Path) -> None:
+    closing: list[threading.Thread] = []
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if closing and not closing[0].ident and request.kind == "create" and ".segment" in request.path:
+            # It waits for this thread, after it has refused all later steps.
+            closing[0].start()
+            while not to.is_closed:
+                closing[0].join(0.01)
+            closing[0].join(0.1)
+        return act()
+
+    (tmp_path / "follower").mkdir()
+    options = attrs.evolve(OPTIONS, log=attrs.evolve(OPTIONS.log, files=FilesInFront(step)))
+    with leader(tmp_path / "leader") as of, RaftLogStore(tmp_path / "follower" / "log", options) as store:
+        to = store.log("log")
+        to.append(FOLLOWERS["of another history"])
+        to.flush()
+        closing.append(threading.Thread(target=to.close))
+        assert isinstance(transfer(of, to).received, Closed)
+        closing[0].join()
+        ended = transfer(of, store.log("log"))
+        require_installed(ended, store.log("log"))
+        assert ended.received.resumed_at == len(STATE)
+
+
 @pytest.mark.parametrize("kind", ["accept", "entries", "state", "installed"])
 def test_cancelled_receiver_leaves_the_old_log_or_the_snapshot(kind: str, tmp_path: Path) -> None:
     with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
