@@ -350,13 +350,13 @@ class Compactor:
                                              for output in survivors.outputs))
         # Most of the new records are read here, before writers have to wait.
         before = log.snapshot()
-        if survivors.are_hit_by(records_after(before, survivors.snapshot.last_sequence)):
+        if survivors.are_hit_by(records_after(before, survivors.snapshot.last_sequence), before):
             return False
         is_last = done.plan.kind == "full" and len(done.waiting) == len(survivors.sources)
         last_full_ms = milliseconds(log.clock.now()) if is_last else None
         with contextlib.nullcontext() if done.fence is None else done.fence.guard(), log.guard.lock:
             now = log.snapshot()
-            if survivors.are_hit_by(records_after(now, before.last_sequence)):
+            if survivors.are_hit_by(records_after(now, before.last_sequence), now):
                 return False
             log.switch(step, published, last_full_ms)
             return True
