@@ -307,12 +307,17 @@ class Compactor:
 
     def _replace(self, done: _Running, survivors: Survivors, files: Sequence[str]) -> None:
         """Publish, commit, and remove the sources; nothing if a dropped record was revived in the meantime."""
-        log = self._log
+        log, published = self._log, list[LogSegment]()
         try:
             published = self._publish(survivors, files, done.budget)
             is_committed = self._commit(done, survivors, published)
+        except Exception:
+            # A fence may raise after the commit, which counts all the same.
+            if log.guard.is_open and not any(map(log.contents.has, survivors.sources)):
+                self._reclaim(done, survivors, published)
+            raise
         finally:
-            # An error may come after the commit, of a fence for example. In a closed store opening decides.
+            # In a closed store opening decides.
             if log.guard.is_open:
                 with contextlib.suppress(StorageError):
                     remove_segments(log.files, log.folder, (each.header.name for each in survivors.outputs
