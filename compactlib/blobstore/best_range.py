@@ -4,8 +4,8 @@
 A range of k segments with v valid bytes frees `k - ceil(v / fill)` of them, where `fill` bytes always fit into an
 output. So of all ranges of k segments only the cheapest counts, and one pass in C finds it. Most lengths need no pass:
 k neighbours cost at least as much as the k emptiest segments, and as the cheapest ranges into which they can be cut,
-such as one of the next shorter length that had a pass. The lengths are tried in the order of the bounds before any
-pass; a bound above the best price needs no pass. Prices are compared exactly.
+such as one of the next shorter length that had a pass. A few lengths of low bounds are tried first, then all from the
+shortest on; a bound above the best price needs no pass. Prices are compared exactly.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Sequence
 from functools import cache
-from itertools import accumulate
+from heapq import nsmallest
+from itertools import accumulate, chain
 from operator import sub
 from typing import NamedTuple
+
+_FIRST = 8
+"""How many lengths are tried for a low price to begin with."""
 
 
 class SegmentRange(NamedTuple):
@@ -62,10 +66,12 @@ def best_range(valid_bytes: Sequence[int], fill_bytes: int, min_benefit: int = 1
     lengths = [found for length, cost in enumerate(bounds) if (found := priced(0, length, cost)).benefit >= min_benefit]
     best: SegmentRange | None = None
     passed = [0]  # lengths of which the bound is the cost of the cheapest range
-    for bound in sorted(lengths, key=lambda each: each.cost / each.benefit):
+    for bound in chain(nsmallest(_FIRST, lengths, key=lambda each: each.cost / each.benefit), lengths):
         starts, length = count, bound.end
         shorter = passed[bisect_right(passed, length) - 1]
         bound = priced(0, length, max(bound.cost, bounds[shorter] + bounds[length - shorter]))
+        if bound.benefit < min_benefit:
+            continue
         if best is not None and (compared := bound.compared_with(best)) >= 0:
             # It can at best be as cheap, and counts only if it starts earlier.
             part = 1 << length.bit_length() - 1
