@@ -26,11 +26,14 @@ from compactlib.errors import (
     Busy,
     CompactionFailed,
     CompactlibError,
+    CorruptData,
     DiskFull,
     InvalidInput,
+    NotFound,
     Stale,
     StorageError,
     TaskFailed,
+    Unsupported,
 )
 from compactlib.executors.tasks import LocalExecutor, answers_of, foreign_error, new_attempt_id, own_error
 from compactlib.files.disk import make_missing_folder, sync_names
@@ -311,8 +314,8 @@ class OwnedLog(LogReading):
         live = state.live | pinned
         suspects = live & (self.unflushed | pinned)
         # The view lists an unreadable segment as damaged, and the compaction leaves it.
-        return SnapshotMeta(state.index, state.term,
-                            live - (suspects - self._own.held(suspects, is_damage_counted=True)))
+        held = self._own.held(suspects, counted=(CorruptData, Unsupported, StorageError, NotFound))
+        return SnapshotMeta(state.index, state.term, live - (suspects - held))
 
     def _planned(self, view: LogView, policy: LogPolicy | None) -> LogPlan:
         now, room = self._clock.now(), self._files.available_bytes(self._folder)
