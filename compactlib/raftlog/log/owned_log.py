@@ -432,10 +432,12 @@ class OwnedLog(LogReading):
         try:
             with _entered(fence):
                 self._own.drop(numbers, self._clock)
+                # Within the fence, which may fail behind the change.
+                work.dropped, work.dropped_bytes = numbers, freed
         except CompactlibError as error:
-            work.failed += [GroupFailed((number,), error) for number in numbers]
+            if not work.dropped:
+                work.failed += [GroupFailed((number,), error) for number in numbers]
             raise
-        work.dropped, work.dropped_bytes = numbers, freed
         # Now, so that the rewrites can use the room.
         with _entered(fence):
             self._reclaim_for(work)
