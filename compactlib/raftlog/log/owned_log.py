@@ -172,7 +172,10 @@ class OwnedLog(LogReading):
         found = read_folder(folder, row)
         segments = Segments(folder, guard, found.known, row, open_files=self._open_files)
         segments.begin_writing(self._files, self._options.limits, found)
-        segments.remove_dropped()
+        removed, _ = segments.remove_dropped()
+        if removed:
+            # Durable before the newest segment has entries: an empty segment below it may be unsealed.
+            self._files.sync_folder(folder)
         purge_links(self._files, folder, now=self._options.clock.now(), keep_seconds=self._options.keep_links_seconds)
         return segments
 
