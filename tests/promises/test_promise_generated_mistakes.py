@@ -144,6 +144,8 @@ SELDOM: Sequence[Row] = (
         "only a kill between a name and its sync shows it"),
     Row("sync folder in files.disk.sync_names < raftlog.log.owned_log._opened", LEFT_OUT,
         "only a kill between a name and its sync shows it"),
+    Row("sync folder in raftlog.log.owned_log._opened", BOTH,
+        "only a kill behind the first step of a cut, and a power failure later, show it: test_raftlog_truncation"),
     Row("sync in raftlog.segment.writer._write_again", BOTH,
         "only a power failure right after an opening that found a torn tail shows it"),
     Row("sync folder in raftlog.segment.segments._truncate", LATER,

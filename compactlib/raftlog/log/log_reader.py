@@ -92,7 +92,13 @@ class LogReader(LogReading):
                 wal_files = self._wal_files()
                 # The WAL before the segments: an entry is in segments before it leaves the WAL.
                 frames = self._frames()
-                contents = read_folder(self._folder, row)
+                try:
+                    contents = read_folder(self._folder, row)
+                except CorruptData:
+                    # Segments within the range of one that was merged by a later row look damaged by this row.
+                    if read_snapshot_meta(self._folder) == row:
+                        raise
+                    continue
                 # A list older than the row may lack entries that are live by the row; a newer list may lack entries
                 # that died later. A list that a truncation has shortened lacks entries that are in the WAL by now.
                 if read_snapshot_meta(self._folder) != row:

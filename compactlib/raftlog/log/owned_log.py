@@ -26,11 +26,14 @@ from compactlib.errors import (
     Busy,
     CompactionFailed,
     CompactlibError,
+    CorruptData,
     DiskFull,
     InvalidInput,
+    NotFound,
     Stale,
     StorageError,
     TaskFailed,
+    Unsupported,
 )
 from compactlib.executors.tasks import LocalExecutor, answers_of, foreign_error, new_attempt_id, own_error
 from compactlib.files.disk import make_missing_folder, sync_names
@@ -169,7 +172,10 @@ class OwnedLog(LogReading):
         found = read_folder(folder, row)
         segments = Segments(folder, guard, found.known, row, open_files=self._open_files)
         segments.begin_writing(self._files, self._options.limits, found)
-        segments.remove_dropped()
+        removed, _ = segments.remove_dropped()
+        if removed:
+            # Durable before the newest segment has entries: an empty segment below it may be unsealed.
+            self._files.sync_folder(folder)
         purge_links(self._files, folder, now=self._options.clock.now(), keep_seconds=self._options.keep_links_seconds)
         return segments
 
@@ -311,8 +317,8 @@ class OwnedLog(LogReading):
         live = state.live | pinned
         suspects = live & (self.unflushed | pinned)
         # The view lists an unreadable segment as damaged, and the compaction leaves it.
-        return SnapshotMeta(state.index, state.term,
-                            live - (suspects - self._own.held(suspects, is_damage_counted=True)))
+        held = self._own.held(suspects, counted=(CorruptData, Unsupported, StorageError, NotFound))
+        return SnapshotMeta(state.index, state.term, live - (suspects - held))
 
     def _planned(self, view: LogView, policy: LogPolicy | None) -> LogPlan:
         now, room = self._clock.now(), self._files.available_bytes(self._folder)
@@ -429,10 +435,12 @@ class OwnedLog(LogReading):
         try:
             with _entered(fence):
                 self._own.drop(numbers, self._clock)
+                # Within the fence, which may fail behind the change.
+                work.dropped, work.dropped_bytes = numbers, freed
         except CompactlibError as error:
-            work.failed += [GroupFailed((number,), error) for number in numbers]
+            if not work.dropped:
+                work.failed += [GroupFailed((number,), error) for number in numbers]
             raise
-        work.dropped, work.dropped_bytes = numbers, freed
         # Now, so that the rewrites can use the room.
         with _entered(fence):
             self._reclaim_for(work)

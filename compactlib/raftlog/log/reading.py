@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from compactlib._closing import Closing
 from compactlib.budget import Budget
-from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsorted
+from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsorted, Unsupported
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.policy import LogView
@@ -336,7 +336,7 @@ class LogReading(Closing):
             row = self._segments.row
             lost = IndexSet() if row is None else row.live - self.unflushed
             # A damaged segment is listed already.
-            lost -= self._segments.held(lost.at_most(self._end_of_segments()), is_damage_counted=True)
+            lost -= self._segments.held(lost.at_most(self._end_of_segments()), counted=(CorruptData, Unsupported))
         for index in lost:
             try:
                 # It may have died, or moved to another segment.

@@ -70,7 +70,8 @@ class SegmentLog(OwnedLog):
 
         Raises:
             InvalidInput: an index is at or below the snapshot, or is no 64-bit number, or a payload is too large.
-            StorageError: the disk refused. Entries that were not synced are lost, and the log is closed.
+            StorageError: the disk refused. Entries that were not synced are lost, and the log is closed. If it only
+                had no room to begin a truncation, the log stays open, without that entry and those behind it.
             Closed: the log was closed, or closed itself.
         """
         if type(entries) is list and len(entries) == 1:

@@ -39,7 +39,7 @@ from typing import Literal, Protocol
 import attrs
 
 from compactlib.clock import Clock
-from compactlib.errors import AuditFailed, Closed, CorruptData, DiskFull, NotFound, StorageError, Unsupported
+from compactlib.errors import AuditFailed, Closed, CompactlibError, CorruptData, DiskFull, NotFound, StorageError
 from compactlib.files.disk import Files, StrPath, look_at
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
@@ -362,26 +362,25 @@ class Segments:
                 return self._older_reader(number).index
         return self._older_reader(number).index
 
-    def held(self, indexes: IndexSet, *, is_damage_counted: bool = False) -> IndexSet:
-        """The part of `indexes` that is in segments. Reads the indexes of the segments that are not dense.
+    def held(self, indexes: IndexSet, *, counted: tuple[type[CompactlibError], ...] = ()) -> IndexSet:
+        """The part of `indexes` that is in segments; a file that was removed has none of them.
 
         Args:
             indexes: of entries, dead or not.
-            is_damage_counted: whether a segment whose index cannot be read counts as one that has all of them; else its
-                error is raised.
+            counted: errors with which a segment counts as one that has all of them; others are raised. With any, the
+                index of each segment is read; else only of those that are not dense.
         """
         found: list[IndexSet] = []
         for ref, here in refs_holding(self.refs, indexes):
             known = self.known_of(ref.number)
-            try:
-                found.append(here if known is not None and known.is_dense
-                             else here & self.index_of(ref.number).index_set())
-            except NotFound:
-                continue
-            except (CorruptData, Unsupported, StorageError):
-                if not is_damage_counted:
-                    raise
-                found.append(here)
+            if counted or known is None or not known.is_dense:
+                try:
+                    here &= self.index_of(ref.number).index_set()
+                except counted:
+                    pass
+                except NotFound:
+                    continue
+            found.append(here)
         return IndexSet().union(*found)
 
     def term_of(self, index: int) -> int | None:

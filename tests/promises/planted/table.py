@@ -161,6 +161,13 @@ MISTAKES: Sequence[Mistake] = (
          "test_truncation_of_a_killed_owner_survives_a_power_failure",),
         "Truncated entries are there again behind acknowledged ones, and the log cannot be opened."),
     Mistake(
+        "removed-empty-segment-comes-back", "compactlib/raftlog/log/owned_log.py",
+        "        if removed:\n            # Durable",
+        "        if not removed:\n            # Durable",
+        ("tests/promises/raftlog/test_raftlog_truncation.py::"
+         "test_truncation_of_a_killed_owner_survives_a_power_failure",),
+        "An unsealed segment lies below acknowledged entries after a power failure, and the log cannot be opened."),
+    Mistake(
         "entries-behind-the-seal-not-written-again", "compactlib/raftlog/segment/writer.py",
         "            for place in range(seal.data_end, loaded.data_end, _FLUSH_BYTES):\n",
         "            for place in range(0):\n",

@@ -50,6 +50,17 @@ def test_missing_segment_is_named_by_verify_and_stops_the_entries(snapshot: int 
         assert next(entry.index for entry in log.entries(middle.last + 1)) == middle.last + 1
 
 
+def test_file_that_is_removed_under_an_open_log_is_named_by_its_verify(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path, OPTIONS.log) as log:
+        log.append([(index, 1, b"entry") for index in range(1, 10)])
+        log.snapshot(8, live=range(1, 9))
+    with SegmentLog(tmp_path, OPTIONS.log) as log:
+        (tmp_path / f"{2:016d}.segment").unlink()
+        findings = log.verify().findings
+        assert [(each.kind, getattr(each.error, "index", None)) for each in findings] == [
+            ("missing", index) for index in range(5, 9)]
+
+
 def test_ended_segment_can_be_removed(tmp_path: Path) -> None:
     with SegmentLog(tmp_path) as log:
         log.append([(index, 1, b"entry") for index in range(1, 9)])

@@ -3,12 +3,29 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import attrs
 import pytest
 
-from compactlib.errors import CorruptData
-from compactlib.raftlog import DeadEntry, LogOptions, LogReader, SegmentLimits, SegmentLog, StoredSegment, verify_log
+from compactlib.errors import CorruptData, StorageError
+from compactlib.raftlog import (
+    DeadEntry,
+    LogCompactionReport,
+    LogOptions,
+    LogReader,
+    SegmentLimits,
+    SegmentLog,
+    StoredSegment,
+    verify_log,
+)
+from compactlib.testing import FilesInFront, Request
 
 OPTIONS = LogOptions(limits=SegmentLimits(max_entries=10))
 
@@ -28,6 +45,35 @@ def test_reader_plans_under_the_limits_of_the_log(folder: Path) -> None:
     with SegmentLog(folder, OPTIONS) as log:
         wanted = log.plan(log.policy)
     assert [group.numbers for group in found.groups] == [group.numbers for group in wanted.groups] != []
+
+
+def test_reader_waits_for_the_snapshot_of_a_merge_that_is_not_finished(folder: Path) -> None:
+    """The owner records a snapshot and merges by it, after the reader has read the snapshot before: the range of the
+    merged segment has members whose files the disk has not replaced yet.
+    """
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.kind == "symlink":
+            raise StorageError.from_os(OSError(errno.EIO, os.strerror(errno.EIO)), request.kind, request.path)
+        return act()
+
+    with SegmentLog(folder, attrs.evolve(OPTIONS, files=FilesInFront(step))) as log:
+        log.append((index, 1, b"entry %d" % index) for index in range(96, 111))
+        merged: list[LogCompactionReport] = []
+
+        def at_each_call(frame: FrameType, event: str, argument: Any) -> None:
+            if frame.f_code.co_name == "read_folder" and not merged:
+                log.snapshot(105, live=range(30, 91, 30))
+                merged.append(log.compact(policy=log.policy))
+
+        sys.settrace(at_each_call)
+        try:
+            reader = LogReader(folder)
+        finally:
+            sys.settrace(None)
+        with reader:
+            assert merged[0].unreclaimed
+            assert [entry.index for entry in reader.entries()] == [30, 60, 90, *range(106, 111)]
+            assert {finding.kind for finding in reader.verify().findings} == {"leftover"}
 
 
 def test_stored_segment_has_dead_and_live_entries(folder: Path) -> None:

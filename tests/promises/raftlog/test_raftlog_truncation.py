@@ -188,6 +188,13 @@ def what_was_not_synced(life: Life) -> None:
     life.sync()
 
 
+def before_any_sync(life: Life) -> None:
+    """A kill behind the first step of the cut leaves two empty segments."""
+    life.append(1, 3, 1)
+    life.append(2, 2, 2)
+    life.sync()
+
+
 def two_cuts(life: Life) -> None:
     life.append(1, 19, 1)
     life.sync()
@@ -255,7 +262,8 @@ def test_truncation_survives_a_power_failure(story: Callable[[Life], None], tmp_
     explore_recovery(recording, recover, check, recoveries=effort(2, 100), limit_per_point=effort(2, 16))
 
 
-@pytest.mark.parametrize("story", [within_a_segment, several_segments], ids=lambda story: story.__name__)
+@pytest.mark.parametrize("story", [within_a_segment, several_segments, before_any_sync],
+                         ids=lambda story: story.__name__)
 def test_truncation_of_a_killed_owner_survives_a_power_failure(story: Callable[[Life], None],
                                                                effort: Effort) -> None:
     """A successor reads a cut that was never synced, and acknowledges an entry behind it."""
