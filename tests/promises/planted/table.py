@@ -52,9 +52,9 @@ MISTAKES: Sequence[Mistake] = (
         "blob-names-found-not-synced", "compactlib/blobstore/opening.py",
         "    sync_names(files, folder)\n",
         "",
-        (KILLED + "[little-blob_store-writes]",),
-        "Blobs put after a kill are lost in a power failure with the segment file whose name never became "
-        "durable."),
+        ("tests/promises/blobstore/test_blobstore_found_names.py",),
+        "Blobs put after a kill are lost in a power failure with the store's folder, and a record that is being "
+        "erased is damage."),
     Mistake(
         "blob-tail-not-cut", "compactlib/blobstore/opening.py",
         "            out.truncate(active.segment.end)\n",
