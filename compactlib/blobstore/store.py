@@ -48,7 +48,7 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
-from compactlib.guard import Guard, Run
+from compactlib.guard import Guard, Run, is_mine
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Executor
 
@@ -105,7 +105,7 @@ class BlobStore(Reading):
         files = LocalFiles() if files is None else files
         observers = Observers(observer)
         self._guard = Guard(f"the blob store in {path}")
-        self._evicting = threading.Lock()
+        self._evicting = threading.RLock()
         make_folder(path, config, files, create=create)
         try:
             with self._guard.lock:
@@ -252,23 +252,22 @@ class BlobStore(Reading):
         Return the record, durable as configured, and the history before it.
         """
         log = self._log
-        with self._guard.use():
-            while True:
-                try:
+        while True:
+            try:
+                with self._guard.use():
                     with self._guard.lock:
                         self._guard.require_open()
                         history = log.contents.find(key)
                         entry, content = draft(history)
                         if content is not None:
                             entry = log.append(entry, content)
-                    break
-                except StoreFull:
-                    if not self.config.evicts or not self._evict():
-                        raise
-                finally:
-                    self._deliver()
-            log.wait_for(entry)
-        return entry, history
+                    log.wait_for(entry)
+                return entry, history
+            except StoreFull:
+                if not self.config.evicts or not self._evict():
+                    raise
+            finally:
+                self._deliver()
 
     def _evict(self) -> bool:
         """Free an eighth of a full log, at least one segment; return whether there is room now.
@@ -276,8 +275,8 @@ class BlobStore(Reading):
         Other writers that need room wait for it.
         """
         log, least = self._log, 1
-        if self._guard.is_in_run:
-            return False
+        if self._guard.is_in_run or is_mine(self._evicting):
+            return False  # for an observer
         with self._evicting:
             while not log.free_segments:
                 view, snapshot = self.view(), log.snapshot()
