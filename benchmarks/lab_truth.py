@@ -143,7 +143,8 @@ class EmptiestCopiedFirst:
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         found = self.usual.choose(view, now)
         valid = {each.name: each.valid_bytes for each in view.segments}
-        return attrs.evolve(found, victims=tuple(sorted(found.victims, key=valid.__getitem__)))
+        victims = sorted(found.victims, key=valid.__getitem__)
+        return attrs.evolve(found, victims=victims)
 
 
 def fixed_rows() -> Iterator[Compared]:
