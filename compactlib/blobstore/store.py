@@ -62,8 +62,7 @@ StoreWork: TypeAlias = "tuple[BlobStore, BlobPlan | None]"
 class BlobStore(Reading):
     """A store in its own folder, open for reading and writing by this process alone.
 
-    A store that fails in the middle of a change (a disk error, a Ctrl-C) closes itself. Every later call raises
-    `Closed` with the reason. Opening the store again restores every acknowledged write.
+    A store that fails in the middle of a change closes itself: every later call raises `Closed` with the reason.
 
     Every write raises `StoreFull` if no segment is free and a store that evicts cannot free one, and `StorageError` if
     the disk refused; the write has not happened then.
@@ -199,11 +198,9 @@ class BlobStore(Reading):
                           account: int = 0, container: int = 0) -> IndexEntry:
         """Append a peer's record, unless a local record already covers it; return the record that counts.
 
-        The call is idempotent: a peer may send all its records again, and nothing is written twice, no deleted blob is
-        revived and no live blob is deleted. Of two records of a blob the record of the later life counts, within one
-        life the DELETE. A PUT of a blob that is deleted here, with its content dropped, counts only in a later life. Of
-        two PUTs that two replicas accepted independently, both replicas keep the later one; of equal times the one with
-        the greater account, container, content or expiry. The observer is notified of `blobstore_put_twice`.
+        The call is idempotent. A PUT of a blob that is deleted here, with its content dropped, counts only in a later
+        life. Of two PUTs that two replicas accepted independently, both replicas keep the later one; of equal times the
+        one with the greater account, container, content or expiry. The observer is notified of `blobstore_put_twice`.
 
         Raises:
             InvalidInput: a field is out of its range, or a record other than a PUT has content.
@@ -309,11 +306,7 @@ class BlobStore(Reading):
     def compact(self, plan: BlobPlan | None = None, *, policy: BlobPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> BlobCompactionReport:
-        """Carry out a plan, by default the policy's choice. Gets and puts run concurrently.
-
-        A compaction works in steps of at most eight new segments. Each step is committed separately, and stays
-        committed whatever ends the compaction. Memory: 24 bytes a copied record of one step, and a few MiB.
-        `compact_many` compacts many stores in one run of the executor.
+        """Carry out a plan, by default the policy's choice. Gets and puts run concurrently; a committed step stays.
 
         Args:
             plan: a plan of this store. Not together with `policy`.
@@ -419,7 +412,7 @@ class BlobStore(Reading):
     def close(self) -> None:
         """Cancel a running compaction and wait for its end, sync the log, and unlock the folder.
 
-        Closing again does nothing. Committed steps of a compaction stay. An error of the last sync leaves it closed.
+        Closing again does nothing. An error of the last sync leaves it closed.
 
         Raises:
             Busy: called from within a compaction of the store, by an observer for example, and nothing was done; or
