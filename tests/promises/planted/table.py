@@ -468,6 +468,14 @@ MISTAKES: Sequence[Mistake] = (
         (KILLED + "[little-blob_store-writes]",),
         "Blobs that a restarted store has shown are gone after a power failure."),
     Mistake(
+        "blob-revived-dropped", "compactlib/blobstore/compact.py",
+        "            if survivors.are_hit_by(records_after(now, before.last_sequence)):\n"
+        "                return False\n"
+        "            log.switch",
+        "            log.switch",
+        ("tests/promises/blobstore/test_blobstore_revived.py",),
+        "A blob that a peer revives while a compaction drops it has no content."),
+    Mistake(
         "blob-erasure-not-marked", "compactlib/blobstore/hard_delete.py",
         "            replace_parts(log.files, log.folder, segment.parts, log.descriptor.incarnation)\n",
         "            pass\n",
