@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import attrs
 from oldest_first import OldestFirst
@@ -27,7 +27,7 @@ from compactlib.blobstore import (
     Greedy,
     StatsBased,
 )
-from compactlib.blobstore.policy import CopyOrder, SegmentView, fewest_that_free
+from compactlib.blobstore.policy import SegmentView, fewest_that_free
 from compactlib.lab import (
     Arrivals,
     BlobLogModel,
@@ -77,18 +77,6 @@ def blob_policies() -> Table:
             [policy], workloads, ahead if isinstance(policy, ExpiryForecast) else model).to_dicts()):
         found.setdefault(row["policy"], {"policy": row["policy"]})[row["workload"]] = row["write_amplification"]
     return Table.from_dicts(list(found.values()), title="blob store: write amplification")
-
-
-def blob_copy_orders() -> Table:
-    """The same log and load by the order in which victims are copied."""
-    trigger: dict[str, Any] = {"min_used_fraction": 0.0, "min_reclaimed_segments": 4}
-    workloads = [kind(keys=9_600, writes=50_000) for kind in (Uniform, HotCold, Zipf)]
-    rows: list[dict[str, object]] = []
-    for order, kind in product(get_args(CopyOrder), (Greedy, CostBenefit)):
-        found = compare([kind(**trigger, copy_order=order)], workloads, BlobLogModel.of_slots(400, 32)).to_dicts()
-        rows.append({"policy": kind.name, "order": order, **{
-            row["workload"]: row["write_amplification"] for row in found}})
-    return Table.from_dicts(rows, title="blob store: write amplification by the order of copying")
 
 
 @attrs.frozen(kw_only=True)
@@ -226,7 +214,7 @@ def _columns(rows: Sequence[dict[str, Any]], names: Sequence[str], title: str) -
 
 def policy_tables() -> Iterator[Table]:
     """All, one after the other. A few minutes, and as long for the last."""
-    for measure in (scheduler_leases, sensor_thresholds, raftlog_triggers, blob_policies, blob_copy_orders,
+    for measure in (scheduler_leases, sensor_thresholds, raftlog_triggers, blob_policies,
                     blob_expiries):
         yield measure()
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import ClassVar
 
 import attrs
@@ -12,7 +13,6 @@ from compactlib.blobstore.policy import (
     SegmentName,
     fewest_that_free,
     fraction,
-    in_copy_order,
     shut_gate,
     too_little,
     whole,
@@ -57,4 +57,4 @@ class OldestFirst:
         taken = fewest_that_free(view, oldest, self.min_reclaimed_segments)
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
-        return BlobChoice(in_copy_order(taken, "log"), why=f"the {len(taken)} that were written first")
+        return BlobChoice(sorted(taken, key=attrgetter("name")), why=f"the {len(taken)} that were written first")

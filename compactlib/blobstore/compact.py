@@ -33,7 +33,7 @@ import attrs
 
 from compactlib._store_numbers import notify_compaction, notify_levels
 from compactlib.blobstore.contents import LogSegment, records_after
-from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
+from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.hard_delete import finish_erasures
 from compactlib.blobstore.index import IndexPart, write_part
 from compactlib.blobstore.log import Log, remove_names, remove_segments
@@ -159,7 +159,8 @@ class Compactor:
                 log.remove_leftovers()
                 finish_erasures(log)
                 if plan is None:
-                    plan = self._planned(policy, run.budget)                       # sense, plan
+                    view = self.view(policy, run.budget)                           # sense
+                    plan = plan_for(view, policy, log.clock.now(), bytes_available=self._room())  # plan
                 done = _Running(plan, run.budget, observers, fence, list(plan.names),
                                 {victim.name: victim.valid_bytes for victim in plan.victims},
                                 BlobCompactionReport(store=self._name, victims=plan.names, why=plan.why
@@ -173,20 +174,6 @@ class Compactor:
             raise
         self._notify(observers, plan, report, report.seconds)
         return report
-
-    def _planned(self, policy: BlobPolicy, budget: Budget) -> BlobPlan:
-        """Return the policy's plan; for a full round the active segment may be closed first."""
-        log = self._log
-
-        def planned() -> BlobPlan:
-            return plan_for(self.view(policy, budget), policy, log.clock.now(), bytes_available=self._room())
-
-        plan = planned()
-        if plan.kind == "full" and log.config.close_active_segment:
-            with contextlib.suppress(StoreFull):
-                if log.close_active():
-                    plan = planned()
-        return plan
 
     def _room(self) -> int | None:
         return self._log.files.available_bytes(self._log.folder)

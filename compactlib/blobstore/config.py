@@ -54,7 +54,6 @@ class BlobStoreConfig:
             fewer segments than its plan says.
         compaction_bytes_per_second: rate of a compaction, unless its budget has a rate; `None` for no limit.
         purge_tombstones: compactions remove tombstones that are not needed any more.
-        close_active_segment: a full compaction may close the active segment, so that it becomes eligible.
         hard_delete: `reclaim` overwrites the content of deleted blobs.
         hard_delete_bytes_per_second: rate of the hard delete, unless its budget has a rate; `None` for no limit.
     """
@@ -72,7 +71,6 @@ class BlobStoreConfig:
     max_blob_bytes: int = attrs.field(default=4 * _MIB, validator=_bytes)
     compaction_bytes_per_second: float | None = attrs.field(default=float(_MIB), validator=_rate)
     purge_tombstones: bool = False
-    close_active_segment: bool = False
     hard_delete: bool = False
     hard_delete_bytes_per_second: float | None = attrs.field(default=100.0 * 1024, validator=_rate)
 

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opening a store's folder: lock, list of segments, the last step of a compaction, then the log.
 
-A killed process may have left data in the page cache that is not durable. So the folder, its parent, the list of
-segments and the active segment are synced before anything is built on them. Only a new store needs room on the disk.
+A killed process may have left data in the page cache that is not durable. So the names in the folder and the folder's
+own name, the list of segments and the active segment are synced before anything is built on them. The sync of the names
+covers the folder of a store that was just made, and the note of a hard delete, whose records are overwritten here. All
+other names are covered later, too: a new segment and a step of a compaction sync the folder before the list names them.
+Only a new store needs room on the disk.
 
 If files of sources of the last step are present, opening finishes the step: it writes the list again, since the list
 may not be durable, reads every output, and removes the sources, unless an output is damaged (`lay_out`).

@@ -27,13 +27,10 @@ from compactlib.blobstore.view import (
     BlobChoice,
     BlobPolicy,
     BlobView,
-    CopyOrder,
     SegmentView,
     emptiest_first,
     fewest_that_free,
     fraction,
-    in_copy_order,
-    is_copy_order,
     seconds,
     shut_gate,
     too_little,
@@ -104,14 +101,12 @@ class CompactAll:
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         if shut := shut_gate(view, self.min_used_fraction):
-            # Full even so, if enough is used: a store may close its active segment for a full round.
-            is_full = view.used_bytes >= self.min_used_fraction * view.capacity_bytes
-            return BlobChoice(why=shut, kind="full" if is_full else "normal")
+            return BlobChoice(why=shut)
         eligible = view.eligible
         taken = self._without_valid(eligible)
         if not taken:
-            return BlobChoice(kind="full", why=f"each of the {len(eligible)} eligible segments is wholly valid, which "
-                                           f"skip_valid={self.skip_valid!r} leaves out; wait until something is dead")
+            return BlobChoice(why=f"each of the {len(eligible)} eligible segments is wholly valid, which "
+                              f"skip_valid={self.skip_valid!r} leaves out; wait until something is dead")
         left = len(eligible) - len(taken)
         note = f"; {left} wholly valid left out" if left else ""
         return BlobChoice(taken, kind="full", why=f"all {len(taken)} eligible segments{note}")
@@ -166,8 +161,7 @@ class Hybrid:
                                 why=f"a full round has been due for {due_for:,.0f} seconds: {full.why}")
         usual = self.usual.choose(view, now)
         if usual.is_empty:
-            return attrs.evolve(usual, kind=full.kind,
-                                why=f"{usual.why}; and for the full round that is due: {full.why}")
+            return attrs.evolve(usual, why=f"{usual.why}; and for the full round that is due: {full.why}")
         return usual
 
 
@@ -180,12 +174,10 @@ class Greedy:
 
     Attributes:
         min_used_fraction, min_reclaimed_segments: as of `StatsBased`.
-        copy_order: the order of copying: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
     """
 
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
-    copy_order: CopyOrder = attrs.field(default="log", validator=is_copy_order)
 
     name: ClassVar[str] = "greedy"
 
@@ -197,7 +189,7 @@ class Greedy:
         taken = fewest_that_free(view, by_valid, max(self.min_reclaimed_segments, dead))
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
-        return BlobChoice(in_copy_order(taken, self.copy_order),
+        return BlobChoice(sorted(taken, key=attrgetter("name")),
                           why=f"the {len(taken)} with the fewest valid bytes, {dead} of them without any")
 
 
@@ -211,12 +203,11 @@ class CostBenefit:
     (Rosenblum and Ousterhout, 1992).
 
     Attributes:
-        min_used_fraction, min_reclaimed_segments, copy_order: as of `Greedy`.
+        min_used_fraction, min_reclaimed_segments: as of `StatsBased`.
     """
 
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
-    copy_order: CopyOrder = attrs.field(default="choice", validator=is_copy_order)
 
     name: ClassVar[str] = "cost_benefit"
 
@@ -234,7 +225,7 @@ class CostBenefit:
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
         found = [scores[segment.name] for segment in taken]
-        return BlobChoice(in_copy_order(taken, self.copy_order),
+        return BlobChoice(taken,
                           why=f"the {len(taken)} of highest (1 - u) * age / (1 + u), {min(found):,.0f} to "
                               f"{max(found):,.0f} seconds")
 
@@ -250,7 +241,7 @@ class ExpiryForecast(Greedy):
     No segment waits once the log is fuller than `urgent_used_fraction`.
 
     Attributes:
-        min_used_fraction, min_reclaimed_segments, copy_order: as of `Greedy`.
+        min_used_fraction, min_reclaimed_segments: as of `StatsBased`.
         horizon_seconds: the span of the forecast, >= 0.
         max_dying_fraction: see above, 0.0 to 1.0.
         urgent_used_fraction: see above, 0.0 to 1.0.
@@ -284,5 +275,5 @@ class ExpiryForecast(Greedy):
                               "lower horizon_seconds" if is_enough else "")
         note = (f"{waiting} wait for bytes that die within {self.horizon_seconds:,.0f} seconds"
                 if not urgent else f"nothing waits, as {view.used_fraction:.1%} of the log is used")
-        return BlobChoice(in_copy_order(taken, self.copy_order),
+        return BlobChoice(sorted(taken, key=attrgetter("name")),
                           why=f"{dead} died whole, {len(taken) - dead} of the rest hold the fewest bytes; {note}")

@@ -16,14 +16,11 @@ from compactlib.blobstore.view import (
     BlobChoice,
     BlobPolicy,
     BlobView,
-    CopyOrder,
     Dying,
     SegmentView,
     emptiest_first,
     fewest_that_free,
     fraction,
-    in_copy_order,
-    is_copy_order,
     seconds,
     shut_gate,
     too_little,
@@ -31,8 +28,8 @@ from compactlib.blobstore.view import (
 )
 
 __all__ = [
-    "BlobChoice", "BlobPlan", "BlobPolicy", "BlobView", "CopyOrder", "Dying", "FIRST_SEGMENT", "Place",
+    "BlobChoice", "BlobPlan", "BlobPolicy", "BlobView", "Dying", "FIRST_SEGMENT", "Place",
     "SEGMENT_HEADER_BYTES", "SegmentName", "SegmentView", "Survivor", "emptiest_first", "fewest_that_free",
-    "forecast", "fraction", "in_copy_order", "is_copy_order", "plan_for", "plan_for_choice",
+    "forecast", "fraction", "plan_for", "plan_for_choice",
     "record_size", "seconds", "shut_gate", "too_little", "whole",
 ]

@@ -83,25 +83,10 @@ class Reading(Closing):
             InvalidInput: the id is empty or too long.
         """
         key = id_bytes(blob_id)
-        failed: IndexEntry | None = None
         with self._using():
-            while True:
-                contents = self._contents()
-                found = answer_for(key, contents.find(key), options, self._now_ms)
-                if not isinstance(found, tuple):
-                    self._count("misses", 1)
-                    return found
-                info, put = found
-                try:
-                    content = self._content(contents, put)
-                except (StorageError, CorruptData):
-                    if put == failed:
-                        raise
-                    failed = put
-                    self._newest()
-                else:
-                    self._count("hits", 1)
-                    return Blob(info, content)
+            found = self._answer(key, options)
+        self._count("hits" if isinstance(found, Blob) else "misses", 1)
+        return found
 
     def info(self, blob_id: BlobId, options: GetOptions = _PLAIN) -> BlobInfo | Missing | Deleted | Expired:
         """Return the properties of a blob, as `get` without its content. Reads nothing from the disk."""
@@ -198,6 +183,22 @@ class Reading(Closing):
     def audit(self) -> None:
         """Check the invariants of the contents in memory. `AuditFailed`: one does not hold."""
         self._contents().audit()
+
+    def _answer(self, key: bytes, options: GetOptions) -> Answer:
+        failed: IndexEntry | None = None
+        while True:
+            contents = self._contents()
+            found = answer_for(key, contents.find(key), options, self._now_ms)
+            if not isinstance(found, tuple):
+                return found
+            info, put = found
+            try:
+                return Blob(info, self._content(contents, put))
+            except (StorageError, CorruptData):
+                if put == failed:
+                    raise
+                failed = put
+                self._newest()
 
     def _now_ms(self) -> int:
         return milliseconds(self.clock.now())

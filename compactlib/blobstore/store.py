@@ -21,7 +21,7 @@ from compactlib.blobstore.blobs import BlobInfo, BlobState, Deleted, blob_state,
 from compactlib.blobstore.compact import Compactor, limited, require_own, run_many
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
-from compactlib.blobstore.errors import BlobConflict, BlobMissing, StoreFull
+from compactlib.blobstore.errors import StoreFull
 from compactlib.blobstore.hard_delete import reclaim
 from compactlib.blobstore.log import leftovers
 from compactlib.blobstore.opening import BlobRecoveryReport, make_folder, open_log
@@ -48,7 +48,7 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
-from compactlib.guard import Guard, Run
+from compactlib.guard import Guard, Run, is_mine
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Executor
 
@@ -62,8 +62,7 @@ StoreWork: TypeAlias = "tuple[BlobStore, BlobPlan | None]"
 class BlobStore(Reading):
     """A store in its own folder, open for reading and writing by this process alone.
 
-    A store that fails in the middle of a change (a disk error, a Ctrl-C) closes itself. Every later call raises
-    `Closed` with the reason. Opening the store again restores every acknowledged write.
+    A store that fails in the middle of a change closes itself: every later call raises `Closed` with the reason.
 
     Every write raises `StoreFull` if no segment is free and a store that evicts cannot free one, and `StorageError` if
     the disk refused; the write has not happened then.
@@ -105,7 +104,7 @@ class BlobStore(Reading):
         files = LocalFiles() if files is None else files
         observers = Observers(observer)
         self._guard = Guard(f"the blob store in {path}")
-        self._evicting = threading.Lock()
+        self._evicting = threading.RLock()
         make_folder(path, config, files, create=create)
         try:
             with self._guard.lock:
@@ -161,14 +160,6 @@ class BlobStore(Reading):
         entry, _ = self._change(blob_id, draft_delete)
         return Deleted(entry.id, entry.op_time_ms / 1000, entry.life_version)
 
-    def discard(self, blob_id: BlobId) -> bool:
-        """Delete a blob unless it is missing or deleted; return whether it was deleted now."""
-        try:
-            self.delete(blob_id)
-        except (BlobMissing, BlobConflict):
-            return False
-        return True
-
     def undelete(self, blob_id: BlobId) -> BlobInfo:
         """Undo a delete that is not older than the retention; the blob's next life begins.
 
@@ -199,11 +190,9 @@ class BlobStore(Reading):
                           account: int = 0, container: int = 0) -> IndexEntry:
         """Append a peer's record, unless a local record already covers it; return the record that counts.
 
-        The call is idempotent: a peer may send all its records again, and nothing is written twice, no deleted blob is
-        revived and no live blob is deleted. Of two records of a blob the record of the later life counts, within one
-        life the DELETE. A PUT of a blob that is deleted here, with its content dropped, counts only in a later life. Of
-        two PUTs that two replicas accepted independently, both replicas keep the later one; of equal times the one with
-        the greater account, container, content or expiry. The observer is notified of `blobstore_put_twice`.
+        The call is idempotent. A PUT of a blob that is deleted here, with its content dropped, counts only in a later
+        life. Of two PUTs that two replicas accepted independently, both replicas keep the later one; of equal times the
+        one with the greater account, container, content or expiry. The observer is notified of `blobstore_put_twice`.
 
         Raises:
             InvalidInput: a field is out of its range, or a record other than a PUT has content.
@@ -252,23 +241,22 @@ class BlobStore(Reading):
         Return the record, durable as configured, and the history before it.
         """
         log = self._log
-        with self._guard.use():
-            while True:
-                try:
+        while True:
+            try:
+                with self._guard.use():
                     with self._guard.lock:
                         self._guard.require_open()
                         history = log.contents.find(key)
                         entry, content = draft(history)
                         if content is not None:
                             entry = log.append(entry, content)
-                    break
-                except StoreFull:
-                    if not self.config.evicts or not self._evict():
-                        raise
-                finally:
-                    self._deliver()
-            log.wait_for(entry)
-        return entry, history
+                    log.wait_for(entry)
+                return entry, history
+            except StoreFull:
+                if not self.config.evicts or not self._evict():
+                    raise
+            finally:
+                self._deliver()
 
     def _evict(self) -> bool:
         """Free an eighth of a full log, at least one segment; return whether there is room now.
@@ -276,8 +264,8 @@ class BlobStore(Reading):
         Other writers that need room wait for it.
         """
         log, least = self._log, 1
-        if self._guard.is_in_run:
-            return False
+        if self._guard.is_in_run or is_mine(self._evicting):
+            return False  # for an observer
         with self._evicting:
             while not log.free_segments:
                 view, snapshot = self.view(), log.snapshot()
@@ -310,11 +298,7 @@ class BlobStore(Reading):
     def compact(self, plan: BlobPlan | None = None, *, policy: BlobPolicy | None = None,
                 executor: Executor | None = None, budget: Budget | None = None, observer: Observer | None = None,
                 fence: CommitFence | None = None) -> BlobCompactionReport:
-        """Carry out a plan, by default the policy's choice. Gets and puts run concurrently.
-
-        A compaction works in steps of at most eight new segments. Each step is committed separately, and stays
-        committed whatever ends the compaction. Memory: 24 bytes a copied record of one step, and a few MiB.
-        `compact_many` compacts many stores in one run of the executor.
+        """Carry out a plan, by default the policy's choice. Gets and puts run concurrently; a committed step stays.
 
         Args:
             plan: a plan of this store. Not together with `policy`.
@@ -420,7 +404,7 @@ class BlobStore(Reading):
     def close(self) -> None:
         """Cancel a running compaction and wait for its end, sync the log, and unlock the folder.
 
-        Closing again does nothing. Committed steps of a compaction stay. An error of the last sync leaves it closed.
+        Closing again does nothing. An error of the last sync leaves it closed.
 
         Raises:
             Busy: called from within a compaction of the store, by an observer for example, and nothing was done; or

@@ -29,10 +29,6 @@ from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
 from compactlib.report import Printed
 
-CopyOrder: TypeAlias = Literal["log", "choice", "age"]
-"""The order in which victims are copied: log order; the policy's choice, best first, so that segments of similar score
-share an output; or by age of the newest record, oldest first, so that segments of similar age share one."""
-
 
 @attrs.frozen
 class Dying:
@@ -185,8 +181,8 @@ class BlobChoice:
     """The segments that a policy wants compacted, and the reason; or no segment, and the reason.
 
     Attributes:
-        victims: names of segments of `view.eligible`, each once, in the order in which they are copied (`CopyOrder`);
-            empty for nothing. `SegmentView` values are accepted, too.
+        victims: names of segments of `view.eligible`, each once, in the order in which they are copied, so that
+            survivors of adjacent victims share an output; empty for nothing. `SegmentView` values are accepted, too.
         why: one sentence with its numbers; of an empty choice: the shut gate, its value, and the setting to change.
         kind: the schedule that it belongs to; the store records when a `"full"` one was carried out.
     """
@@ -230,8 +226,8 @@ def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
         others = f"{damaged} of the others are damaged, the journal reaches the rest" if damaged else \
             "the journal reaches the others"
         return (f"none of the {len(view.segments)} segments may be compacted yet: one is written to, {others}; wait, "
-                f"or lower the store's journal_max_entries, or have CompactAll take the one that is written to, with "
-                f"close_active_segment=True")
+                f"or lower the store's journal_max_entries, or seal the one that is written to with "
+                f"close_active_segment()")
     return ""
 
 
@@ -277,19 +273,6 @@ def emptiest_first(segments: Sequence[SegmentView]) -> list[SegmentView]:
     """Return the segments sorted by valid bytes; equals in log order."""
     # Two stable sorts: a key of two values would make a tuple for each segment.
     return sorted(sorted(segments, key=attrgetter("name")), key=attrgetter("valid_bytes"))
-
-
-def in_copy_order(taken: Sequence[SegmentView], order: CopyOrder) -> Sequence[SegmentView]:
-    """Return chosen segments, given best first, in the order in which they are to be copied. O(n log n)."""
-    if order == "choice":
-        return taken
-    ordered = sorted(taken, key=attrgetter("name"))
-    return sorted(ordered, key=attrgetter("last_modified")) if order == "age" else ordered
-
-
-def is_copy_order(_: object, field: attrs.Attribute[Any], value: object) -> None:
-    """Validate, for `attrs`, that a policy's setting is a `CopyOrder`."""
-    require_one_of(field.name, value, CopyOrder)
 
 
 def fraction(default: float) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from random import Random
 from typing import ClassVar
 
@@ -19,13 +20,10 @@ from compactlib._arguments import is_above, is_whole
 from compactlib.blobstore.policy import (
     BlobChoice,
     BlobView,
-    CopyOrder,
     SegmentView,
     Survivor,
     fewest_that_free,
     fraction,
-    in_copy_order,
-    is_copy_order,
     shut_gate,
     too_little,
     whole,
@@ -53,7 +51,6 @@ class DChoices:
         min_reclaimed_segments: the least number of segments that a plan frees, >= 1.
         choices: segments drawn for each victim, >= 1; 1 takes segments at random.
         seed: the seed of the draws, >= 0.
-        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -63,7 +60,6 @@ class DChoices:
     min_reclaimed_segments: int = whole(1, least=1)
     choices: int = whole(10, least=1)
     seed: int = whole(0)
-    copy_order: CopyOrder = attrs.field(default="log", validator=is_copy_order)
 
     name: ClassVar[str] = "d_choices"
 
@@ -85,7 +81,7 @@ class DChoices:
             cost += pool[place].valid_bytes
             pool[place] = pool[-1]
             pool.pop()
-        victims = in_copy_order(taken, self.copy_order)
+        victims = sorted(taken, key=attrgetter("name"))
         return BlobChoice(victims, why=f"{len(taken)} segments, each the emptiest of {self.choices} drawn at random")
 
 
@@ -110,7 +106,6 @@ class DecliningCost:
         min_reclaimed_segments: the least number of segments that a plan frees, >= 1.
         max_reclaimed_segments: the largest number, without segments that died whole; `None`: the first plan is taken.
         decline: the decline of records without an end, above 0.
-        copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
         InvalidInput: a setting is out of its range.
@@ -120,7 +115,6 @@ class DecliningCost:
     min_reclaimed_segments: int = whole(1, least=1)
     max_reclaimed_segments: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
     decline: float = attrs.field(default=1.0, validator=is_above(0))
-    copy_order: CopyOrder = attrs.field(default="choice", validator=is_copy_order)
 
     name: ClassVar[str] = "declining_cost"
     needs_forecast: ClassVar[bool] = True
@@ -168,7 +162,7 @@ class DecliningCost:
         if not taken:
             return too_little(view, self.min_reclaimed_segments)
         most = max(falls[segment.name] for segment in taken)
-        return BlobChoice(in_copy_order(taken, self.copy_order),
+        return BlobChoice(taken,
                           why=f"the {len(taken)} segments whose price falls least by waiting, at most by {most:.3g} "
                               f"copied bytes for each byte of room and second; {dead} of them died whole")
 

@@ -25,6 +25,7 @@ from compactlib.blobstore import (
     Greedy,
     Missing,
     StatsBased,
+    StoreFull,
 )
 from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CorruptData, StorageError
@@ -159,7 +160,7 @@ class BlobStoreDriver(Driver[BlobStore]):
         usual = BlobStoreConfig(
             capacity_bytes=1 << 16, segment_bytes=1 << 10, journal_max_entries=0,
             ttl_update_buffer_seconds=0.0, deleted_retention_seconds=RETENTION,
-            max_blob_bytes=0, compaction_bytes_per_second=None, close_active_segment=True, hard_delete=True,
+            max_blob_bytes=0, compaction_bytes_per_second=None, hard_delete=True,
             hard_delete_bytes_per_second=None)
         self._usual = attrs.evolve(usual, **changes)  # type: ignore[arg-type]
 
@@ -168,7 +169,7 @@ class BlobStoreDriver(Driver[BlobStore]):
         return [usual,
                 attrs.evolve(usual, durability="group", journal_max_entries=4, max_open_segments=1),
                 attrs.evolve(usual, capacity_bytes=1 << 17, segment_bytes=1 << 11, durability="interval",
-                             purge_tombstones=True, close_active_segment=False, hard_delete=False)]
+                             purge_tombstones=True, hard_delete=False)]
 
     def open(self, world: World, settings: BlobStoreConfig) -> BlobStore:
         return BlobStore(world.folder, settings, clock=world.clock, files=world.files,
@@ -248,8 +249,12 @@ class BlobStoreDriver(Driver[BlobStore]):
         now = _time(store)
         with journal.trying(Upkeep(kind, now)):
             if kind == "compact":
-                store.compact(policy=rng.choice(POLICIES))
+                policy = rng.choice(POLICIES)
+                if policy.name == CompactAll.name:
+                    _seal(store)
+                store.compact(policy=policy)
             elif kind == "stop":
+                _seal(store)
                 with contextlib.suppress(BudgetSpent):
                     store.compact(policy=POLICIES[0], budget=Budget(total_bytes=rng.randint(1, 600), clock=store.clock))
             elif kind == "reclaim":
@@ -323,6 +328,12 @@ class BlobStoreDriver(Driver[BlobStore]):
         on_disk = [path.read_bytes() for path in Path(store.folder).iterdir() if path.is_file()] if erased else []
         for blob_id, content in erased.items():
             assert not any(content in data for data in on_disk), f"{blob_id!r} was erased, and is on the disk"
+
+
+def _seal(store: BlobStore) -> None:
+    """Make the active segment eligible, if the log has room for another one."""
+    with contextlib.suppress(StoreFull):
+        store.close_active_segment()
 
 
 @attrs.frozen

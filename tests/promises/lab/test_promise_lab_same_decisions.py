@@ -117,9 +117,9 @@ def shared(view: BlobView) -> BlobView:
     (Greedy(**_GATE), 0.0),
     (Greedy(**_GATE, min_reclaimed_segments=2), 3.0),
     (CostBenefit(**_GATE), 0.0),
-    (CostBenefit(**_GATE, copy_order="age", min_reclaimed_segments=3), 0.0),
-    (Greedy(**_GATE, copy_order="choice", min_reclaimed_segments=3), 2.0),
-    (DChoices(**_GATE, copy_order="age", min_reclaimed_segments=3, seed=3), 0.0),
+    (CostBenefit(**_GATE, min_reclaimed_segments=3), 0.0),
+    (Greedy(**_GATE, min_reclaimed_segments=3), 2.0),
+    (DChoices(**_GATE, min_reclaimed_segments=3, seed=3), 0.0),
     (Hybrid(usual=StatsBased(**_GATE), every_seconds=30.0), 0.0),
     (CompactAll(**_GATE, skip_valid="ends"), 2.0),
     (ExpiryForecast(**_GATE, horizon_seconds=20.0), 4.0),
@@ -146,8 +146,8 @@ def test_a_decision_in_the_lab_equals_the_stores(tmp_path: Path, policy: BlobPol
 
 @pytest.mark.parametrize("placement", [ByEnd(step=1.2), ByEnd(step=2.0)], ids=str)
 @pytest.mark.parametrize(("policy", "retention"), [
-    (Greedy(**_GATE, min_reclaimed_segments=4, copy_order="choice"), 0.0),
-    pytest.param(Greedy(**_GATE, min_reclaimed_segments=4, copy_order="choice"), 3.0, marks=pytest.mark.soak),
+    (Greedy(**_GATE, min_reclaimed_segments=4), 0.0),
+    pytest.param(Greedy(**_GATE, min_reclaimed_segments=4), 3.0, marks=pytest.mark.soak),
     pytest.param(DecliningCost(**_GATE, min_reclaimed_segments=4), 0.0, marks=pytest.mark.soak),
     (DecliningCost(**_GATE, min_reclaimed_segments=2, max_reclaimed_segments=6), 1.0),
 ], ids=lambda value: getattr(value, "name", str(value)))
@@ -184,7 +184,7 @@ class ByHistory:
 
 @pytest.mark.parametrize("placement", [ByEnd(step=1.2), ByHistory()], ids=lambda value: value.name)
 @pytest.mark.parametrize("policy", [
-    Greedy(**_GATE, min_reclaimed_segments=4, copy_order="choice"),
+    Greedy(**_GATE, min_reclaimed_segments=4),
     CostBenefit(**_GATE, min_reclaimed_segments=2),
 ], ids=lambda value: getattr(value, "name", str(value)))
 def test_rewritten_keys_have_equal_places_in_the_lab_and_a_store(tmp_path: Path, placement: Any,

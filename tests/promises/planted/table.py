@@ -52,9 +52,9 @@ MISTAKES: Sequence[Mistake] = (
         "blob-names-found-not-synced", "compactlib/blobstore/opening.py",
         "    sync_names(files, folder)\n",
         "",
-        (KILLED + "[little-blob_store-writes]",),
-        "Blobs put after a kill are lost in a power failure with the segment file whose name never became "
-        "durable."),
+        ("tests/promises/blobstore/test_blobstore_found_names.py",),
+        "Blobs put after a kill are lost in a power failure with the store's folder, and a record that is being "
+        "erased is damage."),
     Mistake(
         "blob-tail-not-cut", "compactlib/blobstore/opening.py",
         "            out.truncate(active.segment.end)\n",
@@ -474,6 +474,14 @@ MISTAKES: Sequence[Mistake] = (
         "            out.truncate(active.segment.end)\n",
         (KILLED + "[little-blob_store-writes]",),
         "Blobs that a restarted store has shown are gone after a power failure."),
+    Mistake(
+        "blob-revived-dropped", "compactlib/blobstore/compact.py",
+        "            if survivors.are_hit_by(records_after(now, before.last_sequence)):\n"
+        "                return False\n"
+        "            log.switch",
+        "            log.switch",
+        ("tests/promises/blobstore/test_blobstore_revived.py",),
+        "A blob that a peer revives while a compaction drops it has no content."),
     Mistake(
         "blob-erasure-not-marked", "compactlib/blobstore/hard_delete.py",
         "            replace_parts(log.files, log.folder, segment.parts, log.descriptor.incarnation)\n",
