@@ -134,15 +134,9 @@ class OwnedLog(LogReading):
         if not require_log(folder, may_create=create) and make_missing_folder(self._files, folder):
             # Another process may have made it a moment ago; the folder's lock decides who owns the log.
             self._files.sync_folder(os.path.dirname(os.path.abspath(folder)))
-        try:
-            with guard.lock:
-                guard.begin("its opening")
-                self._own: Segments = self._opened(folder, guard)
-                super().__init__(folder, self._own, guard, memtable)
-                guard.done()
-        except BaseException:
-            guard.release()
-            raise
+        with guard.lock, guard.opening():
+            self._own: Segments = self._opened(folder, guard)
+            super().__init__(folder, self._own, guard, memtable)
         self._clock = options.clock
         self._observer = Observers(options.observer)
         self._stats = StatsCache()
