@@ -155,7 +155,7 @@ def live_runs(source: Path, scale: Scale, data: Data) -> list[list[tuple[str, in
         snapshot = vars(store)["_log"].snapshot()
         for segment in snapshot.segments:
             path = segment.name.log_file
-            for entry in snapshot.entries_of(segment.name):
+            for entry in segment.entries():
                 if entry.kind == RecordKind.PUT and entry.id in dead:
                     continue
                 if entry.size > room:
@@ -372,7 +372,7 @@ def index_bytes_per_blob(source: Path, work: Path, scale: Scale) -> float:
         status = store.status()
         snapshot = vars(store)["_log"].snapshot()
         blobs = sum(1 for segment in snapshot.segments
-                    for entry in snapshot.entries_of(segment.name) if entry.kind == RecordKind.PUT)
+                    for entry in segment.entries() if entry.kind == RecordKind.PUT)
     tracemalloc.stop()
     print(f"  {blobs} blobs in {status.records} records: {taken} bytes for the open store, of which "
           f"{status.index_memory_bytes} in columns")

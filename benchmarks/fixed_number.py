@@ -22,7 +22,7 @@ largest (1 - u) * age / (1 + u); the largest (1 - u) / u * sqrt(age)."""
 class FixedNumber:
     """Takes a fixed number of segments that are dead enough, also if the log does not get shorter.
 
-    For the lab, where `BlobLogModel.max_dead_fraction` starts compactions.
+    For `placement.log.PlacedLog`, where the dead part of the log starts compactions.
 
     Attributes:
         victims: the most victims, >= 1.

@@ -7,10 +7,9 @@
 10,000,000 overwrites of a log of 100,000 segments with 100 records each, 70 % of them live (written first, and timed
 too), 4,000 segments a plan; `--quick` takes a hundredth. Seconds are those of the processor; a busy machine still
 counts, by its caches. The goal is 400,000 operations a second; in a log of 2,500 segments 120,000 with 1, 4 and 16
-segments a plan, where each plan shows and sorts all segments for few operations. Each placement is measured in turn,
-and none, in a smaller log. Memory, as the process's peak, is printed for each live object, for a quarter, a half and
-all of it, with the slope of the line through them: it is linear. Write
-amplification is that of a smaller log in its steady state, at three fill levels.
+segments a plan, where each plan shows and sorts all segments for few operations. Memory, as the process's peak, is
+printed for each live object, for a quarter, a half and all of it, with the slope of the line through them: it is
+linear. Write amplification is that of a smaller log in its steady state, at three fill levels.
 """
 
 from __future__ import annotations
@@ -24,15 +23,9 @@ from collections.abc import Iterator, Sequence
 from closed_forms import greedy_write_amplification
 from lab_policies import policy_tables
 from measure import Figure, report
-from placement.dac import DAC
-from placement.multi_log import MultiLog
-from placement.sepbit import SepBIT
-from placement.sfs import SFS
-from placement.warcip import WARCIP
 
 from compactlib.blobstore import Greedy
-from compactlib.lab import BlobLogModel, Uniform, Zipf, replay
-from compactlib.lab.policies import FADaC, Mixed, UserAndSurvivors
+from compactlib.lab import BlobLogModel, Uniform, replay
 from compactlib.report import Table
 
 PER_SEGMENT = 100
@@ -58,22 +51,6 @@ def small_plans(runs: int) -> Iterator[Figure]:
         yield Figure(figure=f"lab.blob_replay.{reclaimed}_a_plan", unit="operations/s",
                      values=tuple(replayed(2_500, 250_000, reclaimed)[0] for _ in range(runs)), reference="goal",
                      reference_values=(GOAL_OF_SMALL_PLANS,) * runs, goal=">= 1")
-
-
-def placed(runs: int) -> Iterator[Figure]:
-    """Operations a second without a placement, and with each as a part of that."""
-    workload = Zipf(keys=14_000, writes=150_000)
-    speeds: dict[str, list[float]] = {}
-    for _ in range(runs):
-        for scheme in (None, Mixed(), UserAndSurvivors(), MultiLog(), SFS(), WARCIP(), DAC(), FADaC(), SepBIT()):
-            before = time.process_time()
-            replay(workload, Greedy(min_used_fraction=0, min_reclaimed_segments=8),
-                   BlobLogModel.of_slots(200, PER_SEGMENT, placement=scheme), seed=1)
-            seconds = time.process_time() - before
-            speeds.setdefault("none" if scheme is None else scheme.name, []).append(workload.operations / seconds)
-    for name, values in speeds.items():
-        yield Figure(figure=f"lab.placement.{name}", unit="operations/s", values=tuple(values),
-                     reference="without a placement", reference_values=tuple(speeds["none"]), goal="no goal")
 
 
 def beside_closed_form(fill: float, segments: int) -> Figure:
@@ -124,7 +101,6 @@ def main() -> None:
         Figure(figure="lab.blob_replay", unit="operations/s", values=tuple(speeds), reference="goal",
                reference_values=(GOAL_PER_SECOND,) * len(speeds), goal=">= 1"),
         *small_plans(asked.runs),
-        *placed(3),
         Figure(figure="lab.memory_linear", unit="bytes/live object", values=(slope(points),),
                reference="of the smallest, as a whole", reference_values=(points[0][1] / points[0][0],),
                goal="about 1: the slope over all sizes"),

@@ -43,7 +43,7 @@ from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.executors import Executor, LocalExecutor, ProcessExecutor
 from compactlib.fences import MemoryFence
-from compactlib.kv import SqliteStore
+from compactlib.kv import KVStore, SqliteStore
 from compactlib.objects import LocalObjects
 from compactlib.scheduler import JobPlan, RunningJob
 from compactlib.spark import (
@@ -55,10 +55,10 @@ from compactlib.spark import (
     ship_library,
 )
 from compactlib.staging import CommittedRanges, ParquetFormat
-from compactlib.staging.compaction.rewrite import CompactTokens
-from compactlib.staging.names import repository_partition, token_partition
 from compactlib.staging.policy import StagingToken
-from compactlib.staging.tokens import Staged, StagingTokens, encode_staged
+from compactlib.staging.rewrite import CompactTokens
+from compactlib.staging.tokens import Staged, encode_staged
+from compactlib.staging.values import token_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -248,10 +248,9 @@ class StoresInFolder:
         return f"{self.folder}/tokens.sqlite"
 
     @contextlib.contextmanager
-    def __call__(self) -> Iterator[tuple[StagingTokens, CommittedRanges]]:
+    def __call__(self) -> Iterator[tuple[KVStore, CommittedRanges]]:
         with contextlib.closing(SqliteStore(self.tokens_path)) as store:
-            tokens = StagingTokens(store, repository_partition("main"), random.Random(), SystemClock())
-            yield tokens, self.committed()
+            yield store, self.committed()
 
     @property
     def open_objects(self) -> Callable[[], LocalObjects]:

@@ -172,7 +172,7 @@ def seal(repo: Repository, name: str, times: int) -> None:
     """Seal the staging token so often, as commits do that die half-way."""
     context = repo.context
     for _ in range(times):
-        context.branches.update(name, lambda record: record.sealed_with(context.tokens.draw()))
+        context.branches.update(name, lambda record: record.sealed_with(context.new_token()), operation="seal")
 
 
 def get_figures(quick: bool) -> list[Figure]:

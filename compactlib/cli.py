@@ -468,12 +468,11 @@ def _complain(what: str) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     if given.command == "demo":
-        from compactlib.demo import DemoSettings, run_demo
+        from compactlib.demo import run_demo
 
-        return run_demo(DemoSettings(
-            input=given.input, executors=_DEMO_EXECUTORS[given.executor or "both"],
-            optional=("spark",) if given.executor is None else (), folder=given.folder,
-            max_bytes=given.max_bytes, seed=given.seed, workers=given.workers))
+        return run_demo(given.input, _DEMO_EXECUTORS[given.executor or "both"], folder=given.folder, seed=given.seed,
+                        optional=("spark",) if given.executor is None else (), max_bytes=given.max_bytes,
+                        workers=given.workers)
     answer: _Answer = getattr(_store_at(given), given.command)()
     data, text, code = answer
     # `default=str`: the fields of an error may have any type.

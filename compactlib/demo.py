@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`compactlib demo`: write a key-value store onto a Raft log, compact the log with each executor, and verify.
+"""`compactlib demo`: a key-value store on a Raft log of real files, compacted by each executor, compared and verified.
 
-1. Write: files of a folder become the commands of a key-value store. Each command is an entry of a Raft log. Each file
-   is put two to four times, and a tenth of the keys are deleted at the end. The store keeps the index of each key's
-   last put, so its snapshot is the set of these indexes.
-2. Compact: each executor compacts a copy of the same log.
-3. Verify: each live value has the SHA-256 taken at its write; each other index reads as `DeadEntry`; the executors'
-   files are the same, byte by byte.
+Each command of the log puts a part of a file or deletes its key; the last command of a key is live. A copy of the log
+for each executor is compacted. Then each live command is read back and compared by SHA-256, each other index must be
+dead, and the compacted copies must be equal byte by byte.
 """
 
 from __future__ import annotations
@@ -20,12 +17,10 @@ import shlex
 import shutil  # noqa: TID251 - scratch of the demo, no data of the library
 import sys
 import tempfile  # noqa: TID251 - scratch of the demo, no data of the library
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias
-
-import attrs
 
 import compactlib
 from compactlib.errors import CompactionFailed, CompactlibError, InvalidInput, MissingDependency, NotFound, Unsupported
@@ -42,39 +37,12 @@ WRITTEN = "written"
 
 OpenExecutor: TypeAlias = Callable[[str, int | None], AbstractContextManager[Executor]]
 
-_Live: TypeAlias = Mapping[int, tuple[str, bytes]]
-"""The key, and the SHA-256 of its value, at each index that a compaction must keep."""
-
-_MOST_FILES = 20_000
+_Command: TypeAlias = tuple[str, Path, int]
+"""A key, a file, and the quarters of the file to put; 0 deletes the key."""
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages", ".git"})
 _SEGMENTS = 24
 _COMMANDS_A_SYNC = 300
-_TERM = 1
 _MOST_PROBLEMS = 10
-
-
-@attrs.frozen(kw_only=True)
-class DemoSettings:
-    """The settings of a demo.
-
-    Attributes:
-        input: the folder whose files are read.
-        executors: the names of the executors; each compacts a copy of the same log.
-        optional: the executors to skip if they cannot run here.
-        folder: the folder in which to keep the logs; it must be missing or empty. By default a temporary folder, which
-            is removed at the end.
-        max_bytes: the most bytes of files to read.
-        seed: determines the choice of files and their history.
-        workers: how many tasks an executor runs at once; by default the executor's own number.
-    """
-
-    input: str
-    executors: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-    folder: str | None = None
-    max_bytes: int = DEFAULT_MAX_BYTES
-    seed: int = 0
-    workers: int | None = None
 
 
 @contextlib.contextmanager
@@ -156,38 +124,56 @@ def progress_bar(label: str) -> Iterator[Any]:
         yield bars
 
 
-def run_demo(settings: DemoSettings, *, open_executor: OpenExecutor = opened_executor) -> int:
+def run_demo(source: str, executors: Sequence[str], *, optional: Sequence[str] = (), folder: str | None = None,
+             max_bytes: int = DEFAULT_MAX_BYTES, seed: int = 0, workers: int | None = None,
+             open_executor: OpenExecutor = opened_executor) -> int:
     """Run the demo and print its steps; return the exit code: 0 if everything was verified, else 1.
+
+    Args:
+        source: the folder whose files are read.
+        executors: the names of the executors; each compacts a copy of the same log.
+        optional: the executors to skip if they cannot run here.
+        folder: the folder in which to keep the logs; it must be missing or empty. By default a temporary folder, which
+            is removed at the end, unless there are problems.
+        max_bytes: the most bytes of files to read.
+        seed: determines the choice of files and their history.
+        workers: how many tasks an executor runs at once; by default the executor's own number.
 
     Raises:
         NotFound, InvalidInput: there is no input, or the folder for the logs is not empty.
         StorageError: the disk failed.
         MissingDependency, Unsupported: an executor cannot run here.
     """
-    folder = _prepared(settings.folder)
-    written = os.path.join(folder, WRITTEN)
-    is_kept = settings.folder is not None
+    if folder is not None:
+        os.makedirs(folder, exist_ok=True)  # noqa: TID251 - scratch of the demo, no data of the library
+        if names := list_folder(folder):
+            raise InvalidInput(f"{folder} is not empty (it holds {names[0]!r}); name an empty or a new folder")
+    place = folder or tempfile.mkdtemp(prefix="compactlib-demo-")
+    is_kept = folder is not None
     done: list[str] = []
     problems: list[str] = []
     try:
         print(f"compactlib {compactlib.__version__} demo: a key-value store on a Raft log, and its compaction\n")
-        last, live = _write(written, settings)
-        for name in settings.executors:
-            copy = os.path.join(folder, name)
+        history = _history(source, max_bytes, random.Random(seed))
+        limits = SegmentLimits(max_entries=min(max(len(history) // _SEGMENTS, 2), SegmentLimits().max_entries))
+        options, written = LogOptions(limits=limits), os.path.join(place, WRITTEN)
+        live = _write(written, options, history)
+        for name in executors:
+            copy = os.path.join(place, name)
             with contextlib.ExitStack() as stack:
                 try:
-                    executor = stack.enter_context(open_executor(name, settings.workers))
+                    executor = stack.enter_context(open_executor(name, workers))
                 except (MissingDependency, Unsupported) as error:
-                    if name not in settings.optional:
+                    if name not in optional:
                         raise
                     _say(name, f"left out: {error}")
                     continue
                 shutil.copytree(written, copy, symlinks=True, ignore=shutil.ignore_patterns("LOCK"))
-                failures = _compact(name, copy, executor)
-            found = [*failures, *_problems(copy, last, live)]
+                found = _compact(name, copy, options, executor)
+            found += _problems(copy, len(history), live)
             if done:
                 found += [f"{file} differs from that of {done[0]}"
-                          for file in differing_files(os.path.join(folder, done[0]), copy)]
+                          for file in differing_files(os.path.join(place, done[0]), copy)]
             problems += [f"{name}: {problem}" for problem in found]
             done.append(name)
         if problems:
@@ -195,65 +181,33 @@ def run_demo(settings: DemoSettings, *, open_executor: OpenExecutor = opened_exe
             print("\n".join([*(f"  {problem}" for problem in problems[:_MOST_PROBLEMS]),
                              f"NOT VERIFIED: {len(problems):,} problems"]))
         else:
-            _say("verified", f"{len(live):,} live values identical by SHA-256, {last - len(live):,} dead entries read "
-                             f"as DeadEntry ({', '.join(done)})"
+            _say("verified", f"{len(live):,} live values identical by SHA-256, {len(history) - len(live):,} dead "
+                             f"entries read as DeadEntry ({', '.join(done)})"
                  + (f";\n{'':<9} the segments of {' and '.join(done)} are the same, byte by byte" if done[1:] else ""))
         if is_kept:
-            _print_commands(folder, done)
+            _print_commands(place, done)
         return 1 if problems else 0
     finally:
         if not is_kept:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(place, ignore_errors=True)
 
 
-def _prepared(folder: str | None) -> str:
-    if folder is None:
-        return tempfile.mkdtemp(prefix="compactlib-demo-")
-    os.makedirs(folder, exist_ok=True)  # noqa: TID251 - scratch of the demo, no data of the library
-    if names := list_folder(folder):
-        raise InvalidInput(f"{folder} is not empty (it holds {names[0]!r}); name an empty or a new folder")
-    return folder
-
-
-def _write(folder: str, settings: DemoSettings) -> tuple[int, _Live]:
-    """Write the commands to a new log, and a snapshot; return the last index and the live entries."""
-    history = _history(settings)
-    limits = SegmentLimits(max_entries=min(max(len(history) // _SEGMENTS, 2), SegmentLimits().max_entries))
-    live: dict[int, tuple[str, bytes]] = {}
-    places: dict[str, int] = {}
-    index = 0
-    with SegmentLog(folder, LogOptions(limits=limits)) as log:
-        for index, (key, path, quarters) in enumerate(history, 1):
-            data = path.read_bytes() if quarters else b""
-            value = data[:len(data) * quarters // 4]
-            log.append([(index, _TERM, (b"+" if quarters else b"-") + os.fsencode(key) + b"\0" + value)])
-            live.pop(places.get(key, 0), None)
-            if quarters:
-                places[key], live[index] = index, (key, hashlib.sha256(value).digest())
-            if index % _COMMANDS_A_SYNC == 0:
-                log.sync()
-        log.snapshot(index, IndexSet.from_iterable(live))
-    _say("log", f"{index:,} entries in {_size(folder)}; {len(live):,} are live at the snapshot")
-    return index, live
-
-
-def _history(settings: DemoSettings) -> list[tuple[str, Path, int]]:
-    """Choose random files below the input; return the commands: key, file, and the quarters to put, 0 for a delete.
+def _history(folder: str, max_bytes: int, rng: random.Random) -> list[_Command]:
+    """Choose random files below a folder; return the commands.
 
     Imports of all files come in the first quarter, edits in any order after a fifth. So the first segments have imports
     alone, and all of their entries die.
     """
-    folder, rng, left = settings.input, random.Random(settings.seed), settings.max_bytes
     if not os.path.isdir(folder):
         raise NotFound(f"{folder} is not a folder; name a folder with files to read")
     found: list[tuple[str, Path, int]] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
-        for path in (Path(parent, name) for name in sorted(names)):
-            if len(found) < _MOST_FILES and path.is_file() and not path.is_symlink() and os.access(path, os.R_OK):
-                found.append((path.relative_to(folder).as_posix(), path, path.stat().st_size))
-    placed: list[tuple[float, tuple[str, Path, int]]] = []
-    chosen = 0
+        found += [(path.relative_to(folder).as_posix(), path, path.stat().st_size)
+                  for path in (Path(parent, name) for name in sorted(names))
+                  if path.is_file() and not path.is_symlink() and os.access(path, os.R_OK)]
+    placed: list[tuple[float, _Command]] = []
+    chosen, left = 0, max_bytes
     for key, path, size in rng.sample(found, len(found)):
         if size > left:
             continue
@@ -264,16 +218,33 @@ def _history(settings: DemoSettings) -> list[tuple[str, Path, int]]:
         if rng.random() < 0.1:
             placed.append((rng.uniform(times[-1], 1.0), (key, path, 0)))
     if not chosen:
-        raise InvalidInput(f"{folder} has no file of at most {settings.max_bytes:,} bytes among {len(found):,}; name "
-                           f"another folder, or allow more bytes")
-    _say("input", f"{folder}: {chosen:,} of {len(found):,} files, {(settings.max_bytes - left) / 1e6:,.1f} MB")
+        raise InvalidInput(f"{folder} has no file of at most {max_bytes:,} bytes among {len(found):,}; name another "
+                           f"folder, or allow more bytes")
+    _say("input", f"{folder}: {chosen:,} of {len(found):,} files, {(max_bytes - left) / 1e6:,.1f} MB")
     return [command for _, command in sorted(placed)]
 
 
-def _compact(name: str, folder: str, executor: Executor) -> list[str]:
+def _write(folder: str, options: LogOptions, history: Sequence[_Command]) -> Mapping[int, bytes]:
+    """Write the commands to a new log, and a snapshot; return the SHA-256 of each live command, by index."""
+    live: dict[int, bytes] = {}
+    places: dict[str, int] = {}
+    with SegmentLog(folder, options) as log:
+        for index, (key, path, quarters) in enumerate(history, 1):
+            data = path.read_bytes() if quarters else b""
+            command = b"".join([b"+" if quarters else b"-", os.fsencode(key), b"\0", data[:len(data) * quarters // 4]])
+            log.append([(index, 1, command)])
+            live.pop(places.pop(key, 0), None)
+            if quarters:
+                places[key], live[index] = index, hashlib.sha256(command).digest()
+            if index % _COMMANDS_A_SYNC == 0:
+                log.sync()
+        log.snapshot(len(history), IndexSet.from_iterable(live))
+    _say("log", f"{len(history):,} entries in {_size(folder)}; {len(live):,} are live at the snapshot")
+    return live
+
+
+def _compact(name: str, folder: str, options: LogOptions, executor: Executor) -> list[str]:
     """Compact a log; return the problems."""
-    with LogReader(folder) as reader:
-        options = LogOptions(limits=reader.limits)
     with progress_bar(name) as observer, SegmentLog(folder, options) as log:
         try:
             report = log.compact(policy=log.policy, executor=executor, observer=observer)
@@ -286,17 +257,13 @@ def _compact(name: str, folder: str, executor: Executor) -> list[str]:
     return problems
 
 
-def _problems(folder: str, last: int, live: _Live) -> Iterator[str]:
+def _problems(folder: str, last: int, live: Mapping[int, bytes]) -> Iterator[str]:
     """Verify a compacted log; yield its problems."""
     try:
         with LogReader(folder) as reader:
             for index, answer in enumerate(reader.read_many(range(1, last + 1)), 1):
-                if isinstance(answer, Entry):
-                    key, _, value = answer.payload[1:].partition(b"\0")
-                    is_right = live.get(index) == (os.fsdecode(key), hashlib.sha256(value).digest())
-                else:
-                    is_right = isinstance(answer, DeadEntry) and index not in live
-                if not is_right:
+                if not (live.get(index) == hashlib.sha256(answer.payload).digest() if isinstance(answer, Entry) else
+                        isinstance(answer, DeadEntry) and index not in live):
                     yield f"index {index} is not what was written: {answer!r:.100}"
             yield from (str(finding.error) for finding in reader.verify().findings if finding.error is not None)
     except CompactlibError as error:

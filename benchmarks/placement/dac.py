@@ -9,7 +9,7 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.policy import whole
-from compactlib.lab.policy import Placer, grown
+from placement.placer import Placer, grown
 
 
 @attrs.frozen(kw_only=True)

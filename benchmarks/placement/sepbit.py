@@ -10,7 +10,7 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.policy import whole
-from compactlib.lab.policy import Placer, Victim, grown
+from placement.placer import Placer, Victim, grown
 
 
 @attrs.frozen(kw_only=True)

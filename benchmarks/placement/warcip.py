@@ -11,7 +11,7 @@ from typing import ClassVar
 import attrs
 
 from compactlib.blobstore.policy import whole
-from compactlib.lab.policy import Placer, grown
+from placement.placer import Placer, grown
 
 _NOT_YET = -math.inf
 

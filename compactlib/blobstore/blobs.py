@@ -25,8 +25,7 @@ class BlobInfo:
         put_at: when it was put, seconds since the epoch, to the millisecond.
         expires_at: the time strictly after which it has expired; `None` if it never expires.
         life_version: how often it was undeleted.
-        account: account number given when it was put.
-        container: container number given when it was put.
+        account, container: the numbers given when it was put.
         changed_at: when its newest record was written.
     """
 
@@ -42,12 +41,7 @@ class BlobInfo:
 
 @attrs.frozen
 class Blob:
-    """A live blob, or a deleted or expired one if the options include it: its content, checked against its CRC.
-
-    Attributes:
-        info: its properties.
-        content: its bytes.
-    """
+    """A live blob, or a deleted or expired one if the options include it: its content, checked against its CRC."""
 
     info: BlobInfo
     content: bytes
@@ -144,11 +138,6 @@ class BlobState(NamedTuple):
         return self.deciding.op_time_ms if self.deciding is not None and self.is_deleted else FOREVER
 
     @property
-    def is_permanent(self) -> bool:
-        """Whether a TTL update has made it permanent."""
-        return self.newest.is_permanent
-
-    @property
     def has_content(self) -> bool:
         """Whether neither a compaction nor a hard delete has removed the content of its PUT."""
         return self.put is not None and not self.put.is_erased
@@ -208,10 +197,10 @@ def answer_for(key: bytes, history: Sequence[IndexEntry], options: GetOptions, n
     return Missing(key) if put is None or gone else (state.info(put), put)
 
 
-def content_of(file: SegmentFile, put: IndexEntry, salt: int) -> bytes:
-    """Return the content of a PUT. One `pread`."""
+def content_of(file: SegmentFile, put: IndexEntry, salt: int, flags: int) -> bytes:
+    """Return the content of a record. One `pread`. A content that was erased is damage unless `flags` have `ERASED`."""
     record = file.read(put.offset, put.size)
-    problem = check_record(record, put.size, salt, put.sequence, put.flags)
+    problem = check_record(record, put.size, salt, put.sequence, flags)
     if problem is not None:
         raise CorruptData(path=file.path, offset=put.offset, index=put.sequence, found=problem,
                           expected=f"the record of blob {put.id!r}, {put.size} bytes")

@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Container, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -35,7 +35,7 @@ from compactlib._store_numbers import notify_compaction, notify_levels
 from compactlib.blobstore.contents import LogSegment, records_after
 from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
 from compactlib.blobstore.hard_delete import finish_erasures
-from compactlib.blobstore.index import IndexPart, part_bytes, write_part
+from compactlib.blobstore.index import IndexPart, write_part
 from compactlib.blobstore.log import Log, remove_names, remove_segments
 from compactlib.blobstore.names import SegmentName, segment_of_log_file
 from compactlib.blobstore.plan import BlobPlan, plan_for
@@ -96,19 +96,18 @@ class _Running:
     budget: Budget
     observer: Observer
     fence: CommitFence | None
-    waiting: list[SegmentName]  # victims that no step has copied yet
+    waiting: list[SegmentName]  # the part-filled last output, if any, and the victims that no step has copied yet
     valid: dict[SegmentName, int]  # bytes to copy of each victim and output
     report: BlobCompactionReport  # the steps so far
-    carried: SegmentName | None = None  # the part-filled last output, which the next step copies again
+    carried: int = 0  # 1 if the part-filled last output, which the next step copies again, waits; else 0
     restarts: int = 0  # how often the current step was chosen again
     failures: dict[str, CompactlibError] = attrs.field(factory=dict)  # the errors of steps
     spent: BudgetSpent | None = None
 
-    def drop(self, names: Container[SegmentName]) -> None:
+    def drop(self, names: Collection[SegmentName]) -> None:
         """Take segments out of the work that is left."""
+        self.carried -= any(name in names for name in self.waiting[:self.carried])
         self.waiting = [name for name in self.waiting if name not in names]
-        if self.carried is not None and self.carried in names:
-            self.carried = None
 
     def result(self, seconds: float) -> BlobCompactionReport:
         """Return the report, or raise if a step failed or nothing could be done."""
@@ -128,7 +127,6 @@ class Compactor:
 
     _log: Log
     _name: str
-    policy: BlobPolicy  # chooses the segments to compact, unless a call gives another policy
     purge: Purge
     _place: Place | None  # returns the class of a survivor; survivors of one class share outputs
     _observer: Observer
@@ -138,22 +136,19 @@ class Compactor:
     last_error: CompactlibError | None = attrs.field(default=None, init=False)
     failures: int = attrs.field(default=0, init=False)
 
-    def view(self, policy: BlobPolicy | None = None, budget: Budget | None = None) -> BlobView:
+    def view(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         """Return the store as a policy sees it. Reads the whole index once."""
         log = self._log
-        found = view_of(log.snapshot(), name=self._name, descriptor=log.descriptor, config=log.config,
-                        policy=self.policy if policy is None else policy, now=log.clock.now(),
-                        eligible=frozenset(log.eligible()), purge=self.purge, damaged=self.damaged,
-                        last_full_ms=log.lists.known.last_full_ms, check=(budget or Budget()).check)
+        found = view_of(log.snapshot(), log.lists.known, log.config, policy, name=self._name, now=log.clock.now(),
+                        eligible=frozenset(log.eligible()), purge=self.purge, check=budget.check, damaged=self.damaged)
         log.guard.require_open()
         return found
 
     # -- the five steps
 
-    def steps(self, given: BlobPlan | None, policy: BlobPolicy | None, budget: Budget | None, observer: Observer | None,
+    def steps(self, given: BlobPlan | None, policy: BlobPolicy, budget: Budget | None, observer: Observer | None,
               fence: CommitFence | None) -> Steps:
-        """Compact, by the arguments of `BlobStore.compact`; the caller runs the tasks that are yielded, and sends their
-        outcomes."""
+        """Compact; the caller runs the tasks that are yielded, and sends their outcomes. See `BlobStore.compact`."""
         log, observers = self._log, Observers(self._observer, observer)
         began, plan = log.clock.monotonic(), given
         run = Run(log.guard, limited(budget, log.config.compaction_bytes_per_second, log))
@@ -170,7 +165,7 @@ class Compactor:
                                 BlobCompactionReport(store=self._name, victims=plan.names, why=plan.why
                                                      if plan.is_empty else self._lack_of_room(plan.bytes_needed)))
                 self._require_eligible(plan)
-                while done.waiting and not done.report.why:
+                while len(done.waiting) > done.carried and not done.report.why:
                     yield from self._step(done)                                    # rewrite, commit, reclaim
                 report = done.result(log.clock.monotonic() - began)
         except Exception as error:
@@ -179,16 +174,18 @@ class Compactor:
         self._notify(observers, plan, report, report.seconds)
         return report
 
-    def _planned(self, policy: BlobPolicy | None, budget: Budget) -> BlobPlan:
+    def _planned(self, policy: BlobPolicy, budget: Budget) -> BlobPlan:
         """Return the policy's plan; for a full round the active segment may be closed first."""
-        log, chosen = self._log, self.policy if policy is None else policy
-        plan = plan_for(self.view(chosen, budget), chosen, log.clock.now(), bytes_available=self._room())
-        if plan.kind == "full" and log.config.close_active_segment and log.contents.active.records:
-            with contextlib.suppress(StoreFull), log.guard.lock:
-                # Another thread may have closed it in the meantime.
-                if log.contents.active.records:
-                    log.roll()
-            plan = plan_for(self.view(chosen, budget), chosen, log.clock.now(), bytes_available=self._room())
+        log = self._log
+
+        def planned() -> BlobPlan:
+            return plan_for(self.view(policy, budget), policy, log.clock.now(), bytes_available=self._room())
+
+        plan = planned()
+        if plan.kind == "full" and log.config.close_active_segment:
+            with contextlib.suppress(StoreFull):
+                if log.close_active():
+                    plan = planned()
         return plan
 
     def _room(self) -> int | None:
@@ -209,12 +206,11 @@ class Compactor:
 
     def _step(self, done: _Running) -> Generator[Copying, Outcomes, None]:
         """Carry out one step. Damage in a victim, or a failed task, does not stop the other steps."""
-        first = done.waiting[0]
+        first = done.waiting[done.carried]
         try:
             done.budget.check()
             survivors = self._choose(done)
-            why = self._lack_of_room(sum(output.end for output in survivors.outputs))
-            if why:
+            if why := self._lack_of_room(sum(output.end for output in survivors.outputs)):
                 done.report = attrs.evolve(done.report, why=why)
                 return
             tasks = survivors.outputs
@@ -250,9 +246,8 @@ class Compactor:
         total = done.budget.remaining.total_bytes
         if total is not None:
             limit = min(limit, total)
-        sizes = accumulate((done.valid[name] for name in done.waiting[:MAX_SOURCES - 1]),
-                           initial=0 if done.carried is None else done.valid[done.carried])
-        count = max(sum(size <= limit for size in sizes) - 1, 1)
+        sizes = accumulate(done.valid[name] for name in done.waiting[:MAX_SOURCES])
+        count = max(sum(size <= limit for size in sizes), done.carried + 1)
         now = log.clock.now()
         # The plan's time, unless the store was opened with a longer retention after that.
         latest = max(now - log.config.deleted_retention_seconds, 0.0)
@@ -260,17 +255,17 @@ class Compactor:
         rules = Rules(reference_ms=milliseconds(min(done.plan.reference_time, latest)), now_ms=milliseconds(evicted),
                       purge=self.purge)
         while True:
-            sources = [*filter(None, [done.carried]), *done.waiting[:count]]
-            found = choose_survivors(snapshot, sources, rules, folder=log.folder, store=log.descriptor,
+            found = choose_survivors(snapshot, done.waiting[:count], rules, folder=log.folder, store=log.descriptor,
                                      files=log.files, place=self._place, check=done.budget.check,
                                      retention_ms=milliseconds(log.config.deleted_retention_seconds))
             if len(found.outputs) <= most:
                 return found
-            if count > 1:
-                count = max(1, min(count - 1, count * most // len(found.outputs)))
+            if count > done.carried + 1:
+                count = max(done.carried + 1, min(count - 1, count * most // len(found.outputs)))
             else:
                 # The part-filled output is no source of this step, and stays.
-                done.carried = None
+                done.drop(done.waiting[:1])
+                count = 1
 
     def _checked(self, done: _Running, survivors: Survivors, outcomes: Sequence[RewriteOutcome]) -> list[str] | None:
         """Read back the files that the tasks wrote, perhaps in another process; return the file of each output.
@@ -294,36 +289,37 @@ class Compactor:
             if isinstance(failure, CorruptData):
                 segment = segment_of_log_file(os.path.basename(failure.path))
                 if segment is not None and segment in survivors.sources:
-                    self._leave_out(done, segment, failure.with_traceback(None))
+                    damage = failure.with_traceback(None)
+                    self.damaged[segment] = f"left out for damage until the store is opened again: {damage}"
+                    done.report = attrs.evolve(done.report, left_out=(*done.report.left_out, segment),
+                                               damage=(*done.report.damage, damage))
+                    done.drop({segment})
+                    done.observer.event("blobstore_damage_found", store=self._name, segment=str(segment),
+                                        error=str(damage))
                     return None
         for failure in failures:
             self._note(failure)
             if isinstance(failure, BudgetSpent | StorageError):
                 raise failure
         done.failures[f"the step of segments {', '.join(map(str, sorted(survivors.sources)))}"] = failures[0]
-        done.carried = None
-        done.drop(survivors.sources)
+        done.drop({*survivors.sources, *done.waiting[:done.carried]})
         return None
-
-    def _leave_out(self, done: _Running, segment: SegmentName, error: CorruptData) -> None:
-        self.damaged[segment] = f"left out for damage until the store is opened again: {error}"
-        done.report = attrs.evolve(done.report, left_out=(*done.report.left_out, segment),
-                                   damage=(*done.report.damage, error))
-        done.drop({segment})
-        done.observer.event("blobstore_damage_found", store=self._name, segment=str(segment), error=str(error))
 
     def _replace(self, done: _Running, survivors: Survivors, files: Sequence[str]) -> None:
         """Publish, commit, and remove the sources; nothing if a dropped record was revived in the meantime."""
+        log = self._log
         try:
             published = self._publish(survivors, files, done.budget)
             is_committed = self._commit(done, survivors, published)
-        except BaseException:
-            self._withdraw(survivors)
-            raise
+        finally:
+            # An error may come after the commit, of a fence for example. In a closed store opening decides.
+            if log.guard.is_open:
+                with contextlib.suppress(StorageError):
+                    remove_segments(log.files, log.folder, (each.header.name for each in survivors.outputs
+                                                            if not log.contents.has(each.header.name)))
         if is_committed:
             self._reclaim(done, survivors, published)
             return
-        self._withdraw(survivors)
         done.restarts += 1
         if done.restarts > MAX_RESTARTS:
             raise Conflict(f"blobs of {self._name} were revived while they were being dropped, {done.restarts} times "
@@ -336,7 +332,7 @@ class Compactor:
         for output, file in zip(survivors.outputs, files, strict=True):
             taken = ((part, rows) for picked in output.picked if (source := contents.segment(picked.segment))
                      for part in source.parts if (rows := part.rows_at(picked.offsets)))
-            index = IndexPart.moved(output.header.name, taken, budget.check)
+            index = IndexPart.moved(output.header.name, taken, contents.key, budget.check)
             assert index.end == output.end, "the index has each record that the output gets"
             remove_names(log.files, log.folder, [output.header.name.index_file])
             write_part(log.files, log.folder, index, log.descriptor.incarnation)
@@ -347,12 +343,6 @@ class Compactor:
         log.lists.make_ready()
         return published
 
-    def _withdraw(self, survivors: Survivors) -> None:
-        """Remove outputs that were not committed; if the store has closed itself, opening decides about them."""
-        if self._log.guard.is_open:
-            with contextlib.suppress(StorageError):
-                remove_segments(self._log.files, self._log.folder, [output.header.name for output in survivors.outputs])
-
     def _commit(self, done: _Running, survivors: Survivors, published: Sequence[LogSegment]) -> bool:
         """Replace the sources by the outputs; return `False` if a dropped record was revived in the meantime."""
         log = self._log
@@ -360,13 +350,13 @@ class Compactor:
                                              for output in survivors.outputs))
         # Most of the new records are read here, before writers have to wait.
         before = log.snapshot()
-        if survivors.are_hit_by(records_after(before, survivors.last_sequence), before):
+        if survivors.are_hit_by(records_after(before, survivors.snapshot.last_sequence)):
             return False
-        is_last = done.plan.kind == "full" and set(done.waiting).issubset(survivors.sources)
+        is_last = done.plan.kind == "full" and len(done.waiting) == len(survivors.sources)
         last_full_ms = milliseconds(log.clock.now()) if is_last else None
         with contextlib.nullcontext() if done.fence is None else done.fence.guard(), log.guard.lock:
             now = log.snapshot()
-            if survivors.are_hit_by(records_after(now, before.last_sequence), now):
+            if survivors.are_hit_by(records_after(now, before.last_sequence)):
                 return False
             log.switch(step, published, last_full_ms)
             return True
@@ -374,15 +364,14 @@ class Compactor:
     def _reclaim(self, done: _Running, survivors: Survivors, published: Sequence[LogSegment]) -> None:
         """Remove the sources, count the step and notify the observer. Readers with an open source keep its bytes."""
         log, report, verdicts = self._log, done.report, survivors.verdicts
-        written = sum(segment.end + sum(map(part_bytes, segment.parts)) for segment in published)
+        written = sum(segment.end + sum(part.file_bytes for part in segment.parts) for segment in published)
         names = [segment.name for segment in published]
         done.drop(survivors.sources)
         done.restarts = 0
-        last = survivors.outputs[-1] if survivors.outputs else None
-        done.carried = None
-        if last is not None and last.end < log.descriptor.segment_bytes:
-            done.carried = last.header.name
-            done.valid[last.header.name] = last.end - SEGMENT_HEADER_BYTES
+        for last in survivors.outputs[-1:]:
+            if last.end < log.descriptor.segment_bytes:
+                done.carried, done.waiting = 1, [last.header.name, *done.waiting]
+                done.valid[last.header.name] = last.end - SEGMENT_HEADER_BYTES
         done.report = report = attrs.evolve(
             report, steps=report.steps + 1, copied_bytes=report.copied_bytes + survivors.copied_bytes,
             copied_records=report.copied_records + sum(output.records for output in survivors.outputs),
@@ -429,15 +418,13 @@ class Compactor:
         notify_compaction(observers, "blobstore", self._name, outcome, reason, seconds, **moved)
         if plan is None or not log.guard.is_open:
             return
-        there, seen = {each.name: each for each in log.contents.segments}, [*plan.victims, *plan.left]
-        dead = {each.name: each.dead_bytes for each in seen if each.name in there}
+        contents, store, seen = log.contents, log.descriptor, [*plan.victims, *plan.left]
+        dead = [each for each in seen if each.dead_bytes and contents.has(each.name)]
         notify_levels(
             observers, "blobstore", self._name, live_bytes=sum(each.valid_bytes for each in seen),
-            dead_bytes=sum(dead.values()),
-            free_bytes=log.descriptor.capacity_bytes - log.contents.used_bytes(log.descriptor.segment_bytes),
-            capacity_bytes=log.descriptor.capacity_bytes,
-            oldest_unreclaimed_seconds=min((there[name].last_modified_ms / 1000 for name, size in dead.items() if size),
-                                           default=None))
+            dead_bytes=sum(each.dead_bytes for each in dead), capacity_bytes=store.capacity_bytes,
+            free_bytes=store.capacity_bytes - contents.used_bytes(store.segment_bytes),
+            oldest_unreclaimed_seconds=min((each.last_modified for each in dead), default=None))
 
 
 def run_many(every: Mapping[str, Steps], executor: Executor | None, clock: Clock, budget: Budget | None,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`BlobStoreConfig`: the settings of a store.
+"""`BlobStoreConfig`: the settings of a store. A number out of its range raises `InvalidInput`.
 
 Begin with a preset, `cache`, `archive` or `replicated`, or with the defaults, and change single settings. The choice of
 segments to compact is not a setting but a policy, which is an argument of the store.
@@ -57,9 +57,6 @@ class BlobStoreConfig:
         close_active_segment: a full compaction may close the active segment, so that it becomes eligible.
         hard_delete: `reclaim` overwrites the content of deleted blobs.
         hard_delete_bytes_per_second: rate of the hard delete, unless its budget has a rate; `None` for no limit.
-
-    Raises:
-        InvalidInput: a number is out of its range.
     """
 
     capacity_bytes: int = attrs.field(default=1024 * _MIB, validator=_size)
@@ -93,23 +90,14 @@ class BlobStoreConfig:
 
     @classmethod
     def archive(cls, capacity_bytes: int, **changes: Any) -> Self:
-        """Return the settings of an archive: each put is synced, a delete can be undone for 30 days.
-
-        Args:
-            capacity_bytes: capacity of the log, rounded down to whole segments; 16 segments, or more of 64 MiB.
-            **changes: settings with other values.
-        """
+        """Return the settings of an archive: each put is synced, a delete can be undone for 30 days. See `cache`."""
         return cls(**{**_shape(capacity_bytes), "durability": "group", "deleted_retention_seconds": 30 * _DAY,
                       **changes})
 
     @classmethod
     def replicated(cls, capacity_bytes: int, **changes: Any) -> Self:
         """Return the settings of a replica: a tombstone is removed once it has expired or all peers have read it
-        (`BlobStore(seen_by_all_peers=...)`).
-
-        Args:
-            capacity_bytes: capacity of the log, rounded down to whole segments; 16 segments, or more of 64 MiB.
-            **changes: settings with other values.
+        (`BlobStore(seen_by_all_peers=...)`). See `cache`.
         """
         return cls(**{**_shape(capacity_bytes), "durability": "group", "purge_tombstones": True, **changes})
 

@@ -28,9 +28,11 @@ from compactlib.errors import AuditFailed
 
 _BY_SEQUENCE, _BY_FIRST_SEQUENCE, _BY_LAST_SEQUENCE, _BY_NAME, _BY_ID = map(
     attrgetter, ("sequence", "first_sequence", "last_sequence", "name", "id"))
+_BY_ID_AND_SEQUENCE = attrgetter("id", "sequence")
 _SLICE_ENTRIES = 10_000
 """About how many entries a slice of the index has. A call in C takes half a millisecond for as many."""
 _ROW_BITS = _PART_BITS = 32
+_ROW_MASK = _PART_MASK = (1 << 32) - 1
 _HASH_BITS = 64
 
 
@@ -175,15 +177,9 @@ class LogContents:
         """Return every entry of an id, ascending by sequence."""
         hashed = hash_id(blob_id, self.key)
         found = [entry for part in self.directory.owners(hashed) for entry in part.newest_first(blob_id, hashed)]
-        found.sort(key=_BY_SEQUENCE)
-        return found + self.open.of_id(blob_id)
+        return sorted([*found, *self.open.newest_first(blob_id)], key=_BY_SEQUENCE)
 
     # -- all records
-
-    def entries_of(self, name: SegmentName) -> Iterator[IndexEntry]:
-        """Yield the index entries of a segment in the order of their offsets; nothing for an unknown segment."""
-        segment = self.segment(name)
-        return iter(()) if segment is None else segment.entries()
 
     @cached_property
     def all_parts(self) -> tuple[IndexPart, ...]:
@@ -220,19 +216,15 @@ class LogContents:
 
     def audit(self) -> None:
         """Check that each index covers its segment, and that the directory has every part."""
-        positions = [segment.name.position for segment in self.segments]
-        if positions != sorted(set(positions)):
-            raise AuditFailed(f"the positions of the log do not ascend: {positions}")
         for segment in self.segments:
             at = SEGMENT_HEADER_BYTES
-            stretches: list[IndexPart | OpenIndex] = [*segment.parts, *([] if segment.open is None else [segment.open])]
-            for stretch in stretches:
-                if (stretch.segment, stretch.start) != (segment.name, at):
-                    raise AuditFailed(f"{stretch} does not continue segment {segment.name} at {at}")
-                at = stretch.end
-        parts = [part for segment in self.segments for part in segment.parts if len(part)]
-        held = self.directory.parts()
-        if len(held) != len(parts) or set(held) != set(parts):
+            stretches: list[IndexPart | OpenIndex] = [*segment.parts, *filter(None, [segment.open])]
+            for each in stretches:
+                if (each.segment, each.start) != (segment.name, at):
+                    raise AuditFailed(f"{each} does not continue segment {segment.name} at {at}")
+                at = each.end
+        parts = {part for segment in self.segments for part in segment.parts if len(part)}
+        if (held := set(self.directory.parts())) != parts:
             raise AuditFailed(f"the directory covers {len(held)} parts, and the log has {len(parts)}")
 
 
@@ -275,16 +267,21 @@ def histories_in(parts: Sequence[IndexPart], of: Collection[SegmentName] | None 
 
     Given some segments, only of blobs with a record in one of them, and perhaps of blobs with the hash of such a blob.
     """
-    for alone, histories in slices_by_hash(parts, of):
-        yield from ([parts[place].entry(row)] for place, row in alone)
-        yield from histories
+    return chain.from_iterable(map(histories_of, rows_by_hash(parts, of)))
 
 
-def slices_by_hash(parts: Sequence[IndexPart], of: Collection[SegmentName] | None = None) -> Iterator[
-        tuple[list[tuple[int, int]], list[list[IndexEntry]]]]:
-    """Yield for each slice of the hash space the entries with a hash of their own, as part and row, and the histories
-    of the others; `of` as in `histories_in`.
-    """
+def histories_of(rows: Iterable[tuple[IndexPart, int]]) -> Iterable[list[IndexEntry]]:
+    """Return the records of each blob with a hash, given the rows of the hash."""
+    entries = [part.entry(row) for part, row in rows]
+    if len(entries) == 1:
+        return (entries,)
+    entries.sort(key=_BY_ID_AND_SEQUENCE)
+    return [list(group) for _, group in groupby(entries, _BY_ID)]
+
+
+def rows_by_hash(parts: Sequence[IndexPart], of: Collection[SegmentName] | None = None,
+                 ) -> Iterator[list[tuple[IndexPart, int]]]:
+    """Yield the rows of each hash; `of` as in `histories_in`."""
     wanted = [of is None or part.segment in of for part in parts]
     slices = max(-(-sum(len(part) for part, is_wanted in zip(parts, wanted, strict=True) if is_wanted)
                    // _SLICE_ENTRIES), 1)
@@ -311,26 +308,10 @@ def slices_by_hash(parts: Sequence[IndexPart], of: Collection[SegmentName] | Non
                 merged.extend((hashed << _PART_BITS + _ROW_BITS) | tail | row for hashed, row in rows)
         # The sort merges the pieces, which are sorted.
         merged.sort()
-        yield _grouped(merged, parts)
-
-
-def _grouped(merged: Sequence[int], parts: Sequence[IndexPart]) -> tuple[
-        list[tuple[int, int]], list[list[IndexEntry]]]:
-    alone: list[tuple[int, int]] = []
-    histories: list[list[IndexEntry]] = []
-    row_mask, part_mask, shift = (1 << _ROW_BITS) - 1, (1 << _PART_BITS) - 1, _PART_BITS + _ROW_BITS
-    start, count = 0, len(merged)
-    while start < count:
-        hashed = merged[start] >> shift
-        end = start + 1
-        while end < count and merged[end] >> shift == hashed:
-            end += 1
-        if end - start == 1:
-            alone.append((merged[start] >> _ROW_BITS & part_mask, merged[start] & row_mask))
-        else:
-            entries = [parts[each >> _ROW_BITS & part_mask].entry(each & row_mask)
-                       for each in merged[start:end]]
-            entries.sort(key=_BY_ID)
-            histories.extend(sorted(group, key=_BY_SEQUENCE) for _, group in groupby(entries, _BY_ID))
-        start = end
-    return alone, histories
+        start, count = 0, len(merged)
+        while start < count:
+            hashed, end = merged[start] >> _PART_BITS + _ROW_BITS, start + 1
+            while end < count and merged[end] >> _PART_BITS + _ROW_BITS == hashed:
+                end += 1
+            yield [(parts[each >> _ROW_BITS & _PART_MASK], each & _ROW_MASK) for each in merged[start:end]]
+            start = end

@@ -27,17 +27,14 @@ _EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 
 @attrs.frozen
 class StoreCopy:
-    """The result of `copy_store`.
-
-    Attributes:
-        records: the number of records in the copy.
-        bytes_copied: the sum of their sizes.
-        left_out: PUTs that were not copied, because their content was dropped.
-    """
+    """The result of `copy_store`."""
 
     records: int
+    """The number of records in the copy."""
     bytes_copied: int
+    """The sum of their sizes."""
     left_out: int
+    """PUTs that were not copied, because their content was dropped."""
 
 
 def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStoreConfig, *,
@@ -62,11 +59,9 @@ def copy_store(source: BlobStore | BlobReader, folder: StrPath, config: BlobStor
     Raises:
         InvalidInput: the folder or an unfinished copy exists; or the capacity is no multiple of the segments'.
         CorruptData: a record of the source is damaged.
-        StoreFull: the copy has too little capacity.
-        BlobTooLarge: a record does not fit into a segment of the copy.
-        BudgetSpent: the budget ended.
-        StorageError: the disk refused. After each of these errors the copy is removed; if the disk refuses the removal,
-            it remains, complete or with the suffix `.copying`.
+        StoreFull, BlobTooLarge: the copy, or its segments, have too little capacity.
+        BudgetSpent, StorageError: the budget ended, or the disk refused. After each of these errors the copy is
+            removed; if the disk refuses the removal, it remains, complete or with the suffix `.copying`.
     """
     disk: Files = LocalFiles() if files is None else files
     path = local_path(folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crash-safe overwriting of records in place: the note `HARD_DELETE`, and its completion by opening.
+"""The note `HARD_DELETE`: the progress of the hard delete, and the records that it overwrites.
 
 The note is a `DurableRecord` of a `HardDeleteState` (`docs/formats/blobstore-hard-delete.md`). The contents of the
 records that it names count as erased, for the owner and for every reader. Overwriting is idempotent.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
@@ -56,6 +56,14 @@ class HardDeleteState:
     sequence: int = 0  # every delete in effect up to this one is carried out
     erasures: tuple[Erasure, ...] = ()  # the records of the current batch
 
+    @property
+    def offsets(self) -> dict[SegmentName, set[int]]:
+        """The offsets of the records of the batch, by segment."""
+        found: dict[SegmentName, set[int]] = {}
+        for each in self.erasures:
+            found.setdefault(each.segment, set()).add(each.offset)
+        return found
+
 
 _STATE: JsonRecord[HardDeleteState] = JsonRecord("hard delete state", b"CLBLOBHD", 1, HardDeleteState)
 
@@ -78,19 +86,6 @@ def read_state(folder: StrPath, incarnation: bytes) -> tuple[HardDeleteState, st
     return (HardDeleteState(incarnation) if state is None or state.incarnation != incarnation else state), damage
 
 
-def pending_erasures(folder: StrPath, incarnation: bytes) -> dict[SegmentName, set[int]]:
-    """Return the offsets of the records that the note names, by segment; their contents count as erased."""
-    return offsets_of(read_state(folder, incarnation)[0].erasures)
-
-
-def offsets_of(erasures: Iterable[Erasure]) -> dict[SegmentName, set[int]]:
-    """Return the offsets of records to overwrite, by segment."""
-    found: dict[SegmentName, set[int]] = {}
-    for erasure in erasures:
-        found.setdefault(erasure.segment, set()).add(erasure.offset)
-    return found
-
-
 def erase_records(files: Files, folder: StrPath, erasures: Sequence[Erasure]) -> int:
     """Overwrite records, segment by segment, and sync; return the bytes written. Idempotent.
 
@@ -105,22 +100,3 @@ def erase_records(files: Files, folder: StrPath, erasures: Sequence[Erasure]) ->
             written += sum(out.write_at(each.offset, each.pieces()) for each in group)
             out.sync()
     return written
-
-
-def redo_erasures(files: Files, folder: StrPath, incarnation: bytes) -> None:
-    """Finish an interrupted batch, before the index is read.
-
-    The index files of its segments may not mark the contents as erased yet. They are removed first, durably, so that
-    opening rebuilds them from the overwritten records. Otherwise a longer retention would allow to undo such a delete.
-    """
-    state, _ = read_state(folder, incarnation)
-    if not state.erasures:
-        return
-    stale = [path for segment in {erasure.segment for erasure in state.erasures}
-             if look_at(path := os.path.join(folder, segment.index_file)) is not None]
-    for path in stale:
-        files.unlink(path)
-    if stale:
-        files.sync_folder(folder)
-    erase_records(files, folder, state.erasures)
-    state_in(folder, files).write(attrs.evolve(state, erasures=()))

@@ -21,12 +21,7 @@ class NotAStore(InvalidInput):
 
 
 class BlobTooLarge(InvalidInput):
-    """The record does not fit into an empty segment. Split the blob, or create the store with larger segments.
-
-    Attributes:
-        record_bytes: the bytes of the record.
-        limit_bytes: the room in an empty segment.
-    """
+    """The record does not fit into an empty segment. Split the blob, or create the store with larger segments."""
 
     def __init__(self, message: str, *, record_bytes: int, limit_bytes: int) -> None:
         super().__init__(message)
@@ -94,11 +89,7 @@ UNMANAGED = ("nothing compacts this store but a call: `manager = CompactionManag
 class StoreFull(DiskFull):
     """Every segment of the log is in use. Compact the store, or create a larger one.
 
-    Attributes:
-        capacity_bytes: the log's capacity.
-        wanted_bytes: the bytes of the record that did not fit.
-        gates: the gates that keep segments from being compacted, as text; `BlobStore.plan().why` has more.
-        is_managed: whether a `CompactionManager` compacts the store.
+    `gates` says what keeps segments from being compacted; `BlobStore.plan().why` has more.
     """
 
     def __init__(self, *, path: str | os.PathLike[str], capacity_bytes: int, wanted_bytes: int, gates: str,

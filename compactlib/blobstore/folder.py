@@ -17,8 +17,8 @@ from itertools import pairwise
 import attrs
 
 from compactlib.blobstore.contents import LogSegment
-from compactlib.blobstore.erasure import STATE_FILE, pending_erasures
-from compactlib.blobstore.index import IndexPart, OpenIndex, part_bytes, read_parts
+from compactlib.blobstore.erasure import STATE_FILE, read_state
+from compactlib.blobstore.index import IndexPart, OpenIndex, read_parts
 from compactlib.blobstore.names import FIRST_SEGMENT, SegmentName, segment_of_index_file, segment_of_log_file
 from compactlib.blobstore.records import RecordFlag
 from compactlib.blobstore.scan import Scanned, scan_records
@@ -93,11 +93,6 @@ class LoadedSegment:
     size: int = SEGMENT_HEADER_BYTES  # the size of the log file
     state: object = None  # of its files, to read them again only if they have changed
 
-    @property
-    def index_bytes(self) -> int:
-        """The bytes of the parts in the index file."""
-        return sum(map(part_bytes, self.segment.parts))
-
 
 def load_store(folder: str, layout: Layout, known: Mapping[SegmentName, LoadedSegment]) -> list[LoadedSegment]:
     """Load every segment of a log, in order; of a lost one the index, which names its records.
@@ -105,7 +100,7 @@ def load_store(folder: str, layout: Layout, known: Mapping[SegmentName, LoadedSe
     Segments that were loaded before (`known`) are reused unless their files have changed.
     """
     descriptor = layout.list.store
-    erased = pending_erasures(folder, descriptor.incarnation)
+    erased = read_state(folder, descriptor.incarnation)[0].offsets
     names = sorted((*layout.segments, *layout.lost))
     found: list[LoadedSegment] = []
     for name in names:

@@ -11,12 +11,14 @@ A batch of records of one segment:
    index marks their contents as erased;
 2. the index file is replaced, the records are overwritten and synced, and the note is cleared.
 
-Opening finishes a batch after a crash; the next reclaim or compaction finishes a batch after a full disk.
+After a crash or a full disk, the next opening, reclaim or compaction does 2 again: the loaded index marks the records
+that the note names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import attrs
 
@@ -74,7 +76,7 @@ def reclaim(log: Log, name: str, budget: Budget) -> BlobReclaimReport:
 
 
 def finish_erasures(log: Log) -> None:
-    """Overwrite the records of the note: an earlier batch, or opening, was ended by a full disk."""
+    """Overwrite the records of the note, which a crash or a full disk has left."""
     state, _ = read_state(log.folder, log.descriptor.incarnation)
     if state.erasures:
         _overwrite(log, state)
@@ -113,16 +115,13 @@ def _doomed(history: Sequence[IndexEntry], before_ms: int) -> list[IndexEntry]:
     return [entry for entry in history if entry.kind == RecordKind.PUT and entry.sequence < end]
 
 
-def _batches(puts: Sequence[IndexEntry]) -> Iterable[list[IndexEntry]]:
-    batch: list[IndexEntry] = []
-    for put in puts:
-        if batch and (len(batch) >= _MAX_BATCH_RECORDS
-                      or sum(each.size for each in batch) + put.size > _MAX_BATCH_BYTES):
-            yield batch
-            batch = []
-        batch.append(put)
-    if batch:
-        yield batch
+def _batches(puts: Sequence[IndexEntry]) -> Iterable[Sequence[IndexEntry]]:
+    start = 0
+    while start < len(puts):
+        sizes = accumulate(put.size for put in puts[start:start + _MAX_BATCH_RECORDS])
+        count = max(sum(size <= _MAX_BATCH_BYTES for size in sizes), 1)
+        yield puts[start:start + count]
+        start += count
 
 
 def _erase(log: Log, state: HardDeleteState, batch: Sequence[IndexEntry], before_ms: int) -> HardDeleteState:
@@ -141,17 +140,17 @@ def _erase(log: Log, state: HardDeleteState, batch: Sequence[IndexEntry], before
         except DiskFull:
             if note.read() == noted:
                 # Only the sync of the folder was refused: the note counts, and the next run overwrites its records.
-                log.mark_erased(noted.erasures)
+                log.mark_erased(noted.offsets)
             log.guard.undone()
             raise
-        log.mark_erased(noted.erasures)
+        log.mark_erased(noted.offsets)
         log.guard.done()
     return noted
 
 
 def _overwrite(log: Log, state: HardDeleteState) -> int:
     """Overwrite the records of the note, which the index marks as erased, and clear it; return the bytes written."""
-    for name in sorted({each.segment for each in state.erasures}):
+    for name in sorted(state.offsets):
         segment = log.contents.segment(name)
         if segment is not None and segment.parts:
             replace_parts(log.files, log.folder, segment.parts, log.descriptor.incarnation)

@@ -7,23 +7,9 @@ search for an id is a binary search in C over a sorted column of 64-bit hashes; 
 
 The newest records are in an `OpenIndex`, found by a dictionary, until they are enough for a part.
 
-The file is a sequence of parts (`docs/formats/blobstore-index.md`).
-
-The index of the active segment grows by one part after a number of records, and by the last part when it is sealed. A
-part:
-
-```
-0   magic b"CLBLOBIX"       24  generation (u64)    56  length of the ids (u64)
-8   version 1 (u16)         32  start (u64)         64  incarnation (16 bytes)
-10  header size 80 (u16)    40  end (u64)
-12  0 (u32)                 48  entries (u64)
-16  position (u64)
-```
-
-Then the columns of `COLUMNS`, the ends of the ids (u32 each), the hashes (u64 each, ascending) with their rows
-(u32 each), the ids, and the CRC of all preceding bytes. All numbers are little-endian.
-
-An index file is not synced while it grows: opening rebuilds from the log the parts that a crash loses.
+The file is a sequence of parts (`docs/formats/blobstore-index.md`). The index of the active segment grows by one part
+after a number of records, and by the last part when it is sealed. It is not synced while it grows: opening rebuilds
+from the log the parts that a crash loses.
 """
 
 from __future__ import annotations
@@ -81,8 +67,7 @@ def since_put(newest_first: Iterable[IndexEntry]) -> list[IndexEntry]:
 class IndexPart:
     """The entries of the records from offset `start` to `end` of a segment, ascending by offset. Immutable.
 
-    `columns` are those of `COLUMNS`; `ids` has all ids, and `id_ends` the end of each. `hashes` ascends, and `rows` has
-    the row of each hash; ascending among equal hashes.
+    `columns` are those of `COLUMNS`, `ids` all ids with their `id_ends`, `hashes` ascending with the `rows` of each.
     """
 
     def __init__(self, segment: SegmentName, start: int, end: int, columns: Sequence[array[int]], ids: bytes,
@@ -110,31 +95,27 @@ class IndexPart:
     def of(cls, segment: SegmentName, start: int, end: int, entries: Sequence[IndexEntry], key: bytes) -> IndexPart:
         """Pack entries; `key` is the store's incarnation. O(n log n)."""
         columns = [array(code, map(attrgetter(name), entries)) for name, code in COLUMNS.items()]
-        ids = [entry.id for entry in entries]
-        return cls._packed(segment, start, end, columns, ids, list(map(hash_id, ids, repeat(key))))
+        return cls._packed(segment, start, end, columns, [entry.id for entry in entries], key)
 
     @classmethod
-    def moved(cls, segment: SegmentName, taken: Iterable[tuple[IndexPart, Sequence[int]]],
+    def moved(cls, segment: SegmentName, taken: Iterable[tuple[IndexPart, Sequence[int]]], key: bytes,
               check: Callable[[], None]) -> IndexPart:
         """Return the index of a new segment with some rows of other parts, without gaps."""
-        columns, ids, hashed = [array(code) for code in COLUMNS.values()], list[bytes](), list[int]()
+        columns, ids = [array(code) for code in COLUMNS.values()], list[bytes]()
         for part, rows in taken:
-            hash_of_row = array("Q", bytes(8 * len(part)))
-            for each, row in zip(part.hashes, part.rows, strict=True):
-                hash_of_row[row] = each
             for start in range(0, len(rows), _AT_ONCE):
                 piece = rows[start:start + _AT_ONCE]
                 for mine, theirs in zip(columns, part.columns, strict=True):
                     mine.extend(map(theirs.__getitem__, piece))
                 ids.extend(map(part.id_of, piece))
-                hashed.extend(map(hash_of_row.__getitem__, piece))
                 check()
         *offsets, end = accumulate(columns[1], initial=SEGMENT_HEADER_BYTES)
-        return cls._packed(segment, SEGMENT_HEADER_BYTES, end, [array("Q", offsets), *columns[1:]], ids, hashed)
+        return cls._packed(segment, SEGMENT_HEADER_BYTES, end, [array("Q", offsets), *columns[1:]], ids, key)
 
     @classmethod
     def _packed(cls, segment: SegmentName, start: int, end: int, columns: Sequence[array[int]], ids: Sequence[bytes],
-                hashed: Sequence[int]) -> IndexPart:
+                key: bytes) -> IndexPart:
+        hashed = list(map(hash_id, ids, repeat(key)))
         order = sorted(range(len(hashed)), key=hashed.__getitem__)
         # A copy has no spare room, unlike an array that was appended to.
         return cls(segment, start, end, [array(each.typecode, each) for each in columns], b"".join(ids),
@@ -202,6 +183,11 @@ class IndexPart:
         arrays = (*self.columns, self.id_ends, self.hashes, self.rows)
         return len(self.ids) + sum(len(each) * each.itemsize for each in arrays)
 
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the part in the file."""
+        return index_file_bytes(len(self), len(self.ids))
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -247,14 +233,6 @@ class OpenIndex:
         """The number of the last record, 0 without records."""
         return self.entries[-1].sequence if self.entries else 0
 
-    def of_id(self, blob_id: bytes) -> list[IndexEntry]:
-        """Return the entries of an id, ascending by sequence."""
-        known = self._of_id.get(blob_id)
-        if known is None:
-            return []
-        last = self.last_sequence
-        return [entry for entry in known if entry.sequence <= last]
-
     def newest_first(self, blob_id: bytes) -> Iterator[IndexEntry]:
         """Yield the entries of an id, descending by sequence; nothing is copied."""
         last = self.last_sequence
@@ -263,9 +241,6 @@ class OpenIndex:
     def sealed(self, key: bytes) -> IndexPart:
         """Return the same entries as a part."""
         return IndexPart.of(self.segment, self.start, self.end, self.entries, key)
-
-    def __repr__(self) -> str:
-        return f"OpenIndex({self.segment}:{self.start}..{self.end}, {len(self.entries)} entries)"
 
 
 _HEADER_BYTES = 80
@@ -278,11 +253,6 @@ _BYTES_PER_ENTRY = sum(array(code).itemsize for code in _CODES)
 def index_file_bytes(entries: int, id_bytes: int) -> int:
     """Return the bytes of a part, given its entries and the total length of their ids."""
     return _FRAME.size + entries * _BYTES_PER_ENTRY + id_bytes
-
-
-def part_bytes(part: IndexPart) -> int:
-    """Return the bytes of a part in the file."""
-    return index_file_bytes(len(part), len(part.ids))
 
 
 def encode_part(part: IndexPart, incarnation: bytes) -> bytes:
@@ -315,9 +285,8 @@ def decode_part(data: bytes, path: str, incarnation: bytes) -> IndexPart:
 
 
 def read_parts(folder: StrPath, name: SegmentName, incarnation: bytes, start: int, most: int) -> list[IndexPart]:
-    """Load the contiguous parts of a segment's index file, up to the first damaged part.
-
-    The first part begins at `start`, and no part ends after `most`.
+    """Load the contiguous parts of a segment's index file from `start` on, before the first that is damaged or ends
+    after `most`.
     """
     path = os.path.join(folder, name.index_file)
     data = memoryview(read_if_there(path) or b"")

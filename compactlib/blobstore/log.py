@@ -18,14 +18,14 @@ import contextlib
 import os
 import stat
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.erasure import STATE_FILE, Erasure, offsets_of
+from compactlib.blobstore.erasure import STATE_FILE
 from compactlib.blobstore.errors import BlobTooLarge, PlanDoesNotFit, StoreFull
 from compactlib.blobstore.folder import part_records
 from compactlib.blobstore.index import write_part
@@ -40,7 +40,7 @@ from compactlib.blobstore.records import IndexEntry, RecordFlag, encode_head, en
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, Opened, OpenSegments, begin_segment
 from compactlib.blobstore.segment_list import FILE_NAME as LIST_FILE, Layout, SegmentListFile, Step, lay_out
 from compactlib.blobstore.store_clock import StoreClock
-from compactlib.errors import AuditFailed, StorageError
+from compactlib.errors import StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, list_folder, look_at
 from compactlib.guard import Guard
@@ -189,6 +189,14 @@ class Log:
         self.lists.write(attrs.evolve(known, segments=(*known.segments, name)))
         self.guard.done()
 
+    def close_active(self) -> bool:
+        """Seal the active segment and begin the next one, unless it has no records; return whether it had."""
+        with self.guard.lock:
+            self.guard.require_open()
+            if has_records := bool(self.contents.active.records):
+                self.roll()
+            return has_records
+
     def _gates(self) -> str:
         """Return the gates that keep segments from being compacted, without reading the index."""
         config, segments = self.config, len(self.contents.segments)
@@ -256,11 +264,10 @@ class Log:
         self.guard.done()
         self.segments.forget(step.sources)
 
-    def mark_erased(self, erasures: Iterable[Erasure]) -> None:
-        """Mark the contents of these records of sealed segments as erased in the index; with the lock held."""
-        offsets = offsets_of(erasures)
-        marked = [attrs.evolve(segment, parts=tuple(part.erased(offsets[name]) for part in segment.parts))
-                  for name in offsets if (segment := self.contents.segment(name)) is not None]
+    def mark_erased(self, offsets: Mapping[SegmentName, Collection[int]]) -> None:
+        """Mark the contents of records of sealed segments as erased in the index; with the lock held."""
+        marked = [attrs.evolve(segment, parts=tuple(part.erased(offsets[segment.name]) for part in segment.parts))
+                  for segment in self.contents.segments if segment.name in offsets]
         self.contents = self.contents.with_segments(offsets.keys(), marked)
 
     def remove_leftovers(self) -> tuple[list[str], int]:
@@ -279,19 +286,6 @@ class Log:
         with self.guard.lock:
             if self.guard.is_open:
                 self.seal_index()
-
-    def audit(self) -> None:
-        """Check contents, writer and list against each other."""
-        with self.guard.lock:
-            self.guard.require_open()
-            self.contents.audit()
-            here = self.contents.active.name, self.contents.open.end, self.contents.last_sequence < self.next_sequence
-            if here != (self._active, self._end, True):
-                raise AuditFailed(f"the writer is at {self._active}:{self._end}, and writes record "
-                                  f"{self.next_sequence}; the index ends in {self.contents.open}")
-            listed = tuple(segment.name for segment in self.contents.segments)
-            if listed != self.lists.known.segments:
-                raise AuditFailed(f"the log has segments {listed}, its list {self.lists.known.segments}")
 
 
 def leftovers(names: Sequence[str], layout: Layout) -> list[str]:
@@ -325,9 +319,9 @@ def remove_names(files: Files, folder: str, names: Iterable[str]) -> tuple[list[
 
 
 def remove_segments(files: Files, folder: str, segments: Iterable[SegmentName]) -> int:
-    """Finish a step: remove the files of its sources, and return their bytes.
+    """Remove the files of segments, and return their bytes.
 
-    Commit and recovery call this after the outputs were read and checked. The removal is durable after the next sync of
-    the folder; until then the list names the step, so that opening removes files again that a crash restores.
+    The removal is durable after the next sync of the folder; until then the list names the step, so that opening
+    removes files again that a crash restores.
     """
     return remove_names(files, folder, [name for each in segments for name in (each.log_file, each.index_file)])[1]

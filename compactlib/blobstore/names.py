@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from compactlib.errors import InvalidInput
 
-LOG_SUFFIX = ".log"
+LOG_SUFFIX, INDEX_SUFFIX = ".log", ".index"
 UNPUBLISHED_SUFFIX = ".temp"
 """Suffix of a file that a copying attempt writes."""
 HALF_WRITTEN_SUFFIX = ".tmp"
@@ -24,11 +24,8 @@ MIN_SEGMENT_BYTES = 1024
 MAX_SEGMENTS = 1 << 20
 """The most segments of a log: the list of so many takes 16 MiB, and is written with each new segment."""
 
-_NUMBER = r"(0|[1-9][0-9]{0,18})"
-_NAME = re.compile(rf"{_NUMBER}_{_NUMBER}")
-_LOG_FILE = re.compile(rf"{_NUMBER}_{_NUMBER}\.log")
-_INDEX_FILE = re.compile(rf"{_NUMBER}_{_NUMBER}\.index")
-_PRIVATE_FILE = re.compile(rf"{_NUMBER}_{_NUMBER}\.(log.*\{UNPUBLISHED_SUFFIX}|index\{HALF_WRITTEN_SUFFIX})", re.DOTALL)
+_FILE = re.compile(r"(0|[1-9][0-9]{0,18})_(0|[1-9][0-9]{0,18})(.*)", re.DOTALL)
+_PRIVATE = re.compile(rf"\.(log.*\{UNPUBLISHED_SUFFIX}|index\{HALF_WRITTEN_SUFFIX})", re.DOTALL)
 
 
 class SegmentName(NamedTuple):
@@ -44,12 +41,8 @@ class SegmentName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> SegmentName:
-        """Return the name written as `position_generation`, without leading zeros.
-
-        Raises:
-            InvalidInput: the text is not such a name.
-        """
-        found = _named(_NAME.fullmatch(text))
+        """Return the name written as `position_generation`, without leading zeros."""
+        found = _named(text, "")
         if found is None:
             raise InvalidInput(f"{text!r} is not the name of a log segment; it is position_generation, such as 3_0")
         return found
@@ -62,12 +55,12 @@ class SegmentName(NamedTuple):
     @property
     def log_file(self) -> str:
         """The file name of the segment."""
-        return f"{self.position}_{self.generation}{LOG_SUFFIX}"
+        return f"{self}{LOG_SUFFIX}"
 
     @property
     def index_file(self) -> str:
         """The file name of the segment's index."""
-        return f"{self.position}_{self.generation}.index"
+        return f"{self}{INDEX_SUFFIX}"
 
     def __str__(self) -> str:
         return f"{self.position}_{self.generation}"
@@ -78,19 +71,21 @@ FIRST_SEGMENT = SegmentName(0, 0)
 
 
 def segment_of_log_file(file_name: str) -> SegmentName | None:
-    """Return the segment of a log file; `None` for every other file, such as one that is being built."""
-    return _named(_LOG_FILE.fullmatch(file_name))
+    """Return the segment of a log file; `None` for every other file, such as an unpublished one."""
+    return _named(file_name, LOG_SUFFIX)
 
 
 def segment_of_index_file(file_name: str) -> SegmentName | None:
     """Return the segment of an index file; `None` for every other file."""
-    return _named(_INDEX_FILE.fullmatch(file_name))
+    return _named(file_name, INDEX_SUFFIX)
 
 
 def is_private(file_name: str) -> bool:
     """Whether a file of a segment was written by an attempt that has not published it."""
-    return _PRIVATE_FILE.fullmatch(file_name) is not None
+    found = _FILE.fullmatch(file_name)
+    return found is not None and _PRIVATE.fullmatch(found[3]) is not None
 
 
-def _named(found: re.Match[str] | None) -> SegmentName | None:
-    return SegmentName(int(found[1]), int(found[2])) if found else None
+def _named(file_name: str, suffix: str) -> SegmentName | None:
+    found = _FILE.fullmatch(file_name)
+    return SegmentName(int(found[1]), int(found[2])) if found is not None and found[3] == suffix else None

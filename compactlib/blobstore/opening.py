@@ -5,26 +5,25 @@ A killed process may have left data in the page cache that is not durable. So th
 segments and the active segment are synced before anything is built on them. Only a new store needs room on the disk.
 
 If files of sources of the last step are present, opening finishes the step: it writes the list again, since the list
-may not be durable, reads every output, and removes the sources. If an output is damaged and all sources are present,
-the step is undone instead. If some sources are missing, the others may be the only whole copies: they count as segments
-that were put back, which nothing removes, and the damage is reported.
+may not be durable, reads every output, and removes the sources, unless an output is damaged (`lay_out`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
-from compactlib.blobstore.erasure import redo_erasures
+from compactlib.blobstore.erasure import erase_records, read_state
 from compactlib.blobstore.errors import NotAStore
 from compactlib.blobstore.folder import LoadedSegment, load_store, read_folder
+from compactlib.blobstore.hard_delete import finish_erasures
 from compactlib.blobstore.index import OpenIndex, replace_parts
-from compactlib.blobstore.log import MAX_UNSYNCED_RECORDS, Log, leftovers, remove_names, remove_segments
+from compactlib.blobstore.log import MAX_UNSYNCED_RECORDS, Log, leftovers, remove_names
 from compactlib.blobstore.names import FIRST_SEGMENT, HALF_WRITTEN_SUFFIX, SegmentName, segment_of_log_file
 from compactlib.blobstore.records import milliseconds
 from compactlib.blobstore.scan import check_segment
@@ -43,27 +42,15 @@ _OF_NO_STORE = (LOCK_NAME, "lost+found", FILE_NAME + HALF_WRITTEN_SUFFIX)
 
 @attrs.frozen
 class BlobRecoveryReport:
-    """The damage and the repairs found by opening a store. All empty after a clean close.
+    """The damage that opening a store found, and what it cut off. Empty after a clean close.
 
     Attributes:
         damage: the damage found; everything else is readable.
-        rebuilt: segments with an index that was rebuilt from the log, in whole or in part.
         cut_bytes: bytes after the last whole record that were truncated: writes that were never acknowledged.
     """
 
     damage: tuple[CorruptData, ...] = ()
-    rebuilt: tuple[SegmentName, ...] = ()
     cut_bytes: int = 0
-
-    def to_dicts(self) -> list[dict[str, object]]:
-        """Return one row for each finding."""
-        rows: list[dict[str, object]] = [
-            {"finding": "damage", "path": error.path, "offset": error.offset, "found": error.found}
-            for error in self.damage]
-        rows.extend({"finding": "index rebuilt", "path": str(name)} for name in self.rebuilt)
-        if self.cut_bytes:
-            rows.append({"finding": "tail cut", "bytes": self.cut_bytes})
-        return rows
 
 
 def make_folder(folder: str, config: BlobStoreConfig, files: Files, *, create: bool) -> None:
@@ -101,18 +88,24 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     guard.keep(lists)
     if found.listed is None:
         lists.make_ready()  # makes the folder a store
-    known, step_damage = _settle_step(files, folder, lists, found.present)
-    present = found.present & set(map(segment_of_log_file, list_folder(folder)))
-    layout = lay_out(folder, known, present)
-    with contextlib.suppress(DiskFull):
-        # On a full disk the next reclaim does this; until then the contents count as erased.
-        redo_erasures(files, folder, descriptor.incarnation)
+    layout = lay_out(folder, listed, found.present, _damaged_outputs(files, folder, lists, found.present))
     left = leftovers(list_folder(folder), layout)
     if left:
         remove_names(files, folder, left)
         files.sync_folder(folder)
+    with contextlib.suppress(DiskFull):
+        # First: the log is read where an index is missing, and a crash may have torn the records of the note.
+        erase_records(files, folder, read_state(folder, descriptor.incarnation)[0].erasures)
     loaded = load_store(folder, layout, {})
-    events = _write_rebuilt(files, folder, descriptor, loaded)
+    refused: list[tuple[str, dict[str, object]]] = []
+    for each in loaded:
+        if each.is_rebuilt:
+            try:
+                replace_parts(files, folder, each.segment.parts, descriptor.incarnation)
+            except StorageError as error:
+                # The next opening rebuilds it again.
+                refused.append(("blobstore_index_not_written", {"folder": folder, "index": str(each.segment.name),
+                                                                "error": str(error)}))
     if not loaded or loaded[-1].segment.is_lost:
         loaded.append(_begun(files, folder, descriptor, loaded))
     active = loaded[-1]
@@ -127,62 +120,45 @@ def open_log(guard: Guard, folder: str, config: BlobStoreConfig, files: Files, c
     # Peers may have seen records that a crash has lost, so their sequences are skipped.
     following = last + 1 + (MAX_UNSYNCED_RECORDS if last > 0 else 0)
     counted = tuple(each.segment.name for each in loaded)
-    is_as_listed = known is listed and known.segments == counted and found.is_list_whole
+    is_as_listed = attrs.evolve(layout.list, segments=counted) == listed and found.is_list_whole
     lists.known = attrs.evolve(layout.list, number=lists.known.number, segments=counted)
     if not is_as_listed:
         with contextlib.suppress(DiskFull):
             lists.write(lists.known)
-    log = Log(guard, files, folder, config, StoreClock(clock), contents, lists, following, active.index_bytes)
-    damage = [*found.damage, *step_damage, *layout.damage, *(error for each in loaded for error in each.damage)]
+    log = Log(guard, files, folder, config, StoreClock(clock), contents, lists, following,
+              sum(part.file_bytes for part in active.segment.parts))
+    with contextlib.suppress(DiskFull):
+        # On a full disk the next reclaim does this; until then the contents count as erased.
+        finish_erasures(log)
+    damage = [*found.damage, *layout.damage, *(error for each in loaded for error in each.damage)]
     log.events += [("blobstore_damage", {"folder": folder, "path": error.path, "offset": error.offset,
                                          "expected": error.expected, "found": error.found}) for error in damage]
-    log.events += events
+    log.events += refused
     if cut:
         log.events.append(("blobstore_tail_cut", {"folder": folder, "bytes": cut}))
-    rebuilt = tuple(each.segment.name for each in loaded if each.is_rebuilt)
-    return log, BlobRecoveryReport(tuple(error.with_traceback(None) for error in damage), rebuilt, cut)
+    return log, BlobRecoveryReport(tuple(error.with_traceback(None) for error in damage), cut)
 
 
-def _settle_step(files: Files, folder: str, lists: SegmentListFile, present: Collection[SegmentName],
-                 ) -> tuple[SegmentList, list[CorruptData]]:
-    """Finish the last step of a compaction, or undo it; return the list afterwards, and the damage of its outputs."""
-    listed = lists.known
+def _damaged_outputs(files: Files, folder: str, lists: SegmentListFile, present: frozenset[SegmentName],
+                     ) -> dict[SegmentName, CorruptData]:
+    """Make the list durable and read the outputs of its step, if files of sources are to be removed; return the damage.
+    """
+    listed, damage = lists.known, dict[SegmentName, CorruptData]()
     step = listed.step
-    if step is None or not any(name in present for name in step.sources):
-        return listed, []
-    has_all_sources = all(name in present for name in step.sources)
-    if any(each.name not in present for each in step.outputs):
-        return (listed if has_all_sources else attrs.evolve(listed, step=None)), []
+    if step is None or present.isdisjoint(step.sources) or not present.issuperset(each.name for each in step.outputs):
+        return damage
     try:
         lists.write(listed)
     except DiskFull:
         with contextlib.closing(files.open(os.path.join(folder, FILE_NAME))) as out:
             out.sync()
-    damage: list[CorruptData] = []
     for each in step.outputs:
         try:
             check_segment(os.path.join(folder, each.name.log_file), listed.store.header(each.name), each.end,
                           each.records)
         except CorruptData as error:
-            damage.append(error)
-    if damage:
-        return (listed.without_step() if has_all_sources else attrs.evolve(listed, step=None)), damage
-    remove_segments(files, folder, step.sources)
-    return listed, damage
-
-
-def _write_rebuilt(files: Files, folder: str, descriptor: Descriptor, loaded: Iterable[LoadedSegment]
-                   ) -> list[tuple[str, dict[str, object]]]:
-    """Write rebuilt indexes of sealed segments; an index that the disk refuses is rebuilt by the next opening."""
-    refused: list[tuple[str, dict[str, object]]] = []
-    for each in loaded:
-        if each.is_rebuilt:
-            try:
-                replace_parts(files, folder, each.segment.parts, descriptor.incarnation)
-            except StorageError as error:
-                refused.append(("blobstore_index_not_written", {"folder": folder, "index": str(each.segment.name),
-                                                                "error": str(error)}))
-    return refused
+            damage[each.name] = error
+    return damage
 
 
 def _begun(files: Files, folder: str, descriptor: Descriptor, loaded: Sequence[LoadedSegment]) -> LoadedSegment:

@@ -107,7 +107,7 @@ def draft_ttl_update(blob_id: bytes, state: BlobState | None, now_ms: int, buffe
     if not known.has_content:
         raise BlobMissing(f"blob {blob_id!r} has lost its content", id=blob_id)
     assert known.put is not None
-    if known.is_permanent:
+    if known.newest.is_permanent:
         raise TtlAlreadyUpdated(f"blob {blob_id!r} was made permanent before", id=blob_id)
     expires_ms = known.newest.expires_ms
     if known.newest.is_expired(now_ms):
@@ -150,7 +150,7 @@ def covering_record(draft: IndexEntry, state: BlobState | None, history: Sequenc
     if draft.kind == RecordKind.TTL_UPDATE:
         if state.put is not None and draft.op_time_ms < state.put.op_time_ms:
             return state.put
-        if state.put is not None and state.is_permanent:
+        if state.put is not None and state.newest.is_permanent:
             return state.newest
         # Without a local PUT, a later TTL update covers this one whatever PUT follows.
         return next((entry for entry in history if entry.kind == RecordKind.TTL_UPDATE
@@ -189,7 +189,7 @@ def as_successor(draft: IndexEntry, state: BlobState, history: Sequence[IndexEnt
         return draft if state.put is None else draft._replace(
             flags=newest.flags & RecordFlag.TTL_UPDATED, expires_ms=newest.expires_ms)
     successor = draft._replace(life_version=max(draft.life_version, newest.life_version))
-    if draft.kind == RecordKind.TTL_UPDATE or not state.is_permanent:
+    if draft.kind == RecordKind.TTL_UPDATE or not state.newest.is_permanent:
         return successor
     return successor if state.permanent_ms(history) < draft.op_time_ms else successor._replace(
         flags=draft.flags | RecordFlag.TTL_UPDATED, expires_ms=NO_EXPIRY)

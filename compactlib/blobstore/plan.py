@@ -28,8 +28,6 @@ from compactlib.report import PolicyRecord, Printed
 class BlobPlan(Printed):
     """The segments that a compaction takes, the cost, the benefit and the reason; an empty plan says why it is empty.
 
-    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` returns its rows.
-
     Attributes:
         store: the store's name.
         incarnation: the store's 16 bytes; empty if the view had none.
@@ -51,9 +49,6 @@ class BlobPlan(Printed):
         bytes_available: the free room on disk when it was planned; `None` if unknown.
         expires_before: to make room in a full cache, blobs that expire before this time count as expired; `None` if
             only blobs that have expired do.
-
-    Raises:
-        InvalidInput: a victim is named twice, there is no reason, or the reference time is negative or not finite.
     """
 
     store: str
@@ -121,11 +116,7 @@ class BlobPlan(Printed):
 
 
 def plan_for(view: BlobView, policy: BlobPolicy, now: float, *, bytes_available: int | None = None) -> BlobPlan:
-    """Return the plan that `policy` chooses of `view` at `now` (seconds since the epoch). Pure.
-
-    Raises:
-        InvalidInput: the policy made a bad choice; see `plan_for_choice`.
-        Exception: any other exception of the policy.
+    """Return the plan that `policy` chooses of `view` at `now` (seconds since the epoch). Pure; see `plan_for_choice`.
     """
     return plan_for_choice(view, policy.choose(view, now), policy, now, bytes_available=bytes_available)
 
@@ -134,16 +125,10 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
                     bytes_available: int | None = None) -> BlobPlan:
     """Return the plan of a choice, with cost and benefit by the rules of `BlobView`. O(segments).
 
-    Args:
-        view: the store.
-        choice: the policy's choice.
-        policy: the policy that chose; the plan records its name and its settings.
-        now: the time of planning, seconds since the epoch.
-        bytes_available: the free room on the disk, if known.
+    The plan records the name and the settings of `policy`, and `bytes_available`, the free room on the disk if known.
 
     Raises:
-        InvalidInput: the choice names a segment twice or one that is not eligible, or is no `BlobChoice`; the message
-            names the policy.
+        InvalidInput: the choice names a segment twice or one that is not eligible; the message names the policy.
     """
     if not isinstance(choice, BlobChoice):
         raise InvalidInput(f"policy {policy.name!r} answered {choice!r}; choose() answers a BlobChoice, an empty one "
@@ -161,12 +146,19 @@ def plan_for_choice(view: BlobView, choice: BlobChoice, policy: BlobPolicy, now:
         victims.append(found)
     valid = sum(segment.valid_bytes for segment in victims)
     written = _most_written(view, victims, valid)
-    is_never = choice.is_empty and len(view.segments) == 1 and view.segment_bytes >= view.capacity_bytes
+    damaged = sum(bool(segment.damage) for segment in view.segments)
+    why = choice.why
+    if choice.is_empty and len(view.segments) == 1 and view.segment_bytes >= view.capacity_bytes:
+        why = (f"the log has one segment, capacity_bytes={view.capacity_bytes} and segment_bytes={view.segment_bytes}, "
+               f"and the active segment is never compacted; copy the store into one of smaller segments with "
+               f"copy_store()")
+    elif damaged:
+        why += (f"; {damaged} of the segments left out for damage: restore their files, or delete what verify() names "
+                f"there")
     return BlobPlan(
         store=view.store, incarnation=view.incarnation, victims=tuple(victims), left=tuple(segments.values()),
-        reference_time=max(view.reference_time, 0.0), planned_at=now, policy=PolicyRecord.of(policy),
-        why=_never(view) if is_never else choice.why + _damage_note(view), kind=choice.kind,
-        benefit_segments=view.benefit(len(victims), valid), bytes_to_copy=written,
+        reference_time=max(view.reference_time, 0.0), planned_at=now, policy=PolicyRecord.of(policy), why=why,
+        kind=choice.kind, benefit_segments=view.benefit(len(victims), valid), bytes_to_copy=written,
         bytes_freed=sum(_on_disk(each, view) for each in victims) - written,
         bytes_needed=min(written, view.segment_bytes + index_file_bytes(view.segment_bytes // OVERHEAD_BYTES, 0)),
         bytes_available=bytes_available)
@@ -176,20 +168,6 @@ def _why_left(segment: SegmentView, newest: SegmentName | None) -> str:
     if segment.name == newest:
         return "the newest one, still written to"
     return "not chosen" if segment.eligible else segment.damage or "the journal reaches it"
-
-
-def _never(view: BlobView) -> str:
-    """Return why a log of one segment is never compacted."""
-    return (f"the log has one segment, capacity_bytes={view.capacity_bytes} and segment_bytes={view.segment_bytes}, "
-            f"and the active segment is never compacted; copy the store into one of smaller segments with "
-            f"copy_store()")
-
-
-def _damage_note(view: BlobView) -> str:
-    """Return the end of a plan's reason if segments are left out for damage."""
-    damaged = sum(bool(segment.damage) for segment in view.segments)
-    return f"; {damaged} of the segments left out for damage: restore their files, or delete what verify() names " \
-           f"there" if damaged else ""
 
 
 def _on_disk(segment: SegmentView, view: BlobView) -> int:

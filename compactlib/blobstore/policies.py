@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policies that come with the blob store; `docs/blobstore.md` compares them.
+"""The policies that come with the blob store; `docs/blobstore.md` compares them. A setting out of its range raises
+`InvalidInput`.
 
 | policy | takes | for |
 |---|---|---|
@@ -17,7 +18,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import ClassVar, Literal, TypeAlias
-from zlib import crc32
 
 import attrs
 
@@ -54,9 +54,6 @@ class StatsBased:
     Attributes:
         min_used_fraction: the least used part of the log, 0.0 to 1.0; an equal part suffices.
         min_reclaimed_segments: how many segments the choice has to free, >= 1.
-
-    Raises:
-        InvalidInput: a setting is out of its range.
     """
 
     min_used_fraction: float = fraction(0.5)
@@ -73,7 +70,7 @@ class StatsBased:
             run = tuple(group)
             here = best_range([segment.valid_bytes for segment in run], view.fill_bytes,
                               self.min_reclaimed_segments) if is_eligible else None
-            if here is not None and (found is None or here.is_cheaper_than(found)):
+            if here is not None and (found is None or here.compared_with(found) < 0):
                 found, taken = here, run[here.start:here.end]
         if found is None:
             return too_little(view, self.min_reclaimed_segments)
@@ -92,12 +89,9 @@ class CompactAll:
     change, and chooses nothing once nothing is dead.
 
     Attributes:
-        min_used_fraction: the least used part of the log, 0.0 to 1.0; an equal part suffices.
+        min_used_fraction: as of `StatsBased`.
         skip_valid: wholly valid segments to leave out: `"none"`; those at both `"ends"` of the range, so that the
             choice stays one range; or `"all"`.
-
-    Raises:
-        InvalidInput: a setting is out of its range.
     """
 
     min_used_fraction: float = fraction(0.5)
@@ -148,18 +142,12 @@ class Hybrid:
     Attributes:
         usual: the policy between full rounds.
         thorough: the policy of a full round.
-        every_seconds: time from one full round to the next.
-        spread_seconds: the longest delay of a round; each store has a fixed part of it, so that stores do not all fall
-            due at once.
-
-    Raises:
-        InvalidInput: a time is negative or not finite.
+        every_seconds: time from one full round to the next; `InvalidInput` if negative or not finite.
     """
 
     usual: BlobPolicy = attrs.field(factory=StatsBased)
     thorough: BlobPolicy = attrs.field(factory=lambda: CompactAll(skip_valid="ends"))
     every_seconds: float = seconds(6 * _DAY)
-    spread_seconds: float = seconds(0.0)
 
     name: ClassVar[str] = "hybrid"
 
@@ -168,13 +156,8 @@ class Hybrid:
         """Whether one of the two policies needs a forecast, see `BlobPolicy`."""
         return any(getattr(policy, "needs_forecast", False) for policy in (self.usual, self.thorough))
 
-    def due_at(self, view: BlobView) -> float:
-        """Return when the next full round is due, seconds since the epoch."""
-        part = crc32(view.store.encode("utf-8", "surrogatepass")) / 0xFFFFFFFF
-        return view.last_full_at + self.every_seconds + self.spread_seconds * part
-
     def choose(self, view: BlobView, now: float) -> BlobChoice:
-        due_for = now - self.due_at(view)
+        due_for = now - view.last_full_at - self.every_seconds
         if due_for < 0:
             return self.usual.choose(view, now)
         full = self.thorough.choose(view, now)
@@ -196,12 +179,8 @@ class Greedy:
     choice that is not empty takes them all.
 
     Attributes:
-        min_used_fraction: the least used part of the log, 0.0 to 1.0; an equal part suffices.
-        min_reclaimed_segments: how many segments the choice has to free, >= 1.
+        min_used_fraction, min_reclaimed_segments: as of `StatsBased`.
         copy_order: the order of copying: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
-
-    Raises:
-        InvalidInput: a setting is out of its range.
     """
 
     min_used_fraction: float = fraction(0.5)
@@ -232,12 +211,7 @@ class CostBenefit:
     (Rosenblum and Ousterhout, 1992).
 
     Attributes:
-        min_used_fraction: the least used part of the log, 0.0 to 1.0; an equal part suffices.
-        min_reclaimed_segments: how many segments the choice has to free, >= 1.
-        copy_order: the order of copying: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
-
-    Raises:
-        InvalidInput: a setting is out of its range.
+        min_used_fraction, min_reclaimed_segments, copy_order: as of `Greedy`.
     """
 
     min_used_fraction: float = fraction(0.5)
@@ -280,9 +254,6 @@ class ExpiryForecast(Greedy):
         horizon_seconds: the span of the forecast, >= 0.
         max_dying_fraction: see above, 0.0 to 1.0.
         urgent_used_fraction: see above, 0.0 to 1.0.
-
-    Raises:
-        InvalidInput: a setting is out of its range.
     """
 
     horizon_seconds: float = seconds(86_400.0)

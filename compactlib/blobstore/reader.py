@@ -14,10 +14,12 @@ import os
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import attrs
 
+from compactlib.blobstore.blobs import content_of
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents, LogSegment
 from compactlib.blobstore.errors import NotAStore
@@ -25,12 +27,11 @@ from compactlib.blobstore.folder import LoadedSegment, load_segment, load_store,
 from compactlib.blobstore.log import leftovers
 from compactlib.blobstore.names import FIRST_SEGMENT, UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.reading import Reading
-from compactlib.blobstore.records import TRAILER_BYTES, IndexEntry, RecordKind, check_record, milliseconds
+from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind, milliseconds
 from compactlib.blobstore.report import BlobStoreStatus
 from compactlib.blobstore.segment import Descriptor, OpenSegments, SegmentFile
 from compactlib.blobstore.segment_list import Layout, lay_out, read_list
 from compactlib.blobstore.statistics import all_lifetimes, view_of
-from compactlib.blobstore.survivors import runs
 from compactlib.blobstore.validity import never
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
@@ -67,8 +68,6 @@ class BlobReader(Reading):
     A reader sees the store as of its last read: every record that was completely written, synced or not. `refresh`
     reads again. A segment that a compaction has removed can be read while its file is open here; otherwise the reader
     refreshes itself.
-
-    The store of a killed process is read in the state in which opening would leave it.
 
     Args:
         folder: the store's folder.
@@ -110,7 +109,6 @@ class BlobReader(Reading):
         """Read the folder again; segments whose files have not changed are reused.
 
         Raises:
-            Closed: the reader is closed.
             CorruptData: the folder holds another store now.
             NotAStore, Busy, CorruptData, Unsupported, StorageError: as for a new reader.
         """
@@ -131,9 +129,6 @@ class BlobReader(Reading):
         Args:
             reference_time: deletes made strictly before it are in effect; seconds since the epoch.
             now: blobs that expire strictly before it have expired; seconds since the epoch.
-
-        Raises:
-            Closed: the reader is closed.
         """
         seen = self._seen()
         reference_ms, now_ms = milliseconds(reference_time), milliseconds(now)
@@ -148,11 +143,7 @@ class BlobReader(Reading):
                 for segment in seen.contents.segments if segment.records and not segment.is_lost]
 
     def status(self) -> BlobStoreStatus:
-        """Return the counters of the store as of the last read.
-
-        Raises:
-            Closed: the reader is closed.
-        """
+        """Return the counters of the store as of the last read."""
         return BlobStoreStatus.of(self.name, self._descriptor, self._contents())
 
     def close(self) -> None:
@@ -176,17 +167,11 @@ class BlobReader(Reading):
         self.refresh()
         return self._contents()
 
-    def _has_changed(self, contents: LogContents) -> bool:
-        self.refresh()
-        return True
-
     def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         seen = self._seen()
         budget.check()
-        return view_of(seen.contents, name=self.name, descriptor=seen.descriptor, config=self.config,
-                       policy=policy, now=self.clock.now(), damaged={},
+        return view_of(seen.contents, seen.layout.list, self.config, policy, name=self.name, now=self.clock.now(),
                        eligible=seen.contents.eligible(0, seen.descriptor.log_segments),
-                       last_full_ms=seen.layout.list.last_full_ms,
                        purge=never if self.config.purge_tombstones else None, check=budget.check)
 
     def _out_of_order(self) -> tuple[list[CorruptData], list[str]]:
@@ -231,8 +216,6 @@ def _read_store(folder: str, before: _Seen | None) -> _Seen:
     raise Busy(f"compactions of the store in {folder} switched files {_TRIES} times while it was read; read it again")
 
 
-_READ_BYTES = 2 << 20
-"""The bytes of one read, unless a record is larger."""
 _PUT = int(RecordKind.PUT)
 
 
@@ -271,8 +254,8 @@ class SegmentRecords:
     _kept: bytes = attrs.field(repr=False)
 
     def read(self, *, payloads: bool = True) -> Iterator[StoredRecord]:
-        """Yield the records, ascending by offset; with `payloads`, each is checked against its CRC. Memory: 2 MiB, or
-        one record if that is larger.
+        """Yield the records, ascending by offset; with `payloads`, each is checked against its CRC, by one
+        `pread`.
 
         Raises:
             Stale: a compaction has removed the segment since the store was read.
@@ -288,27 +271,16 @@ class SegmentRecords:
                 raise
             raise Stale(f"segment {self.name} of {self.folder} was compacted away after this read was planned; load "
                         "the store again to see it as it is now") from error
-        kept, before = zlib.decompress(self._kept), 0
-        for part in loaded.segment.parts:
-            count = min(len(part), self.count - before)
-            for first, last in runs(part.offsets[:count], part.sizes[:count], _READ_BYTES):
-                base = part.offsets[first]
-                data = memoryview(file.read(base, part.offsets[last - 1] + part.sizes[last - 1] - base)
-                                  if payloads else b"")
-                for row, entry in enumerate(part.entries(first, last), before + first):
-                    yield StoredRecord(entry, bool(kept[row]), *(
-                        _content(file, entry, data, base) if payloads else (None, None)))
-            before += count
-        if before < self.count:
-            raise CorruptData(path=path, offset=self.size_bytes, expected=f"{self.count} records", found=f"{before}")
-
-
-def _content(file: SegmentFile, entry: IndexEntry, data: memoryview, base: int
-             ) -> tuple[bytes | None, CorruptData | None]:
-    record = data[entry.offset - base:entry.end - base]
-    found = check_record(record, entry.size, file.header.store.salt, entry.sequence)
-    if found is not None:
-        return None, CorruptData(path=file.path, offset=entry.offset, index=entry.sequence, found=found,
-                                 expected=f"record {entry.sequence} of {entry.size} bytes")
-    content = record[entry.size - TRAILER_BYTES - entry.content_bytes:entry.size - TRAILER_BYTES]
-    return bytes(content) if entry.kind == _PUT else None, None
+        kept, count = zlib.decompress(self._kept), 0
+        for entry in islice(loaded.segment.entries(), self.count):
+            content: bytes | None = None
+            damage: CorruptData | None = None
+            if payloads:
+                try:
+                    content = content_of(file, entry, self._descriptor.salt, RecordFlag.ERASED)
+                except CorruptData as found:
+                    damage = found
+            yield StoredRecord(entry, bool(kept[count]), content if entry.kind == _PUT else None, damage)
+            count += 1
+        if count < self.count:
+            raise CorruptData(path=path, offset=self.size_bytes, expected=f"{self.count} records", found=f"{count}")

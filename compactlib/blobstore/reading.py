@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Reading`: the calls that `BlobStore` and `BlobReader` share, over the current contents of the log.
 
-Reads never wait for writes. A compaction may remove a file during a read, and a hard delete may change a record. The
-contents of the log have changed then, and the read is repeated.
+Reads never wait for writes. A compaction may remove a file during a read, and a hard delete may change a record. So a
+read that fails is repeated on newer contents, once for each place of the record.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _PLAIN = GetOptions()
 
 
 class Reading(Closing):
-    """Reads blobs, views, plans and verifies.
+    """Reads blobs, views, plans and verifies. Each call raises `Closed` after the close, and `StorageError` if the disk
+    refused.
 
     Attributes:
         folder: the store's folder, absolute.
@@ -80,8 +81,6 @@ class Reading(Closing):
         Raises:
             CorruptData: the blob's record is damaged, or its segment is lost.
             InvalidInput: the id is empty or too long.
-            StorageError: the disk refused.
-            Closed: the store is closed.
         """
         key = id_bytes(blob_id)
         failed: IndexEntry | None = None
@@ -96,9 +95,10 @@ class Reading(Closing):
                 try:
                     content = self._content(contents, put)
                 except (StorageError, CorruptData):
-                    if put == failed or not self._has_changed(contents):
+                    if put == failed:
                         raise
                     failed = put
+                    self._newest()
                 else:
                     self._count("hits", 1)
                     return Blob(info, content)
@@ -147,11 +147,7 @@ class Reading(Closing):
         journal.
 
         Args:
-            budget: checked during the count.
-
-        Raises:
-            BudgetSpent: the budget ended before the count did.
-            Closed: the store is closed.
+            budget: checked during the count; `BudgetSpent` if it ends before the count does.
         """
         return self._view_for(self.policy, Budget() if budget is None else budget)
 
@@ -162,8 +158,6 @@ class Reading(Closing):
 
         Raises:
             InvalidInput: the view is of another store, or the policy made a bad choice.
-            StorageError: the room on the disk cannot be read.
-            Closed: the store is closed.
             Exception: any other exception of the policy.
         """
         chosen = self.policy if policy is None else policy
@@ -181,12 +175,7 @@ class Reading(Closing):
         A reader refreshes first. Memory: one index entry a record of a segment.
 
         Args:
-            budget: spends the bytes of each segment before it is read.
-
-        Raises:
-            StorageError: the disk refused.
-            BudgetSpent: the budget ended.
-            Closed: the store is closed.
+            budget: spends the bytes of each segment before it is read; `BudgetSpent` if it ends.
         """
         limit = Budget() if budget is None else budget
         damage, left = self._out_of_order()
@@ -207,11 +196,7 @@ class Reading(Closing):
         return VerifyReport(tuple(findings), records, size)
 
     def audit(self) -> None:
-        """Check the invariants of the contents in memory.
-
-        Raises:
-            AuditFailed: an invariant does not hold; the message has the numbers.
-        """
+        """Check the invariants of the contents in memory. `AuditFailed`: one does not hold."""
         self._contents().audit()
 
     def _now_ms(self) -> int:
@@ -226,10 +211,6 @@ class Reading(Closing):
     @abc.abstractmethod
     def _newest(self) -> LogContents:
         """Return frozen contents, not older than the call."""
-
-    @abc.abstractmethod
-    def _has_changed(self, contents: LogContents) -> bool:
-        """Whether the log may have changed since these contents, so that a read is repeated."""
 
     @abc.abstractmethod
     def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
@@ -256,4 +237,4 @@ class Reading(Closing):
         if segment is not None and segment.is_lost:
             raise CorruptData(path=os.path.join(self.folder, put.segment.log_file), offset=put.offset,
                               index=put.sequence, expected=f"the record of blob {put.id!r}", found="no such file")
-        return content_of(self._segments.get(put.segment, self._has), put, self._descriptor.salt)
+        return content_of(self._segments.get(put.segment, self._has), put, self._descriptor.salt, put.flags)

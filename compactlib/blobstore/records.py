@@ -1,18 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of a blob store, and their format, byte by byte (`docs/formats/blobstore-log.md`). Pure functions.
+"""The records of a blob store, and their bytes (`docs/formats/blobstore-log.md`). Pure functions.
 
-```
-0   magic b"CLBR"          20  sequence        52  CRC of bytes 0..51 and the id, started from the store's salt
-4   version 1              28  op_time_ms      56  id
-5   kind                   36  expires_ms      ..  content
-6   flags                  44  content length  -4  CRC of the content, started from the header's CRC
-7   0                      (u64)
-8   id length (u16), 10 life version (u16), 12 account (u32), 16 container (u32)
-```
-
-All numbers are little-endian. The CRC at the end covers the whole record, because it continues the header's CRC. That
-CRC starts from a salt of the store, so that a piece of another store's log, stored as a blob, is never taken for a
-record when a damaged log is scanned.
+The CRC at the end covers the whole record, because it continues the header's CRC. That CRC starts from a salt of the
+store, so that a piece of another store's log, stored as a blob, is never taken for a record when a damaged log is
+scanned.
 
 Times are whole milliseconds since the epoch wherever a name ends in `_ms`, and seconds as `float` in the API of the
 store. The order of records is that of `sequence`: a unique number that the store assigns when it writes a record, and
@@ -114,8 +105,7 @@ class IndexEntry(NamedTuple):
         sequence: the record's number: ascends with time, unique in the store, kept by compactions.
         op_time_ms: the time of the operation.
         expires_ms: when the blob expires, or `NO_EXPIRY`; every record has that of its blob at the time.
-        account: account number of the blob.
-        container: container number of the blob.
+        account, container: the blob's numbers, as put.
         segment: the log segment that holds the record.
         offset: the record's offset in it.
         size: bytes of the whole record: header, id, content and checksum.
@@ -210,8 +200,7 @@ def decode_head(data: bytes, at: int, salt: int, segment: SegmentName, offset: i
     return entry if entry.is_plausible() else "fields out of range under a valid CRC"
 
 
-def check_record(record: bytes | memoryview, size: int, salt: int, sequence: int,
-                 flags: int = _ERASED) -> str | None:
+def check_record(record: bytes | memoryview, size: int, salt: int, sequence: int, flags: int = _ERASED) -> str | None:
     """Return the damage of a record, as text; `None` if it is whole.
 
     Size and number are compared with the index; the CRC covers all other fields. An erased content is damage unless the

@@ -29,9 +29,6 @@ class ReplicationToken:
         incarnation: the store's 16 bytes.
         sequence: the number of the last record that the peer has seen; 0 before the first.
         check: a checksum of that record, because a store restored from a copy may use the number again; 0: unknown.
-
-    Raises:
-        InvalidInput: a field is out of its range.
     """
 
     incarnation: bytes
@@ -49,11 +46,7 @@ class ReplicationToken:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ReplicationToken:
-        """Return the token of its bytes.
-
-        Raises:
-            CorruptData: the bytes are not a whole token.
-            Unsupported: a later release wrote them.
+        """Return the token of its bytes. `CorruptData`: they are not a whole token; `Unsupported`: of a later release.
         """
         incarnation, sequence, check, behind = _FRAME.decode(data, "replication token")
         if sequence > MAX_NUMBER or behind:
@@ -74,8 +67,7 @@ class ReplicaEntry:
         size_bytes: length of the record with its content; 0 if the content was dropped.
         changed_at: when its newest record was written, seconds since the epoch.
         expires_at: when it expires, `None` for never.
-        account: its account.
-        container: its container.
+        account, container: its numbers, as put.
         sequence: the number of its newest record.
         permanent_at: when it was made permanent, or when it was put if that is unknown; `None` if it is not permanent.
     """
@@ -165,7 +157,7 @@ def _state_of(snapshot: LogContents, entry: IndexEntry) -> ReplicaEntry:
     newest, put = state.newest, state.put
     kind = state.deciding.kind if state.deciding is not None else RecordKind.TTL_UPDATE
     expires = newest.expires_ms
-    return ReplicaEntry(entry.id, kind == RecordKind.DELETE, state.is_permanent, newest.life_version,
+    return ReplicaEntry(entry.id, kind == RecordKind.DELETE, state.newest.is_permanent, newest.life_version,
                         put.size if put is not None and state.has_content else 0, newest.op_time_ms / 1000,
                         expires / 1000 if expires >= 0 else None, newest.account, newest.container, newest.sequence,
-                        state.permanent_ms(history) / 1000 if state.is_permanent else None)
+                        state.permanent_ms(history) / 1000 if state.newest.is_permanent else None)

@@ -22,16 +22,13 @@ from compactlib.report import Printed
 class BlobCompactionReport(Printed):
     """The result of one compaction of a store.
 
-    `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` returns its rows.
-
     Attributes:
         store: the store's name.
         victims: the segments of its plan.
         sources: segments that were replaced.
         targets: new segments in the log.
         steps: the number of commits.
-        copied_records: records copied.
-        copied_bytes: bytes of records copied.
+        copied_records, copied_bytes: the records that were copied.
         bytes_written: size of the new segments on disk, headers and indexes included.
         bytes_freed: bytes freed on disk, outputs subtracted; compare `BlobPlan.bytes_freed`.
         verdicts: the number of records for each verdict.
@@ -98,8 +95,7 @@ class BlobReclaimReport(Printed):
         store: the store's name.
         removed: names of the leftover files that were removed.
         bytes_freed: the bytes of these files.
-        erased_records: records whose content was overwritten.
-        erased_bytes: bytes written over them.
+        erased_records, erased_bytes: the records whose content was overwritten, and the bytes written over them.
         sequence: every delete up to this one was carried out; 0 without `hard_delete`.
         was_reset: the damage of the state file, because of which the hard delete began at the first record.
         why: why nothing was done, or why the rest was not done.
@@ -142,8 +138,7 @@ class BlobStoreStatus(Printed):
         name: the store's name.
         capacity_bytes: capacity of the log.
         used_bytes: used capacity: every segment before the active one counts whole, the active one up to its end.
-        segments: the number of log segments.
-        free_segments: how many more segments the log may have.
+        segments, free_segments: how many segments the log has, and how many more it may have.
         damaged_segments: how many segments are lost, or were left out of compactions because of damage.
         active_segment: the name of the active segment.
         records: the number of index entries.

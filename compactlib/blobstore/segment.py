@@ -1,12 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of a log segment, with its header byte by byte (`docs/formats/blobstore-log.md`).
-
-```
-0   magic b"CLBLOBSG"               16  capacity (u64)           48  incarnation (16 bytes)
-8   version 1 (u16)                 24  position (u64)           64  0 (12 bytes)
-10  header size 80 (u16)            32  generation (u64)         76  CRC of bytes 0..75
-12  segments of the log (u32)       40  first sequence (u64)
-```
+"""The file of a log segment, and its header (`docs/formats/blobstore-log.md`).
 
 The header repeats the store's descriptor, which is in the list of segments, so that a lost list is made anew from the
 segments.
@@ -123,8 +116,7 @@ def begin_segment(files: Files, folder: StrPath, header: SegmentHeader) -> Opene
 class SegmentFile(ReadDescriptor):
     """A segment open for reading. Threads may share one. A known header is not read from the file.
 
-    The file is closed when the last reference to the object is dropped, so that a reader can finish after a compaction
-    has removed the file.
+    The last reference closes the file, so that a reader can finish after a compaction has removed it.
     """
 
     __slots__ = ("header", "path")

@@ -4,18 +4,7 @@
 The file has a fixed size and two slots, which are written in turn, so that a write needs no room on the disk and never
 overwrites the current list. The valid slot of the higher number counts. One such write commits a step of a compaction:
 the new list names the outputs in place of the sources, and the step itself. The file is created as a whole, which makes
-a folder a store.
-
-```
-0   magic b"CLBLOBLS"           24  created_ms (i64)          64  segments (u32)
-8   version 1 (u16)             32  incarnation (16 bytes)    68  sources (u32)
-10  0 (2 bytes)                 48  number (u64)              72  outputs (u32)
-12  segments at most (u32)      56  last full round (i64)     76  0 (4 bytes)
-16  capacity of a segment (u64)
-```
-
-Then each segment and each source as position (u64) and generation (u64), each output as these, its end (u64) and its
-records (u64), and the CRC of all preceding bytes. All numbers are little-endian; the rest of the slot is ignored.
+a folder a store (`docs/formats/blobstore-segments.md`).
 
 `lay_out` compares the list with the folder; the owner and every reader use it to decide which segments are the log:
 
@@ -23,7 +12,8 @@ records (u64), and the CRC of all preceding bytes. All numbers are little-endian
 - an unlisted segment at the position of a listed one, in a later generation, is an output of a step that was not
   committed; it and the sources of the last step are leftovers;
 - any other unlisted segment was restored by an operator: it does not count, and is reported;
-- if an output of the last step is missing and all its sources are present, the step is undone;
+- if an output of the last step is missing or damaged and all its sources are present, the step is undone. If a source
+  is missing, too, the other sources may be the only whole copies: they count as restored;
 - a listed segment that is missing is lost. It stays in the list, so that every opening reports it until it is restored;
 - if a later generation is present at the position of a missing segment, the list is older than the folder, or damaged.
   The later generation counts, and is reported.
@@ -34,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
@@ -216,18 +206,20 @@ class Layout:
     list: SegmentList  # the list of these segments
 
 
-def lay_out(folder: str, known: SegmentList, present: Collection[SegmentName]) -> Layout:
+def lay_out(folder: str, known: SegmentList, present: Collection[SegmentName],
+            bad: Mapping[SegmentName, CorruptData] | None = None) -> Layout:
     """Decide which of the present segments are the log, by the list.
 
-    A segment that a crash cut off in its header is not present.
+    A segment that a crash cut off in its header is not present; `bad` has the damaged outputs of the last step.
     """
-    damage: list[CorruptData] = []
-    step = known.step
-    if step is not None:
-        gone = [each.name for each in step.outputs if each.name not in present]
-        if gone and set(step.sources).issubset(present):
-            known, step = known.without_step(), None
+    damage = list((bad or {}).values())
+    if known.step is not None:
+        gone = [each.name for each in known.step.outputs if each.name not in present]
+        if (gone or bad) and set(known.step.sources).issubset(present):
+            known = known.without_step()
             damage += [_no_file(folder, name, "a new segment, whose sources are there and count") for name in gone]
+        elif gone or bad:
+            known = attrs.evolve(known, step=None)
     listed = set(known.segments)
     newest = max((name.position for name in listed), default=-1)
     begun = {name for name in present if name.position > newest}
@@ -242,7 +234,8 @@ def lay_out(folder: str, known: SegmentList, present: Collection[SegmentName]) -
         missing = []
     damage += [_no_file(folder, name, "a segment of the log") for name in missing]
     held = {name.position: name.generation for name in there}
-    leftovers = {name for name in strays - adopted if (step is not None and name in step.sources)
+    removed = () if known.step is None else known.step.sources
+    leftovers = {name for name in strays - adopted if name in removed
                  or name.generation > held.get(name.position, name.generation)}
     damage += [CorruptData(path=os.path.join(folder, name.log_file), offset=0, expected="segments of the list alone",
                            found="one that a compaction has removed, put back") for name in

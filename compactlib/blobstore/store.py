@@ -65,6 +65,9 @@ class BlobStore(Reading):
     A store that fails in the middle of a change (a disk error, a Ctrl-C) closes itself. Every later call raises
     `Closed` with the reason. Opening the store again restores every acknowledged write.
 
+    Every write raises `StoreFull` if no segment is free and a store that evicts cannot free one, and `StorageError` if
+    the disk refused; the write has not happened then.
+
     Args:
         folder: the store's folder; created if it does not exist, inside an existing folder.
         config: the settings. A new store takes its capacities from here, an existing store has them on disk.
@@ -117,7 +120,7 @@ class BlobStore(Reading):
         self._log = log
         self.recovery: BlobRecoveryReport = recovery
         purge = seen_by_all_peers if config.purge_tombstones else None
-        self._compactor = Compactor(log, self.name, self.policy, purge, place, self._observer)
+        self._compactor = Compactor(log, self.name, purge, place, self._observer)
         self._deliver()
 
     # -- operations
@@ -130,8 +133,7 @@ class BlobStore(Reading):
             blob_id: 1 to 1024 bytes.
             content: the bytes.
             ttl_seconds: the time to live; strictly after it the blob has expired. `None`: it never expires.
-            account: account number.
-            container: container number.
+            account, container: numbers that the host chooses.
             replace: replace a blob of this id, live or deleted. Its content becomes garbage immediately, and a delete
                 of it cannot be undone any more.
 
@@ -139,8 +141,6 @@ class BlobStore(Reading):
             BlobExists: the id belongs to a blob that has not expired; the blob may be deleted.
             BlobTooLarge: the record does not fit into a segment.
             InvalidInput: the id, the time to live or another argument is out of its range.
-            StoreFull: no segment is free, and a store that evicts cannot free one.
-            StorageError: the disk refused; the blob is not stored.
         """
         key = id_bytes(blob_id)
         held = content if isinstance(content, bytes) else bytes(memoryview(content))
@@ -157,12 +157,9 @@ class BlobStore(Reading):
         Raises:
             BlobMissing: the id is not known.
             BlobDeleted: it is deleted already.
-            StoreFull: no segment is left for the record.
-            StorageError: the disk refused; nothing has changed.
         """
-        key = id_bytes(blob_id)
-        entry, _ = self._write(key, lambda history: (draft_delete(key, blob_state(history), self._now_ms()), b""))
-        return Deleted(key, entry.op_time_ms / 1000, entry.life_version)
+        entry, _ = self._change(blob_id, draft_delete)
+        return Deleted(entry.id, entry.op_time_ms / 1000, entry.life_version)
 
     def discard(self, blob_id: BlobId) -> bool:
         """Delete a blob unless it is missing or deleted; return whether it was deleted now."""
@@ -180,13 +177,8 @@ class BlobStore(Reading):
             NotDeleted: the blob is live; `AlreadyUndeleted` if for the second time.
             DeletedForGood: the delete is older than `deleted_retention_seconds`, or the content was dropped.
             BlobExpired: its time to live is over.
-            StoreFull: no segment is left for the record.
-            StorageError: the disk refused; nothing has changed.
         """
-        key = id_bytes(blob_id)
-        retention_ms = milliseconds(self.config.deleted_retention_seconds)
-        entry, history = self._write(key, lambda history: (draft_undelete(
-            key, blob_state(history), self._now_ms(), retention_ms), b""))
+        entry, history = self._change(blob_id, draft_undelete, milliseconds(self.config.deleted_retention_seconds))
         return info_after(history, entry)
 
     def ttl_update(self, blob_id: BlobId) -> BlobInfo:
@@ -198,13 +190,8 @@ class BlobStore(Reading):
             BlobExpired: its time to live is over.
             TtlAlreadyUpdated: it is permanent.
             TtlUpdateTooLate: it expires within `ttl_update_buffer_seconds`.
-            StoreFull: no segment is left for the record.
-            StorageError: the disk refused; nothing has changed.
         """
-        key = id_bytes(blob_id)
-        buffer_ms = milliseconds(self.config.ttl_update_buffer_seconds)
-        entry, history = self._write(key, lambda history: (draft_ttl_update(
-            key, blob_state(history), self._now_ms(), buffer_ms), b""))
+        entry, history = self._change(blob_id, draft_ttl_update, milliseconds(self.config.ttl_update_buffer_seconds))
         return info_after(history, entry)
 
     def append_replicated(self, kind: RecordKind, blob_id: BlobId, content: bytes = b"", *, op_time: float,
@@ -222,8 +209,6 @@ class BlobStore(Reading):
             InvalidInput: a field is out of its range, or a record other than a PUT has content.
             CorruptData: the local PUT of this id is damaged.
             BlobTooLarge: the record does not fit into a segment.
-            StoreFull: no segment is free.
-            StorageError: the disk refused.
         """
         draft = draft_replicated(kind, blob_id, content, op_time=op_time, life_version=life_version,
                                  expires_at=expires_at, permanent=permanent, account=account, container=container)
@@ -254,12 +239,17 @@ class BlobStore(Reading):
         return entries_since(snapshot, token, self._log.next_sequence, max_entries=self.config.find_max_entries,
                              max_bytes=max_bytes)
 
+    def _change(self, blob_id: BlobId, draft: Callable[..., IndexEntry], *limit_ms: int,
+                ) -> tuple[IndexEntry, Sequence[IndexEntry]]:
+        """Append a record without content, drafted from the blob's state and the time."""
+        key = id_bytes(blob_id)
+        return self._write(key, lambda history: (draft(key, blob_state(history), self._now_ms(), *limit_ms), b""))
+
     def _write(self, key: bytes, draft: Callable[[Sequence[IndexEntry]], tuple[IndexEntry, bytes | None]],
                ) -> tuple[IndexEntry, Sequence[IndexEntry]]:
         """Append a record that is drafted from the blob's history; evict other blobs if the log is full, as configured.
 
-        Returns:
-            The record, durable as configured, and the history before it.
+        Return the record, durable as configured, and the history before it.
         """
         log = self._log
         with self._guard.use():
@@ -343,19 +333,17 @@ class BlobStore(Reading):
                 still be undeleted.
             Busy: a compaction or a reclaim is running; `BudgetSpent` if the budget ended before the first commit.
             PlanDoesNotFit: the log has changed since the plan was made; plan again.
-            CompactionFailed: some steps failed; it carries the report. If nothing was committed and one step failed,
-                the error of that step is raised instead.
-            CorruptData: nothing could be committed because of damage.
-            StorageError: the disk refused.
-            Closed: the store is closed, or closed itself.
-            Exception: any other exception of a policy or a fence.
+            CompactionFailed: some steps failed; it carries the report. If nothing was committed, the error of the only
+                failed step, or of the damage, is raised instead.
+            StorageError, Closed, Exception: of the disk, the store, or a policy or a fence.
         """
         self._guard.require_open()
         if plan is not None and policy is not None:
             raise InvalidInput("compact() takes a plan or a policy, not both: a plan is the choice of a policy")
         if plan is not None:
             require_own(plan, self.name, self._log)
-        steps = self._compactor.steps(plan, policy, budget, observer, fence)
+        chosen = self.policy if policy is None else policy
+        steps = self._compactor.steps(plan, chosen, budget, observer, fence)
         try:
             found = run_many({"": steps}, executor, self.clock, None)[""]
         finally:
@@ -378,8 +366,6 @@ class BlobStore(Reading):
 
         Raises:
             Busy: a compaction or another reclaim is running.
-            StorageError: the disk refused.
-            Closed: the store is closed.
         """
         self._guard.require_open()
         run = Run(self._guard, limited(budget, self.config.hard_delete_bytes_per_second, self._log))
@@ -398,27 +384,14 @@ class BlobStore(Reading):
         return report
 
     def close_active_segment(self) -> None:
-        """Seal the active segment and begin the next one; an empty active segment stays.
-
-        Raises:
-            StoreFull: no segment is free.
-            StorageError: the disk refused.
-        """
-        log = self._log
-        with self._guard.lock:
-            self._guard.require_open()
-            if log.contents.active.records:
-                log.roll()
+        """Seal the active segment and begin the next one, a write; an empty active segment stays."""
+        self._log.close_active()
         self._deliver()
 
     # -- its state, and its end
 
     def flush(self) -> None:
-        """Make everything written durable.
-
-        Raises:
-            StorageError: the disk refused, and the store is closed.
-        """
+        """Make everything written durable. `StorageError`: the disk refused, and the store is closed."""
         self._log.sync()
 
     @property
@@ -444,18 +417,14 @@ class BlobStore(Reading):
             is_busy=bool(self._guard.running), is_managed=log.is_managed, failures=self._compactor.failures,
             last_error="" if error is None else f"{type(error).__name__}: {error}")
 
-    def audit(self) -> None:
-        self._log.audit()
-
     def close(self) -> None:
         """Cancel a running compaction and wait for its end, sync the log, and unlock the folder.
 
-        Closing again does nothing. Committed steps of a compaction stay.
+        Closing again does nothing. Committed steps of a compaction stay. An error of the last sync leaves it closed.
 
         Raises:
             Busy: called from within a compaction of the store, by an observer for example, and nothing was done; or
                 another thread still uses the store after half a minute, and the store is closed.
-            StorageError: the disk refused the last sync; the store is closed.
         """
         self._guard.require_outside()
         self._guard.cancel()
@@ -477,9 +446,6 @@ class BlobStore(Reading):
 
     def _newest(self) -> LogContents:
         return self._log.snapshot()
-
-    def _has_changed(self, contents: LogContents) -> bool:
-        return self._log.contents is not contents
 
     def _view_for(self, policy: BlobPolicy, budget: Budget) -> BlobView:
         self._guard.require_open()
@@ -503,7 +469,7 @@ class BlobStore(Reading):
         there: tuple[Any, ...] = (draft.op_time_ms,)
         if here == there:
             # Where a TTL update is known, here or there, the PUT may come with its expiry or without.
-            if state.is_permanent or draft.flags & RecordFlag.TTL_UPDATED:
+            if state.newest.is_permanent or draft.flags & RecordFlag.TTL_UPDATED:
                 known, draft = known._replace(expires_ms=NO_EXPIRY), draft._replace(expires_ms=NO_EXPIRY)
             here, there = rank_of(known, self._content(self._log.contents, known)), rank_of(draft, content)
         if here == there:
@@ -530,17 +496,14 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
 
     Args:
         work: each store and its plan.
-        executor: runs the copying; default this thread.
+        executor, observer, fence: as of `BlobStore.compact`.
         budget: limits the work of all stores together.
-        observer: notified, in addition to the stores' observers.
-        fence: entered around each commit.
 
     Returns:
         By the folder of each store: the report, or the error that `compact` would have raised.
 
     Raises:
         InvalidInput: two plans are for one store, or a plan is for another store than its own.
-        Exception: any other exception of a policy or a fence.
     """
     if len({store.folder for store, _ in work}) != len(work):
         raise InvalidInput("two plans are for one store; carry out one after the other")
@@ -548,7 +511,7 @@ def compact_many(work: Sequence[StoreWork], *, executor: Executor | None = None,
     for store, plan in work:
         if plan is not None:
             require_own(plan, store.name, store._log)
-        every[store.folder] = store._compactor.steps(plan, None, budget, observer, fence)
+        every[store.folder] = store._compactor.steps(plan, store.policy, budget, observer, fence)
     if not work:
         return {}
     try:

@@ -16,9 +16,6 @@ class StoreClock:
 
     A wrong time would stamp records that expire too early, and let a compaction drop blobs that have not expired. So a
     large step counts only once a later reading confirms it.
-
-    Args:
-        clock: the host's clock.
     """
 
     def __init__(self, clock: Clock) -> None:

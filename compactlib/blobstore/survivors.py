@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
@@ -91,11 +91,6 @@ class Picked:
         return Picked(self.segment, *(array("Q", map(column.__getitem__, rows))
                                       for column in (self.offsets, self.sizes, self.sequences)))
 
-    def has(self, offset: int) -> bool:
-        """Whether one of the records is at an offset. O(log n)."""
-        place = bisect_left(self.offsets, offset)
-        return place < len(self.offsets) and self.offsets[place] == offset
-
 
 @attrs.frozen(kw_only=True, eq=False)
 class CopyRecords:
@@ -143,7 +138,7 @@ class CopyRecords:
             self._report(attempt, 0, total)
             for part in self.picked:
                 with contextlib.closing(self._opened(part.segment)) as file:
-                    for first, last in runs(part.offsets, part.sizes, _MOST_READ):
+                    for first, last in _runs(part.offsets, part.sizes):
                         size = sum(part.sizes[first:last])
                         attempt.budget.spend(size)
                         pieces, span = _read(file, part, first, last, self.header.store.salt)
@@ -180,8 +175,9 @@ class Survivors:
 
     sources: tuple[SegmentName, ...]  # the segments to replace, in the order of copying
     outputs: tuple[CopyRecords, ...]  # the new segments, each with at least one record
+    snapshot: LogContents
+    rules: Rules
     verdicts: Counter[Verdict]  # the number of records of the sources for each verdict
-    last_sequence: int  # the newest record of the snapshot
     classes: Counter[int]  # the number of records to copy of each class, if they are placed
 
     @property
@@ -189,21 +185,18 @@ class Survivors:
         """Bytes of records to copy."""
         return sum(output.end - SEGMENT_HEADER_BYTES for output in self.outputs)
 
-    def copies(self, entry: IndexEntry) -> bool:
-        """Whether a record of a source is copied."""
-        return any(part.segment == entry.segment and part.has(entry.offset)
-                   for output in self.outputs for part in output.picked)
-
-    def are_hit_by(self, entries: Iterable[IndexEntry], snapshot: LogContents) -> bool:
+    def are_hit_by(self, entries: Iterable[IndexEntry]) -> bool:
         """Whether one of these newer entries revives a blob with a PUT that is dropped.
 
         By its own clock the store refuses that; after the clock was set back, or by a peer, it is possible.
         """
         for entry in entries:
             if entry.kind in (RecordKind.UNDELETE, RecordKind.TTL_UPDATE):
-                state = blob_state(snapshot.history(entry.id))
-                if state is not None and state.put is not None and state.put.segment in self.sources and (
-                        not self.copies(state.put)):
+                history = self.snapshot.history(entry.id)
+                state = blob_state(history)
+                put = None if state is None else state.put
+                if put is not None and put.segment in self.sources and (
+                        judge(put, history, self.rules, self.sources) is not Verdict.KEEP):
                     return True
         return False
 
@@ -213,7 +206,7 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
                      ) -> Survivors:
     """Choose the survivors of one step, in one pass over the blobs of its sources.
 
-    Every record of the snapshot is durable. `check` is called for each blob; an exception ends the pass.
+    Every record of the snapshot is durable. `check` is called for each blob.
     """
     verdicts, kept = Counter[Verdict](), {name: Picked(name) for name in sources}
     classes = {name: array("q") for name in sources}
@@ -249,7 +242,7 @@ def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rule
                               picked=tuple(picked), files=files)
                   for source, picked in zip(sources, outputs, strict=False))
     assert len(tasks) == len(outputs), "the survivors of one source fit into one output"
-    return Survivors(sources=tuple(sources), outputs=tasks, verdicts=verdicts, last_sequence=snapshot.last_sequence,
+    return Survivors(sources=tuple(sources), outputs=tasks, snapshot=snapshot, rules=rules, verdicts=verdicts,
                      classes=Counter(placed))
 
 
@@ -290,14 +283,13 @@ def _class_of(place: Place, entry: IndexEntry, history: Sequence[IndexEntry], no
     return found
 
 
-def runs(offsets: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows, first and end, of records that one call reads: with small gaps between them, in at most
-    `limit` bytes, or one larger record."""
+def _runs(offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of rows, first and end, of records that one call reads."""
     first = 0
     while first < len(offsets):
         last, end = first + 1, offsets[first] + sizes[first]
         while (last < len(offsets) and 0 <= offsets[last] - end <= _MAX_GAP_BYTES
-               and offsets[last] + sizes[last] - offsets[first] <= limit):
+               and offsets[last] + sizes[last] - offsets[first] <= _MOST_READ):
             end = offsets[last] + sizes[last]
             last += 1
         yield first, last

@@ -73,25 +73,18 @@ class Rules:
     purge: Purge = None
 
 
-class KeptUntil(NamedTuple):
-    """The lifetime of a record, if nothing more is written about its blob."""
-
-    reference_ms: int  # the last reference time at which it is kept
-    now_ms: int  # the last present time at which it is kept; below 0 for never
-    why: Verdict  # its verdict after that time
-
-
 def kept_until(entry: IndexEntry, blob: BlobState, history: Sequence[IndexEntry], purge: Purge,
-               compacting: Collection[SegmentName]) -> KeptUntil:
-    """Return until when a compaction of these segments keeps a record: the rules. O(n) in the records of the blob.
+               compacting: Collection[SegmentName]) -> tuple[int, int, Verdict]:
+    """Return until when a compaction keeps a record, if nothing more is written about its blob: the rules. O(n).
 
-    `compacting` are the segments that are compacted together, that of the record included.
+    `compacting` are the segments that are compacted together, that of the record included. The result is the last
+    reference time and the last present time (below 0 for never) at which it is kept, and its verdict after that.
     """
     newest, put = blob.deciding, blob.put
     if newest is None:
-        return KeptUntil(FOREVER, _GONE, Verdict.ORPHANED)
+        return FOREVER, _GONE, Verdict.ORPHANED
     if put is not None and entry.sequence < put.sequence and entry.kind in (_PUT, _TTL_UPDATE):
-        return KeptUntil(FOREVER, _GONE, Verdict.REPLACED)
+        return FOREVER, _GONE, Verdict.REPLACED
     deleted, expires = blob.deleted_ms, expiry(blob.newest.expires_ms, blob.newest.flags)
     is_newest = entry.sequence == newest.sequence
     must_outlive = len(history) > 1 and (is_newest or entry.kind == _TTL_UPDATE) and _outlives(
@@ -99,18 +92,18 @@ def kept_until(entry: IndexEntry, blob: BlobState, history: Sequence[IndexEntry]
     if entry.kind == _PUT:
         puts = [other for other in history if other.kind == _PUT]
         if len(puts) > 1 and not must_outlive and _outlives(entry, puts, compacting):
-            return KeptUntil(FOREVER, FOREVER, Verdict.EXPIRED)
-        return KeptUntil(deleted, FOREVER if must_outlive else expires, Verdict.EXPIRED)
+            return FOREVER, FOREVER, Verdict.EXPIRED
+        return deleted, FOREVER if must_outlive else expires, Verdict.EXPIRED
     if entry.kind == _TTL_UPDATE:
         put_stays = put is not None and put.segment not in compacting
-        return KeptUntil(FOREVER if put_stays else deleted, FOREVER, Verdict.ORPHANED)
+        return FOREVER if put_stays else deleted, FOREVER, Verdict.ORPHANED
     if not is_newest:
-        return KeptUntil(FOREVER, _GONE, Verdict.SUPERSEDED)
+        return FOREVER, _GONE, Verdict.SUPERSEDED
     if entry.kind == _DELETE:
         until, why = FOREVER if put is not None else _tombstone_until(entry, purge), Verdict.PURGED
     else:
         until, why = expires, Verdict.EXPIRED
-    return KeptUntil(FOREVER, FOREVER if must_outlive else until, why)
+    return FOREVER, FOREVER if must_outlive else until, why
 
 
 def _outlives(entry: IndexEntry, history: Sequence[IndexEntry], compacting: Collection[SegmentName]) -> bool:

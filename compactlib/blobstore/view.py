@@ -10,7 +10,7 @@ A choice may name any of the view's eligible segments, neighbours or not: the st
 place of its records. A policy keeps no state between plans.
 
 `check_policy` with `blob_views()` (`compactlib.testing`) tries a policy on many stores. The library's policies are in
-`compactlib.blobstore.policies`.
+`compactlib.blobstore.policies`. A value that cannot be raises `InvalidInput`, here and in every plan.
 """
 
 from __future__ import annotations
@@ -64,9 +64,6 @@ class SegmentView:
         dying: valid bytes that expire within the forecast, ascending by time.
         disk_bytes: size of its files, header and index files included; `None` if unknown.
         damage: the damage for which it is left out, and then it is not eligible; empty if there is no damage.
-
-    Raises:
-        InvalidInput: `valid_bytes` exceeds `used_bytes`, or `dying` does not ascend or exceeds `valid_bytes`.
     """
 
     name: SegmentName
@@ -82,9 +79,9 @@ class SegmentView:
         if not 0 <= self.valid_bytes <= self.used_bytes:
             raise InvalidInput(f"segment {self.name} claims {self.valid_bytes} valid of {self.used_bytes} used bytes; "
                                f"valid is a part of the whole")
-        if not isfinite(self.last_modified) or (self.disk_bytes is not None and self.disk_bytes < 0):
-            raise InvalidInput(f"segment {self.name} claims to be last modified at {self.last_modified}, and to take "
-                               f"{self.disk_bytes} bytes on disk; give seconds since the epoch, and 0 bytes or more")
+        if not isfinite(self.last_modified):
+            raise InvalidInput(f"segment {self.name} claims to be last modified at {self.last_modified}; give seconds "
+                               f"since the epoch")
         if self.dying and (any(first.at > second.at for first, second in pairwise(self.dying))
                            or sum(each.bytes for each in self.dying) > self.valid_bytes):
             raise InvalidInput(f"segment {self.name}: `dying` has to ascend in time, and to sum up to at most the "
@@ -102,24 +99,19 @@ class SegmentView:
 
 @attrs.frozen(kw_only=True, repr=False)
 class BlobView(Printed):
-    """A store as a policy sees it, at one moment. `repr()` is one line, `str()` a table of its segments.
+    """A store as a policy sees it, at one moment.
 
     Attributes:
-        store: the store's name, for messages, and to spread schedules.
+        store: the store's name, for messages.
         incarnation: the store's 16 bytes; a plan carries them, so that no other store accepts it.
         capacity_bytes: capacity of the whole log.
-        segment_bytes: capacity of one segment, its header included.
-        header_bytes: size of a segment's header.
+        segment_bytes, header_bytes: capacity of one segment, its header included, and the size of the header.
         max_blob_bytes: the largest record to expect, and so the most that an output leaves unused at its end.
         used_bytes: used capacity: every segment before the active one counts whole, the active one up to its end.
         reference_time: deletes made strictly before it are in effect; seconds since the epoch.
         retention_seconds: time from a delete until it is in effect.
         segments: every segment, in log order, including segments without valid bytes.
         last_full_at: when the last plan over the full range was carried out, or the store was created.
-
-    Raises:
-        InvalidInput: the segments do not ascend, a number is negative or not finite, the newest segment is
-            eligible, or a segment has no room besides its header and the largest blob.
     """
 
     store: str
@@ -197,9 +189,6 @@ class BlobChoice:
             empty for nothing. `SegmentView` values are accepted, too.
         why: one sentence with its numbers; of an empty choice: the shut gate, its value, and the setting to change.
         kind: the schedule that it belongs to; the store records when a `"full"` one was carried out.
-
-    Raises:
-        InvalidInput: there is no reason, or there is no such kind.
     """
 
     victims: tuple[SegmentName, ...] = attrs.field(default=(), converter=_names)
@@ -230,9 +219,7 @@ A policy that reads `SegmentView.dying` sets the class attribute `needs_forecast
 def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
     """Return the `why` of an empty choice if no segment may be taken, whatever the segments hold; else `""`.
 
-    Args:
-        view: the store.
-        min_used_fraction: the least used part of the log; an equal part suffices.
+    `min_used_fraction` is the least used part of the log; an equal part suffices.
     """
     if view.used_bytes < min_used_fraction * view.capacity_bytes:
         return (f"{view.used_fraction:.1%} of the log is used, below min_used_fraction={min_used_fraction}; lower it, "
@@ -251,11 +238,7 @@ def shut_gate(view: BlobView, min_used_fraction: float = 0.0) -> str:
 def too_little(view: BlobView, min_reclaimed_segments: int, limit: str = "", advice: str = "") -> BlobChoice:
     """Return an empty choice: no segments free as many as the policy requires.
 
-    Args:
-        view: the store.
-        min_reclaimed_segments: the number of segments to free.
-        limit: text on a further limit of the policy.
-        advice: the setting that raises that limit.
+    `limit` is the text on a further limit of the policy, and `advice` names the setting that raises it.
     """
     valid = sum(segment.valid_bytes for segment in view.eligible)
     kept = sum(not segment.eligible and not segment.damage for segment in view.segments) - 1
@@ -305,22 +288,22 @@ def in_copy_order(taken: Sequence[SegmentView], order: CopyOrder) -> Sequence[Se
 
 
 def is_copy_order(_: object, field: attrs.Attribute[Any], value: object) -> None:
-    """Validate, for `attrs`, that a policy's setting is a `CopyOrder`; raise `InvalidInput` if not."""
+    """Validate, for `attrs`, that a policy's setting is a `CopyOrder`."""
     require_one_of(field.name, value, CopyOrder)
 
 
 def fraction(default: float) -> Any:
-    """Return the `attrs` field of a setting that is a fraction; other values than 0 .. 1 raise `InvalidInput`."""
+    """Return the `attrs` field of a setting that is a fraction, 0 .. 1."""
     return attrs.field(default=default, validator=_is_fraction)
 
 
 def seconds(default: float) -> Any:
-    """Return the `attrs` field of a setting in seconds; a negative or infinite value raises `InvalidInput`."""
+    """Return the `attrs` field of a setting in seconds, 0 or more."""
     return attrs.field(default=default, validator=is_seconds())
 
 
 def whole(default: int, *, least: int = 0) -> Any:
-    """Return the `attrs` field of a setting that is a count; a value below `least` raises `InvalidInput`."""
+    """Return the `attrs` field of a setting that is a count, `least` or more."""
     return attrs.field(default=default, validator=is_whole(least))
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         Expiring as Expiring,
         HotCold as HotCold,
         Row as Row,
-        TtlMix as TtlMix,
         Uniform as Uniform,
         WithReads as WithReads,
         Workload as Workload,
@@ -51,5 +50,5 @@ else:
         "compactlib.lab.staging": "BranchModel",
         "compactlib.lab.trace": "CsvTrace LAYOUTS LogTrace ParquetTrace TraceLayout",
         "compactlib.lab.workloads":
-            "Arrivals Bursts Expiring HotCold Row TtlMix Uniform WithReads Workload Zipf",
+            "Arrivals Bursts Expiring HotCold Row Uniform WithReads Workload Zipf",
     })

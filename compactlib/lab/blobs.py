@@ -4,15 +4,10 @@
 A record is a small number: the index of its columns (segment, size, end, time, key). The number is reused once a
 compaction has dropped the record, so memory follows the log: 40 bytes a record, and 4 a key.
 
-A record is appended to the open segment of its class. It dies when it is replaced, deleted or expires; until a
-compaction takes its segment, its death only lowers the segment's valid bytes. A compaction copies the valid records of
-its victims, in the order of the choice:
-
-* Without a placement, the log has one open segment. A compaction fills new segments step by step, as a real store
-  does. They get the positions of the step's first victims, with the next generation. With `survivors`, a step fills
-  its segments class by class.
-* With a placement, the log has an open segment for each class, for the user's records and for survivors. It stays open
-  until it is full. New segments are always the last of the log.
+A record is appended to the last segment. It dies when it is replaced, deleted or expires; until a compaction takes its
+segment, its death only lowers the segment's valid bytes. A compaction copies the valid records of its victims, in the
+order of the choice, step by step as a real store does. A step fills new segments, which get the positions of its first
+victims, with the next generation. With `survivors`, a step fills its segments class by class.
 """
 
 from __future__ import annotations
@@ -20,11 +15,11 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from itertools import accumulate, compress
-from operator import attrgetter, itemgetter, not_
+from itertools import accumulate
+from operator import attrgetter, itemgetter
 from typing import Any, Self
 
 import attrs
@@ -36,18 +31,16 @@ from compactlib.blobstore.policy import (
     FIRST_SEGMENT,
     SEGMENT_HEADER_BYTES,
     Dying,
+    Place,
     SegmentName,
     SegmentView,
     Survivor,
-    fraction,
     record_size,
     whole,
 )
 from compactlib.errors import InvalidInput
-from compactlib.lab.placement import NEVER, Contents, Placement, Placer, SurvivorPlacement, Victim, class_of
-from compactlib.lab.report import Measures
 from compactlib.lab.simulation import Simulation
-from compactlib.lab.workloads import DELETE, FOREVER, PUT, Row, Workload
+from compactlib.lab.workloads import DELETE, FOREVER, NEVER, PUT, Row, Workload
 
 MAX_SEGMENTS = 1 << 24
 MAX_ROUNDS = 10_000
@@ -57,7 +50,7 @@ _PATIENCE = 1_000
 _MOST_OUTPUTS = 8
 """The number of segments that one step of a real store fills if the disk has room."""
 _LONGEST_SECONDS = NEVER // 1000
-_NAME, _VIEW = attrgetter("name"), attrgetter("view")
+_NAME, _VIEW, _VALID = attrgetter("name"), attrgetter("view"), attrgetter("valid")
 _GROWTH = 4096
 _NUMBER_BITS = 32
 
@@ -74,23 +67,14 @@ class BlobLogModel:
         record_overhead_bytes: bytes of a record in addition to its content.
         tombstone_bytes: size of the record that a delete writes and that is never dropped; 0: a delete writes nothing.
         deleted_retention_seconds: the time from a delete to its effect.
-        swap_segments: the most segments that one step of a compaction fills, at least 1. A step takes whole victims.
         min_free_segments: a new segment calls the policy if at most this number of segments is free, and again while
-            that frees a segment; >= 0. `None`: 1, or with a placement the number of its classes.
+            that frees a segment; >= 0.
         forecast_seconds: the length of the forecast of expiring bytes in the view; 0: no forecast.
         bucket_seconds: the steps of the forecast.
-        max_dead_fraction: the policy is also called, once after the operations of each moment, while more than this
-            part of the log's bytes is dead in closed segments; 0 to 1, 1: never.
-        placement: which open segment a record goes to (`compactlib.lab.policies`). Survivors then go to segments that
-            stay open between compactions; a replaced record is dead at once, also if the write is refused. `None`: as
-            in a store, users' writes go to one segment, and survivors to segments that each compaction closes at its
-            end; a refused write replaces nothing.
-        survivors: which survivors share a segment, as a store's `place`; only without a placement.
-        copies_renew: whether a copy counts as a write for `SegmentView.last_modified`. In a store it does not.
+        survivors: which survivors of a compaction share a segment, as `BlobStore(place=...)`.
 
     Raises:
-        InvalidInput: a value is out of its range, a placement has too many classes for the log, or a placement is
-            combined with tombstones.
+        InvalidInput: a value is out of its range.
     """
 
     capacity_bytes: int = attrs.field(validator=is_whole(1))
@@ -100,28 +84,16 @@ class BlobLogModel:
     record_overhead_bytes: int = whole(0)
     tombstone_bytes: int = whole(0)
     deleted_retention_seconds: float = attrs.field(default=0.0, validator=is_seconds(most=_LONGEST_SECONDS))
-    swap_segments: int = whole(_MOST_OUTPUTS, least=1)
-    min_free_segments: int | None = attrs.field(default=None, validator=is_whole(or_none=True))
+    min_free_segments: int = whole(1)
     forecast_seconds: float = attrs.field(default=0.0, validator=is_seconds(most=_LONGEST_SECONDS))
     bucket_seconds: float = attrs.field(default=3600.0, validator=is_seconds(0.001, _LONGEST_SECONDS))
-    max_dead_fraction: float = fraction(1.0)
-    placement: Placement | None = None
-    survivors: SurvivorPlacement | None = None
-    copies_renew: bool = False
+    survivors: Place | None = None
 
     def __attrs_post_init__(self) -> None:
         if not self.header_bytes < self.segment_bytes <= self.capacity_bytes or not 2 <= self.segments <= MAX_SEGMENTS:
             raise InvalidInput(f"capacity_bytes {self.capacity_bytes} is a log of {self.segments} segments of "
                                f"{self.segment_bytes} bytes with header_bytes {self.header_bytes}; give 2 to "
                                f"{MAX_SEGMENTS} segments that are larger than their header")
-        if self.placement is None:
-            return
-        if self.tombstone_bytes or self.survivors is not None:
-            raise InvalidInput("a placement has no class for tombstones, and places survivors itself; give it with "
-                               "tombstone_bytes=0 and survivors=None")
-        if not 1 <= self.placement.classes < self.segments:
-            raise InvalidInput(f"{self.placement.classes} classes in a log of {self.segments} segments; each takes one "
-                               f"segment, and compactions need room")
 
     @property
     def segments(self) -> int:
@@ -222,10 +194,7 @@ class Segment:
     """A segment of the log.
 
     Attributes:
-        row: a small unique number, which is reused once the segment is freed.
         name: its name in views and plans.
-        placed: its class.
-        begun: the number of the user's writes at its opening.
         members: its records, with dead ones.
         used: bytes of its records.
         dead: bytes of its dead records.
@@ -234,10 +203,7 @@ class Segment:
         view: its part of the last view.
     """
 
-    row: int
     name: SegmentName
-    placed: int = 0
-    begun: int = 0
     members: array[int] = attrs.field(factory=lambda: array("i"))
     used: int = 0
     dead: int = 0
@@ -268,9 +234,7 @@ class BlobLog(Simulation):
         key: the key of each record; -1 for a tombstone.
         current: the newest record of each key; -1: the key has no record.
         since: the time of the first operation, milliseconds; the origin of times of death.
-        order: the segments, in log order.
-        contents: sums over the log's records.
-        placer: the state of the placement.
+        order: the segments, in log order; records are appended to the last.
     """
 
     def __init__(self, model: BlobLogModel, policy: BlobPolicy) -> None:
@@ -285,43 +249,25 @@ class BlobLog(Simulation):
         self.key: array[int] = array("i")
         self.current: array[int] = array("i")
         self.since: int = 0
+        self.order: list[Segment] = [Segment(FIRST_SEGMENT)]
         self._free: array[int] = array("i")
-        self._tombstone_bytes = 0
+        self._bytes = self._dead_bytes = self._tombstone_bytes = 0
         self._horizon = -NEVER
         # Records that were deleted or replaced and are still valid: (last millisecond, record), ascending.
         self._leaving: deque[tuple[int, int]] = deque()
-        self._dead_bytes = 0
         # A heap of `until << _NUMBER_BITS | record`; an entry is stale if the end of its record has changed.
         self._ends: list[int] = []
         self._retention_ms = round(model.deleted_retention_seconds * 1000)
-        # Where a placement or a gate depends on dead bytes, a deleted record is dead at once.
-        self._is_watched = model.placement is not None or model.max_dead_fraction < 1
-        self._at_once = self._is_watched and not self._retention_ms
         self._room = model.room_bytes
-        self.placer: Placer | None = None
-        self._rows = 0
-        self._free_rows: list[int] = []
         # Invariant: the view of every segment outside this set is current.
-        self._changed: set[Segment] = set()
-        self.order: list[Segment] = [self._new_segment(FIRST_SEGMENT)]
-        # The open segment of each class, or `None`.
-        self._open: list[Segment | None] = [self.order[0]]
-        self.contents: Contents = Contents()
-        # The records of each key in the log, the newest last. With tombstones, a replacement has another id, without
-        # history.
+        self._changed: set[Segment] = set(self.order)
+        # The records of each key in the log, the newest last, for `survivors`. With tombstones, a replacement has
+        # another id, without history.
         self._of_key: dict[int, list[int]] | None = (
-            {} if getattr(model.survivors, "needs_history", False) and not model.tombstone_bytes else None)
-        classes = 1
-        if model.placement is not None:
-            classes = model.placement.classes
-            self._open += [None] * (classes - 1)
-            self.placer = model.placement.placer()
-            self.placer.contents = self.contents
-        self._min_free: int = classes if model.min_free_segments is None else model.min_free_segments
+            None if model.survivors is None or model.tombstone_bytes else {})
         self._begun = False
         self._operations = self._ask_again_at = 0
         self._gate = "the policy was not called"
-        self._refused_by: Counter[str] = Counter()
 
     # ---------------------------------------------------------------------------------------------------- operations
 
@@ -331,25 +277,20 @@ class BlobLog(Simulation):
         Raises:
             InvalidInput: a record does not fit into a segment.
         """
-        overhead, tombstone, is_watched = (self.model.record_overhead_bytes, self.model.tombstone_bytes,
-                                           self._is_watched)
+        overhead, tombstone = self.model.record_overhead_bytes, self.model.tombstone_bytes
         if not self._begun:
             self._begun = True
             self.since = rows[0][4]
         self._know_keys(max(map(itemgetter(1), rows)) + 1)
         current, append, leave, user_bytes = self.current, self._append, self._leave, 0
         for kind, key, size, life, at in rows:
-            if at != self.now_ms:
-                if is_watched:
-                    self._ask_about_the_dead()
-                self.now_ms = at
+            self.now_ms = at
             if kind == PUT:
                 size += overhead
                 until = NEVER if life == FOREVER else at + life
-                placed = self._class_of(key, size, at, until) if is_watched else 0
-                record = append(size, at, until, key, placed)
-                if record < 0 and self._make_room(size, placed):
-                    record = append(size, at, until, key, placed)
+                record = append(size, at, until, key)
+                if record < 0 and self._make_room(size):
+                    record = append(size, at, until, key)
                 if record < 0:
                     self._refuse()
                 else:
@@ -363,8 +304,6 @@ class BlobLog(Simulation):
             else:
                 self.counts.reads += 1
             self._operations += 1
-        if is_watched:
-            self._ask_about_the_dead()
         self.advance(self.now_ms)
         self.counts.user_bytes += user_bytes
         self.counts.operations += len(rows)
@@ -373,31 +312,6 @@ class BlobLog(Simulation):
         known = len(self.current)
         if keys > known:
             self.current.extend(array("i", (-1,)) * (max(keys, known * 5 // 4) - known))
-            if self.placer is not None:
-                self.placer.know_keys(len(self.current))
-
-    def _ask_about_the_dead(self) -> None:
-        if self.contents.dead_bytes > self.model.max_dead_fraction * self.contents.bytes:
-            self.compact()
-
-    def _class_of(self, key: int, size: int, at: int, until: int) -> int:
-        """Bury the ended records and the replaced record; return the class of the new record."""
-        self.advance(at)
-        placer = self.placer
-        if placer is None:
-            return 0
-        if (old := self.current[key]) >= 0:
-            self._leave(old, at)
-            self.current[key] = -1
-        placer.writes += 1
-        placer.segment_records, placer.until_ms = self._room // size, until
-        return self._checked_class(placer.write(key, at))
-
-    def _checked_class(self, placed: int) -> int:
-        if 0 <= placed < len(self._open):
-            return placed
-        raise InvalidInput(f"placement {self.model.placement!r:.100} gave class {placed!r:.100}; a class is a whole "
-                           f"number from 0 to {len(self._open) - 1}")
 
     def _delete(self, key: int, at: int) -> None:
         tombstone = self.model.tombstone_bytes
@@ -423,40 +337,39 @@ class BlobLog(Simulation):
 
     def _refuse(self) -> None:
         self.counts.refused += 1
-        self._refused_by[self._gate] += 1
+        self.counts.refused_why = self._gate
 
     # ------------------------------------------------------------------------------------------------------ room
 
-    def _has_room(self, size: int, placed: int = 0) -> bool:
-        """Return whether the open segment of a class takes a record of `size` bytes."""
+    def _has_room(self, size: int) -> bool:
+        """Return whether the last segment takes a record of `size` bytes."""
         if not 0 < size <= self._room:
             raise InvalidInput(f"a record of {size} bytes; a segment has room for {self._room}")
-        segment = self._open[placed]
-        return segment is not None and segment.used + size <= self._room
+        return self.order[-1].used + size <= self._room
 
-    def _make_room(self, size: int, placed: int = 0) -> bool:
-        """Begin a segment of a class; call the policy first if too few are free."""
-        free = self.free_segments
-        if free <= self._min_free and (free or self._operations >= self._ask_again_at):
-            self._ask_until_free()
+    def _make_room(self, size: int) -> bool:
+        """Begin a segment; call the policy first if too few are free."""
+        self._has_room(size)
+        least, free = self.model.min_free_segments, self.free_segments
+        if free <= least and (free or self._operations >= self._ask_again_at):
+            self._ask_until_free(least)
             if not self.free_segments:
                 # In a full log every operation would call the policy; its choice changes less often.
                 self._ask_again_at = self._operations + _PATIENCE
-        # A compaction may have begun a segment of the class.
-        if self._has_room(size, placed):
-            return True
-        if self.free_segments:
-            self._begin(placed)
-        return self._has_room(size, placed)
+        if not self.free_segments:
+            return False
+        self._changed.add(self.order[-1])
+        self.order.append(self._new_segment(self.order[-1].name.next_position))
+        return True
 
-    def _ask_until_free(self) -> None:
+    def _ask_until_free(self, least: int) -> None:
         for _ in range(MAX_ROUNDS):
             before = self.free_segments
             choice = self.compact()
             if choice.is_empty or self.free_segments <= before:
                 self._gate = choice.why if choice.is_empty else f"the choice freed no segment: {choice.why}"
                 return
-            if self.free_segments > self._min_free:
+            if self.free_segments > least:
                 return
 
     @property
@@ -464,43 +377,20 @@ class BlobLog(Simulation):
         """The number of segments that the log can still begin."""
         return self.model.segments - len(self.order)
 
-    def _new_segment(self, name: SegmentName, placed: int = 0) -> Segment:
-        if not self._free_rows:
-            self._free_rows.append(self._rows)
-            self._rows += 1
-        segment = Segment(self._free_rows.pop(), name, placed, 0 if self.placer is None else self.placer.writes)
+    def _new_segment(self, name: SegmentName) -> Segment:
+        segment = Segment(name)
         self._changed.add(segment)
         return segment
-
-    def _begin(self, placed: int) -> Segment:
-        self._close(placed)
-        segment = self._open[placed] = self._new_segment(self.order[-1].name.next_position, placed)
-        self.order.append(segment)
-        return segment
-
-    def _close(self, placed: int) -> None:
-        if (segment := self._open[placed]) is None:
-            return
-        if self.placer is not None:
-            self.placer.closed(segment.row, placed)
-        self.contents.dead_bytes += segment.dead
-        self._changed.add(segment)
-        self._open[placed] = None
-
-    def _release(self, segments: Iterable[Segment]) -> None:
-        for segment in segments:
-            self._free_rows.append(segment.row)
-            self._changed.discard(segment)
 
     # ------------------------------------------------------------------------------------------------------- records
 
-    def _append(self, size: int, at_ms: int, until_ms: int = NEVER, key: int = -1, placed: int = 0) -> int:
-        """Write one record to the open segment of its class; return its number, or -1 if the segment has no room. O(1).
+    def _append(self, size: int, at_ms: int, until_ms: int = NEVER, key: int = -1) -> int:
+        """Write one record to the last segment; return its number, or -1 if the segment has no room. O(1).
 
         O(log records) if it has an end.
         """
-        segment, contents = self._open[placed], self.contents
-        if segment is None or not 0 < size <= self._room - segment.used:
+        segment = self.order[-1]
+        if not 0 < size <= self._room - segment.used:
             return -1
         if not self._free:
             self._grow()
@@ -512,15 +402,11 @@ class BlobLog(Simulation):
         self.key[record] = key
         segment.members.append(record)
         segment.used += size
-        contents.bytes += size
+        self._bytes += size
         if until_ms != NEVER:
             self._expires(record, until_ms)
         if self._of_key is not None and key >= 0:
             self._of_key.setdefault(key, []).append(record)
-        if self.placer is not None:
-            contents.records += 1
-            if segment.used + size > self._room:
-                self._close(placed)
         return record
 
     def _grow(self) -> None:
@@ -543,15 +429,12 @@ class BlobLog(Simulation):
     def _leave(self, record: int, at_ms: int) -> bool:
         """Delete a record; return False if it had ended before. Calls ascend in `at_ms`. O(1).
 
-        The record dies at once, or strictly after the retention.
+        The record dies strictly after the retention.
         """
         until = self.until[record]
         if until < at_ms:
             return False
-        if self._at_once:
-            if self.place[record] is not None:
-                self._bury([(at_ms, record)])
-        elif (due := at_ms + self._retention_ms) < until:
+        if (due := at_ms + self._retention_ms) < until:
             self.until[record] = due
             self._leaving.append((due, record))
         return True
@@ -565,8 +448,7 @@ class BlobLog(Simulation):
         leaving, ends, deaths = self._leaving, self._ends, list[tuple[int, int]]()
         while leaving and leaving[0][0] < now_ms:
             deaths.append(leaving.popleft())
-        if deaths:
-            self._bury(deaths)
+        self._bury(deaths)
         while ends and ends[0] >> _NUMBER_BITS < now_ms:
             until, record = divmod(heappop(ends), 1 << _NUMBER_BITS)
             if self._is_end(until, record):
@@ -577,8 +459,7 @@ class BlobLog(Simulation):
 
     def _bury(self, deaths: Sequence[tuple[int, int]]) -> None:
         """Count records as dead; `deaths` has pairs of a time and a record."""
-        place, sizes, since, placer = self.place, self.size, self.since, self.placer
-        changed, opened, died, closed_died = self._changed, self._open, 0, 0
+        place, sizes, since, changed, died = self.place, self.size, self.since, self._changed, 0
         for at_ms, record in deaths:
             segment, size = place[record], sizes[record]
             assert segment is not None
@@ -587,12 +468,7 @@ class BlobLog(Simulation):
             segment.moments += (at_ms - since) * size
             changed.add(segment)
             died += size
-            if opened[segment.placed] is not segment:
-                closed_died += size
-            if placer is not None:
-                placer.left(self.key[record], segment.row, segment.placed)
         self._dead_bytes += died
-        self.contents.dead_bytes += closed_died
 
     # ------------------------------------------------------------------------------------------------ sense and plan
 
@@ -609,45 +485,35 @@ class BlobLog(Simulation):
 
     def view(self) -> BlobView:
         """Return the view of a real store's sensor. O(segments), mostly in C; with a forecast O(records)."""
-        model, now_ms = self.model, self.now_ms
+        model, now_ms, last = self.model, self.now_ms, self.order[-1]
         self.advance(now_ms)
         if self.last_full_at is None:
             # As in a real store, schedules count from its first day.
             self.last_full_at = self.since / 1000
-        written_to = self._written_to()
-        dying = self._dying() if model.forecast_seconds else {}
         # The time of a segment without records, which is never eligible.
         earliest = min(self.since, 0)
-        for segment in self.order if dying else self._changed | written_to:
+        for segment in self.order if model.forecast_seconds else self._changed | {last}:
             segment.view = SegmentView(
                 name=segment.name, used_bytes=segment.used, valid_bytes=segment.valid,
-                eligible=segment not in written_to, last_modified=max(segment.newest, earliest) / 1000,
-                dying=dying.get(segment.row, ()))
-        # An open segment changes with its next record, and when it is closed.
-        self._changed = written_to
+                eligible=segment is not last, last_modified=max(segment.newest, earliest) / 1000,
+                dying=self._dying(segment) if model.forecast_seconds else ())
+        self._changed.clear()
         return BlobView(
             store=self.name, capacity_bytes=self.capacity_bytes, segment_bytes=model.segment_bytes,
             header_bytes=model.header_bytes, max_blob_bytes=model.max_blob_bytes, used_bytes=self.used_bytes,
             reference_time=(now_ms - self._retention_ms) / 1000, retention_seconds=model.deleted_retention_seconds,
             segments=tuple(map(_VIEW, self.order)), last_full_at=self.last_full_at)
 
-    def _written_to(self) -> set[Segment]:
-        return {self.order[-1], *filter(None, self._open)}
-
-    def _dying(self) -> dict[int, tuple[Dying, ...]]:
-        """Sum up the expiring bytes of each row by bucket of the forecast. O(records)."""
+    def _dying(self, segment: Segment) -> tuple[Dying, ...]:
+        """Sum up the expiring bytes by bucket of the forecast. O(records of the segment)."""
         span = round(self.model.bucket_seconds * 1000)
         horizon = self.now_ms + round(self.model.forecast_seconds * 1000)
-        place, until, size = self.place, self.until, self.size
-        found: dict[int, tuple[Dying, ...]] = {}
-        for segment in self.order:
-            sums: dict[int, int] = {}
-            for record in segment.members:
-                if place[record] is segment and until[record] < horizon:
-                    bucket = until[record] // span
-                    sums[bucket] = sums.get(bucket, 0) + size[record]
-            found[segment.row] = tuple(Dying(((bucket + 1) * span - 1) / 1000, sums[bucket]) for bucket in sorted(sums))
-        return found
+        sums: dict[int, int] = {}
+        for record in segment.members:
+            if self.place[record] is segment and self.until[record] < horizon:
+                bucket = self.until[record] // span
+                sums[bucket] = sums.get(bucket, 0) + self.size[record]
+        return tuple(Dying(((bucket + 1) * span - 1) / 1000, sums[bucket]) for bucket in sorted(sums))
 
     # ------------------------------------------------------------------------------------- rewrite, commit, reclaim
 
@@ -655,44 +521,119 @@ class BlobLog(Simulation):
         """Copy the valid records of the victims, and free these. O(victims' records), and O(log segments) a victim.
 
         Raises:
-            PlanDoesNotFit: a victim is not in the log, or is open.
+            PlanDoesNotFit: a victim is not in the log, or is the last segment.
         """
-        written_to = self._written_to()
-        victims, stray = list[Segment](), list[str]()
-        for name in dict.fromkeys(choice.victims):
-            index = self._index_of(name)
-            if index < len(self.order) and (segment := self.order[index]).name == name and segment not in written_to:
-                victims.append(segment)
-            else:
-                stray.append(str(name))
-        if stray:
-            raise PlanDoesNotFit(f"the choice names {', '.join(stray)}, which may not be compacted; choose again")
-        done = _Copy(self)
-        if self.placer is not None:
-            done.by_placement(victims, self.placer)
-        else:
-            done.in_steps(victims)
-        outputs = {} if self.placer is not None else {output.name.position: output for output in done.outputs}
+        victims = list(map(self._victim, dict.fromkeys(choice.victims)))
+        outputs = {output.name.position: output for output in self._copied(victims)}
         for segment in victims:
             index = self._index_of(segment.name)
             if (output := outputs.get(segment.name.position)) is None:
                 del self.order[index]
             else:
                 self.order[index] = output
-        for placed in () if self.placer is None else self.placer.brief:
-            self._close(placed)
-        self._release(victims)
+        self._changed.difference_update(victims)
         if choice.kind == "full":
             self.last_full_at = self.now_ms / 1000
-        self.moved(done.read_bytes, done.copied_bytes)
-        counts = self.counts
-        counts.victims += len(victims)
-        counts.freed_segments += len(victims) - len(done.outputs)
-        counts.reclaimed_bytes += done.reclaimed_bytes
-        counts.waited_byte_seconds += done.waited / 1000
+        self.counts.victims += len(victims)
+        self.counts.freed_segments += len(victims) - len(outputs)
+
+    def _victim(self, name: SegmentName) -> Segment:
+        index = self._index_of(name)
+        if index + 1 < len(self.order) and (segment := self.order[index]).name == name:
+            return segment
+        raise PlanDoesNotFit(f"the choice names {name}, which may not be compacted; choose again")
 
     def _index_of(self, name: SegmentName) -> int:
         return bisect_left(self.order, name, key=_NAME)
+
+    def _copied(self, victims: Sequence[Segment]) -> list[Segment]:
+        """Copy the valid records of the victims into new segments, and return these.
+
+        A step copies as many whole victims as its outputs take. If its last output has room, it is a source of the next
+        step.
+        """
+        room, most = self.model.room_bytes, _MOST_OUTPUTS
+        outputs, waiting, carried = list[Segment](), list(victims), list[Segment]()
+        while waiting:
+            budgeted = most * room - sum(map(_VALID, carried))
+            count = max(1, bisect_right(list(accumulate(map(_VALID, waiting))), budgeted))
+            while len(filled := self._filled([*carried, *waiting[:count]])) > most:
+                if count > 1:
+                    count = max(1, min(count - 1, count * most // len(filled)))
+                else:
+                    carried = []
+            sources: list[Segment] = [*carried, *waiting[:count]]
+            for source in sources:
+                self._drop_dead(source)
+            generation = 1 + max(source.name.generation for source in sources)
+            made = [self._new_segment(SegmentName(source.name.position, generation))
+                    for source, _ in zip(sources, filled, strict=False)]
+            for output, records in zip(made, filled, strict=True):
+                for record in records:
+                    self.place[record] = output
+                output.members.extend(records)
+                output.used = sum(map(self.size.__getitem__, records))
+                output.newest = max(map(self.written.__getitem__, records))
+            outputs = [output for output in outputs if output not in carried] + made
+            self._changed.difference_update(carried)
+            waiting = waiting[count:]
+            carried = [] if not made or made[-1].used == room else made[-1:]
+        self.counts.read_bytes += sum(source.used for source in victims if source.valid)
+        self.counts.copied_bytes += sum(map(_VALID, victims))
+        return outputs
+
+    def _drop_dead(self, source: Segment) -> None:
+        """Forget the dead records of a source, and count them as reclaimed."""
+        dropped = [record for record in source.members if self.place[record] is not source]
+        if self._of_key is not None:
+            for record in dropped:
+                if (owner := self.key[record]) >= 0:
+                    self._of_key[owner].remove(record)
+        self._free.extend(dropped)
+        self._bytes -= source.dead
+        self._dead_bytes -= source.dead
+        self.counts.reclaimed_bytes += source.dead
+        self.counts.waited_byte_seconds += ((self.now_ms - self.since) * source.dead - source.moments) / 1000
+
+    def _filled(self, sources: Sequence[Segment]) -> list[Sequence[int]]:
+        """Return the records of each new segment, in log order; with `survivors` class by class, unless log order
+        takes fewer segments.
+        """
+        place, survivors = self.place, self.model.survivors
+        kept = array("i", [record for source in sources for record in source.members if place[record] is source])
+        plain = self._packed(kept)
+        if survivors is None:
+            return plain
+        classes: dict[int, int] = {}
+        for source in sources:
+            for record in source.members:
+                if place[record] is source:
+                    survivor = Survivor(self.written[record], self.until[record], self.size[record],
+                                        source.name.generation, self._earlier_ms(record), self.now_ms)
+                    found: object = survivors(survivor)
+                    if not isinstance(found, int):
+                        raise InvalidInput(f"placement {survivors!r:.100} gave class {found!r:.100} to {survivor}; "
+                                           f"give a whole number")
+                    classes[record] = found
+        by_class = self._packed(sorted(classes, key=classes.__getitem__))
+        return by_class if len(by_class) <= len(plain) else plain
+
+    def _earlier_ms(self, record: int) -> Sequence[int]:
+        """Return the times of the older records of its key, the newest first."""
+        if self._of_key is None:
+            return ()
+        records = self._of_key[self.key[record]]
+        return [self.written[each] for each in reversed(records[:records.index(record)])]
+
+    def _packed(self, records: Sequence[int]) -> list[Sequence[int]]:
+        """Fill one segment after the other."""
+        ends = list(accumulate(map(self.size.__getitem__, records), initial=0))
+        outputs, start = list[Sequence[int]](), 0
+        while start < len(records):
+            stop = bisect_right(ends, ends[start] + self.model.room_bytes) - 1
+            outputs.append(records[start:stop])
+            start = stop
+        return outputs
 
     # --------------------------------------------------------------------------------------------------- counting
 
@@ -703,152 +644,10 @@ class BlobLog(Simulation):
 
     @property
     def record_bytes(self) -> int:
-        return self.contents.bytes
+        return self._bytes
 
     @property
     def live_bytes(self) -> int:
         """Valid bytes, less tombstones and deleted records under retention. O(deleted records under retention)."""
-        return (self.contents.bytes - self._dead_bytes - self._tombstone_bytes
+        return (self._bytes - self._dead_bytes - self._tombstone_bytes
                 - sum(self.size[record] for _, record in self._leaving))
-
-    def cut(self) -> Measures:
-        done = super().cut()
-        done.refused_by = tuple(self._refused_by.items())
-        self._refused_by.clear()
-        return done
-
-
-class _Copy:
-    """One compaction; `rewrite` calls one of its two ways to place survivors."""
-
-    def __init__(self, log: BlobLog) -> None:
-        self.outputs: list[Segment] = []
-        self.copied_bytes = self.read_bytes = self.reclaimed_bytes = 0
-        self.waited = 0.0
-        self._log = log
-
-    def _sort_out(self, source: Segment) -> Sequence[int]:
-        """Count a source, drop its dead records, and return the others."""
-        log, members, dead = self._log, source.members, source.dead
-        self.reclaimed_bytes += dead
-        self.waited += (log.now_ms - log.since) * dead - source.moments
-        if source not in self.outputs:
-            self.copied_bytes += source.valid
-            self.read_bytes += source.used if source.valid else 0
-        alive = [segment is source for segment in map(log.place.__getitem__, members)]
-        dropped = array("i", compress(members, map(not_, alive)))
-        if log._of_key is not None:
-            for record in dropped:
-                if (owner := log.key[record]) >= 0:
-                    log._of_key[owner].remove(record)
-        log._free.extend(dropped)
-        log._dead_bytes -= dead
-        log.contents.bytes -= dead
-        log.contents.dead_bytes -= dead
-        if log.placer is not None:
-            log.contents.records -= len(dropped)
-        return array("i", compress(members, alive))
-
-    # --------------------------------------------------------------------------------------------- in a store's steps
-
-    def in_steps(self, victims: Sequence[Segment]) -> None:
-        """Copy as many whole victims in a step as its outputs take. A last output with room is a source of the next
-        step.
-        """
-        log, room, most = self._log, self._log.model.room_bytes, self._log.model.swap_segments
-        waiting, carried = list(victims), list[Segment]()
-        while waiting:
-            budgeted = most * room - sum(each.valid for each in carried)
-            count = max(1, bisect_right(list(accumulate(each.valid for each in waiting)), budgeted))
-            while len(filled := self._filled([*carried, *waiting[:count]])) > most:
-                if count > 1:
-                    count = max(1, min(count - 1, count * most // len(filled)))
-                else:
-                    carried = []
-            sources = [*carried, *waiting[:count]]
-            for source in sources:
-                self._sort_out(source)
-            generation = 1 + max(source.name.generation for source in sources)
-            made = [log._new_segment(SegmentName(source.name.position, generation))
-                    for source, _ in zip(sources, filled, strict=False)]
-            for output, records in zip(made, filled, strict=True):
-                self._put(output, records)
-            self.outputs = [output for output in self.outputs if output not in carried] + made
-            log._release(carried)
-            waiting, carried = waiting[count:], made[-1:]
-            if carried and carried[0].used == room:
-                carried = []
-
-    def _put(self, output: Segment, records: Sequence[int]) -> None:
-        log, place = self._log, self._log.place
-        for record in records:
-            place[record] = output
-        output.members.extend(records)
-        output.used = sum(map(log.size.__getitem__, records))
-        output.newest = max(map(log.written.__getitem__, records))
-
-    def _filled(self, sources: Sequence[Segment]) -> list[Sequence[int]]:
-        """Return the records of each new segment, in log order; with `survivors` class by class, unless log order
-        takes fewer segments.
-        """
-        log, survivors = self._log, self._log.model.survivors
-        kept = array("i", [record for source in sources for record in source.members if log.place[record] is source])
-        plain = self._packed(kept)
-        if survivors is None:
-            return plain
-        classes: dict[int, int] = {}
-        for record in kept:
-            source = log.place[record]
-            assert source is not None
-            classes[record] = class_of(survivors, Survivor(
-                log.written[record], log.until[record], log.size[record], source.name.generation,
-                self._earlier_ms(record), log.now_ms))
-        by_class = self._packed(sorted(kept, key=classes.__getitem__))
-        return by_class if len(by_class) <= len(plain) else plain
-
-    def _earlier_ms(self, record: int) -> Sequence[int]:
-        """Return the times of the older records of its key, the newest first."""
-        log = self._log
-        if log._of_key is None:
-            return ()
-        records = log._of_key[log.key[record]]
-        return [log.written[each] for each in reversed(records[:records.index(record)])]
-
-    def _packed(self, records: Sequence[int]) -> list[Sequence[int]]:
-        """Fill one segment after the other."""
-        ends = list(accumulate(map(self._log.size.__getitem__, records), initial=0))
-        outputs, start = list[Sequence[int]](), 0
-        while start < len(records):
-            stop = bisect_right(ends, ends[start] + self._log.model.room_bytes) - 1
-            outputs.append(records[start:stop])
-            start = stop
-        return outputs
-
-    # ------------------------------------------------------------------------------------ an open segment of each class
-
-    def by_placement(self, victims: Sequence[Segment], placer: Placer) -> None:
-        """Put records into the open segments of their classes; if no segment can be begun, into any with room.
-
-        The victims so far count as free, although they are freed at the end.
-        """
-        log, room = self._log, self._log.model.room_bytes
-        for released, victim in enumerate(victims, 1):
-            count = len(victim.members)
-            placer.taken(Victim(victim.row, victim.placed, victim.begun, count, victim.valid * count // victim.used))
-            for record in self._sort_out(victim):
-                size = log.size[record]
-                placer.segment_records, placer.until_ms = room // size, log.until[record]
-                placed = log._checked_class(placer.copy(log.key[record], log.now_ms))
-                output = log._open[placed]
-                if output is None or output.used + size > room:
-                    if log.free_segments + released:
-                        output = log._begin(placed)
-                        self.outputs.append(output)
-                    else:
-                        output = next(each for each in log._open if each is not None and each.used + size <= room)
-                log.place[record] = output
-                output.members.append(record)
-                output.used += size
-                output.newest = max(output.newest, log.now_ms if log.model.copies_renew else log.written[record])
-                if output.used + size > room:
-                    log._close(output.placed)

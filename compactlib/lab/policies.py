@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policies of the blob store and the placements that come with the lab; `docs/lab.md` compares them."""
+"""Policies of the blob store, and a `place` for the survivors of its compactions; `docs/lab.md` compares them.
+
+With `BlobStore(place=...)` users' records go to the one active segment, and a compaction that fills several segments
+fills them class by class, the lowest first. Neighbouring classes may share a segment, so that no segment is left half
+empty.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,7 @@ from compactlib.blobstore.policy import (
     BlobView,
     CopyOrder,
     SegmentView,
+    Survivor,
     fewest_that_free,
     fraction,
     in_copy_order,
@@ -25,12 +31,9 @@ from compactlib.blobstore.policy import (
     whole,
 )
 from compactlib.errors import InvalidInput
-from compactlib.lab.placement import ByAge, ByEnd, ByLifetime, FADaC, Mixed, SurvivorPlacement, UserAndSurvivors
+from compactlib.lab.workloads import NEVER
 
-__all__ = [
-    "ByAge", "ByEnd", "ByLifetime", "DChoices", "DecliningCost", "FADaC", "Mixed", "SurvivorPlacement",
-    "UserAndSurvivors",
-]
+__all__ = ["ByEnd", "DChoices", "DecliningCost"]
 
 _LEAST_SECONDS = 1e-3
 _FURTHER_BACK = 16
@@ -102,16 +105,11 @@ class DecliningCost:
     plan with the least free room in its outputs for each segment freed. The last victim may be one of the next 16
     (`_fullest_that_free`). Otherwise the last output is half empty: of eight segments freed, one in sixteen is lost.
 
-    With `decline=None`, for a log whose copies renew the age (`copies_renew` of the lab), records without an end die at
-    the rate -ln u / age, at which the segment's records have died so far. A segment then counts by the bytes that
-    waiting saves for each byte of dead room and second: u / (1 - u + u ln u) times that rate, or all bytes that expire
-    by an end.
-
     Attributes:
         min_used_fraction: the least used part of the log, 0.0 to 1.0.
         min_reclaimed_segments: the least number of segments that a plan frees, >= 1.
         max_reclaimed_segments: the largest number, without segments that died whole; `None`: the first plan is taken.
-        decline: the decline of records without an end, above 0, or `None`.
+        decline: the decline of records without an end, above 0.
         copy_order: in which order the segments are copied: `log`, `choice` (best first) or `age` (`policy.CopyOrder`).
 
     Raises:
@@ -121,7 +119,7 @@ class DecliningCost:
     min_used_fraction: float = fraction(0.5)
     min_reclaimed_segments: int = whole(1, least=1)
     max_reclaimed_segments: int | None = attrs.field(default=None, validator=is_whole(1, or_none=True))
-    decline: float | None = attrs.field(default=1.0, validator=is_above(0, or_none=True))
+    decline: float = attrs.field(default=1.0, validator=is_above(0))
     copy_order: CopyOrder = attrs.field(default="choice", validator=is_copy_order)
 
     name: ClassVar[str] = "declining_cost"
@@ -133,9 +131,7 @@ class DecliningCost:
                                f"min_reclaimed_segments, {self.min_reclaimed_segments}")
 
     def fall(self, segment: SegmentView, view: BlobView, now: float, oldest_seconds: float) -> float:
-        """Return how fast the price falls, a second; with `decline=None`, the bytes that waiting saves.
-
-        0 if no record is valid.
+        """Return how fast the price falls, a second; 0 if no record is valid.
 
         Args:
             segment: the segment that would wait.
@@ -150,15 +146,6 @@ class DecliningCost:
         age = max(now - segment.last_modified, _LEAST_SECONDS)
         lasting = (segment.valid_bytes - sum(each.bytes for each in segment.dying)) / room
         ends = [(max(each.at - now, _LEAST_SECONDS), each.bytes / room) for each in segment.dying]
-        if self.decline is None:
-            rate = -math.log(valid) / age
-            # At least half the square of the dead part: rounding is more than that in an almost full segment.
-            best = rate * lasting / max(1 - valid + valid * math.log(valid), (1 - valid) ** 2 / 2)
-            dead, held, until = 1 - valid, 0.0, 0.0
-            for seconds, part in ends:
-                held, until, dead = held + (seconds - until) * dead, seconds, dead + part
-                best = max(best, (dead + valid - 1) / held)
-            return best
         rate = lasting * self.decline / math.sqrt(age * max(age, oldest_seconds))
         price, best, left = valid / (1 - valid), rate / (1 - valid) ** 2, valid
         for seconds, part in ends:
@@ -209,3 +196,40 @@ def _fullest_that_free(view: BlobView, ordered: Sequence[SegmentView], least: in
         if most_freed > most:
             break
     return best
+
+
+# ---------------------------------------------------------------------------------------------------- survivors
+
+
+@attrs.frozen(kw_only=True)
+class ByEnd:
+    """A `place` for a blob store by the time that records have left.
+
+    Records with a known end share segments by their remaining life; the others, in other classes, by the mean life of
+    their id's records.
+
+    A segment of records that end at about one time dies whole, and is not copied again. The mean life of an id that is
+    put repeatedly (`replace=True`) is the time since its first PUT in the log, divided by the number of its PUTs; for
+    an id that was put once, it is the record's age.
+
+    Attributes:
+        step: the factor from one class to the next, above 1.
+
+    Raises:
+        InvalidInput: the step is not above 1.
+    """
+
+    step: float = attrs.field(default=2.0, validator=is_above(1))
+
+    name: ClassVar[str] = "by_end"
+
+    def __call__(self, record: Survivor) -> int:
+        if record.is_known:
+            return _class_of_span(record.until_ms - record.now_ms, self.step)
+        first_ms = min(record.earlier_ms, default=record.written_ms)
+        lasted_ms = (record.now_ms - first_ms) // (1 + len(record.earlier_ms))
+        return _class_of_span(NEVER, self.step) + 1 + _class_of_span(lasted_ms, self.step)
+
+
+def _class_of_span(span_ms: int, step: float) -> int:
+    return int(math.log(max(span_ms, 1), step))

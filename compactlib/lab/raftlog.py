@@ -30,6 +30,8 @@ from compactlib.raftlog.policy import (
 )
 
 _NO_KEY = -1
+_DELETE_BYTES = 16
+"""Payload of the entry that a delete appends."""
 
 
 @attrs.frozen(kw_only=True)
@@ -43,7 +45,6 @@ class RaftLogModel:
         snapshot_every: entries from one snapshot to the next, at least 1.
         major_every: snapshots from one call of the policy to the next, at least 1; the others only drop segments.
         trigger: decides when the policy is called, as in a real log; `None`: `major_every` decides.
-        delete_bytes: payload of the entry that a delete appends.
 
     Raises:
         InvalidInput: a value is out of its range.
@@ -53,7 +54,6 @@ class RaftLogModel:
     snapshot_every: int = attrs.field(default=10_000, validator=is_whole(1))
     major_every: int = attrs.field(default=4, validator=is_whole(1))
     trigger: Trigger | None = None
-    delete_bytes: int = attrs.field(default=16, validator=is_whole())
 
     def start(self, policy: LogPolicy, seed: int = 0) -> RaftLogSimulation:
         """Make an empty log."""
@@ -148,7 +148,7 @@ class RaftLogSimulation(Simulation):
         if len(newest.indexes) >= limits.max_entries or newest.data_bytes > limits.max_bytes:
             newest = self._newest = _Segment(newest.number + 1, limits.max_entries)
             self._segments[newest.number] = newest
-        size = self._model.delete_bytes if is_delete else size
+        size = _DELETE_BYTES if is_delete else size
         self.last_index += 1
         newest.append(self.last_index, _NO_KEY if is_delete else key, size)
         self.counts.user_bytes += size + INDEX_RECORD_BYTES
@@ -204,13 +204,12 @@ class RaftLogSimulation(Simulation):
             dead = self._segments.pop(drop.number)
             self.counts.victims += 1
             self._reclaim(dead.stored_bytes, dead.moments)
-        if plan.groups:
-            read, written = (sum(sizes) for sizes in zip(*map(self._rewrite_group, plan.groups), strict=True))
-            self.moved(read, written)
+        for group in plan.groups:
+            self._rewrite_group(group)
         self._segments = dict(sorted(self._segments.items()))
 
-    def _rewrite_group(self, group: PlannedGroup) -> tuple[int, int]:
-        """Copy the live entries of a group into one segment; return the bytes read and written."""
+    def _rewrite_group(self, group: PlannedGroup) -> None:
+        """Copy the live entries of a group into one segment."""
         members = [self._segments.pop(number) for number in group.numbers]
         output = _Segment(members[0].number)
         index_of, segment_of = self._index_of, self._segment_of
@@ -223,7 +222,8 @@ class RaftLogSimulation(Simulation):
         self.counts.victims += len(members)
         self._reclaim(before - output.stored_bytes, sum(member.moments for member in members))
         self._segments[output.number] = output
-        return before, output.stored_bytes
+        self.counts.read_bytes += before
+        self.counts.copied_bytes += output.stored_bytes
 
     def _reclaim(self, size: int, moments: int) -> None:
         self.counts.reclaimed_bytes += size

@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -24,20 +21,23 @@ def _last(values: Sequence[Any]) -> Any:
     return values[-1]
 
 
+def _last_known(values: Sequence[str]) -> str:
+    return next(filter(None, reversed(values)), "")
+
+
 def _sum(values: Sequence[Any]) -> Any:
     return sum(values[1:], start=values[0])
 
 
-def _count(join: Any = _sum, *, default: Any = 0, hidden: bool = False, own: bool = False) -> Any:
+def _count(join: Any = _sum, *, default: Any = 0, hidden: bool = False) -> Any:
     """A field of `Measures`.
 
     Args:
         join: combines the values of several intervals.
         default: the value in an interval without events.
         hidden: tables leave the count out; figures are computed from it.
-        own: the figure belongs to one kind of store; tables leave it out if it is 0 in all intervals.
     """
-    return attrs.field(default=default, metadata={"join": join, "hidden": hidden, "own": own})
+    return attrs.field(default=default, metadata={"join": join, "hidden": hidden})
 
 
 def part(share: float, whole: float) -> float:
@@ -56,7 +56,7 @@ class Measures:
         operations: operations made, with reads and refused writes; of a scheduler, blocks that arrived.
         reads: reads among the operations; of a branch, listings.
         refused: writes without room; of a scheduler, reports that arrived too late.
-        refused_by: each reason for which a blob store's policy freed no room, with the number of refused writes.
+        refused_why: why a blob store's policy freed no room for the last refused write: its gate and setting.
         user_bytes: bytes of the user's writes and deletes.
         copied_bytes: bytes that compactions wrote.
         read_bytes: bytes that compactions read: each victim whole, unless all its records were dead.
@@ -72,19 +72,15 @@ class Measures:
         live_sum: the same of live bytes.
         record_sum: the same of the bytes of all records, dead records included.
         peak_used_bytes: the maximum of used bytes.
-        most_moved_bytes: the maximum that one compaction read and wrote.
         deletes: tombstones that a branch's deletes wrote.
         listed_keys: keys that listings returned.
         passed_tombstones: tombstones that listings skipped.
-        throttled: triggers within the window of a compaction, which waited for the end of the window.
-        moved_entries: staged entries, with tombstones, that compactions moved into the base.
         peak_tombstones: the maximum of staged tombstones.
         reasons: the trigger of each compaction of a branch, in order.
         assigned: assignments; more than `compactions` if leases expired or jobs failed.
         failed: jobs that a worker reported as failed.
         given_up: jobs at the end that failed too often for another attempt.
         left_blocks: blocks at the end that arrived and are in no completed job.
-        peak_jobs: the maximum of queued and running jobs.
         waits: the seconds from the arrival of each compacted block to the end of its first job.
     """
 
@@ -114,20 +110,16 @@ class Measures:
     live_sum: int = _count(hidden=True)
     record_sum: int = _count(hidden=True)
     peak_used_bytes: int = _count(max)
-    most_moved_bytes: int = _count(max)
-    refused_by: tuple[tuple[str, int], ...] = _count(default=(), hidden=True)
-    deletes: int = _count(own=True)
-    listed_keys: int = _count(own=True)
-    passed_tombstones: int = _count(own=True)
-    throttled: int = _count(own=True)
-    moved_entries: int = _count(own=True)
-    peak_tombstones: int = _count(max, own=True)
+    refused_why: str = _count(_last_known, default="", hidden=True)
+    deletes: int = _count()
+    listed_keys: int = _count()
+    passed_tombstones: int = _count()
+    peak_tombstones: int = _count(max)
     reasons: tuple[str, ...] = _count(default=(), hidden=True)
-    assigned: int = _count(own=True)
-    failed: int = _count(own=True)
-    given_up: int = _count(_last, own=True)
-    left_blocks: int = _count(_last, own=True)
-    peak_jobs: int = _count(max, own=True)
+    assigned: int = _count()
+    failed: int = _count()
+    given_up: int = _count(_last)
+    left_blocks: int = _count(_last)
     waits: tuple[float, ...] = _count(default=(), hidden=True)
 
     @property
@@ -144,11 +136,6 @@ class Measures:
     def utilisation(self) -> float:
         """The live part of the records' bytes, on average over the samples: the argument of closed forms."""
         return part(self.live_sum, self.record_sum)
-
-    @property
-    def filled(self) -> float:
-        """The part of the used segments that records fill, on average over the samples; the rest is unused ends."""
-        return part(self.record_sum, self.used_sum)
 
     @property
     def copied_per_reclaimed(self) -> float:
@@ -203,7 +190,6 @@ class Measures:
 
 
 _COUNTS = attrs.fields(Measures)
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def together(intervals: Sequence[Measures]) -> Measures:
@@ -242,32 +228,21 @@ class Report(Printed):
         return together(self.intervals[int(len(self.intervals) * skip):])
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one dictionary an interval, with counts and figures. A figure unknown in all intervals is left out."""
+        """Return one dictionary an interval, with counts and figures.
+
+        A count that is 0 in all intervals, and a figure that is unknown in all of them, are left out.
+        """
         figures = [each.figures() for each in self.intervals]
-        counts = [field.name for field in _COUNTS if not field.metadata["hidden"] and (
-            not field.metadata["own"] or any(getattr(each, field.name) for each in self.intervals))]
+        counts = [field.name for field in _COUNTS if not field.metadata["hidden"]
+                  and any(getattr(each, field.name) for each in self.intervals)]
         known = [name for name in Measures.FIGURES if any(each[name] is not None for each in figures)]
         return [{"interval": number, **{name: getattr(each, name) for name in counts},
                  **{name: own[name] for name in known}}
                 for number, (each, own) in enumerate(zip(self.intervals, figures, strict=True))]
 
-    @property
-    def refused_by(self) -> Mapping[str, int]:
-        """The gates that held compactions back, each with the number of refused writes, the largest first.
-
-        A gate is shown in the last words of the policy, with the setting that would open it.
-        """
-        counts: Counter[str] = Counter()
-        said: dict[str, str] = {}
-        for why, count in self.total.refused_by:
-            gate = _NUMBER.sub("", why)
-            counts[gate] += count
-            said[gate] = why
-        return {said[gate]: count for gate, count in counts.most_common()}
-
     def _summary(self) -> str:
         total = self.total
-        reasons = "".join(f"; {count:,} of them: {why}" for why, count in islice(self.refused_by.items(), 1))
+        why = f"; the last: {total.refused_why}" if total.refused_why else ""
         return (f"{self.policy} on {self.workload}: {total.operations:,} operations, write amplification "
                 f"{total.write_amplification:.3f}, space amplification {total.space_amplification:.3f}, "
-                f"{total.compactions:,} compactions, {total.refused:,} refused{reasons}")
+                f"{total.compactions:,} compactions, {total.refused:,} refused{why}")

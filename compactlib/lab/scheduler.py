@@ -8,8 +8,7 @@ expired, and is refused by its token; a failing job is reported as failed, and a
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import attrs
@@ -31,13 +30,12 @@ from compactlib.scheduler import (
     SchedulerConfig,
     SchedulerMachine,
     StatusUpdate,
-    Tombstone,
     Verdict,
     span_of,
 )
 
-_SAMPLE, _SAMPLE_SECONDS = -1, 10.0
-"""The samples of the queue: their number in place of a worker's, and their period."""
+_TENANTS = range(1, 5)
+"""Tenant k owns a share of the blocks in proportion to 1/k."""
 _PATIENCE_SECONDS = 86_400.0
 """The longest time from the last arrival to the last poll."""
 
@@ -48,10 +46,8 @@ class SchedulerModel:
 
     Attributes:
         config: the scheduler's.
-        tenants: the number of tenants; the k-th owns a share of the blocks in proportion to 1/k.
         workers: the number of workers, one job each.
         bytes_per_second: the speed of a worker.
-        kept_part: bytes that a job writes as a part of its sources' bytes, above 0; the rest are duplicates.
         poll_seconds: time between two polls of a worker.
         hang_rate: the part of the jobs that takes twice the lease.
         failure_rate: the part of the jobs that is reported as failed at its end.
@@ -61,10 +57,8 @@ class SchedulerModel:
     """
 
     config: SchedulerConfig = attrs.field(factory=SchedulerConfig)
-    tenants: int = attrs.field(default=4, validator=is_whole(1))
     workers: int = attrs.field(default=2, validator=is_whole(1))
     bytes_per_second: float = attrs.field(default=float(1 << 23), validator=is_above(0))
-    kept_part: float = attrs.field(default=1.0, validator=is_above(0))
     poll_seconds: float = attrs.field(default=5.0, validator=is_above(0))
     hang_rate: float = 0.0
     failure_rate: float = 0.0
@@ -79,16 +73,36 @@ class SchedulerModel:
         return SchedulerSimulation(self, policy, seed)
 
 
-@attrs.frozen
-class _Held:
-    """A job that a worker has taken."""
+@attrs.define
+class _Worker:
+    """A worker: the tombstones that it has carried out since its last poll, and its job."""
 
-    plan: JobPlan
-    sources: tuple[BlockMeta, ...]
-    token: int
-    done_at: float
-    hangs: bool
-    fails: bool
+    deleted: list[str] = attrs.field(factory=list)
+    job: JobPlan | None = None
+    token: int = 0
+    sources: tuple[BlockMeta, ...] = ()
+    done_at: float = 0.0
+    hangs: bool = False
+    fails: bool = False
+
+    def updates(self, is_finished: bool) -> tuple[StatusUpdate, ...]:
+        """Return the report of its next poll."""
+        if self.job is None or (self.hangs and not is_finished):
+            return ()
+        if not is_finished:
+            return (StatusUpdate(self.job.name, self.token, JobStatus.IN_PROGRESS),)
+        if self.fails:
+            return (StatusUpdate(self.job.name, self.token, JobStatus.FAILED, reason="the lab lets it fail"),)
+        done = CompactedBlocks(tenant=self.job.tenant, shard=self.job.shard, source_blocks=self.job.source_blocks,
+                               new_blocks=(self.output(self.job),))
+        return (StatusUpdate(self.job.name, self.token, JobStatus.SUCCESS, done),)
+
+    def output(self, job: JobPlan) -> BlockMeta:
+        """Return the block that its job writes."""
+        begin, end = span_of(self.sources)
+        return BlockMeta(id=f"{job.name}-{self.token}", tenant=job.tenant, shard=job.shard,
+                         level=job.compaction_level + 1, min_time=begin, max_time=end,
+                         size_bytes=sum(each.size_bytes for each in self.sources))
 
 
 class SchedulerSimulation(Simulation):
@@ -109,28 +123,22 @@ class SchedulerSimulation(Simulation):
         self.machine: SchedulerMachine = SchedulerMachine(model.config, policy=policy)
         # Two generators, so that all policies get the same blocks.
         self._owners, self._fates = Random(f"{seed} owners"), Random(f"{seed} fates")
-        self._index = 0
-        self._used = self._live = 0
+        self._commands = self._used = self._live = 0
         self._blocks: dict[str, BlockMeta] = {}
         self._arrived: dict[str, float] = {}
         # The size and the time of death of each dead block that is not deleted yet.
         self._dead: dict[str, tuple[int, float]] = {}
-        self._held: list[_Held | None] = [None] * model.workers
-        self._deleted: list[list[str]] = [[] for _ in range(model.workers)]
+        self._workers = [_Worker() for _ in range(model.workers)]
         self._waits: list[float] = []
-        self._began = False
-        # A heap of the next poll of each worker and the next tick: (time, worker).
-        self._next: list[tuple[float, int]] = []
+        # The workers poll in turn, from the time of the first block on.
+        self._start: float | None = None
+        self._polls = 0
 
     def apply(self, rows: Sequence[Row]) -> None:
-        """Add these blocks, each at its time; carry out the polls and ticks in between."""
-        if not self._began:
-            self._began = True
-            start, model = rows[0][4] / 1000, self._model
-            self._next = [(start + worker * model.poll_seconds / model.workers, worker)
-                          for worker in range(model.workers)]
-            heapq.heappush(self._next, (start + _SAMPLE_SECONDS, _SAMPLE))
+        """Add these blocks, each at its time; carry out the polls in between."""
         for kind, key, size, _, at in rows:
+            if self._start is None:
+                self._start = at / 1000
             if kind == PUT:
                 self._work_until(at / 1000)
                 self.now_ms = at
@@ -140,27 +148,29 @@ class SchedulerSimulation(Simulation):
     def finish(self) -> None:
         """Continue until no block waits for a first job, no worker is busy and no dead block is left."""
         end = self.now_ms / 1000 + _PATIENCE_SECONDS
-        while self._next and self._next[0][0] <= end and not self._is_quiet():
-            self._work_until(self._next[0][0])
+        while self._start is not None and self._next() <= end and not self._is_quiet():
+            self._work_until(self._next())
+
+    def _next(self) -> float:
+        """Return the time of the next poll."""
+        rounds, worker = divmod(self._polls, len(self._workers))
+        pace = self._model.poll_seconds
+        return (self._start or 0.0) + worker * pace / len(self._workers) + rounds * pace
 
     def _work_until(self, end: float) -> None:
-        while self._next[0][0] <= end:
-            now, worker = self._next[0]
+        while (now := self._next()) <= end:
+            worker = self._workers[self._polls % len(self._workers)]
+            self._polls += 1
             self.advance(round(now * 1000))
-            if worker == _SAMPLE:
-                self.sample()
-            else:
-                self._work(worker, now)
-            pace = _SAMPLE_SECONDS if worker == _SAMPLE else self._model.poll_seconds
-            heapq.heapreplace(self._next, (now + pace, worker))
+            self.sample()
+            self._poll(worker, now)
 
     def _command(self, now: float) -> Command:
-        self._index += 1
-        return Command(self._index, 1, now)
+        self._commands += 1
+        return Command(self._commands, 1, now)
 
     def _arrive(self, key: int, size: int, now: float) -> None:
-        [tenant] = self._owners.choices(range(1, self._model.tenants + 1), weights=[
-            1 / each for each in range(1, self._model.tenants + 1)])
+        [tenant] = self._owners.choices(_TENANTS, weights=[1 / each for each in _TENANTS])
         block = BlockMeta(id=f"block-{key:08d}", tenant=f"tenant-{tenant}", shard=0, level=0, min_time=now,
                           max_time=now, size_bytes=size)
         self._arrived[block.id], self._blocks[block.id] = now, block
@@ -175,109 +185,77 @@ class SchedulerSimulation(Simulation):
 
     # ----------------------------------------------------------------------------------------------------- one poll
 
-    def _work(self, worker: int, now: float) -> None:
-        """Carry out one poll of a worker: report, delete the blocks of the answer's tombstones, and take a job."""
-        job = self._held[worker]
-        finished = job is not None and now >= job.done_at
-        updates = () if job is None else self._report(job, finished)
-        request = PollRequest(updates, int(job is None or finished), tuple(self._deleted[worker]))
-        answer = self.machine.poll(self._command(now), request)
+    def _poll(self, worker: _Worker, now: float) -> None:
+        """Report, take a job, and delete the blocks of the answer's tombstones, which the next poll confirms."""
+        is_finished = worker.job is not None and now >= worker.done_at
+        updates, is_free = worker.updates(is_finished), worker.job is None or is_finished
+        answer = self.machine.poll(self._command(now), PollRequest(updates, int(is_free), tuple(worker.deleted)))
         self.counts.asked += 1
-        self._deleted[worker] = []
-        if job is not None and updates:
-            self._answered(worker, job, answer.answers[0].verdict, finished, now)
+        if updates:
+            self._reported(worker, answer.answers[0].verdict is not Verdict.ACCEPTED, is_finished, now)
         for plan in answer.compaction_jobs:
-            token = next(each.token for each in answer.assignments if each.name == plan.name)
-            self._held[worker] = self._taken(plan, token, now)
-        self._delete(worker, answer.tombstones, now)
-        self.counts.peak_jobs = max(self.counts.peak_jobs, len(self.machine.jobs))
+            self._take(worker, plan, next(each.token for each in answer.assignments if each.name == plan.name), now)
+        worker.deleted = [tombstone.name for tombstone in answer.tombstones]
+        for block in (block for tombstone in answer.tombstones for block in tombstone.blocks):
+            size, died = self._dead.pop(block, (0, now))
+            self._used -= size
+            self.counts.reclaimed_bytes += size
+            self.counts.waited_byte_seconds += size * (now - died)
 
-    def _report(self, job: _Held, finished: bool) -> tuple[StatusUpdate, ...]:
-        if not finished:
-            return () if job.hangs else (StatusUpdate(job.plan.name, job.token, JobStatus.IN_PROGRESS),)
-        if job.fails:
-            return (StatusUpdate(job.plan.name, job.token, JobStatus.FAILED, reason="the lab lets it fail"),)
-        return (StatusUpdate(job.plan.name, job.token, JobStatus.SUCCESS, self._results(job)),)
-
-    def _taken(self, plan: JobPlan, token: int, now: float) -> _Held:
-        self.counts.assigned += 1
+    def _take(self, worker: _Worker, plan: JobPlan, token: int, now: float) -> None:
         draw, model = self._fates.random(), self._model
-        hangs, fails = draw < model.hang_rate, model.hang_rate <= draw < model.hang_rate + model.failure_rate
-        sources = tuple(self._blocks[each] for each in plan.source_blocks)
-        size = sum(each.size_bytes for each in sources)
+        worker.job, worker.token = plan, token
+        worker.sources = tuple(self._blocks[each] for each in plan.source_blocks)
+        worker.hangs = draw < model.hang_rate
+        worker.fails = not worker.hangs and draw < model.hang_rate + model.failure_rate
+        size = sum(each.size_bytes for each in worker.sources)
+        worker.done_at = now + (2 * model.config.lease_seconds if worker.hangs else size / model.bytes_per_second)
+        self.counts.assigned += 1
         self.counts.read_bytes += size
-        seconds = 2 * model.config.lease_seconds if hangs else size / model.bytes_per_second
-        return _Held(plan, sources, token, now + seconds, hangs, fails)
 
-    def _results(self, job: _Held) -> CompactedBlocks:
-        plan, sources = job.plan, job.sources
-        size = max(round(self._model.kept_part * sum(each.size_bytes for each in sources)), 1)
-        begin, end = span_of(sources)
-        output = BlockMeta(id=f"{plan.name}-{job.token}", tenant=plan.tenant, shard=plan.shard,
-                           level=plan.compaction_level + 1, min_time=begin, max_time=end, size_bytes=size)
-        return CompactedBlocks(tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks,
-                               new_blocks=(output,))
-
-    def _answered(self, worker: int, job: _Held, verdict: Verdict, finished: bool, now: float) -> None:
-        is_late = verdict is not Verdict.ACCEPTED
-        if is_late or finished:
-            self._held[worker] = None
-        self.counts.refused += is_late
-        self.counts.failed += finished and job.fails and not is_late
-        if not finished or job.fails:
+    def _reported(self, worker: _Worker, is_late: bool, is_finished: bool, now: float) -> None:
+        """Handle the answer to a report: the job goes on, or it has ended."""
+        counts, job = self.counts, worker.job
+        assert job is not None
+        if is_late or is_finished:
+            worker.job = None
+        counts.refused += is_late
+        counts.failed += is_finished and worker.fails and not is_late
+        if not is_finished or worker.fails:
             return
-        [output] = self._results(job).new_blocks
-        self.counts.copied_bytes += output.size_bytes
+        output = worker.output(job)
+        counts.copied_bytes += output.size_bytes
         if is_late:
             # The worker has written its output anyway; the scheduler has it deleted.
             self._grow(output.size_bytes, live=0)
             self._dead[output.id] = output.size_bytes, now
-        else:
-            self._complete(job.sources, output, now)
-
-    def _complete(self, sources: tuple[BlockMeta, ...], output: BlockMeta, now: float) -> None:
+            return
         self._blocks[output.id] = output
-        self.counts.compactions += 1
-        self.counts.victims += len(sources)
-        self.counts.freed_segments += len(sources) - 1
-        self._grow(output.size_bytes, live=output.size_bytes - sum(each.size_bytes for each in sources))
-        for source in sources:
-            arrived = self._arrived.pop(source.id, None)
-            if arrived is not None:
+        counts.compactions += 1
+        counts.victims += len(worker.sources)
+        counts.freed_segments += len(worker.sources) - 1
+        self._grow(output.size_bytes, live=0)
+        for source in worker.sources:
+            if (arrived := self._arrived.pop(source.id, None)) is not None:
                 self._waits.append(now - arrived)
             del self._blocks[source.id]
             self._dead[source.id] = source.size_bytes, now
 
-    def _delete(self, worker: int, tombstones: tuple[Tombstone, ...], now: float) -> None:
-        """Delete the blocks of tombstones; the worker's next poll confirms it."""
-        for tombstone in tombstones:
-            self._deleted[worker].append(tombstone.name)
-            for block in tombstone.blocks:
-                size, died = self._dead.pop(block, (0, now))
-                self._used -= size
-                self.counts.reclaimed_bytes += size
-                self.counts.waited_byte_seconds += size * (now - died)
-
     # --------------------------------------------------------------------------------------------------- counting
 
-    def _given_up(self) -> Iterator[tuple[JobPlan, tuple[BlockMeta, ...]]]:
-        """Yield the jobs that failed too often, each with its orphaned outputs. O(jobs)."""
+    def _given_up(self) -> list[tuple[JobPlan, tuple[BlockMeta, ...]]]:
+        """Return the jobs that failed too often, each with its orphaned outputs. O(jobs)."""
         limit = self._model.config.max_failures
-        for given_up in self.machine.quarantine.values():
-            yield given_up.plan, given_up.orphans
-        for job in self.machine.jobs:
-            if limit and job.failures >= limit:
-                yield job.plan, job.orphans
+        return [*((each.plan, each.orphans) for each in self.machine.quarantine.values()),
+                *((job.plan, job.orphans) for job in self.machine.jobs if limit and job.failures >= limit)]
 
     def _is_quiet(self) -> bool:
         """Return whether no poll can change anything any more."""
-        if any(self._held):
+        if any(worker.job is not None for worker in self._workers):
             return False
-        left = kept = 0
-        for plan, orphans in self._given_up():
-            left += sum(block in self._arrived for block in plan.source_blocks)
-            kept += sum(block.id in self._dead for block in orphans)
-        return len(self._dead) == kept and len(self._arrived) == left
+        stuck = {name for plan, orphans in self._given_up()
+                 for name in (*plan.source_blocks, *(each.id for each in orphans))}
+        return stuck.issuperset(self._arrived) and stuck.issuperset(self._dead)
 
     @property
     def used_bytes(self) -> int:
@@ -289,7 +267,6 @@ class SchedulerSimulation(Simulation):
 
     def cut(self) -> Measures:
         done = super().cut()
-        done.waits, done.left_blocks = tuple(self._waits), len(self._arrived)
-        done.given_up = sum(1 for _ in self._given_up())
+        done.waits, done.left_blocks, done.given_up = tuple(self._waits), len(self._arrived), len(self._given_up())
         self._waits.clear()
         return done

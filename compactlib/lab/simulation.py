@@ -80,13 +80,6 @@ class Simulation(ABC):
         counts.record_sum += self.record_bytes
         counts.peak_used_bytes = max(counts.peak_used_bytes, used)
 
-    def moved(self, read: int, written: int) -> None:
-        """Count the bytes that a compaction read and wrote."""
-        counts = self.counts
-        counts.read_bytes += read
-        counts.copied_bytes += written
-        counts.most_moved_bytes = max(counts.most_moved_bytes, read + written)
-
     def cut(self) -> Measures:
         """End an interval and return its counts; the next one begins."""
         self.sample()

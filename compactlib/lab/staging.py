@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import attrs
 from sortedcontainers import SortedSet
 
-from compactlib._arguments import is_seconds, is_whole
+from compactlib._arguments import is_whole
 from compactlib.clock import ManualClock
 from compactlib.lab.report import Measures
 from compactlib.lab.simulation import Simulation
@@ -37,8 +37,6 @@ class BranchModel:
         base_bytes: size of each of these, at least 1.
         tombstone_bytes: size of a tombstone, at least 0.
         range_keys: keys (neighbouring numbers) in a range of the base, at least 1.
-        window_seconds: the least time from the start of a compaction to that of the next; a trigger in between waits,
-            as with the policies of a repository (default 300); 0: no limit.
 
     Raises:
         InvalidInput: a value is out of its range.
@@ -49,7 +47,6 @@ class BranchModel:
     base_bytes: int = attrs.field(default=1, validator=is_whole(1))
     tombstone_bytes: int = attrs.field(default=1, validator=is_whole())
     range_keys: int = attrs.field(default=1_000, validator=is_whole(1))
-    window_seconds: float = attrs.field(default=0.0, validator=is_seconds())
 
     def start(self, policy: SensePolicy, seed: int = 0) -> BranchSimulation:
         """Make a branch with its base."""
@@ -69,23 +66,18 @@ class BranchSimulation(Simulation):
         self._clock = ManualClock()
         self._sensor = CompactionSensor(policy, clock=self._clock)
         self._model = model
-        self._record = BranchRecord(staging_token=StagingToken("token-0"))
-        self._compactions = 0
-        self._window_ends_ms = -(1 << 62)
-        # The trigger of the compaction that waits for the end of the window.
-        self._pending: str | None = None
+        self._record = BranchRecord.new(StagingToken("token-0"))
         self._base: dict[int, int] = dict.fromkeys(range(model.base_keys), model.base_bytes)
         self._in_range: dict[int, set[int]] = {}
         for key in self._base:
             self._in_range.setdefault(key // model.range_keys, set()).add(key)
-        # The size of each staged key, `None` for a tombstone; and the time of death of its dead entry.
-        self._staged: dict[int, int | None] = {}
+        # The size of each staged value or tombstone, and the time of death of its dead entry, by key.
+        self._staged: dict[int, int] = {}
         self._dead_since: dict[int, int] = {}
         self._live: SortedSet[int] = SortedSet(self._base)
         self._tombstones: SortedSet[int] = SortedSet()
         self._base_bytes = sum(self._base.values())
         self._staged_bytes = self._hidden_bytes = 0
-        self._reasons: list[str] = []
 
     def apply(self, rows: Sequence[Row]) -> None:
         """Make these operations; compact when the sensor triggers."""
@@ -94,9 +86,9 @@ class BranchSimulation(Simulation):
         for kind, key, size, _, at in rows:
             self.now_ms = at
             if kind == PUT:
-                self._stage(key, size)
                 self._live.add(key)
                 self._tombstones.discard(key)
+                self._stage(key, size, is_dead=key in self._base)
             elif kind == DELETE:
                 self._delete(key)
             else:
@@ -104,21 +96,17 @@ class BranchSimulation(Simulation):
             self._compact_when_due()
             counts.peak_used_bytes = max(counts.peak_used_bytes, self.used_bytes)
 
-    def _stage(self, key: int, size: int | None) -> None:
-        tombstone = self._model.tombstone_bytes
-        taken = tombstone if size is None else size
-        if key in self._staged:
-            before = self._staged[key]
-            self._staged_bytes -= tombstone if before is None else before
-        else:
+    def _stage(self, key: int, size: int, *, is_dead: bool) -> None:
+        """Stage a value or a tombstone; it or the entry of the base that it hides may be dead."""
+        if key not in self._staged:
             self._hidden_bytes += self._base.get(key, 0)
-        if size is None or key in self._base:
+        if is_dead:
             self._dead_since.setdefault(key, self.now_ms)
         else:
             self._dead_since.pop(key, None)
+        self._staged_bytes += size - self._staged.get(key, 0)
         self._staged[key] = size
-        self._staged_bytes += taken
-        self.counts.user_bytes += taken
+        self.counts.user_bytes += size
 
     def _delete(self, key: int) -> None:
         """Stage a tombstone if the base or the staging token has the key, as the real branch does."""
@@ -127,7 +115,7 @@ class BranchSimulation(Simulation):
         is_fresh = key not in self._tombstones
         self._live.discard(key)
         self._tombstones.add(key)
-        self._stage(key, None)
+        self._stage(key, self._model.tombstone_bytes, is_dead=True)
         self.counts.deletes += 1
         self.counts.peak_tombstones = max(self.counts.peak_tombstones, len(self._tombstones))
         if is_fresh:
@@ -151,50 +139,42 @@ class BranchSimulation(Simulation):
     # ---------------------------------------------------------------------------------------------------- compaction
 
     def _compact_when_due(self) -> None:
-        """Compact if triggered and the window has ended. Later triggers within the window count as one."""
-        trigger = None if self._pending else next(iter(self._sensor.take()), None)
-        if trigger is not None:
-            self._pending = trigger.why
+        """Compact if the sensor triggered."""
+        for trigger in self._sensor.take():
             self.counts.asked += 1
-            self.sample()
-        if self._pending and self.now_ms >= self._window_ends_ms:
-            self._window_ends_ms = self.now_ms + round(self._model.window_seconds * 1000)
-            self._reasons.append(self._pending)
-            self._pending = None
             self.counts.compactions += 1
+            self.counts.reasons += (trigger.why,)
+            self.sample()
             self._rewrite()
-        elif trigger is not None:
-            self.counts.throttled += 1
 
     def _rewrite(self) -> None:
         """Merge the staged entries into the base."""
         counts, base, staged, width = self.counts, self._base, self._staged, self._model.range_keys
-        tombstone = self._model.tombstone_bytes
         touched = {key // width for key in staged}
         ranges = [keys for number in touched if (keys := self._in_range.get(number))]
         read = sum(base[key] for keys in ranges for key in keys) + self._staged_bytes
-        counts.reclaimed_bytes += self._hidden_bytes + len(self._tombstones) * tombstone
+        counts.reclaimed_bytes += self._hidden_bytes + self._tombstone_bytes
         for key, since in self._dead_since.items():
-            dead = base.get(key, 0) + (tombstone if staged[key] is None else 0)
+            dead = base.get(key, 0) + (staged[key] if key in self._tombstones else 0)
             counts.waited_byte_seconds += (self.now_ms - since) * dead / 1000
         for key, size in staged.items():
             keys = self._in_range.setdefault(key // width, set())
-            self._base_bytes += (size or 0) - base.pop(key, 0)
+            self._base_bytes -= base.pop(key, 0)
             keys.discard(key)
-            if size is not None:
+            if key not in self._tombstones:
                 keys.add(key)
                 base[key] = size
+                self._base_bytes += size
         written = [self._in_range[number] for number in touched]
-        self.moved(read, sum(base[key] for keys in written for key in keys))
+        counts.read_bytes += read
+        counts.copied_bytes += sum(base[key] for keys in written for key in keys)
         counts.victims += len(ranges)
         counts.freed_segments += len(ranges) - sum(map(bool, written))
-        counts.moved_entries += len(staged)
         for column in (staged, self._dead_since, self._tombstones):
             column.clear()
         self._staged_bytes = self._hidden_bytes = 0
-        self._compactions += 1
-        token = StagingToken(f"token-{self._compactions}")
-        self._record = attrs.evolve(self._record, version=self._record.version + 1, staging_token=token)
+        version = self._record.version + 1
+        self._record = attrs.evolve(self._record, version=version, staging_token=StagingToken(f"token-{version}"))
         self._sensor.saw(_REPOSITORY, _BRANCH, self._record)
 
     @property
@@ -203,11 +183,13 @@ class BranchSimulation(Simulation):
 
     @property
     def live_bytes(self) -> int:
-        return self.used_bytes - self._hidden_bytes - len(self._tombstones) * self._model.tombstone_bytes
+        return self.used_bytes - self._hidden_bytes - self._tombstone_bytes
+
+    @property
+    def _tombstone_bytes(self) -> int:
+        return len(self._tombstones) * self._model.tombstone_bytes
 
     def cut(self) -> Measures:
         done = super().cut()
-        done.reasons = tuple(self._reasons)
-        self._reasons.clear()
         self.counts.peak_tombstones = len(self._tombstones)
         return done

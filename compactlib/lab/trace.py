@@ -11,15 +11,7 @@ A host's trace has a header line, then one operation a line, ascending in time:
 | `size` | whole number of bytes | content of a put, or bytes read; may be empty otherwise |
 | `ttl` | seconds, a decimal number | time to live of a put; empty or no column: none |
 
-Other columns are ignored. The layouts of published traces are data (`LAYOUTS`):
-
-| layout | a line | times |
-|---|---|---|
-| `cloudphysics` | a header, then `version,time,op,size,lbn`, as libCacheSim ships it | seconds |
-| `msr_cambridge` | `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime` (FAST 2008) | 100 nanoseconds |
-| `alibaba` | `device_id,opcode,offset,length,timestamp` (github.com/alibaba/block-traces) | microseconds |
-| `tencent` | `Timestamp,Offset,Size,IOType,VolumeID`, in sectors (USENIX ATC 2020) | seconds |
-| `twitter` | `timestamp,key,key size,value size,client,operation,TTL` (github.com/twitter/cache-trace) | seconds |
+Other columns are ignored. `LAYOUTS` has the layouts of published traces as data.
 
 The times of traces have a resolution of seconds, or less, and a second may have tens of thousands of requests. If all
 were made at once, no record would expire between them; so requests with equal times are spread evenly over the tick.
@@ -38,7 +30,7 @@ from typing import IO, Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_above, is_seconds
+from compactlib._arguments import is_seconds
 from compactlib.errors import CorruptData, MissingDependency
 from compactlib.files import StrPath
 from compactlib.lab.workloads import (
@@ -145,16 +137,21 @@ class TraceLayout:
 OWN_LAYOUT = TraceLayout(name="trace", tick_seconds=1.0, is_sorted=True)
 _SECTOR = 512
 LAYOUTS: Mapping[str, TraceLayout] = {layout.name: layout for layout in (
+    # A header, then a line as libCacheSim ships it.
     TraceLayout(name="cloudphysics", columns=("version", "time", "op", "size", "lbn"), skips_header=True, keys=(),
                 kinds={"2a": PUT, "28": READ}, offset="lbn", offset_bytes=_SECTOR, tick_seconds=1.0),
+    # FAST 2008; times in units of 100 nanoseconds.
     TraceLayout(name="msr_cambridge", columns=("time", "host", "disk", "op", "offset", "size", "response"),
                 keys=("host", "disk"), kinds={"Write": PUT, "Read": READ}, offset="offset",
                 units_per_second=10_000_000),
+    # github.com/alibaba/block-traces
     TraceLayout(name="alibaba", columns=("device", "op", "offset", "size", "time"), keys=("device",),
                 kinds={"W": PUT, "R": READ}, offset="offset", units_per_second=1_000_000),
+    # USENIX ATC 2020
     TraceLayout(name="tencent", columns=("time", "offset", "size", "op", "volume"), keys=("volume",),
                 kinds={"1": PUT, "0": READ}, offset="offset", offset_bytes=_SECTOR, unit_bytes=_SECTOR,
                 tick_seconds=1.0),
+    # github.com/twitter/cache-trace
     TraceLayout(name="twitter", columns=("time", "key", "key_size", "value_size", "client", "op", "ttl"),
                 sizes=("key_size", "value_size"), tick_seconds=1.0,
                 kinds={"get": READ, "gets": READ, "delete": DELETE, **dict.fromkeys(
@@ -237,7 +234,7 @@ class HasEntries(Protocol):
 
 @attrs.frozen
 class LogTrace:
-    """A Raft log as a trace: each entry is a put of the key that its command writes.
+    """A Raft log as a trace: each entry is a put of the key that its command writes, a millisecond after the last.
 
     A compacted log lacks its dead entries.
 
@@ -245,15 +242,10 @@ class LogTrace:
         reader: the open log.
         key_of: returns the key that a command writes, or `None` for a command whose entry is dead at once. By default
             each entry has a unique key.
-        per_second: entries in a second.
-
-    Raises:
-        InvalidInput: `per_second` is not above 0.
     """
 
     reader: HasEntries
     key_of: Callable[[bytes], str | None] | None = attrs.field(default=None, repr=False)
-    per_second: float = attrs.field(default=1_000.0, kw_only=True, validator=is_above(0))
 
     name: ClassVar[str] = "raft_log"
     operations: ClassVar[int] = 0
@@ -265,10 +257,9 @@ class LogTrace:
     def _request(self, number: int, entry: Entry) -> _Request:
         own = f"\0{entry.index}"
         key = own if self.key_of is None else self.key_of(entry.payload)
-        time_ms = int(number * 1000 / self.per_second)
         if key is None:
-            return DELETE, (own,), 0, FOREVER, time_ms
-        return PUT, (key,), max(len(entry.payload), 1), FOREVER, time_ms
+            return DELETE, (own,), 0, FOREVER, number
+        return PUT, (key,), max(len(entry.payload), 1), FOREVER, number
 
 
 @contextmanager

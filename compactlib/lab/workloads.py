@@ -23,6 +23,8 @@ PUT, DELETE, READ = 0, 1, 2
 KIND_NAMES = ("put", "delete", "read")
 FOREVER = -1
 """The life of a record without a time to live."""
+NEVER = (1 << 62) - 1
+"""The end of a record without a time to live, milliseconds."""
 MAX_KEYS = (1 << 31) - 1
 MAX_RECORD_BYTES = (1 << 32) - 1
 PIECE = 8_192
@@ -75,13 +77,13 @@ _Draw = Callable[[int], "array[int]"]
 class Synthetic(ABC):
     """The base of drawn workloads: every key is written once, then `writes` drawn keys are written again.
 
+    Operation k is made at k milliseconds.
+
     Attributes:
         keys: the number of keys, at least 1.
         writes: operations after the first write of each key.
         record_bytes: content of a record, at least 1.
         spread: the largest deviation from `record_bytes`, as a part of it, 0 (equal sizes) to 1.
-        per_second: operations a second; at most 1000 for times that all differ.
-        start: the time of the first operation, seconds since the epoch.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -91,8 +93,6 @@ class Synthetic(ABC):
     writes: int = _whole(least=0)
     record_bytes: int = _whole(1)
     spread: float = _part(0.0)
-    per_second: float = attrs.field(default=1_000.0, validator=is_above(0))
-    start: float = attrs.field(default=0.0, validator=is_seconds(-_LONGEST_SECONDS, _LONGEST_SECONDS))
 
     name: ClassVar[str]
 
@@ -129,19 +129,8 @@ class Synthetic(ABC):
         if self.spread:
             low, high = self.record_bytes * (1 - self.spread), self.record_bytes * (1 + self.spread)
             sizes = [max(round(random.uniform(low, high)), 1) for _ in keys]
-        return zip(repeat(PUT), keys, sizes, self.lives(len(keys), random), self.times(place, len(keys)), strict=False)
-
-    def lives(self, count: int, random: Random) -> Iterable[int]:
-        """Draw times to live of `count` records, milliseconds."""
-        return repeat(FOREVER)
-
-    def times(self, place: int, count: int) -> Sequence[int]:
-        """Return the times of `count` operations, milliseconds."""
-        first = round(self.start * 1000)
-        if self.per_second == 1_000:
-            return range(first + place, first + place + count)
-        step = 1_000 / self.per_second
-        return [first + int(number * step) for number in range(place, place + count)]
+        times = range(place, place + len(keys))
+        return zip(repeat(PUT), keys, sizes, repeat(FOREVER), times, strict=False)
 
     def __str__(self) -> str:
         changed = [f"{field.name}={getattr(self, field.name)}" for field in attrs.fields(type(self))
@@ -228,47 +217,17 @@ class Zipf(Synthetic):
 
 
 @attrs.frozen(kw_only=True)
-class TtlMix(Uniform):
-    """Uniform writes of records whose times to live are drawn.
-
-    Attributes:
-        lives_seconds: pairs of a share and a time to live; the other records live until replaced.
-
-    Raises:
-        InvalidInput: shares add up to more than 1, one is negative, or a time is not above 0.
-    """
-
-    lives_seconds: tuple[tuple[float, float], ...] = ((0.1, 600.0), (0.3, 3_600.0))
-
-    name: ClassVar[str] = "ttl_mix"
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        if sum(share for share, _ in self.lives_seconds) > 1 or not all(
-                share >= 0 and 0 < life <= _LONGEST_SECONDS for share, life in self.lives_seconds):
-            raise InvalidInput(f"lives_seconds is {self.lives_seconds}; give shares of at least 0 that add up to "
-                               f"at most 1, each with a time above 0")
-
-    def lives(self, count: int, random: Random) -> list[int]:
-        shares = [share for share, _ in self.lives_seconds]
-        lives = [round(life * 1000) for _, life in self.lives_seconds]
-        return random.choices([*lives, FOREVER], weights=[*shares, max(1 - sum(shares), 0.0)], k=count)
-
-
-@attrs.frozen(kw_only=True)
 class Expiring(Zipf):
     """Containers of neighbouring keys, some of them with a time to live; writes follow Zipf's law.
 
     A container's time to live is drawn once between the shortest and the longest (evenly in their logarithms); each of
-    its records gets 50 to 150 % of it. As a control, `by_container=False` draws for each record whether it has a time
-    to live, and its length.
+    its records gets 50 to 150 % of it.
 
     Attributes:
-        share: the part of the containers (of the records) with a time to live, 0 to 1.
+        share: the part of the containers with a time to live, 0 to 1.
         containers: the number of containers, 1 to `keys`.
         shortest_seconds: above 0.
         longest_seconds: at least the shortest.
-        by_container: whether all records of a container have one time to live.
 
     Raises:
         InvalidInput: a number is out of its range.
@@ -279,7 +238,6 @@ class Expiring(Zipf):
     containers: int = _whole(20)
     shortest_seconds: float = attrs.field(default=1.0, validator=is_above(0))
     longest_seconds: float = attrs.field(default=30.0, validator=is_seconds(0, _LONGEST_SECONDS))
-    by_container: bool = True
 
     name: ClassVar[str] = "expiring"
 
@@ -296,11 +254,8 @@ class Expiring(Zipf):
         own = [self._drawn(random) if number < expire else None for number in range(self.containers)]
         random.shuffle(own)
         for kind, key, size, _, time in super().rows(seed):
-            if self.by_container:
-                given = own[key * self.containers // self.keys]
-                life = FOREVER if given is None else round(given * (500 + 1_000 * random.random()))
-            else:
-                life = round(1_000 * self._drawn(random)) if random.random() < self.share else FOREVER
+            given = own[key * self.containers // self.keys]
+            life = FOREVER if given is None else round(given * (500 + 1_000 * random.random()))
             yield kind, key, size, life, time
 
     def _drawn(self, random: Random) -> float:
@@ -342,8 +297,8 @@ class Bursts(Uniform):
             place, left, until_burst = place + count, left - count, until_burst - count
             if not until_burst:
                 first = random.randrange(self.keys)
-                for number, time in enumerate(self.times(place, self.burst_keys), first):
-                    yield DELETE, number % self.keys, 0, FOREVER, time
+                for number in range(self.burst_keys):
+                    yield DELETE, (first + number) % self.keys, 0, FOREVER, place + number
                 place, until_burst = place + self.burst_keys, self.every
 
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         SnapshotMeta as SnapshotMeta,
     )
     from compactlib.raftlog.snapshots.machine import LiveTracker as LiveTracker, StateMachine as StateMachine
-    from compactlib.raftlog.snapshots.state_reader import StateReader as StateReader
+    from compactlib.raftlog.snapshots.states import StateReader as StateReader
     from compactlib.raftlog.store import RaftLogStore as RaftLogStore, open_log as open_log
     from compactlib.raftlog.values import (
         AppendAnswer as AppendAnswer,
@@ -99,7 +99,7 @@ else:
         "compactlib.raftlog.replication.transfer": "TransferReport",
         "compactlib.raftlog.replication.streams": "receive_snapshot send_snapshot",
         "compactlib.raftlog.snapshots.machine": "LiveTracker StateMachine",
-        "compactlib.raftlog.snapshots.state_reader": "StateReader",
+        "compactlib.raftlog.snapshots.states": "StateReader",
         "compactlib.raftlog.options": "LogOptions StoreOptions",
         "compactlib.raftlog.raft_log": "RaftLog",
         "compactlib.raftlog.store": "RaftLogStore open_log",

@@ -9,35 +9,14 @@ from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, 
 
 
 class GapDetected(InvalidInput):
-    """An entry does not follow the log's last index: entries in between are missing. Append those first.
-
-    Attributes:
-        previous: the index of the entry's predecessor.
-        last: the last index of the log.
-    """
-
-    def __init__(self, *, previous: int, last: int) -> None:
-        super().__init__(f"an entry that follows index {previous} was given to a log that ends at {last}; append from "
-                         f"{last + 1} on")
-        self.previous = previous
-        self.last = last
+    """An entry does not follow the log's last index: entries in between are missing. Append those first."""
 
 
 class Overwriting(InvalidInput):
     """An entry is not above the log's last index: it would overwrite entries that may be committed.
 
     A follower appends its leader's entries with `append_entries`; to truncate on purpose, call `reset` first.
-
-    Attributes:
-        index: the entry's index.
-        last: the last index of the log.
     """
-
-    def __init__(self, *, index: int, last: int) -> None:
-        super().__init__(f"entry {index} is not above the last index {last}; a follower appends its leader's "
-                         f"entries with append_entries(); to truncate on purpose, call reset({index - 1}) first")
-        self.index = index
-        self.last = last
 
 
 class PlanOutdated(Stale):
@@ -48,18 +27,7 @@ class PlanOutdated(Stale):
 
 
 class MemtableFull(Busy):
-    """A log has too many entries in memory that are not in segments yet. Flush, or check why flushes fail.
-
-    Attributes:
-        entries: their count.
-        limit: the limit of the options.
-    """
-
-    def __init__(self, *, entries: int, limit: int) -> None:
-        super().__init__(f"{entries:,} entries are in memory, the limit is {limit:,}; call flush(), and check "
-                         f"status() if it fails")
-        self.entries = entries
-        self.limit = limit
+    """A log has too many entries in memory that are not in segments yet. Flush, or check why flushes fail."""
 
 
 class LiveSetLost(CorruptData):
@@ -78,14 +46,6 @@ class SnapshotLost(CorruptData):
 
 class LiveAboveSnapshot(InvalidInput):
     """A live set names an index above its snapshot index. Take the live set from the snapshot's own state."""
-
-    def __init__(self, *, index: int, snapshot_index: int) -> None:
-        super().__init__(
-            f"live index {index} lies above the snapshot index {snapshot_index}; live indexes describe what the "
-            f"snapshot left in the log, so each must be <= {snapshot_index}"
-        )
-        self.index = index
-        self.snapshot_index = snapshot_index
 
 
 class NotALog(InvalidInput):

@@ -11,6 +11,7 @@ import os
 
 import attrs
 
+from compactlib._arguments import is_whole
 from compactlib.errors import InvalidInput
 from compactlib.files.disk import Files, LocalFiles, StrPath
 from compactlib.files.durable_record import DurableRecord, JsonRecord
@@ -32,14 +33,11 @@ class HardState:
         InvalidInput: a value is out of its range.
     """
 
-    term: int = 0
+    term: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX))
     voted_for: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        term: object = self.term
         name: object = self.voted_for
-        if not isinstance(term, int) or not 0 <= term <= MAX_INDEX:
-            raise InvalidInput(f"the term is {term!r:.100}; it is a whole number from 0 to {MAX_INDEX}")
         try:
             fits = name is None or (isinstance(name, str) and 1 <= len(name.encode()) <= MAX_NAME_BYTES)
         except UnicodeEncodeError:
@@ -53,13 +51,7 @@ _FORM: JsonRecord[HardState] = JsonRecord("hard state", b"CLRAFHST", 1, HardStat
 
 
 def read_hard_state(folder: StrPath) -> HardState:
-    """Return the hard state of the log in `folder`; `HardState()` if nothing was recorded.
-
-    Raises:
-        CorruptData: the file is damaged.
-        Unsupported: written by another release.
-        StorageError: it cannot be read.
-    """
+    """The hard state of the log in `folder`; `HardState()` if nothing was recorded. Raises as `DurableRecord.read`."""
     return hard_state_in(LocalFiles(), folder).read() or HardState()
 
 

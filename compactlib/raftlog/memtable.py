@@ -127,7 +127,6 @@ class Memtable:
         last: the last index of the log, segments included; -1 in an empty log.
         entries: count of the entries.
         table: the present table.
-        max_entries: as given.
         missing: of a replay, the index of a missing entry and of its successor; `None` if no entry is missing.
     """
 
@@ -177,7 +176,8 @@ class Memtable:
     def require_room(self, more: int) -> None:
         """Raise `MemtableFull` if `more` entries would exceed the limit."""
         if self.entries + more > self.max_entries:
-            raise MemtableFull(entries=self.entries, limit=self.max_entries)
+            raise MemtableFull(f"{self.entries:,} entries are in memory, the limit is {self.max_entries:,}; call "
+                               f"flush(), and check status() if it fails")
 
     def require_links(self) -> None:
         """Raise `CorruptData` if a replay has found an entry whose predecessor is missing."""
@@ -210,12 +210,12 @@ def needed_slabs(slabs: Iterable[Slab], snapshot_index: int, live: IndexSet) -> 
 def replay(frame: Frame, memtable: Memtable, row: SnapshotMeta, matching: Callable[[int, int, int], int]) -> None:
     """Apply a frame of the WAL to a log's memtable. Frames are applied in the order of writing.
 
-    Dead entries are left out, and so are entries that segments have with the same term (then they are the same): an
+    Dead entries are left out, and so are entries that segments have with the same term: they are the same, and an
     interrupted flush continues behind them.
 
     Args:
         frame: a run, sparse entries, or a truncation.
-        memtable: of the log; at the first frame, its `last` is the segments' last index.
+        memtable: at the first frame, its `last` is the segments' last index.
         row: the log's row.
         matching: counts the entries from a first to a last index that segments have with a term.
     """
@@ -225,13 +225,10 @@ def replay(frame: Frame, memtable: Memtable, row: SnapshotMeta, matching: Callab
         if row.is_dead(after):
             # The log ended at this index, although its dead entry may be removed.
             memtable.skip_to(after)
-    if frame.payloads and _lacks(frame, memtable, row):
-        memtable.missing = memtable.missing or (frame.previous or 0, frame.indexes[0] if frame.indexes else frame.first)
-    if frame.indexes:
-        for index, term, payload in zip(frame.indexes, frame.terms, frame.payloads, strict=True):
-            _replay_run(index, term, [payload], memtable, row, matching)
-    elif frame.payloads:
-        _replay_run(frame.first, frame.term, frame.payloads, memtable, row, matching)
+    if frame.entries and _lacks(frame, memtable, row):
+        memtable.missing = memtable.missing or (frame.previous or 0, frame.first)
+    for first, term, payloads in frame.runs():
+        _replay_run(first, term, payloads, memtable, row, matching)
 
 
 def _lacks(frame: Frame, memtable: Memtable, row: SnapshotMeta) -> bool:
@@ -239,7 +236,7 @@ def _lacks(frame: Frame, memtable: Memtable, row: SnapshotMeta) -> bool:
     previous = frame.previous
     if previous is None or previous <= memtable.last or previous < row.smallest_live_index:
         return False
-    return bool(frame.indexes) or (memtable.last >= 0 and not row.is_dead(previous))
+    return frame.is_sparse or (memtable.last >= 0 and not row.is_dead(previous))
 
 
 def _replay_run(first: int, term: int, payloads: Sequence[bytes], memtable: Memtable, row: SnapshotMeta,

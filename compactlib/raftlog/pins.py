@@ -15,10 +15,6 @@ class Pin:
     """Pinned entries: compactions and flushes keep them as if they were live. A context manager.
 
     A truncation removes pinned entries: they were never committed.
-
-    Args:
-        log: of the entries.
-        indexes: of the entries.
     """
 
     def __init__(self, log: LogReading, indexes: IndexSet) -> None:

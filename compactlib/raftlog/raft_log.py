@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
+from operator import index as whole
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -30,7 +31,6 @@ import attrs
 from compactlib._arguments import own_bytes
 from compactlib.budget import Budget
 from compactlib.errors import (
-    AuditFailed,
     Busy,
     Closed,
     CompactlibError,
@@ -53,11 +53,10 @@ from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.segment.segments import OpenFiles
 from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta, live_set
 from compactlib.raftlog.snapshots.folder import Snapshots, is_half_installed
-from compactlib.raftlog.snapshots.incoming import Incoming, read_sealed
-from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.snapshots.states import Incoming, StateReader, read_sealed
 from compactlib.raftlog.status import LogStatus, error_text
 from compactlib.raftlog.values import MAX_INDEX, AppendAnswer, AppendEntries, Entry
-from compactlib.raftlog.wal.frames import Frame, cut_write, run_write, sparse_write
+from compactlib.raftlog.wal.frames import Frame, cut_frame, run_frame, sparse_frame
 from compactlib.raftlog.wal.wal import Wal
 
 if TYPE_CHECKING:
@@ -70,22 +69,24 @@ _RUN_ENTRIES = 1024
 
 
 class LogWorker(Protocol):
-    """Compacts a log in threads of its own; `LogCompactionWorker` implements it.
+    """Compacts a log in threads of its own: `LogCompactionWorker`. Called with no lock held, except `log_changed`."""
 
-    The log starts the worker, notifies it of changes, and stops it before the log closes.
-    """
+    @property
+    def failures(self) -> int:
+        """Count of failed turns."""
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """The last error."""
 
     def start(self) -> None:
         """Start; idempotent."""
 
-    def snapshot_recorded(self, row: SnapshotMeta) -> None:
-        """Handle a new snapshot. Called with the log's lock held: must not block."""
+    def log_changed(self) -> None:
+        """Handle a snapshot or a flush. Must not block, nor raise."""
 
-    def segments_flushed(self, last_index: int) -> None:
-        """Handle a flush. Called with the log's lock held: must not block."""
-
-    def stop(self, *, wait_seconds: float = 30.0) -> None:
-        """As `PeriodicService.stop`. Called without any lock held."""
+    def stop(self) -> None:
+        """As `PeriodicService.stop`."""
 
 
 @attrs.frozen
@@ -110,16 +111,16 @@ class OwnStore(Protocol):
     open_files: OpenFiles
 
     def settle(self) -> None:
-        """After a sync, with no lock held: call the listeners, and flush if WAL files were closed."""
+        """See `RaftLogStore.settle`."""
 
     def flush_closed(self) -> None:
-        """Write the memtables of all logs to segments, and remove the closed WAL files."""
+        """See `RaftLogStore.flush_closed`."""
 
     def flush(self) -> None:
-        """Close the current WAL file, then call `flush_closed`."""
+        """See `RaftLogStore.flush`."""
 
     def close(self) -> None:
-        """Sync, and close all logs."""
+        """See `RaftLogStore.close`."""
 
 
 class RaftLog(OwnedLog):
@@ -129,10 +130,7 @@ class RaftLog(OwnedLog):
     and in memory first, and move to segments in the background.
     """
 
-    _wal: Wal
-    """Set by `_begin`, once all logs of the store are open."""
-
-    def __init__(self, store: OwnStore, log_id: str, folder: str, before: RaftLog | None) -> None:
+    def __init__(self, store: OwnStore, wal: Wal, log_id: str, folder: str, before: RaftLog | None) -> None:
         if before is not None:
             # Both logs have the same memory: an append to the closed log ends first.
             with before._lock:
@@ -144,6 +142,9 @@ class RaftLog(OwnedLog):
         memory = Memtable(max_entries=options.max_memtable_entries) if before is None else before._memory
         super().__init__(folder, options.log, memtable=memory, open_files=store.open_files)
         self._store = store
+        self._wal = wal
+        # Set by `_begin`: a log that an interrupt leaves before counts as closed.
+        self._is_begun = False
         self._log_id = log_id
         self._memory: Memtable = memory
         # The writes that are not confirmed yet, in the order of appending: ticket, first index, last index, term.
@@ -184,13 +185,9 @@ class RaftLog(OwnedLog):
         """Set the worker that compacts the log, and the listener for writes that became durable.
 
         Args:
-            worker: makes the worker, which is started and notified of the snapshot in force. Without a worker the host
-                calls `compact`.
+            worker: makes the worker, which is started. Without a worker the host calls `compact`.
             on_confirmed: called with each durable range, in order and with no lock held, in a thread that syncs. Its
                 exceptions are logged and kept for `status`.
-
-        Raises:
-            Closed: as `sync`.
         """
         self._require_open()
         if on_confirmed is not None:
@@ -204,10 +201,8 @@ class RaftLog(OwnedLog):
                 # Some of its services may have started.
                 self._stop_worker()
                 raise
-            row = self.state
-            if row.index >= 0:
-                # Entries that died before this opening are compacted without waiting for the next snapshot.
-                made.snapshot_recorded(row)
+            # Entries that died before this opening are compacted without waiting for the next snapshot.
+            made.log_changed()
 
     @property
     def log_id(self) -> str:
@@ -217,7 +212,7 @@ class RaftLog(OwnedLog):
     @property
     def is_closed(self) -> bool:
         """Whether the log was closed, or closed itself."""
-        return not (self._guard.is_open and self._wal.guard.is_open)
+        return not (self._is_begun and self._guard.is_open and self._wal.guard.is_open)
 
     def _require_open(self) -> None:
         self._guard.require_open()
@@ -232,7 +227,7 @@ class RaftLog(OwnedLog):
     @property
     def last_term(self) -> int | None:
         """The term of the last index, `None` in an empty log."""
-        return self.term_of(self.last_index) if self.last_index >= 0 else None
+        return self.term_of(self.last_index)
 
     def term_of(self, index: int) -> int | None:
         """The term of a readable entry, or of the snapshot's last entry; `None` for any other index."""
@@ -259,7 +254,7 @@ class RaftLog(OwnedLog):
         """The message for a follower whose log is known to match the leader's up to `prev_index`.
 
         `None` if the log lacks one of the entries that follow, or the term at `prev_index`: then the follower needs the
-        snapshot. `StoreOptions.keep_trailing` sets how far behind the snapshot a follower may be.
+        snapshot (see `StoreOptions.keep_trailing`).
 
         Args:
             prev_index: `next_index` of the follower's last answer, minus 1.
@@ -267,7 +262,6 @@ class RaftLog(OwnedLog):
 
         Raises:
             CorruptData: an entry is damaged.
-            Closed: the log was closed.
         """
         self._require_open()
         row, first, last = self.state, self._kept_from, self.last_index
@@ -312,21 +306,20 @@ class RaftLog(OwnedLog):
             entries: `Entry` values or (index, term, payload) tuples, ascending without gaps.
 
         Raises:
-            Overwriting: the first index is not above the last index.
-            GapDetected: the first index does not follow the last index.
+            Overwriting, GapDetected: the first index does not follow the last index.
             InvalidInput: an index is at or below the snapshot, is no 64-bit number, or does not follow its predecessor.
             MemtableFull: too many entries in one call.
-            StorageError, CorruptData: the queue or the memtable is full, and the disk refused the sync or the flush;
-                nothing was appended. (Of several terms, or more than 16,384 entries, the first may be: see
-                `last_index`.)
+            StorageError, CorruptData: the queue or the memtable is full, and the disk refused the sync or the flush.
+                Nothing of the last run of 16,384 entries of a term was appended; see `last_index`.
             Closed: the log was closed, or closed itself.
         """
         if type(entries) is list and len(entries) == 1 and type(entries[0][2]) is bytes:
             first, term, payload = entries[0]
-            self._append(first, term, [payload])
+            runs = _parts(first, term, [payload])
         else:
-            for run in _runs_of(entries):
-                self._append(*run)
+            runs = _runs_of(entries)
+        for run in runs:
+            self._append(*run)
         return self._memory.last
 
     def append_run(self, first: int, term: int, payloads: Sequence[Buffer]) -> None:
@@ -338,15 +331,12 @@ class RaftLog(OwnedLog):
 
     def _append(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
         """Append a run to the memtable and the WAL's queue, or to neither."""
-        if not 0 <= first <= MAX_INDEX + 1 - len(payloads) or not 0 <= term <= MAX_INDEX:
-            raise _no_numbers(first, term)
         self._make_room_for(len(payloads))
         with self._lock:
             self._guard.require_open()
             if first != self._memory.last + 1:
                 self._require_next(first)
-            self._put(first, term, payloads)
-        self._after_append()
+            self._put_run(first, term, payloads)
 
     def _require_next(self, first: int) -> None:
         row, last = self.state, self._memory.last
@@ -354,10 +344,11 @@ class RaftLog(OwnedLog):
             raise InvalidInput(f"index {first} lies at or below the snapshot {row.index}; what a snapshot covers is "
                                f"committed and cannot be written again, append from {row.index + 1}")
         if first <= last:
-            raise Overwriting(index=first, last=last)
+            raise Overwriting(f"entry {first} is not above the last index {last}; a follower appends its leader's "
+                              f"entries with append_entries(); to truncate on purpose, call reset({first - 1}) first")
         # An empty log begins at any index, also after a truncation to nothing.
         if 0 <= last < first - 1:
-            raise GapDetected(previous=first - 1, last=last)
+            raise GapDetected(f"entry {first} was given to a log that ends at {last}; append from {last + 1} on")
 
     def append_entries(self, prev_index: int, prev_term: int,
                        entries: Iterable[Entry | tuple[int, int, Buffer]] = ()) -> AppendAnswer:
@@ -379,6 +370,7 @@ class RaftLog(OwnedLog):
             MemtableFull, StorageError, CorruptData, Closed: as `append` and `sync`; the first entries may
                 be in the log.
         """
+        prev_index, prev_term = whole(prev_index), whole(prev_term)
         if prev_index < -1:
             raise InvalidInput(f"the previous index is {prev_index}; it is 0, or -1, if nothing comes before")
         runs = _runs_of(entries)
@@ -407,31 +399,25 @@ class RaftLog(OwnedLog):
             start, lacking = prev_index + 1 + held, payloads[held:]
             overrules = bool(lacking) and start <= self._memory.last
             if lacking and not overrules:
-                self._put(start, term, lacking)
+                self._put_run(start, term, lacking)
         if overrules and not may_cut:
             # Compared again under the lock that excludes other truncations.
             with self._files_lock:
-                refusal = self._take(prev_index, prev_term, term, payloads, may_cut=True)
-            self._after_append()
-            return refusal
+                return self._take(prev_index, prev_term, term, payloads, may_cut=True)
         if overrules:
-            self._cut(start - 1, partial(self._put, start, term, lacking))
-        elif not may_cut:
-            # Never under that lock: this may flush all logs.
-            self._after_append()
+            self._cut(start - 1, partial(self._put_run, start, term, lacking))
         return None
 
     def _judged(self, prev_index: int, prev_term: int, term: int, count: int) -> AppendAnswer | int:
         """The count of the leader's first entries that the log has already, or the refusal of all.
 
         This is the consistency check of Raft's AppendEntries (section 5.3 of https://raft.github.io/raft.pdf). An
-        entry conflicts with the log's entry of the same index if their terms differ: then the log is truncated there.
-        Matching entries and all entries behind them stay. Entries that the snapshot covers count as matching.
+        entry conflicts with the log's entry of the same index if their terms differ. Entries that the snapshot covers
+        count as matching.
 
         A refusal's `next_index` is the first index of the term that the log has at `prev_index`, or the index behind
-        the log's end, so that each conflicting term costs a single message.
-
-        Reads O(log entries) terms, and the term of each entry that the log has already.
+        the log's end, so that each conflicting term costs a single message. Reads O(log entries) terms, and the term of
+        each entry that the log has already.
         """
         row, held, last = self.state, self._memory.last, prev_index + count
         begins = self.first_index if row.index < 0 else None
@@ -459,41 +445,40 @@ class RaftLog(OwnedLog):
             index += 1
         return min(index - prev_index - 1, count)
 
-    def _put(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
-        """Queue entries in the WAL, and insert them into the memtable. The caller holds the log's lock.
+    def _put(self, frame: Frame, runs: Iterable[tuple[int, int, Sequence[bytes]]]) -> None:
+        """Queue a frame in the WAL, and change the memtable as it says. The caller holds the log's lock.
 
         An interrupt between the two leaves entries in the WAL that the memtable lacks. The next write of the log begins
         at the same index, so that a replay overwrites them.
+
+        Args:
+            frame: entries, a truncation, or both.
+            runs: its entries, as `Frame.runs` gives them.
         """
-        cuts = first <= self._memory.last
-        write = run_write(self._log_id, first, term, payloads, first - 1 if first else None, cuts)
-        self._ticket = ticket = self._wal.queue(write)
-        self._memory.insert(first, term, payloads)
-        if cuts:
-            self._forget_above(first - 1)
-        self._waiting.append((ticket, first, first + len(payloads) - 1, term))
+        self._ticket = ticket = self._wal.queue(self._log_id, frame)
+        if frame.cuts:
+            after = -1 if frame.previous is None else frame.previous
+            self._memory.cut(after)
+            waiting = self._waiting
+            # Invariant: the indexes of the unconfirmed writes ascend.
+            while waiting and waiting[-1][2] > after:
+                earlier, first, _, term = waiting.pop()
+                if first <= after:
+                    waiting.append((earlier, first, after, term))
+        for first, term, payloads in runs:
+            self._memory.insert(first, term, payloads)
+            self._waiting.append((ticket, first, first + len(payloads) - 1, term))
+
+    def _put_run(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
+        """Append a run; entries at or above its first index are truncated before."""
+        frame = run_frame(first, term, payloads, first - 1 if first else None, first <= self._memory.last)
+        self._put(frame, [(first, term, payloads)])
 
     def _put_sparse(self, entries: Sequence[Entry]) -> None:
-        """As `_put`, with gaps: the live entries of a received snapshot, each with the index of its predecessor."""
+        """Append the live entries of a received snapshot, with gaps."""
         indexes, terms, payloads = zip(*entries, strict=True)
-        self._ticket = self._wal.queue(sparse_write(self._log_id, indexes, terms, payloads, self._memory.last))
-        for index, term, payload in entries:
-            self._memory.insert(index, term, [payload])
-            self._waiting.append((self._ticket, index, index, term))
-
-    def _put_cut(self, after: int) -> None:
-        """As `_put`: a truncation of everything above `after`."""
-        self._ticket = self._wal.queue(cut_write(self._log_id, after))
-        self._memory.cut(after)
-        self._forget_above(after)
-
-    def _forget_above(self, after: int) -> None:
-        """Forget the unconfirmed writes above `after`, which were truncated. Invariant: their indexes ascend."""
-        waiting = self._waiting
-        while waiting and waiting[-1][2] > after:
-            ticket, first, _, term = waiting.pop()
-            if first <= after:
-                waiting.append((ticket, first, after, term))
+        frame = sparse_frame(indexes, terms, payloads, self._memory.last if self._memory.last >= 0 else None)
+        self._put(frame, ((index, term, [payload]) for index, term, payload in entries))
 
     def _make_room_for(self, entries: int) -> None:
         """Sync and flush what is needed before an append, so that a disk error leaves nothing appended."""
@@ -508,12 +493,6 @@ class RaftLog(OwnedLog):
             self._require_open()
             self._store.flush()
             memory.require_room(entries)
-
-    def _after_append(self) -> None:
-        if self._wal.queued_bytes > self._max_queued_bytes:
-            # The entries are appended and stay queued. If the disk is still full, the next append raises.
-            with contextlib.suppress(StorageError):
-                self.sync()
 
     def sync(self) -> None:
         """Make all appended entries durable: one fsync for the queued writes of all threads and logs.
@@ -605,8 +584,8 @@ class RaftLog(OwnedLog):
             InvalidInput: it is below the snapshot.
             StorageError: the disk refused. If it refused the WAL or a segment, the log is closed, and opening it again
                 shows the outcome.
-            Closed: as `append`.
         """
+        last_index = whole(last_index)
         with self._files_lock:
             with self._lock:
                 self._require_open()
@@ -617,7 +596,7 @@ class RaftLog(OwnedLog):
                 if last_index >= self._memory.last:
                     return
                 after = last_index if row.index >= 0 or (begins or 0) <= last_index else -1
-            self._cut(after, partial(self._put_cut, after))
+            self._cut(after, partial(self._put, cut_frame(after), ()))
         self._store.settle()
 
     # -- term and vote
@@ -642,7 +621,6 @@ class RaftLog(OwnedLog):
             Conflict: the member has voted for another candidate in this term.
             InvalidInput: a term or a name out of range.
             StorageError: the disk refused; the state before counts, and the member must not give the vote.
-            Closed: the log was closed.
         """
         wanted = HardState(term, voted_for)
         # `close` waits for this use: the next owner of the folder must read the vote.
@@ -803,10 +781,8 @@ class RaftLog(OwnedLog):
         first = max(row.index - self._keep_trailing + 1, self._kept_from, 0)
         if first > row.index or self.term_of(row.index) != row.term:
             return row
-        live, of = row.live | IndexSet.range(first, row.index), row.manifest
-        return attrs.evolve(row, live=live, manifest=of and SnapshotManifest.of(
-            of.index, of.term, live, state_bytes=of.state_bytes, state_crc=of.state_crc,
-            machine_version=of.machine_version, cluster=of.cluster))
+        live = row.live | IndexSet.range(first, row.index)
+        return attrs.evolve(row, live=live, manifest=row.manifest and row.manifest.with_live(live))
 
     def _written(self, row: SnapshotMeta, state: Iterable[Buffer], machine_version: int,
                  cluster: bytes) -> SnapshotMeta:
@@ -830,7 +806,7 @@ class RaftLog(OwnedLog):
         with self._lock:
             self._memory.skip_to(row.index)
             self._wal.smallest_live[self._log_id] = row.smallest_live_index
-        self._notify_worker(lambda worker: worker.snapshot_recorded(row))
+        self._notify_worker()
         self._tidy()
 
     def _tidy(self) -> None:
@@ -840,14 +816,9 @@ class RaftLog(OwnedLog):
             # The next snapshot, or the next opening, removes them.
             self._note(error)
 
-    def _notify_worker(self, notify: Callable[[LogWorker], object]) -> None:
-        worker = self._worker
-        if worker is not None:
-            try:
-                notify(worker)
-            except Exception as error:
-                _LOGGER.warning("the worker of the log %r failed; the log goes on", self._log_id, exc_info=error)
-                self._note(error)
+    def _notify_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.log_changed()
 
     # -- a received snapshot
 
@@ -874,8 +845,8 @@ class RaftLog(OwnedLog):
 
         Raises:
             Stale: the log's row is at or above the snapshot.
-            LiveIndexMissing: the log lacks a live entry that was not sent; nothing was changed.
-            CorruptData: the state does not match the manifest; nothing was changed.
+            LiveIndexMissing: the log lacks a live entry that was not sent.
+            CorruptData: the state does not match the manifest.
             StorageError, Closed: nothing was changed; or the log is closed, and opening it finishes the installation.
         """
         row = attrs.evolve(incoming.row, live=live)
@@ -926,7 +897,7 @@ class RaftLog(OwnedLog):
         after, groups = read_sealed(self._snapshots.entries_path(row))
         with self._lock:
             self._require_open()
-            self._put_cut(after)
+            self._put(cut_frame(after), ())
         self._wal.sync(self._ticket)
         self._own.truncate(after)
         for group in groups:
@@ -946,7 +917,6 @@ class RaftLog(OwnedLog):
 
         Raises:
             LiveIndexMissing: the log lacks an entry, or it is dead.
-            Closed: the log was closed.
         """
         self._require_open()
         # No snapshot is taken between the check and the pin.
@@ -965,17 +935,14 @@ class RaftLog(OwnedLog):
     def _flush_memtable(self) -> None:
         """Write the memtable's entries to segments, durably, except those that segments have already.
 
-        Raises:
-            StorageError: the disk refused; what was written since the last sync was truncated again, so that the flush
-                can be retried. If that is refused too, the log is closed.
-            Closed: the log was closed, or a truncation of it has failed.
+        What was written before the disk refused is truncated again, so that the flush can be retried.
         """
         # A truncation comes before or after the whole flush: no truncated entry is written.
         with self._files_lock:
             self._require_truncated()
             is_written = self._flush_tables()
         if is_written:
-            self._notify_worker(lambda worker: worker.segments_flushed(self._own.last_index))
+            self._notify_worker()
 
     def _flush_tables(self) -> bool:
         with self._lock:
@@ -1013,7 +980,6 @@ class RaftLog(OwnedLog):
     # -- the store's calls
 
     def _replay(self, frame: Frame) -> None:
-        """Apply a frame of the WAL to the memtable, before `_begin`."""
         replay(frame, self._memory, self.state, self._matching)
 
     def _matching(self, first: int, last: int, term: int) -> int:
@@ -1021,28 +987,28 @@ class RaftLog(OwnedLog):
         return self._retried(lambda: self._own.matching(first, last, term))
 
     def _require_replayed(self) -> None:
-        """Raise `CorruptData` if an entry is missing, or the live entries of a half installed snapshot are damaged."""
+        """Check that no entry is missing, and that the live entries of a half installed snapshot are whole."""
         self._memory.require_links()
         row = self.state
         if is_half_installed(self._folder, row):
             for _ in read_sealed(self._snapshots.entries_path(row))[1]:
                 pass
 
-    def _begin(self, wal: Wal) -> None:
+    def _begin(self) -> None:
         """Roll forward the received snapshot or the truncations that a crash interrupted; then the log can be used.
 
         Entries in segments that agree with the memtable stay: a flush has written them since the truncation. So do the
         entries that the snapshot covers: it was recorded after the truncations below it had ended.
         """
         row = self.state
-        self._wal = wal
         if is_half_installed(self._folder, row):
             self._take_received(row)
         self._must_truncate = self._memory.table.cut_after is not None
-        if wal.is_begun:
+        if self._wal.is_begun:
             self._require_truncated()
         self._memory.skip_to(row.index)
-        wal.smallest_live[self._log_id] = row.smallest_live_index
+        self._wal.smallest_live[self._log_id] = row.smallest_live_index
+        self._is_begun = True
 
     def _agreeing_through(self, after: int) -> int:
         """The last index, from `after` on, up to which the segments agree with the memtable."""
@@ -1063,11 +1029,7 @@ class RaftLog(OwnedLog):
     # -- status and checks
 
     def status(self) -> LogStatus:
-        """The log's counters and its last error.
-
-        Raises:
-            Closed: the log was closed.
-        """
+        """The log's counters and its last error."""
         self._require_open()
         row, unconfirmed, pinned = self.state, self.unconfirmed, self._own.pinned
         return LogStatus(
@@ -1076,28 +1038,19 @@ class RaftLog(OwnedLog):
             unconfirmed=len(unconfirmed), snapshot_index=row.index, snapshot_term=row.term,
             smallest_live_index=row.smallest_live_index, live=len(row.live), memtable_entries=self._memory.entries,
             segments=len(self._own.refs), pinned=len(pinned), pins=len(self._own.pins), is_busy=self.is_compacting,
-            failures=self._failures + getattr(self._worker, "failures", 0),
+            failures=self._failures + (self._worker.failures if self._worker is not None else 0),
             last_error=error_text(self.last_error))
 
     @property
     def last_error(self) -> BaseException | None:
         """The last unexpected error of the worker; else of a listener, or of the removal of an older snapshot."""
-        return getattr(self._worker, "last_error", None) or self._last_error
+        return self._last_error if self._worker is None else self._worker.last_error or self._last_error
 
     def audit(self) -> None:
-        """Check the log's invariants.
-
-        Raises:
-            AuditFailed: an invariant is broken; the message has the numbers.
-            Closed: the log was closed.
-        """
+        """Check the log's invariants; raise `AuditFailed` with the numbers of a broken one."""
         self._require_open()
         with self._snapshotting, self._lock:
             self._own.audit()
-            waiting = self.unconfirmed
-            if waiting and waiting.last > self.last_index:
-                raise AuditFailed(f"log {self._log_id!r}: entry {waiting.last} is unconfirmed, above the last index "
-                                  f"{self.last_index}")
 
     def examine(self, seen: Examination, *, budget: Budget | None = None) -> None:
         super().examine(seen, budget=budget)
@@ -1121,8 +1074,6 @@ class RaftLog(OwnedLog):
 
     def close(self) -> None:
         """Sync and close the log, with its store if `open_log` opened both. Idempotent.
-
-        `RaftLogStore.log` opens a log of a store again; until then, its entries stay in the WAL.
 
         Raises:
             Busy: called from within a compaction of the log; nothing was done. Or a compaction has not ended in time:
@@ -1176,10 +1127,8 @@ def _runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[i
     if indexes != tuple(range(first, first + len(rows))):
         place = next(place for place, index in enumerate(indexes) if index != first + place)
         raise InvalidInput(f"index {indexes[place]} follows {indexes[place - 1]} in one call; give consecutive indexes")
-    if not 0 <= first <= indexes[-1] <= MAX_INDEX or not 0 <= min(terms) <= max(terms) <= MAX_INDEX:
-        raise _no_numbers(first, min(terms) if min(terms) < 0 else max(terms))
     if terms.count(terms[0]) == len(terms):
-        return list(_parts(first, terms[0], payloads))
+        return _parts(first, terms[0], payloads)
     runs: list[tuple[int, int, list[bytes]]] = []
     for term, group in groupby(range(len(rows)), terms.__getitem__):
         places = list(group)
@@ -1187,13 +1136,13 @@ def _runs_of(entries: Iterable[Entry | tuple[int, int, Buffer]]) -> list[tuple[i
     return runs
 
 
-def _parts(first: int, term: int, payloads: list[bytes]) -> Iterator[tuple[int, int, list[bytes]]]:
-    for start in range(0, len(payloads), MAX_APPEND_ENTRIES):
-        yield first + start, term, payloads[start:start + MAX_APPEND_ENTRIES]
-
-
-def _no_numbers(first: int, term: int) -> InvalidInput:
-    return InvalidInput(f"entries from {first!r} on in term {term!r}: index and term are 0 to {MAX_INDEX}")
+def _parts(first: int, term: int, payloads: list[bytes]) -> list[tuple[int, int, list[bytes]]]:
+    """Split a run into runs of a limited size; check the numbers, which are stored."""
+    first, term = whole(first), whole(term)
+    if not 0 <= first <= MAX_INDEX + 1 - len(payloads) or not 0 <= term <= MAX_INDEX:
+        raise InvalidInput(f"entries from {first} on in term {term}: index and term are 0 to {MAX_INDEX}")
+    return [(first + start, term, payloads[start:start + MAX_APPEND_ENTRIES])
+            for start in range(0, len(payloads), MAX_APPEND_ENTRIES)]
 
 
 def _not_newer(index: int, in_force: int) -> Stale:

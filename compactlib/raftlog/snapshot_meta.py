@@ -11,10 +11,13 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
+from operator import index as whole
 from typing import TypeAlias
 
 import attrs
 
+from compactlib._arguments import is_whole, own_bytes
+from compactlib.codec import JsonCodec
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, StrPath, look_at, read_if_there, write_durably
@@ -30,9 +33,8 @@ _OWN_CRC_BYTES = 4
 
 SnapshotVersion: TypeAlias = tuple[int, int, int]
 
-_HEAD = RecordFrame("snapshot row", b"CLRAFSNP", 1, "<HHIQQQIIQQIQI")
+_HEAD = RecordFrame("snapshot row", b"CLRAFSNP", 1, "<H2xI")
 _LENGTH = struct.Struct("<12xI")
-_NONE, _WITHOUT_STATE, _WITH_STATE = range(3)
 
 
 def live_set_crc(data: bytes) -> int:
@@ -62,33 +64,24 @@ class SnapshotManifest:
         InvalidInput: a number is out of its range, or `cluster` is too large.
     """
 
-    index: int
-    term: int
-    machine_version: int = 0
-    cluster: bytes = b""
-    live_count: int
-    live_bytes: int
-    live_crc: int
-    state_bytes: int
-    state_crc: int
+    index: int = attrs.field(converter=whole, validator=is_whole(0, MAX_INDEX))
+    term: int = attrs.field(converter=whole, validator=is_whole(0, MAX_INDEX))
+    machine_version: int = attrs.field(default=0, converter=whole, validator=is_whole(0, _MAX_U32))
+    cluster: bytes = attrs.field(default=b"", converter=own_bytes)
+    live_count: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX))
+    live_bytes: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX))
+    live_crc: int = attrs.field(default=0, validator=is_whole(0, _MAX_U32))
+    state_bytes: int = attrs.field(default=0, validator=is_whole(0, MAX_INDEX))
+    state_crc: int = attrs.field(default=0, validator=is_whole(0, _MAX_U32))
 
     def __attrs_post_init__(self) -> None:
-        for name in ("index", "term", "live_count", "live_bytes", "state_bytes", "machine_version", "live_crc",
-                     "state_crc"):
-            value, most = getattr(self, name), _MAX_U32 if name in ("machine_version", "live_crc",
-                                                                    "state_crc") else MAX_INDEX
-            if not 0 <= value <= most:
-                raise InvalidInput(f"a snapshot's {name} is {value}; it must be between 0 and {most}")
         if len(self.cluster) > MAX_CLUSTER_BYTES:
             raise InvalidInput(f"a snapshot's cluster bytes are {len(self.cluster)}; at most {MAX_CLUSTER_BYTES} fit")
 
-    @classmethod
-    def of(cls, index: int, term: int, live: IndexSet, *, state_bytes: int, state_crc: int, machine_version: int = 0,
-           cluster: bytes = b"") -> SnapshotManifest:
-        """The manifest of a snapshot with this live set."""
+    def with_live(self, live: IndexSet) -> SnapshotManifest:
+        """The same snapshot with another live set."""
         data = live.to_bytes()
-        return cls(index=index, term=term, machine_version=machine_version, cluster=cluster, live_count=live.count,
-                   live_bytes=len(data), live_crc=live_set_crc(data), state_bytes=state_bytes, state_crc=state_crc)
+        return attrs.evolve(self, live_count=live.count, live_bytes=len(data), live_crc=live_set_crc(data))
 
     def live_set(self, data: bytes, *, path: str) -> IndexSet:
         """The live set in `data`, which must be this snapshot's. O(runs).
@@ -129,8 +122,8 @@ class SnapshotMeta:
         LiveAboveSnapshot: a live index lies above `index`.
     """
 
-    index: int = -1
-    term: int = 0
+    index: int = attrs.field(default=-1, converter=whole, validator=is_whole(-1, MAX_INDEX))
+    term: int = attrs.field(default=0, converter=whole, validator=is_whole(0, MAX_INDEX))
     live: IndexSet = attrs.field(factory=IndexSet)
     manifest: SnapshotManifest | None = attrs.field(default=None, kw_only=True)
     attempt: int = attrs.field(default=0, kw_only=True, eq=False, repr=False)
@@ -138,12 +131,9 @@ class SnapshotMeta:
     kept_from: int = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        if not -1 <= self.index <= MAX_INDEX:
-            raise InvalidInput(f"snapshot index {self.index}; it must be between 0 and {MAX_INDEX}")
-        if not 0 <= self.term <= MAX_INDEX:
-            raise InvalidInput(f"snapshot term {self.term}; it must be between 0 and {MAX_INDEX}")
         if self.live and self.live.last > self.index:
-            raise LiveAboveSnapshot(index=self.live.last, snapshot_index=self.index)
+            raise LiveAboveSnapshot(f"live index {self.live.last} lies above the snapshot index {self.index}; live "
+                                    f"indexes describe what the snapshot left in the log")
         object.__setattr__(self, "smallest_live_index", self.live.first if self.live else self.index + 1)
         ends_there = bool(self.live) and self.live.last == self.index
         object.__setattr__(self, "kept_from", self.live.columns[0][-1] if ends_there else self.index + 1)
@@ -171,71 +161,61 @@ class SnapshotHead:
     """The content of a row's file without the live set.
 
     Attributes:
-        manifest: with zeros for a state that the host stores itself.
-        kept: length of the live run that ends at `manifest.index`.
+        manifest: `None` for a log without a snapshot.
+        kept: length of the live run that ends at the snapshot's index.
         attempt: see `SnapshotMeta`.
         has_state: whether the log stores the state.
     """
 
-    manifest: SnapshotManifest
-    kept: int
-    attempt: int
-    has_state: bool
+    manifest: SnapshotManifest | None = None
+    kept: int = 0
+    attempt: int = 0
+    has_state: bool = False
 
-    def meta(self, live: IndexSet) -> SnapshotMeta:
-        """The row with its live set."""
+    def row(self, live: bytes, path: str) -> SnapshotMeta | None:
+        """The row with its live set, which must be this snapshot's; raises as `SnapshotManifest.live_set`."""
         of = self.manifest
-        return SnapshotMeta(of.index, of.term, live, manifest=of if self.has_state else None, attempt=self.attempt)
+        return None if of is None else SnapshotMeta(
+            of.index, of.term, of.live_set(live, path=path), manifest=of if self.has_state else None,
+            attempt=self.attempt)
 
 
-def encode_head(manifest: SnapshotManifest | None, *, kept: int = 0, attempt: int = 0, has_state: bool = True) -> bytes:
-    """The bytes of a row without its live set; `None` for a log without a snapshot."""
-    kind = _NONE if manifest is None else _WITH_STATE if has_state else _WITHOUT_STATE
-    of = SnapshotManifest.of(0, 0, IndexSet(), state_bytes=0, state_crc=0) if manifest is None else manifest
-    return _HEAD.encode(kind, _HEAD.size + len(of.cluster), of.index, of.term, kept, attempt, of.machine_version,
-                        of.live_count, of.live_bytes, of.live_crc, of.state_bytes, of.state_crc, body=of.cluster)
+HEADS: JsonCodec[SnapshotHead] = JsonCodec(SnapshotHead)
 
 
-def decode_head(data: bytes, path: str) -> tuple[SnapshotHead | None, bytes]:
-    """The inverse of `encode_head`, and the bytes of the live set.
+def encode_snapshot_meta(row: SnapshotMeta) -> bytes:
+    """The bytes of a row's file."""
+    head, data = SnapshotHead(), b""
+    if row.index >= 0:
+        data = row.live.to_bytes()
+        of = row.manifest or SnapshotManifest(index=row.index, term=row.term, live_count=row.live.count,
+                                              live_bytes=len(data), live_crc=live_set_crc(data))
+        head = SnapshotHead(of, row.index + 1 - row.kept_from, row.attempt, row.manifest is not None)
+    body = HEADS.encode(head)
+    return _HEAD.encode(_HEAD.size + len(body), body=body) + data
+
+
+def decode_head(data: bytes, path: str) -> tuple[SnapshotHead, bytes]:
+    """The head of a row's file, and the bytes of the live set.
 
     Raises:
         CorruptData: a check fails.
         Unsupported: another release wrote it.
     """
     end = _LENGTH.unpack_from(data)[0] if len(data) >= _LENGTH.size else 0
-    (kind, _, index, term, kept, attempt, version, live_count, live_bytes, live_crc, state_bytes, state_crc,
-     cluster) = _HEAD.decode(data[:max(end, _HEAD.size)], path)
-    manifest = SnapshotManifest(index=index, term=term, machine_version=version, cluster=cluster, live_count=live_count,
-                                live_bytes=live_bytes, live_crc=live_crc, state_bytes=state_bytes, state_crc=state_crc)
-    return None if kind == _NONE else SnapshotHead(manifest, kept, attempt, kind == _WITH_STATE), data[end:]
-
-
-def encode_snapshot_meta(row: SnapshotMeta) -> bytes:
-    """The bytes of a row's file."""
-    if row.index < 0:
-        return encode_head(None)
-    data = row.live.to_bytes()
-    of = row.manifest or SnapshotManifest(
-        index=row.index, term=row.term, live_count=row.live.count, live_bytes=len(data), live_crc=live_set_crc(data),
-        state_bytes=0, state_crc=0)
-    return encode_head(of, kept=row.index + 1 - row.kept_from, attempt=row.attempt,
-                       has_state=row.manifest is not None) + data
+    _, body = _HEAD.decode(data[:max(end, _HEAD.size)], path)
+    return HEADS.decode(body, path), data[end:]
 
 
 def decode_snapshot_meta(data: bytes, path: str) -> SnapshotMeta | None:
-    """The inverse of `encode_snapshot_meta`; `None` for a log without a snapshot.
+    """The inverse of `encode_snapshot_meta`; `None` for a log without a snapshot. Raises as `decode_head`.
 
     Raises:
         LiveSetLost: the live set is damaged and the rest is whole.
-        CorruptData: any other check fails.
-        Unsupported: another release wrote it.
     """
     head, live = decode_head(data, path)
-    if head is None:
-        return None
     try:
-        return head.meta(head.manifest.live_set(live, path=path))
+        return head.row(live, path)
     except CorruptData as error:
         raise LiveSetLost(path=path, offset=len(data) - len(live) + error.offset, expected=error.expected,
                           found=error.found) from error

@@ -66,20 +66,16 @@ class RaftLogStoreStatus(Printed):
         wal_files: count of WAL files, the current file included.
         wal_bytes: durable bytes of the current file.
         queued_bytes: bytes that wait for the next sync.
-        unflushed_files: count of closed WAL files whose entries are not all in segments.
-        flush_error: error of the last flush, `None` if it succeeded.
         damaged: ids of logs that could not be opened; `RaftLogStore.log` raises the reason.
         is_busy: whether a compaction of a log runs.
-        failures: count of failed syncs and flushes in the background.
-        last_error: the last of them, as `Kind: message`; empty before the first.
+        failures: count of failed flushes in the background.
+        last_error: of the last flush, as `Kind: message`; empty if it succeeded.
     """
 
     logs: int
     wal_files: int
     wal_bytes: int
     queued_bytes: int
-    unflushed_files: int
-    flush_error: str | None
     damaged: tuple[str, ...] = ()
     is_busy: bool = False
     failures: int = 0

@@ -69,18 +69,19 @@ _LOG_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 class RaftLogStore(Closing):
     """Many logs with a common WAL. Threads may share it; a context manager.
 
+    A log that cannot be opened (a segment's index or the row is damaged, or the log's folder is missing) does not
+    prevent the opening of the store: `log` raises its error, `status` lists it, and the WAL keeps its entries until it
+    can be opened, or is removed.
+
     Args:
         folder: the store's folder.
         options: the store's settings.
-        create: whether a missing store is created. If not, a folder without a store is `NotALog`, and is not changed.
+        create: whether a missing store is created.
 
     Raises:
-        NotALog: there is no store in the folder, and `create` is not set.
+        NotALog: there is no store in the folder, and `create` is not set; nothing was changed.
         Busy: another process, or another object in this one, has the store open.
-        CorruptData: a WAL file is missing, or damaged in its durable part. A log that cannot be opened (a segment's
-            index or the row is damaged, or the log's folder is missing) does not prevent the opening of the store:
-            `log` raises its error, `status` lists it, and the WAL keeps its entries until it can be opened, or is
-            removed.
+        CorruptData: a WAL file is missing, or damaged in its durable part.
         Unsupported: a WAL file was written by a later release.
         StorageError: the disk refused.
     """
@@ -111,7 +112,10 @@ class RaftLogStore(Closing):
                 self._guard.lock_folder(self._folder)
                 self._open()
                 self._guard.done()
-            self._begin_logs()
+            for log in list(self._logs.values()):
+                # A full disk cannot install a received snapshot, for example. `log` retries.
+                with contextlib.suppress(StorageError):
+                    self._begin(log)
             if self.options.background:
                 self._flusher.start()
         except BaseException:
@@ -161,48 +165,37 @@ class RaftLogStore(Closing):
             self._observer.event("raftlog_removal_failed", error=type(error).__name__, message=str(error))
         self._found = tuple(name for name in list_folder(self._logs_folder)
                             if _is_log_id(name) and is_log(self._log_folder(name)))
-        for log_id in self._found:
-            try:
-                self._open_log(log_id)
-            except (CorruptData, Unsupported, NotALog) as error:
-                # Without the traceback, whose frames would keep the log's files open.
-                self._damaged[log_id] = error.with_traceback(None)
         found = read_wal(self._wal_folder)
         if self._found and not found.numbers:
             raise CorruptData(path=self._wal_folder, offset=0, found="no file",
                               expected="a WAL file, since the store has logs")
-        # The rows were read before: the replay leaves out dead entries.
-        for logged in found.frames:
-            log = self._logs.get(logged.log_id)
-            if log is None:
-                self._damaged.setdefault(logged.log_id, CorruptData(
-                    path=self._log_folder(logged.log_id), offset=0, found="no such folder",
-                    expected=f"the segments of log {logged.log_id!r}, which the WAL names"))
-            else:
-                log._replay(logged.frame)
-        # After the last frame: a later frame may truncate the entries of an earlier frame.
-        for log_id, log in list(self._logs.items()):
+        self._wal = Wal(self._wal_folder, self._guard, max_bytes=self.options.max_wal_bytes, files=self._files,
+                        clock=self.options.log.clock, recovered=found)
+        for log_id in self._found:
             try:
+                log = self._open_log(log_id)
+                for frame in found.frames.get(log_id, ()):
+                    log._replay(frame)
+                # After the last frame: a later frame may truncate the entries of an earlier frame.
                 log._require_replayed()
-            except CorruptData as error:
+            except (CorruptData, Unsupported, NotALog) as error:
+                # Without the traceback, whose frames would keep the log's files open.
                 self._damaged[log_id] = error.with_traceback(None)
-                self._logs.pop(log_id)._let_go()
+                if log_id in self._logs:
+                    self._logs.pop(log_id)._let_go()
+        for log_id in found.frames.keys() - self._logs.keys():
+            self._damaged.setdefault(log_id, CorruptData(
+                path=self._log_folder(log_id), offset=0, found="no such folder",
+                expected=f"the segments of log {log_id!r}, which the WAL names"))
         # The frames of damaged logs stay in the WAL until the log can be opened or is removed.
-        self._wal = Wal(self._wal_folder, self._guard, max_bytes=self.options.max_wal_bytes,
-                        files=self._files, clock=self.options.log.clock, recovered=found, damaged=self._damaged)
+        self._wal.begin(self._damaged)
         self._flushed_at = self._wal.number
         if found.torn_bytes:
             self._observer.event("raftlog_wal_torn", file=found.last_number, bytes=found.torn_bytes)
 
-    def _begin_logs(self) -> None:
-        for log in list(self._logs.values()):
-            # A full disk cannot install a received snapshot, for example. `log` retries.
-            with contextlib.suppress(StorageError):
-                self._begin(log)
-
     def _begin(self, log: RaftLog) -> RaftLog:
         try:
-            log._begin(self._wal)
+            log._begin()
         except BaseException:
             log._let_go()
             raise
@@ -210,7 +203,7 @@ class RaftLogStore(Closing):
 
     def _open_log(self, log_id: str) -> RaftLog:
         """Open a log; one that was closed keeps its memtable, which has all queued entries."""
-        log = RaftLog(self, log_id, self._log_folder(log_id), self._logs.get(log_id))
+        log = RaftLog(self, self._wal, log_id, self._log_folder(log_id), self._logs.get(log_id))
         self._logs[log_id] = log
         return log
 
@@ -396,10 +389,10 @@ class RaftLogStore(Closing):
                 if refused is not None:
                     raise refused
                 self._wal.remove_through(number)
+                self._flush_error = None
             except CompactlibError as error:
                 self._flush_error = error
                 raise
-            self._flush_error = None
 
     def flush(self) -> None:
         """Close the current WAL file, write the memtables of all logs to segments, and remove the WAL files.
@@ -421,22 +414,16 @@ class RaftLogStore(Closing):
         logs, wal = list(self._logs.values()), self._wal
         return RaftLogStoreStatus(
             logs=len(self._logs), wal_files=wal.closed_files + 1, wal_bytes=wal.size_bytes,
-            queued_bytes=wal.queued_bytes, unflushed_files=wal.closed_files,
-            flush_error=None if self._flush_error is None else str(self._flush_error),
-            damaged=tuple(sorted(self._damaged)),
+            queued_bytes=wal.queued_bytes, damaged=tuple(sorted(self._damaged)),
             is_busy=any(log.is_compacting for log in logs), failures=self._flusher.failures,
-            last_error=error_text(self._flusher.last_error if self._flusher.failures else None))
+            last_error=error_text(self._flush_error))
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read every entry of all logs, of damaged logs too, and of the WAL; list what is damaged or missing.
 
-        Args:
-            budget: checked before each segment.
-
         Raises:
-            BudgetSpent: the budget is spent.
+            BudgetSpent: the budget, which is checked before each segment, is spent.
             StorageError: a file cannot be read.
-            Closed: the store was closed.
         """
         self._guard.require_open()
         seen = Examination()
@@ -452,21 +439,14 @@ class RaftLogStore(Closing):
         return seen.report()
 
     def audit(self) -> None:
-        """Check the invariants of the store, its threads, its WAL and all its logs.
-
-        Raises:
-            AuditFailed: an invariant is broken; the message has the numbers.
-            Closed: the store was closed.
-        """
+        """Check the invariants of all logs; raise `AuditFailed` with the numbers of a broken one."""
         self._guard.require_open()
         for log in list(self._logs.values()):
             if not log.is_closed:
                 log.audit()
 
     def close(self) -> None:
-        """Sync, and close all logs. Idempotent. The next opening replays the entries of the memtables.
-
-        Running compactions are cancelled and waited for. In a forked child, only the child's descriptors are closed.
+        """Sync, cancel compactions and wait for their end, and close all logs. Idempotent.
 
         Raises:
             Busy: called from within a compaction of a log, or from the thread of the store; nothing was done. Or a

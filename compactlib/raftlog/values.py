@@ -9,7 +9,8 @@ from typing import NamedTuple, TypeAlias
 
 import attrs
 
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib._arguments import is_whole
+from compactlib.errors import CorruptData
 
 MAX_INDEX = (1 << 64) - 1
 MAX_PAYLOAD_BYTES = (1 << 32) - 1
@@ -162,14 +163,5 @@ class SegmentLimits:
             unless a single source does.
     """
 
-    max_entries: int = DEFAULT_MAX_ENTRIES
-    max_bytes: int = DEFAULT_MAX_BYTES
-
-    def __attrs_post_init__(self) -> None:
-        for name, value in (("max_entries", self.max_entries), ("max_bytes", self.max_bytes)):
-            if not isinstance(value, int):
-                raise InvalidInput(f"{name} is {value!r:.100}; give a whole number")
-        if not 1 <= self.max_entries < 1 << 32:
-            raise InvalidInput(f"max_entries is {self.max_entries}; a segment holds 1 to {(1 << 32) - 1} entries")
-        if not 1 <= self.max_bytes < 1 << 63:
-            raise InvalidInput(f"max_bytes is {self.max_bytes}; it must be between 1 and {(1 << 63) - 1}")
+    max_entries: int = attrs.field(default=DEFAULT_MAX_ENTRIES, validator=is_whole(1, (1 << 32) - 1))
+    max_bytes: int = attrs.field(default=DEFAULT_MAX_BYTES, validator=is_whole(1, (1 << 63) - 1))

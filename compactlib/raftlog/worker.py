@@ -10,6 +10,7 @@ runs both, and retries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import attrs
@@ -22,7 +23,7 @@ from compactlib.indexset import IndexSet
 from compactlib.observer import Observer, Observers
 from compactlib.raftlog.compaction.policy import LogPolicy
 from compactlib.raftlog.compaction.report import LogCompactionReport
-from compactlib.raftlog.snapshot_meta import SnapshotMeta, live_set
+from compactlib.raftlog.snapshot_meta import live_set
 from compactlib.report import Printed
 from compactlib.rewrite import Executor
 from compactlib.service import PeriodicService
@@ -205,8 +206,8 @@ class LogCompactionWorker:
         executor: runs the copying; default the worker's thread.
         budget: of each compaction, and of the state of each snapshot.
         observer: receives `raftlog_worker_failed` and `raftlog_snapshot_written`.
-        every_seconds: period in which the log's trigger is evaluated and leftovers are reclaimed, the first time at the
-            start; `None`: never.
+        every_seconds: period in which the log's trigger is evaluated and leftovers are reclaimed; `None`: only at the
+            start.
         clock: for these periods.
 
     Attributes:
@@ -223,20 +224,20 @@ class LogCompactionWorker:
         self._budget = budget
         self._observer = Observers(observer)
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._every = every_seconds
         self._policy: LogPolicy | None = None
-        # By kind of work: requested, failed in its last turn, and the budgets of the present turns.
-        self._wanted: set[str] = set()
-        self._failing: set[str] = set()
+        self._is_snapshot_asked = False
+        # By kind of work: requested, and the budgets of the present turns.
+        self._pending: set[str] = set()
         self._lent: dict[str, Budget] = {}
         self.last_report: LogCompactionReport | None = None
         self.last_snapshot: SnapshotReport = SnapshotReport(why="no attempt was made yet")
         self._services = {_COMPACTION: PeriodicService(
-            self._compact, name=f"compactions of {log.folder}", every_seconds=every_seconds, clock=self._clock)}
+            partial(self._turn, _COMPACTION, self._compact), name=f"compactions of {log.folder}",
+            every_seconds=every_seconds, clock=self._clock)}
         if snapshots is not None:
             self._services[_SNAPSHOT] = PeriodicService(
-                lambda budget: self._turn(_SNAPSHOT, budget, self._write_snapshot), name=f"snapshots of {log.folder}",
-                every_seconds=snapshots.every_seconds, clock=self._clock)
+                partial(self._turn, _SNAPSHOT, partial(self._write_snapshot, snapshots)),
+                name=f"snapshots of {log.folder}", every_seconds=snapshots.every_seconds, clock=self._clock)
 
     # -- requests
 
@@ -251,7 +252,7 @@ class LogCompactionWorker:
         self._request(_COMPACTION)
 
     def _request(self, work: str) -> None:
-        self._wanted.add(work)
+        self._pending.add(work)
         self._services[work].wake()
 
     def request_snapshot(self) -> None:
@@ -263,14 +264,11 @@ class LogCompactionWorker:
         if self._writer is None:
             raise InvalidInput("the worker writes no snapshots; make it with snapshots=SnapshotWriter(...), or call "
                                "RaftLog.snapshot")
+        self._is_snapshot_asked = True
         self._request(_SNAPSHOT)
 
-    def snapshot_recorded(self, row: SnapshotMeta) -> None:
-        """Request a compaction, because a snapshot left entries dead; called by the log."""
-        self.request()
-
-    def segments_flushed(self, last_index: int) -> None:
-        """Request a compaction, because a flush may have sealed segments; called by the log."""
+    def log_changed(self) -> None:
+        """Request what a snapshot or a flush of the log may have made due; called by the log, and never blocks."""
         if self._log.state.index >= 0:
             self.request()
         if self._writer is not None:
@@ -301,13 +299,13 @@ class LogCompactionWorker:
             service.stop(wait_seconds=wait_seconds)
 
     def wait_until_idle(self, seconds: float = 60.0) -> LogCompactionReport | None:
-        """Wait until no work runs or is requested, except after a failure; return the last compaction's report.
+        """Wait until no work runs or is requested; return the last compaction's report. Does not wait for a retry.
 
         Raises:
             Busy: there is still work after `seconds`.
         """
         end = SystemClock().monotonic() + seconds
-        while self._wanted - self._failing or self._lent:
+        while self._pending or self._lent:
             if SystemClock().monotonic() > end:
                 raise Busy(f"{self!r} has work left after {seconds:g} seconds; wait longer, or see last_error")
             SystemClock().sleep(0.01)
@@ -335,61 +333,52 @@ class LogCompactionWorker:
 
     # -- one turn of each
 
-    def _compact(self, service_budget: Budget) -> float | None:
-        if self._every is None and _COMPACTION not in self._wanted:
-            return None
-        return self._turn(_COMPACTION, service_budget, self._compacted)
-
-    def _compacted(self, budget: Budget, is_wanted: bool) -> None:
+    def _compact(self, budget: Budget) -> None:
         policy = self._policy
-        if not is_wanted:
-            plan = self._log.plan()
-            if not (plan.drops or plan.groups):
-                # Damage is reported for each request, not in each period.
-                self._log.reclaim(budget=budget)
-                return
         try:
-            self.last_report = self._log.compact(policy=policy, executor=self._executor, budget=budget)
+            report = self._log.compact(policy=policy, executor=self._executor, budget=budget)
         except CompactionFailed as error:
-            self.last_report = error.report
+            report = error.report
             if any(isinstance(each, TaskFailed | StorageError) for each in error.failures.values()):
                 # A retry may find another executor, or free space; damage stays.
+                self.last_report = report
                 raise
-        if self._policy is policy and _COMPACTION not in self._wanted:
+        if self._policy is policy and _COMPACTION not in self._pending:
             self._policy = None
+        if not report.is_empty or self.last_report is None:
+            self.last_report = report
 
-    def _write_snapshot(self, budget: Budget, is_wanted: bool) -> None:
-        assert self._writer is not None, "the service was made for it"
-        self.last_snapshot = written = self._writer.write(self._clock.monotonic(), budget, is_asked=is_wanted)
+    def _write_snapshot(self, writer: SnapshotWriter, budget: Budget) -> None:
+        is_asked, self._is_snapshot_asked = self._is_snapshot_asked, False
+        try:
+            self.last_snapshot = written = writer.write(self._clock.monotonic(), budget, is_asked=is_asked)
+        except BaseException:
+            self._is_snapshot_asked |= is_asked
+            raise
         if not written.is_empty:
             self._observer.event(SNAPSHOT_WRITTEN, **written.to_dicts()[0])
 
-    def _turn(self, work: str, service_budget: Budget, turn: Callable[[Budget, bool], None]) -> float | None:
-        """Run a turn with its own budget, given whether it was requested; return the delay until the next turn."""
+    def _turn(self, work: str, turn: Callable[[Budget], None], service_budget: Budget) -> float | None:
+        """Run a turn with its own budget; return the delay until the next turn, `None` for the period."""
         self._lent[work] = lent = service_budget if self._budget is None else self._budget.child()
         if service_budget.cancelled:
             lent.cancel()  # `stop` has cancelled the service before this budget existed
-        is_wanted, is_done = work in self._wanted, False
-        self._wanted.discard(work)
-        self._failing.discard(work)
+        self._pending.discard(work)
         try:
-            turn(lent, is_wanted)
-            is_done = True
+            turn(lent)
         except Exception as error:
             if isinstance(error, Busy) and not (isinstance(error, BudgetSpent) and error.reason == "bytes"):
-                return _BUSY_SECONDS if is_wanted else None
+                if not lent.cancelled:
+                    self._pending.add(work)
+                return _BUSY_SECONDS
             if isinstance(error, Closed) and self._is_log_closed():
-                is_done = True
                 self._services[work].cancel()
-                self._wanted.clear()
+                self._pending.clear()
                 return None
-            self._failing.add(work)
             self._observer.event(WORKER_FAILED, work=work, error=type(error).__name__, message=str(error),
                                  failures=self.failures + 1)
             raise
         finally:
-            if is_wanted and not is_done:
-                self._wanted.add(work)
             del self._lent[work]
         return None
 

@@ -25,7 +25,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from compactlib.blobstore import BlobReader, RecordKind, SegmentRecords
-from compactlib.blobstore.policy import SegmentName
 from compactlib.clock import SystemClock
 from compactlib.errors import InvalidInput, NotFound, Stale, Unsupported
 from compactlib.files import local_path
@@ -66,12 +65,7 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
-def _segments(text: str) -> tuple[SegmentName, ...]:
-    return tuple(SegmentName.parse(name.strip()) for name in text.split(",") if name.strip())
-
-
 _AN_INDEX = "a log index, 0 to 2**64 - 1"
-_A_TIME = "seconds since the epoch"
 _COMMON: dict[str, _Option] = {
     "path": ("", str, ""), "paths": ([], json.loads, ""),
     "payload": (True, lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
@@ -225,8 +219,7 @@ class LogTable(_Table):
     """The entries of a raft log; see `register`."""
 
     source = "compactlib.raftlog"
-    known: ClassVar[Mapping[str, _Option]] = {
-        "first": (0, _whole, _AN_INDEX), "last": (MAX_INDEX, _whole, _AN_INDEX), "as_of": (None, _whole, _AN_INDEX)}
+    known: ClassVar[Mapping[str, _Option]] = {"first": (0, _whole, _AN_INDEX), "last": (MAX_INDEX, _whole, _AN_INDEX)}
     own: ClassVar[tuple[tuple[str, str], ...]] = (
         ("segment", "bigint"), ("index", "bigint"), ("term", "bigint"), ("offset", "bigint"), ("length", "bigint"),
         ("live", "boolean"))
@@ -238,9 +231,7 @@ class LogTable(_Table):
 
     def parts(self, folder: str) -> list[_LogPart]:
         with LogReader(folder) as log:
-            state, refs = self._state(log, folder), log.refs
-            first, as_of = self.settings["first"], self.settings["as_of"]
-            last = self.settings["last"] if as_of is None else min(self.settings["last"], as_of)
+            state, refs, first, last = log.state, log.refs, self.settings["first"], self.settings["last"]
             held = IndexSet().union(*(IndexSet.range(ref.first, ref.last) for ref in refs), log.unflushed)
             if lost := state.live.between(first, last) - held:
                 raise _missing(f"{len(lost)} live indexes of {folder} are in no segment", lost)
@@ -268,20 +259,6 @@ class LogTable(_Table):
             live = entry.index > state.index or state.live.holds(entry.index)
             yield (part.number, entry.index, entry.term, None if part.number is None else entry.offset, entry.length,
                    live, entry.payload, entry.error)
-
-    def _state(self, log: LogReader, folder: str) -> SnapshotMeta:
-        """Return the snapshot that decides which entries are live.
-
-        A checkpoint above the last snapshot can be read: compaction has not dropped its live entries.
-        """
-        state, wanted = log.state, self.settings["as_of"]
-        if wanted is None or state.index == wanted:
-            return state
-        if wanted > state.index and (found := log.checkpoint(wanted)) is not None:
-            return found
-        last = "it has no snapshot" if state.index < 0 else f"its last snapshot is {state.index}"
-        raise NotFound(f"the log in {folder} cannot be read as of {wanted}: {last}, and there is no checkpoint "
-                       f"at {wanted} above it; entries of earlier snapshots may be compacted away")
 
     def _stored(self, part: _LogPart, number: int) -> Iterator[StoredEntry]:
         first, last = part.indexes.first, part.indexes.last
@@ -330,9 +307,7 @@ class BlobTable(_Table):
     """The records of a blob store; see `register`. The plan marks each record that a compaction would keep as valid."""
 
     source = "compactlib.blobstore"
-    known: ClassVar[Mapping[str, _Option]] = {
-        "segments": ((), _segments, "names like 3_0, separated by commas"), "now": (None, _seconds, _A_TIME),
-        "reference_time": (None, _seconds, _A_TIME)}
+    known: ClassVar[Mapping[str, _Option]] = {"now": (None, _seconds, "seconds since the epoch")}
     own: ClassVar[tuple[tuple[str, str], ...]] = (
         ("segment", "bigint"), ("generation", "bigint"), ("offset", "bigint"), ("size", "bigint"), ("length", "bigint"),
         ("id", "binary"), ("kind", "string"), ("sequence", "bigint"), ("op_time_ms", "bigint"),
@@ -340,18 +315,11 @@ class BlobTable(_Table):
         ("permanent", "boolean"), ("erased", "boolean"), ("valid", "boolean"))
 
     def parts(self, folder: str) -> list[SegmentRecords]:
-        settings = self.settings
-        now = SystemClock().now() if settings["now"] is None else settings["now"]
+        now = SystemClock().now() if self.settings["now"] is None else self.settings["now"]
         with BlobReader(folder) as reader:
-            if reader.damage and settings["damaged"] == "fail":
+            if reader.damage and self.settings["damaged"] == "fail":
                 raise reader.damage[0]
-            reference_time = now if settings["reference_time"] is None else settings["reference_time"]
-            found = reader.records(reference_time=reference_time, now=now)
-            names = {segment.name for segment in reader.snapshot().segments}
-        if missing := set(settings["segments"]) - names:
-            raise InvalidInput(f"the store in {folder} has no segment {min(missing)}; it has "
-                               f"{', '.join(str(each.name) for each in found)}")
-        return [each for each in found if not settings["segments"] or each.name in settings["segments"]]
+            return list(reader.records(reference_time=now, now=now))
 
     def rows(self, part: SegmentRecords) -> Iterator[Row]:
         for entry, valid, payload, error in part.read(payloads=self._reads):

@@ -34,8 +34,6 @@ from compactlib._lazy import offer
 if TYPE_CHECKING:
     from compactlib.staging.branch import Branch as Branch
     from compactlib.staging.commits import Commit as Commit
-    from compactlib.staging.compaction.merge_in_parts import MergeInParts as MergeInParts
-    from compactlib.staging.compaction.rewrite import StoresForWorkers as StoresForWorkers
     from compactlib.staging.context import StagingOptions as StagingOptions
     from compactlib.staging.errors import (
         BranchNotFound as BranchNotFound,
@@ -44,19 +42,19 @@ if TYPE_CHECKING:
         PreconditionFailed as PreconditionFailed,
         RecordNotFound as RecordNotFound,
     )
-    from compactlib.staging.names import CommitId as CommitId, repository_in as repository_in
-    from compactlib.staging.plan import (
-        StagingChoice as StagingChoice,
-        StagingPlan as StagingPlan,
-        StagingView as StagingView,
-    )
     from compactlib.staging.policies import (
         AlwaysPolicy as AlwaysPolicy,
         PressurePolicy as PressurePolicy,
-        StagingPolicy as StagingPolicy,
         TombstoneCostPolicy as TombstoneCostPolicy,
     )
+    from compactlib.staging.policy import (
+        StagingChoice as StagingChoice,
+        StagingPlan as StagingPlan,
+        StagingPolicy as StagingPolicy,
+        StagingView as StagingView,
+    )
     from compactlib.staging.ranges.committed import CommittedRanges as CommittedRanges
+    from compactlib.staging.ranges.metarange import SplitRule as SplitRule
     from compactlib.staging.ranges.parquet import ParquetFormat as ParquetFormat
     from compactlib.staging.ranges.plain import PlainFormat as PlainFormat
     from compactlib.staging.ranges.rows import (
@@ -64,14 +62,14 @@ if TYPE_CHECKING:
         RangeFormat as RangeFormat,
         Rows as Rows,
     )
-    from compactlib.staging.ranges.split import SplitRule as SplitRule
     from compactlib.staging.repository import Repository as Repository
     from compactlib.staging.results import (
         CommitReport as CommitReport,
         StagingCompactionReport as StagingCompactionReport,
     )
+    from compactlib.staging.rewrite import MergeInParts as MergeInParts, StoresForWorkers as StoresForWorkers
     from compactlib.staging.sensor import CompactionSensor as CompactionSensor
-    from compactlib.staging.values import Record as Record
+    from compactlib.staging.values import CommitId as CommitId, Record as Record, repository_in as repository_in
     from compactlib.staging.worker import StagingWorker as StagingWorker
 else:
     offer(__name__, {
@@ -79,15 +77,13 @@ else:
         "compactlib.staging.ranges.parquet": "ParquetFormat",
         "compactlib.staging.ranges.plain": "PlainFormat",
         "compactlib.staging.ranges.rows": "ChangeBatch RangeFormat Rows",
-        "compactlib.staging.ranges.split": "SplitRule",
-        "compactlib.staging.compaction.merge_in_parts": "MergeInParts",
-        "compactlib.staging.plan": "StagingChoice StagingPlan StagingView",
-        "compactlib.staging.policies": "AlwaysPolicy PressurePolicy StagingPolicy TombstoneCostPolicy",
-        "compactlib.staging.compaction.rewrite": "StoresForWorkers",
+        "compactlib.staging.ranges.metarange": "SplitRule",
+        "compactlib.staging.policy": "StagingChoice StagingPlan StagingPolicy StagingView",
+        "compactlib.staging.policies": "AlwaysPolicy PressurePolicy TombstoneCostPolicy",
+        "compactlib.staging.rewrite": "MergeInParts StoresForWorkers",
         "compactlib.staging.sensor": "CompactionSensor",
         "compactlib.staging.errors": "BranchNotFound DirtyBranch MergeConflict PreconditionFailed RecordNotFound",
-        "compactlib.staging.names": "CommitId repository_in",
-        "compactlib.staging.values": "Record",
+        "compactlib.staging.values": "CommitId Record repository_in",
         "compactlib.staging.branch": "Branch",
         "compactlib.staging.context": "StagingOptions",
         "compactlib.staging.commits": "Commit",

@@ -18,8 +18,8 @@ answer recognizes its own entry.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 
@@ -38,19 +38,13 @@ from compactlib.staging.errors import (
     TooManyTries,
 )
 from compactlib.staging.head import BranchHead
-from compactlib.staging.listing import DiffPage, Listed, ListPage, ListRequest
-from compactlib.staging.names import CommitId, token_partition
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.results import BranchStatus, ResetReport
-from compactlib.staging.tokens import Staged, decode_staged, encode_staged, place_of
-from compactlib.staging.values import (
-    MAX_PART_BYTES,
-    Difference,
-    Record,
-    are_same,
-    check_key,
-)
-from compactlib.staging.view import BranchView, CommittedView, checked_keys, consistently
+from compactlib.staging.results import BranchStatus, DiffPage, Listed, ListPage, ResetReport
+from compactlib.staging.tokens import Staged, decode_staged, encode_staged, new_write_id, place_of, set_staged
+from compactlib.staging.values import MAX_PART_BYTES, CommitId, Difference, Record, are_same, check_key, token_partition
+from compactlib.staging.view import BranchView, CommittedView, ListRequest, checked_keys, consistently
+
+PageT = TypeVar("PageT", ListPage, DiffPage)
 
 Decide: TypeAlias = Callable[[Record | None], Staged | None]
 """Returns the entry to write for the record of a key, or `None` to write nothing. May be called several times."""
@@ -58,31 +52,20 @@ Decide: TypeAlias = Callable[[Record | None], Staged | None]
 
 @attrs.frozen
 class _Batch:
-    """Entries for a staging token.
+    """Entries for a staging token, the fields of the record that must be unchanged afterwards, and the result.
 
-    Attributes:
-        entries: by key.
-        condition: the part of the record that must be unchanged afterwards.
-        fresh: number of tombstones that the token did not have.
-        result: of the call.
+    `fresh` counts the tombstones that the token did not have.
     """
 
     entries: Mapping[bytes, Staged]
-    condition: Callable[[BranchRecord], object]
+    unchanged: Set[str]
     fresh: int = 0
     result: Any = None
 
 
-def _token(record: BranchRecord) -> object:
-    return record.staging_token
-
-
-def _token_and_head(record: BranchRecord) -> object:
-    return record.staging_token, record.commit_id
-
-
-def _all_of_it(record: BranchRecord) -> object:
-    return record
+_TOKEN: Final = {"staging_token"}
+_TOKEN_AND_HEAD: Final = {"staging_token", "commit_id"}
+_ALL: Final = {"staging_token", "version"}
 
 
 def _record_of(data: bytes) -> Record:
@@ -94,18 +77,20 @@ def _record_of(data: bytes) -> Record:
     return Record.of(held)
 
 
+def _pages(read: Callable[[bytes | None], PageT]) -> Iterator[PageT]:
+    """Yield all pages; `read` returns the page after a key."""
+    page = read(None)
+    yield page
+    while page.next_after is not None:
+        page = read(page.next_after)
+        yield page
+
+
 class Branch(BranchHead):
     """One branch of a `Repository`. It has no state: threads may share it, and the branch need not exist.
 
     Every method may raise `BranchNotFound`, the errors of the key-value store and the object store, `CorruptData` for
     damaged bytes and `Unsupported` for bytes of a newer release. A read that fails raises and returns nothing.
-
-    Args:
-        context: the stores of the repository.
-        name: the branch's name.
-
-    Raises:
-        InvalidInput: it is no name of a branch.
     """
 
     @property
@@ -174,19 +159,13 @@ class Branch(BranchHead):
             return view.page(request), view.record
 
         page, record = consistently(self._context, self._name, read)
-        if page.tombstones:
-            self._context.activity.listed_tombstones(self._name, record, page.tombstones)
+        self._context.count_tombstones(self._name, record, listed=page.tombstones)
         return page
 
     def entries(self, *, prefix: bytes = b"", delimiter: bytes = b"", page_limit: int = 1000) -> Iterator[Listed]:
         """Yield all keys in order, page by page, each as of some moment of the call for its page."""
-        after: bytes | None = None
-        while True:
-            page = self.list(prefix=prefix, delimiter=delimiter, after=after, limit=page_limit)
+        for page in _pages(lambda after: self.list(prefix=prefix, delimiter=delimiter, after=after, limit=page_limit)):
             yield from page.entries
-            after = page.next_after
-            if after is None:
-                return
 
     def diff(self, *, prefix: bytes = b"", after: bytes | None = None, limit: int = 1000) -> DiffPage:
         """Return one page of the uncommitted changes: the keys that the branch reads differently than HEAD.
@@ -201,13 +180,8 @@ class Branch(BranchHead):
 
     def differences(self, *, prefix: bytes = b"", page_limit: int = 1000) -> Iterator[Difference]:
         """Yield all uncommitted changes, page by page."""
-        after: bytes | None = None
-        while True:
-            page = self.diff(prefix=prefix, after=after, limit=page_limit)
+        for page in _pages(lambda after: self.diff(prefix=prefix, after=after, limit=page_limit)):
             yield from page.differences
-            after = page.next_after
-            if after is None:
-                return
 
     def is_dirty(self) -> bool:
         """Return whether the branch has uncommitted changes. Stops at the first."""
@@ -234,7 +208,7 @@ class Branch(BranchHead):
             OutcomeUnknown: the store failed; some may be written. Repeat the call.
         """
         checked_keys(items)
-        batch = _Batch({key: Staged(_record_of(data)) for key, data in items.items()}, _token)
+        batch = _Batch({key: Staged(_record_of(data)) for key, data in items.items()}, _TOKEN)
         self._write_until_held("put", lambda _: batch)
 
     def put_if(self, key: bytes, data: bytes, expected: Record | Exists | None) -> None:
@@ -275,10 +249,10 @@ class Branch(BranchHead):
         wanted = checked_keys(keys)
 
         def make(record: BranchRecord) -> _Batch:
-            places = BranchView.of(self._context, self._name, record).find_many(wanted)
+            places = BranchView.of(self._context, record).find_many(wanted)
             hidden = [key for key, place in places.items() if place.layer is not None]
             known = sum(place.in_staging_token and place.record is None for place in places.values())
-            return _Batch(dict.fromkeys(hidden, Staged(None)), _token if len(hidden) == len(wanted) else _all_of_it,
+            return _Batch(dict.fromkeys(hidden, Staged(None)), _TOKEN if len(hidden) == len(wanted) else _ALL,
                           len(hidden) - known)
 
         self._write_until_held("delete", make)
@@ -286,19 +260,19 @@ class Branch(BranchHead):
     def delete_if(self, key: bytes, expected: Record | Exists) -> None:
         """Delete a key if it has the expected state; errors as for `put_if`."""
         record = self._write_conditionally(key, self._expecting(key, expected, Staged(None)), "delete_if")
-        self._context.activity.wrote_tombstones(self._name, record, 1)
+        self._context.count_tombstones(self._name, record, written=1)
 
     def reset_key(self, key: bytes) -> ResetReport:
         """Restore one key to its state in HEAD."""
         check_key(key)
 
         def make(record: BranchRecord) -> _Batch:
-            view, committed = BranchView.of(self._context, self._name, record), self._context.committed
+            view, committed = BranchView.of(self._context, record), self._context.committed
             place, before = view.find_staged((key,))[key], committed.get(view.head, key)
             if place.layer is None and (view.base == view.head or committed.get(view.base, key) == before):
-                return _Batch({}, _all_of_it, result=ResetReport(why="the key is as in HEAD"))
+                return _Batch({}, _ALL, result=ResetReport(why="the key is as in HEAD"))
             is_fresh = before is None and not (place.in_staging_token and place.record is None)
-            return _Batch({key: Staged(before)}, _token_and_head, int(is_fresh),
+            return _Batch({key: Staged(before)}, _TOKEN_AND_HEAD, int(is_fresh),
                           ResetReport(records_restored=int(before is not None), tombstones=int(before is None)))
 
         report: ResetReport = self._write_until_held("reset_key", make)
@@ -322,25 +296,19 @@ class Branch(BranchHead):
     # --- writes to tokens
 
     def _write_until_held(self, operation: str, make: Callable[[BranchRecord], _Batch]) -> Any:
-        """Write a batch until its condition holds afterwards, with waits between the tries. Return its result.
-
-        Args:
-            operation: for errors and events.
-            make: returns the batch for the branch's record as read last.
-        """
+        """Write the batch of the record until its condition holds afterwards, and return its result."""
         context, was_taken = self._context, False
         refused: CompactlibError | None = None
         record = self.record()
         try:
-            for number in context.branches.tries():
+            for number in context.cells.tries():
                 if number > 1:
-                    context.activity.retried(operation)
                     record = self.record()
                 refused = None
                 try:
                     batch = make(record)
                     if batch.entries:
-                        context.tokens.set_many(record.staging_token, batch.entries)
+                        set_staged(context.store, record.staging_token, batch.entries)
                 except (MetaRangeNotFound, RangeNotFound) as error:
                     if self.record().extends(record):
                         raise
@@ -354,10 +322,8 @@ class Branch(BranchHead):
                     continue
                 was_taken = was_taken or bool(batch.entries)
                 now = self._seen_after_write(operation, record) if batch.entries else self.record()
-                context.activity.read(self._name, now)
-                if batch.condition(now) == batch.condition(record):
-                    if batch.fresh:
-                        context.activity.wrote_tombstones(self._name, now, batch.fresh)
+                if all(getattr(now, name) == getattr(record, name) for name in batch.unchanged):
+                    context.count_tombstones(self._name, now, written=batch.fresh)
                     return batch.result
             raise refused or TooManyTries(operation=operation, branch=self._name, tries=context.options.retries.tries)
         except (OutcomeUnknown, TooManyTries, BranchNotFound):
@@ -382,7 +348,7 @@ class Branch(BranchHead):
         if now is None or before.staging_token not in now.tokens:
             # The cleanup may have emptied the token before this write.
             with contextlib.suppress(CompactlibError):
-                self._context.tokens.mark_late(self._name, before.staging_token)
+                self._context.branches.mark_late(self._name, before.staging_token)
         if now is None:
             raise BranchNotFound(branch=self._name)
         return now
@@ -401,17 +367,15 @@ class Branch(BranchHead):
     def _write_conditionally(self, key: bytes, decide: Decide, operation: str) -> BranchRecord:
         """Write the entry that `decide` returns, in one step. Return the branch's record before."""
         check_key(key)
-        for number in self._context.branches.tries():
-            if number > 1:
-                self._context.activity.retried(operation)
+        for _ in self._context.cells.tries():
             with contextlib.suppress(PredicateFailed):  # the branch has another staging token
                 return self._try_conditionally(key, decide, operation)
         raise TooManyTries(operation=operation, branch=self._name, tries=self._context.options.retries.tries)
 
     def _try_conditionally(self, key: bytes, decide: Decide, operation: str) -> BranchRecord:
         context, branches = self._context, self._context.branches
-        token, write_id = self.record().staging_token, context.tokens.draw_write_id()
-        home, cell = branches.cell(self._name), (token_partition(token), key)
+        token, write_id = self.record().staging_token, new_write_id(context.rng)
+        home, cell = branches.address(self._name), (token_partition(token), key)
         place = place_of(token, key)
 
         def swapped(record: BranchRecord, cells: Found) -> Swap[BranchRecord]:
@@ -420,7 +384,7 @@ class Branch(BranchHead):
             if cell in cells:
                 found = decode_staged(cells[cell].value, place).record
             else:
-                found = BranchView.of(context, self._name, record).find_many((key,), first_layer=1)[key].record
+                found = BranchView.of(context, record).find_many((key,), first_layer=1)[key].record
             staged = decide(found)
             return Swap(record, {} if staged is None else {
                 cell: encode_staged(attrs.evolve(staged, write_id=write_id))})

@@ -1,55 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`BranchStore`: branch records in the key-value store, changed by compare-and-set only.
+"""`BranchStore`: branch records in the key-value store, changed by compare-and-set only; and the drop marks of tokens.
 
-Every change is a `swap` of the record's cell: read, decide, write if the record is unchanged. A change that removes
-tokens from a record writes their drop mark in the same step: see `tokens`. A change may also read tokens and ranges.
-After a concurrent change of the record these may be half removed. So "no change needed" and errors count only if the
-record is unchanged afterwards.
+Every change is a `swap` of the record's cell: read, decide, write if the record is unchanged. A change may also read
+tokens and ranges. After a concurrent change of the record these may be half removed. So "no change needed" and errors
+count only if the record is unchanged afterwards.
+
+The step that removes tokens from a record writes a *drop mark* with their names, so that a token is always in a record
+or in a mark. The cleanup removes the entries after a grace period, and then the mark.
+
+1. A token that a record names has no mark.
+2. A token that no record names has a mark, or is empty. A late write to a dropped token marks it again (`mark_late`).
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
 
-from compactlib.clock import Clock
 from compactlib.errors import Busy, StorageError
-from compactlib.kv import KVStore, PredicateFailed, Retries, SlowDown
-from compactlib.kv.cell import Found, Judge, Swap, swap
+from compactlib.kv import PredicateFailed, SlowDown
+from compactlib.kv.batches import change_many
+from compactlib.kv.cell import Found, Judge, Swap
 from compactlib.kv.store import Address
-from compactlib.staging.activity import Activity
-from compactlib.staging.errors import BeingCollected, BranchExists, BranchNotFound, TooManyTries
-from compactlib.staging.names import BRANCHES, branch_key
-from compactlib.staging.record import BranchRecord, decode_branch_record, encode_branch_record
-from compactlib.staging.tokens import StagingTokens
+from compactlib.observer import Observer
+from compactlib.staging.errors import (
+    BeingCollected,
+    BranchExists,
+    BranchNotFound,
+    PreconditionFailed,
+    TooManyTries,
+)
+from compactlib.staging.record import BranchRecord, Cells, StoredForm, decode_branch_record, encode_branch_record
+from compactlib.staging.values import BRANCHES, DROPPED, StagingToken, branch_key
+
+if TYPE_CHECKING:
+    from compactlib.staging.sensor import CompactionSensor
+
 
 T = TypeVar("T")
 
-_MAX_DECODED: Final = 1000
+
+@attrs.frozen(kw_only=True)
+class DropMark:
+    """Tokens that no branch record names, since `at_ms` by the writer's clock; `branch` is for people."""
+
+    branch: str
+    tokens: tuple[StagingToken, ...]
+    at_ms: int
 
 
-@attrs.frozen
-class BranchUpdate:
-    """The result of a change of a branch record.
+MARKS: Final = StoredForm(b"CLDROPPD", DropMark)
 
-    Attributes:
-        before: the record before.
-        after: the record afterwards; equal to `before` if nothing was written.
-    """
-
-    before: BranchRecord
-    after: BranchRecord
-
-    @property
-    def is_written(self) -> bool:
-        """Whether the record was written."""
-        return self.after.version != self.before.version
-
-
-Change = Callable[[BranchRecord], BranchRecord | None]
+Change: TypeAlias = Callable[[BranchRecord], BranchRecord | None]
 """Returns the next record, or `None` to write nothing. May be called several times; its exceptions end the update.
 It need not count the version."""
 
@@ -57,93 +61,106 @@ It need not count the version."""
 class BranchStore:
     """The branch records of one repository. Threads may share it.
 
-    Every method raises the errors of the key-value store, `CorruptData` for a damaged record and `Unsupported` for a
-    record of a newer release. A change raises `BranchNotFound`; `TooManyTries` if every try lost to others;
-    `OutcomeUnknown` if a try got no answer, and its outcome cannot be read. It notifies `activity`.
+    Each record that is read or written is shown to the sensor. `staging_sealed_tokens` is an event for each change.
+
+    A change raises `BranchNotFound`; `TooManyTries` if every try lost to others; `OutcomeUnknown` if a try got no
+    answer, and its outcome cannot be read.
     """
 
-    def __init__(self, store: KVStore, partition: bytes, tokens: StagingTokens, retries: Retries, clock: Clock,
-                 random: random.Random, activity: Activity) -> None:
-        self._store = store
-        self._partition = partition
-        self._tokens = tokens
-        self._retries = retries
-        self._clock = clock
-        self._random = random
-        self._activity = activity
-        self._decoded: dict[bytes, tuple[bytes, BranchRecord]] = {}
+    def __init__(self, repository: str, cells: Cells, observer: Observer, sensor: CompactionSensor | None) -> None:
+        self._repository = repository
+        self._cells = cells
+        self._observer = observer
+        self._sensor = sensor
 
-    def tries(self) -> Iterator[int]:
-        """Yield the number of each try of a call, after a wait from the second on."""
-        return self._retries.paced(self._clock, self._random)
+    def address(self, branch: str) -> Address:
+        """Return the address of a branch's record."""
+        return self._cells.address(branch_key(branch))
 
     def read(self, branch: str) -> BranchRecord:
         """Return the present record of a branch, or raise `BranchNotFound`. One read."""
-        return self.record_in(self._store.get_many([self.cell(branch)]), branch)
+        return self.record_in(self._cells.store.get_many([self.address(branch)]), branch)
 
-    def cell(self, branch: str) -> Address:
-        """Return the address of a branch's record."""
-        return self._partition, branch_key(branch)
+    def record_in(self, found: Found, branch: str) -> BranchRecord:
+        """Return the record of a branch from read cells, or raise `BranchNotFound`. No request."""
+        address = self.address(branch)
+        if address not in found:
+            if self._sensor is not None:
+                self._sensor.forget(self._repository, branch)
+            raise BranchNotFound(branch=branch)
+        record = decode_branch_record(found[address].value, self._cells.place(address[1]))
+        if self._sensor is not None:
+            self._sensor.saw(self._repository, branch, record)
+        return record
+
+    def list(self) -> Iterator[tuple[str, BranchRecord]]:
+        """Yield every branch and its record at that moment, in order of the names' bytes."""
+        for key, value in self._cells.scan(BRANCHES):
+            yield key[len(BRANCHES):].decode("utf-8", "replace"), decode_branch_record(value, self._cells.place(key))
 
     # --- changes
 
     def create(self, branch: str, record: BranchRecord) -> None:
         """Write the first record of a branch, or raise `BranchExists`. A read and a write."""
-        cell = self.cell(branch)
+        address = self.address(branch)
 
-        def decide(cells: Found) -> Swap[None]:
-            if cell in cells:
+        def decide(found: Found) -> Swap[None]:
+            if address in found:
                 raise BranchExists(branch=branch)
-            return Swap(None, {cell: encode_branch_record(record)})
+            return Swap(None, {address: encode_branch_record(record)})
 
-        self._swap([cell], decide, f"create of branch {branch!r}")
-        self._activity.wrote(branch, None, record)
+        self._cells.swap([address], decide, operation=f"create of branch {branch!r}")
+        self._notify(branch, None, record)
 
-    def update(self, branch: str, change: Change, *, operation: str, idempotent: bool = False) -> BranchUpdate:
+    def update(self, branch: str, change: Change, *, operation: str, idempotent: bool = False,
+               ) -> tuple[BranchRecord, BranchRecord]:
         """Change the record of a branch by compare-and-set, and mark the dropped tokens in the same step.
 
-        Args:
-            branch: the branch's name.
-            change: returns the next record.
-            operation: for errors.
-            idempotent: whether `change` may be applied twice. Then it is retried if the outcome of an unanswered write
-                cannot be read.
+        Returns the record before and afterwards; twice the same object if nothing was written. An idempotent `change`
+        is retried if the outcome of an unanswered write cannot be read.
         """
-        def decide(before: BranchRecord, _: Found) -> Swap[BranchUpdate]:
+        def decide(before: BranchRecord, _: Found) -> Swap[tuple[BranchRecord, BranchRecord]]:
             record = change(before)
             if record is None:
-                return Swap(BranchUpdate(before, before))
+                return Swap((before, before))
             after = attrs.evolve(record, version=before.version + 1)
-            return self._replaced(branch, before, after, BranchUpdate(before, after))
+            return self._replaced(branch, before, after, (before, after))
 
-        done = self.swap(branch, decide, operation=operation, may_repeat=idempotent)
-        if done.is_written:
-            self._activity.wrote(branch, done.before, done.after)
-        return done
+        before, after = self.swap(branch, decide, operation=operation, may_repeat=idempotent)
+        if after is not before:
+            self._notify(branch, before, after)
+        return before, after
 
-    def delete(self, branch: str, expected: Callable[[BranchRecord], object] = lambda _: None) -> None:
-        """Delete the record of a branch, and mark its tokens, in one step.
+    def delete(self, branch: str, expected: BranchRecord | None) -> None:
+        """Delete the record of a branch, and mark its tokens, in one step. Raises `PreconditionFailed` for another one.
 
-        `expected` is called with the record, and may raise to end the call. If the branch has another record after an
-        unanswered try, another caller may have created it again: it is not deleted.
+        If the branch has another record after an unanswered try, another caller may have created it: it is not deleted.
         """
-        def decide(before: BranchRecord, _: Found) -> Swap[None]:
-            expected(before)
-            return self._replaced(branch, before, None, None)
+        def decide(before: BranchRecord, _: Found) -> Swap[BranchRecord]:
+            if expected is not None and before != expected:
+                raise PreconditionFailed(branch=branch, key=b"")
+            return self._replaced(branch, before, None, before)
 
-        self.swap(branch, decide, operation="delete")
-        self._activity.deleted(branch)
+        self._notify(branch, self.swap(branch, decide, operation="delete"), None)
+
+    def fence(self, branch: str, listed: BranchRecord) -> BranchRecord | None:
+        """Rewrite a record as listed, so that compare-and-sets begun earlier fail. Two requests.
+
+        Returns the present record: a changed one needs no write; `None` of a deleted branch.
+        """
+        try:
+            return self.update(branch, lambda record: record if record == listed else None, operation="fence",
+                               idempotent=True)[1]
+        except BranchNotFound:
+            return None
 
     def swap(self, branch: str, decide: Callable[[BranchRecord, Found], Swap[T]], *, operation: str,
              may_repeat: bool = False, also_read: Sequence[Address] = (), judge: Judge[T] | None = None) -> T:
-        """Read a branch and other keys, call `decide`, and write its result if all of them are unchanged.
-
-        See `compactlib.kv.cell.swap`.
-        """
-        def guarded(cells: Found) -> Swap[T]:
-            record = self.record_in(cells, branch)
+        """Read a branch and other cells, call `decide`, and write its result if all of them are unchanged."""
+        def guarded(found: Found) -> Swap[T]:
+            record = self.record_in(found, branch)
             try:
-                wanted = decide(record, cells)
+                wanted = decide(record, found)
             except (StorageError, SlowDown, BeingCollected):
                 raise
             except Exception:
@@ -154,66 +171,50 @@ class BranchStore:
             return wanted
 
         try:
-            return self._swap([self.cell(branch), *also_read], guarded, f"{operation} of branch {branch!r}",
-                              may_repeat=may_repeat, judge=judge)
+            return self._cells.swap([self.address(branch), *also_read], guarded, may_repeat=may_repeat, judge=judge,
+                                    operation=f"{operation} of branch {branch!r}")
         except Busy as error:
             if type(error) is not Busy:
                 raise
-            raise TooManyTries(operation=operation, branch=branch, tries=self._retries.tries) from error
-
-    def fence(self, branch: str, listed: BranchRecord) -> BranchRecord | None:
-        """Invalidate updates in flight: rewrite a record, so that compare-and-sets begun earlier fail. Two requests.
-
-        A record that another writer changed since the listing needs no write. Returns the present record; `None` of a
-        deleted branch.
-        """
-        try:
-            return self.update(branch, lambda record: record if record == listed else None, operation="fence",
-                               idempotent=True).after
-        except BranchNotFound:
-            return None
-
-    def _swap(self, cells: Sequence[Address], decide: Callable[[Found], Swap[T]], operation: str, *,
-              may_repeat: bool = False, judge: Judge[T] | None = None) -> T:
-        return swap(self._store, cells, decide, operation=operation, may_repeat=may_repeat, judge=judge,
-                    retries=self._retries, clock=self._clock, rng=self._random)
+            raise TooManyTries(operation=operation, branch=branch, tries=self._cells.retries.tries) from error
 
     def _replaced(self, branch: str, before: BranchRecord, after: BranchRecord | None, result: T) -> Swap[T]:
         kept = set[str]() if after is None else set(after.tokens)
         dropped = [token for token in before.tokens if token not in kept]
-        return Swap(result, {self.cell(branch): None if after is None else encode_branch_record(after),
-                             **(self._tokens.mark(branch, dropped) if dropped else {})})
+        return Swap(result, {self.address(branch): None if after is None else encode_branch_record(after),
+                             **(self._mark(branch, dropped) if dropped else {})})
+
+    def _notify(self, branch: str, before: BranchRecord | None, after: BranchRecord | None) -> None:
+        if self._sensor is not None:
+            if after is None:
+                self._sensor.forget(self._repository, branch)
+            else:
+                self._sensor.saw(self._repository, branch, after)
+        sealed = None if after is None else len(after.sealed_tokens)
+        if sealed != (0 if before is None else len(before.sealed_tokens)):
+            self._observer.event("staging_sealed_tokens", repository=self._repository, branch=branch, value=sealed)
 
     def _require_unchanged(self, branch: str, record: BranchRecord) -> None:
         if self.read(branch) != record:
-            partition, key = self.cell(branch)
+            partition, key = self.address(branch)
             raise PredicateFailed(partition=partition, key=key)
 
-    def record_in(self, cells: Found, branch: str) -> BranchRecord:
-        """Return the record of a branch from read cells, or raise `BranchNotFound`. No request."""
-        cell = self.cell(branch)
-        if cell not in cells:
-            self._activity.missed(branch)
-            raise BranchNotFound(branch=branch)
-        return self._decode(cell[1], cells[cell].value)
+    # --- drop marks
 
-    def _decode(self, key: bytes, value: bytes) -> BranchRecord:
-        """Decode a record, or return the last one of equal bytes: most operations read a record twice."""
-        kept = self._decoded.get(key)
-        if kept is not None and kept[0] == value:
-            return kept[1]
-        record = decode_branch_record(value, self._place(key))
-        if len(self._decoded) >= _MAX_DECODED:
-            self._decoded.clear()
-        self._decoded[key] = value, record
-        return record
+    def _mark(self, branch: str, tokens: Iterable[StagingToken]) -> dict[Address, bytes]:
+        cells = self._cells
+        return {cells.address(DROPPED + b"%016x" % cells.rng.getrandbits(64)): MARKS.encode(DropMark(
+            branch=branch, tokens=tuple(tokens), at_ms=round(cells.clock.now() * 1000)))}
 
-    def _place(self, key: bytes) -> str:
-        return f"key {key!r} of partition {self._partition!r}"
+    def mark_late(self, branch: str, token: StagingToken) -> None:
+        """Mark a dropped token after a late write to it, as the cleanup may have ended before. One write."""
+        self._cells.store.transact(changes=self._mark(branch, [token]))
 
-    def list(self) -> Iterator[tuple[str, BranchRecord]]:
-        """Yield every branch and its record at that moment, in order of the names' bytes."""
-        with self._store.scan(self._partition, prefix=BRANCHES) as entries:
-            for entry in entries:
-                yield (entry.key[len(BRANCHES):].decode("utf-8", "replace"),
-                       decode_branch_record(entry.value, self._place(entry.key)))
+    def marks(self) -> Iterator[tuple[bytes, DropMark]]:
+        """Yield the key and the value of every mark."""
+        for key, value in self._cells.scan(DROPPED):
+            yield key, MARKS.decode(value, self._cells.place(key))
+
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """Remove marks of empty tokens by their keys. One write, where the store takes as many keys."""
+        change_many(self._cells.store, self._cells.partition, dict.fromkeys(keys))

@@ -5,20 +5,17 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
 
 from compactlib.errors import CorruptData
-from compactlib.kv import KeyNotFound, KVStore
 from compactlib.lru import Lru
 from compactlib.staging.errors import CommitNotFound
-from compactlib.staging.names import COMMITS, CommitId, commit_key, is_commit_id
-from compactlib.staging.ranges.merge import CrossedBase, MergeBase
-from compactlib.staging.record import StoredForm, damaged
-from compactlib.staging.values import MetaRangeId
+from compactlib.staging.ranges.committed import CrossedBase, MergeBase
+from compactlib.staging.record import Cells, StoredForm, damaged
+from compactlib.staging.values import COMMITS, CommitId, MetaRangeId, commit_id_in, commit_key, is_commit_id
 
 _CACHED: Final = 1000
 """Commits in the cache; they are immutable."""
@@ -90,23 +87,20 @@ def walk(heads: Iterable[CommitId], get: Callable[[CommitId], Commit | None]) ->
 class CommitStore:
     """The commits of one repository. Threads may share it."""
 
-    def __init__(self, store: KVStore, partition: bytes, random: random.Random) -> None:
-        self._store = store
-        self._partition = partition
-        self._random = random
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
         self._cache: Lru[CommitId, Commit] = Lru(max_entries=_CACHED)
 
     def add(self, metarange_id: MetaRangeId, parents: tuple[CommitId, ...], *, message: str,
-            metadata: Mapping[str, str] | None, created_at: float) -> CommitId:
+            metadata: Mapping[str, str] | None) -> CommitId:
         """Store a commit on top of its parents. Reads the parents; one write."""
         commit = Commit(
             metarange_id=metarange_id, parents=parents, message=message, metadata=dict(metadata or {}),
             generation=1 + max((self.get(parent).generation for parent in parents), default=0),
-            created_at_ms=round(created_at * 1000),
-            nonce=f"{self._random.getrandbits(64):016x}")
+            created_at_ms=round(self._cells.clock.now() * 1000), nonce=f"{self._cells.rng.getrandbits(64):016x}")
         data = encode_commit(commit)
         commit_id = CommitId(hashlib.sha256(data).hexdigest())
-        self._store.set(self._partition, commit_key(commit_id), data)
+        self._cells.store.set(self._cells.partition, commit_key(commit_id), data)
         self._cache.put(commit_id, commit)
         return commit_id
 
@@ -115,14 +109,10 @@ class CommitStore:
         cached = self._cache.get(commit_id)
         if cached is not None:
             return cached
-        if not is_commit_id(commit_id):
+        data = self._cells.get(commit_key(commit_id)) if is_commit_id(commit_id) else None
+        if data is None:
             raise CommitNotFound(commit_id=commit_id)
-        key = commit_key(commit_id)
-        try:
-            data = self._store.get(self._partition, key).value
-        except KeyNotFound:
-            raise CommitNotFound(commit_id=commit_id) from None
-        commit = self.checked(commit_id, data, key)
+        commit = self.checked(commit_id, data)
         self._cache.put(commit_id, commit)
         return commit
 
@@ -132,10 +122,9 @@ class CommitStore:
 
     def list(self) -> Iterator[tuple[CommitId, Commit]]:
         """Yield every stored commit, reachable or not, in order of the ids."""
-        with self._store.scan(self._partition, prefix=COMMITS) as entries:
-            for entry in entries:
-                commit_id = CommitId(entry.key[len(COMMITS):].decode("ascii", "replace"))
-                yield commit_id, self.checked(commit_id, entry.value, entry.key)
+        for key, value in self._cells.scan(COMMITS):
+            commit_id = commit_id_in(key)
+            yield commit_id, self.checked(commit_id, value)
 
     def history(self, commit_id: CommitId | None) -> Iterator[tuple[CommitId, Commit]]:
         """Yield a commit and all its ancestors, children before parents."""
@@ -157,13 +146,11 @@ class CommitStore:
         """Yield commits and all their ancestors, unordered, and check these only. One scan; memory for all commits."""
         if not heads:
             return
-        with self._store.scan(self._partition, prefix=COMMITS) as entries:
-            stored = {entry.key: entry.value for entry in entries}
+        stored = dict(self._cells.scan(COMMITS))
 
         def get(commit_id: CommitId) -> Commit:
-            key = commit_key(commit_id)
-            # Or stored after the scan.
-            return self.checked(commit_id, stored[key], key) if key in stored else self.get(commit_id)
+            data = stored.get(commit_key(commit_id))  # `None` also if it was stored after the scan
+            return self.get(commit_id) if data is None else self.checked(commit_id, data)
 
         yield from walk(heads, get)
 
@@ -172,10 +159,7 @@ class CommitStore:
         return commit_id is not None and self.merge_bases([ancestor], [commit_id]) == [ancestor]
 
     def merge_bases(self, ones: Collection[CommitId], others: Collection[CommitId]) -> Sequence[CommitId]:
-        """Return the newest common ancestors of two sets of commits: no other common ancestor descends from them.
-
-        There are several if the two sides have merged each other. Reads the commits down to them.
-        """
+        """Return the newest common ancestors of two sets of commits; several if the sides merged each other."""
         sides = dict.fromkeys(ones, 1)
         for other in others:
             sides[other] = sides.get(other, 0) | 2
@@ -207,9 +191,9 @@ class CommitStore:
             merged.append(commit_id)
         return base
 
-    def checked(self, commit_id: CommitId, data: bytes, key: bytes) -> Commit:
+    def checked(self, commit_id: CommitId, data: bytes) -> Commit:
         """Return the commit of a stored form; raise `CorruptData` if its id is another."""
-        place = f"key {key!r} of partition {self._partition!r}"
+        place = self._cells.place(commit_key(commit_id))
         commit = decode_commit(data, place)
         digest = hashlib.sha256(data).hexdigest()
         if digest != commit_id:

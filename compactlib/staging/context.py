@@ -13,20 +13,20 @@ from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import Clock
 from compactlib.kv import KVStore, Retries
 from compactlib.observer import Observer
-from compactlib.staging.activity import Activity
 from compactlib.staging.branches import BranchStore
 from compactlib.staging.commits import CommitStore
-from compactlib.staging.names import CommitId, is_commit_id, repository_partition
 from compactlib.staging.owner import RangeOwner
 from compactlib.staging.ranges.committed import CommittedRanges
-from compactlib.staging.record import BranchRecord
+from compactlib.staging.record import BranchRecord, Cells
 from compactlib.staging.results import BranchStatus
-from compactlib.staging.tokens import StagingTokens
+from compactlib.staging.tokens import is_empty, new_token
+from compactlib.staging.values import CommitId, StagingToken, is_commit_id, repository_partition
 
 if TYPE_CHECKING:
     from compactlib.staging.sensor import CompactionSensor
 
 _RETRIES = Retries(10, first_seconds=0.005, longest_seconds=5.0)
+
 
 @attrs.frozen(kw_only=True)
 class StagingOptions:
@@ -53,41 +53,46 @@ class StagingOptions:
     owns_ranges: bool = False
     range_grace_seconds: float = attrs.field(default=86_400.0, validator=is_seconds(most=inf))
 
-@attrs.frozen
+
 class StagingContext:
-    """The stores and tools of a repository; has no state."""
+    """The stores and tools of a repository, as attributes; has no state."""
 
-    repository: str
-    store: KVStore
-    committed: CommittedRanges
-    branches: BranchStore
-    commits: CommitStore
-    tokens: StagingTokens
-    owner: RangeOwner
-    options: StagingOptions
-    clock: Clock
-    rng: Random
-    activity: Activity
-    observer: Observer
+    def __init__(self, store: KVStore, committed: CommittedRanges, repository: str, *, options: StagingOptions,
+                 clock: Clock, rng: Random, sensor: CompactionSensor | None, observer: Observer) -> None:
+        self.repository: str = repository
+        self.store: KVStore = store
+        self.committed: CommittedRanges = committed
+        self.options: StagingOptions = options
+        self.clock: Clock = clock
+        self.rng: Random = rng
+        self.observer: Observer = observer
+        self.sensor: CompactionSensor | None = sensor
+        self.cells: Cells = Cells(store, repository_partition(repository), options.retries, clock, rng)
+        self.branches: BranchStore = BranchStore(repository, self.cells, observer, sensor)
+        self.commits: CommitStore = CommitStore(self.cells)
+        self.owner: RangeOwner = RangeOwner(repository, self.cells, committed)
 
-    @classmethod
-    def over(cls, store: KVStore, committed: CommittedRanges, repository: str, *, options: StagingOptions, clock: Clock,
-             rng: Random, sensor: CompactionSensor | None, observer: Observer) -> StagingContext:
-        """Return the context of a repository over its two stores."""
-        partition = repository_partition(repository)
-        activity = Activity(repository, observer, sensor)
-        tokens = StagingTokens(store, partition, rng, clock)
-        return cls(repository=repository, store=store, committed=committed,
-                   branches=BranchStore(store, partition, tokens, options.retries, clock, rng, activity),
-                   commits=CommitStore(store, partition, rng), tokens=tokens,
-                   owner=RangeOwner(store, partition, repository, committed, rng, clock),
-                   options=options, clock=clock, rng=rng, activity=activity, observer=observer)
+    def count_tombstones(self, branch: str, record: BranchRecord, *, written: int = 0, listed: int = 0) -> None:
+        """Report acknowledged tombstones, or those that a page of a listing skipped, to the sensor, if there is one."""
+        if self.sensor is not None and written:
+            self.sensor.wrote_tombstones(self.repository, branch, record, written)
+        if self.sensor is not None and listed:
+            self.sensor.listed_tombstones(self.repository, branch, record, listed)
+
+    def new_token(self) -> StagingToken:
+        """Draw a staging token. No request."""
+        return new_token(self.rng)
+
+    def is_empty(self, token: StagingToken) -> bool:
+        """Return whether a token has no entry. One read."""
+        return is_empty(self.store, token)
+
+    def sealed(self, record: BranchRecord) -> BranchRecord | None:
+        """Return a record after a seal; `None` if its staging token is empty, as a seal would only cost reads."""
+        return None if self.is_empty(record.staging_token) else record.sealed_with(self.new_token())
 
     def resolve(self, ref: str) -> CommitId | None:
-        """Return the commit of a reference: a commit id, or a branch's name for its HEAD (`None` without a commit).
-
-        Raises `CommitNotFound`, `BranchNotFound`, or `InvalidInput` for neither.
-        """
+        """Return the commit of a commit id, or of a branch's HEAD; `None` for a branch without a commit."""
         if is_commit_id(ref):
             self.commits.get(CommitId(ref))
             return CommitId(ref)

@@ -68,11 +68,7 @@ class BeingCollected(_OfFields, Busy):
 
 
 class RangesNotOwned(_OfFields, Conflict):
-    """This repository does not own the ranges to collect; nothing was deleted.
-
-    If no other catalogue needs them, call `Repository.adopt_ranges`. `owner` describes the owner and the place of its
-    catalogue, `own` this repository.
-    """
+    """This repository does not own the ranges to collect; nothing was deleted. See `Repository.adopt_ranges`."""
 
     message = ("ranges are not collected: {why}; they belong to {owner}, and this is {own}; if no other catalogue "
                "needs them, call adopt_ranges()")

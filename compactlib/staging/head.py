@@ -27,21 +27,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import attrs
 
 from compactlib.budget import Budget
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import BeingCollected, CommitNotFound, DirtyBranch, MetaRangeNotFound
-from compactlib.staging.listing import upper_bound
-from compactlib.staging.names import CommitId, branch_key
-from compactlib.staging.ranges.merge import MergeBase, metaranges_of
+from compactlib.staging.ranges.committed import MergeBase, metaranges_of
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import CommitReport, ResetReport
 from compactlib.staging.tokens import MergedTokens
-from compactlib.staging.values import Applied, Change, Changes, MergeStrategy, MetaRangeId
-from compactlib.staging.view import BranchView
+from compactlib.staging.values import Applied, Change, Changes, CommitId, MergeStrategy, MetaRangeId, branch_key
+from compactlib.staging.view import BranchView, upper_bound
 
 NextHead: TypeAlias = Callable[[CommitId | None], tuple[CommitId | None, Applied | None]]
 """Returns the target commit for the present HEAD, and the apply behind it. Called again after each conflict."""
@@ -49,17 +47,11 @@ NextHead: TypeAlias = Callable[[CommitId | None], tuple[CommitId | None, Applied
 
 @attrs.frozen
 class _Built:
-    """The result of step 2 of a commit.
-
-    Attributes:
-        source: the record that it was built of.
-        metarange_id: the content.
-        target: the stored commit; `None` if there are no changes.
-    """
+    """The result of step 2: the record that it was built of, the content, and the report if step 3 succeeds."""
 
     source: BranchRecord
     metarange_id: MetaRangeId
-    target: CommitId | None
+    report: CommitReport
 
 
 class BranchHead:
@@ -80,54 +72,51 @@ class BranchHead:
             TooManyTries: others changed the branch during every try; nothing is lost, commit again.
             BudgetSpent: the budget ran out; HEAD is unchanged.
         """
-        clock, outcome = self._context.clock, "error"
-        began = clock.monotonic()
+        context, outcome = self._context, "error"
+        began = context.clock.monotonic()
         try:
             report = self._commit(message, metadata, allow_empty, budget)
             outcome = report.outcome
             return report
         finally:
-            self._context.activity.committed(outcome, clock.monotonic() - began)
+            context.observer.event("staging_commit_seconds", sample=context.clock.monotonic() - began,
+                                   repository=context.repository, outcome=outcome)
 
     def _commit(self, message: str, metadata: Mapping[str, str] | None, allow_empty: bool, budget: Budget | None,
                 ) -> CommitReport:
         context, branches, commits = self._context, self._context.branches, self._context.commits
-        before = branches.read(self._name)
-        # A token may be empty because a compaction replaced it, and a cleanup removed its entries.
-        if not allow_empty and self._is_clear(before) and branches.read(self._name) == before:
-            return CommitReport.no_changes("nothing was written since HEAD", before.commit_id)
-        sealed = branches.update(self._name, self._sealed, operation="commit", idempotent=True).after
-        built: _Built | None = None
-        made: list[CommitReport] = []  # of each build
+        before, sealed = branches.update(self._name, context.sealed, operation="commit", idempotent=True)
+        if sealed is before and sealed.is_bare and not allow_empty:
+            return CommitReport.no_changes("nothing was written since HEAD", sealed.commit_id)
+        builds: list[_Built] = []
 
         def build(record: BranchRecord) -> _Built:
             head = commits.metarange_of(record.commit_id)
             base, target = record.base(head), None
-            applied = self._apply(base, MergedTokens(context.tokens, record.sealed_tokens), budget)
+            applied = self._apply(base, MergedTokens(context.store, record.sealed_tokens), budget)
             counts = ({"added": applied.added, "changed": applied.changed, "removed": applied.removed} if base == head
                       else self._counts(head, applied.metarange_id))
             has_changes = any(counts.values())
             if has_changes or allow_empty:
                 target = self._store(applied.metarange_id if has_changes or head is None else head,
                                      [record.commit_id], message, metadata)
-            made.append(_report(target, counts, applied, rebuilds=len(made)))
-            return _Built(record, applied.metarange_id, target)
+            return _Built(record, applied.metarange_id, _report(target, counts, applied, rebuilds=len(builds)))
 
         def switch(record: BranchRecord) -> BranchRecord | None:
-            nonlocal built
-            if built is None or not record.extends(built.source) or not self._is_kept(built.metarange_id):
-                built = build(record)
-            if built.target is None and record.is_bare:
+            if not builds or not record.extends(builds[-1].source) or not self._is_kept(builds[-1].metarange_id):
+                builds.append(build(record))
+            source, target = builds[-1].source, builds[-1].report.commit_id
+            if target is None and record.is_bare:
                 return None
-            newer = len(record.sealed_tokens) - len(built.source.sealed_tokens)  # sealed in front, meanwhile
-            return attrs.evolve(record.compacted(None, newer=newer), commit_id=built.target or record.commit_id)
+            newer = len(record.sealed_tokens) - len(source.sealed_tokens)  # sealed in front, meanwhile
+            return attrs.evolve(record.compacted(None, newer=newer), commit_id=target or record.commit_id)
 
-        head = branches.update(self._name, switch, operation="commit").after.commit_id
+        head = branches.update(self._name, switch, operation="commit")[1].commit_id
         if head == sealed.commit_id:
             return CommitReport.no_changes("the content is that of HEAD", head)
-        for report in made:
-            if head is not None and report.commit_id == head:
-                return report
+        for built in builds:
+            if head is not None and built.report.commit_id == head:
+                return built.report
         if sealed.commit_id is not None and not commits.is_ancestor(sealed.commit_id, head):
             return CommitReport.no_changes("another caller reset HEAD, which dropped the uncommitted changes", head)
         return CommitReport(outcome="already_committed", commit_id=head,
@@ -173,8 +162,7 @@ class BranchHead:
         Raises:
             DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
         """
-        before, after = self._sides_of(commit)
-        return self._replay(after, before, message or f"revert {commit}", metadata, strategy, operation="revert")
+        return self._replay(commit, message or f"revert {commit}", metadata, strategy, operation="revert")
 
     def cherry_pick(self, commit: str, message: str = "", *, metadata: Mapping[str, str] | None = None,
                     strategy: MergeStrategy = "fail") -> CommitReport:
@@ -183,22 +171,18 @@ class BranchHead:
         Raises:
             DirtyBranch, MergeConflict, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
         """
-        before, after = self._sides_of(commit)
-        return self._replay(before, after, message or f"cherry-pick {commit}", metadata, strategy,
-                            operation="cherry_pick")
+        return self._replay(commit, message or f"cherry-pick {commit}", metadata, strategy, operation="cherry_pick")
 
-    def _sides_of(self, ref: str) -> tuple[MetaRangeId | None, MetaRangeId]:
-        """Return the metaranges of the first parent of a commit and of the commit."""
-        commit_id = self._context.resolve(ref)
+    def _replay(self, ref: str, message: str, metadata: Mapping[str, str] | None, strategy: MergeStrategy, *,
+                operation: Literal["revert", "cherry_pick"]) -> CommitReport:
+        """Apply the changes of a commit against its first parent to HEAD, or take them back."""
+        commits, commit_id = self._context.commits, self._context.resolve(ref)
         if commit_id is None:
             raise CommitNotFound(commit_id=ref)
-        commit = self._context.commits.get(commit_id)
-        return (self._context.commits.metarange_of(commit.parents[0] if commit.parents else None),
-                commit.metarange_id)
+        commit = commits.get(commit_id)
+        sides = commits.metarange_of(commit.parents[0] if commit.parents else None), commit.metarange_id
+        base, source = sides if operation == "cherry_pick" else sides[::-1]
 
-    def _replay(self, base: MetaRangeId | None, source: MetaRangeId | None, message: str,
-                metadata: Mapping[str, str] | None, strategy: MergeStrategy, *, operation: str) -> CommitReport:
-        """Apply the changes between two metaranges to HEAD."""
         def next_head(head: CommitId | None) -> tuple[CommitId | None, Applied | None]:
             applied = self._merged(base, source, head, strategy)
             if not applied.changes:
@@ -234,16 +218,10 @@ class BranchHead:
         return self._move(next_head, operation="commit_metarange")
 
     def hard_reset(self, ref: str, *, discard: bool = False) -> CommitReport:
-        """Move HEAD to a commit, or to the HEAD of a branch.
-
-        Args:
-            ref: a commit id or a branch's name.
-            discard: drop uncommitted changes; without it there must be none.
+        """Move HEAD to a commit, or to the HEAD of a branch; `discard` drops uncommitted changes.
 
         Raises:
-            DirtyBranch: the branch has uncommitted changes, and `discard` is not set.
-            CommitNotFound: there is no such commit.
-            MetaRangeNotFound: the commit was unreachable for the grace period, and its records were collected.
+            DirtyBranch, CommitNotFound, MetaRangeNotFound, BeingCollected: as for `merge`.
         """
         return self._move(lambda _: (self._context.resolve_present(ref), None), operation="hard_reset", discard=discard)
 
@@ -254,9 +232,9 @@ class BranchHead:
 
         def prepare(record: BranchRecord) -> BranchRecord | None:
             self._require_clean(record, include_staging=True)
-            if record.sealed_tokens and context.tokens.is_empty(record.staging_token):
+            if record.sealed_tokens and context.is_empty(record.staging_token):
                 return None  # an earlier move sealed it and failed
-            return record.sealed_with(context.tokens.draw())
+            return record.sealed_with(context.new_token())
 
         def switch(record: BranchRecord) -> BranchRecord | None:
             if not discard:
@@ -268,14 +246,14 @@ class BranchHead:
             # Reported before the write: a failure afterwards would hide a completed move.
             counts = self._counts(context.commits.metarange_of(head), context.commits.metarange_of(target))
             made[head, target] = _report(target, counts, applied)
-            return record.emptied(context.tokens.draw() if discard else record.staging_token, target)
+            return record.emptied(context.new_token() if discard else record.staging_token, target)
 
         if not discard:
             branches.update(self._name, prepare, operation=operation, idempotent=True)
-        update = branches.update(self._name, switch, operation=operation)
-        old, new = update.before.commit_id, update.after.commit_id
+        before, after = branches.update(self._name, switch, operation=operation)
+        old, new = before.commit_id, after.commit_id
         # A move that drops uncommitted changes is not empty, also if HEAD is unchanged.
-        if not update.is_written or (new == old and (new is None or not discard)):
+        if after is before or (new == old and (new is None or not discard)):
             return CommitReport.no_changes("HEAD is unchanged", new)
         if new is None:
             return CommitReport.no_changes("the branch has no commit now, as its source has none", None)
@@ -286,12 +264,12 @@ class BranchHead:
     def reset(self) -> ResetReport:
         """Drop all uncommitted changes, in one step."""
         def change(record: BranchRecord) -> BranchRecord | None:
-            return None if self._is_clear(record) else record.emptied(self._context.tokens.draw(), record.commit_id)
+            return None if self._is_clear(record) else record.emptied(self._context.new_token(), record.commit_id)
 
-        update = self._context.branches.update(self._name, change, operation="reset")
-        if not update.is_written:
+        before, after = self._context.branches.update(self._name, change, operation="reset")
+        if after is before:
             return ResetReport(why="nothing was uncommitted")
-        return ResetReport(tokens_dropped=len(update.before.tokens))
+        return ResetReport(tokens_dropped=len(before.tokens))
 
     def reset_prefix(self, prefix: bytes) -> ResetReport:
         """Restore all keys with a prefix to their state in HEAD, in one step; `b""` is `reset`.
@@ -305,12 +283,12 @@ class BranchHead:
 
         def seal(record: BranchRecord) -> BranchRecord | None:
             nonlocal is_needed
-            changes = BranchView.of(context, self._name, record).uncommitted(prefix=prefix)
+            changes = BranchView.of(context, record).uncommitted(prefix=prefix)
             is_needed = any(difference is not None for _, difference in changes)
-            return self._sealed(record) if is_needed else None
+            return context.sealed(record) if is_needed else None
 
         def switch(record: BranchRecord) -> BranchRecord | None:
-            view = BranchView.of(context, self._name, record)
+            view = BranchView.of(context, record)
             counts.clear()
             applied = self._apply(view.base, _reset_changes(view, prefix, counts))
             if not counts:
@@ -327,21 +305,13 @@ class BranchHead:
 
     def _is_clear(self, record: BranchRecord) -> bool:
         """Return whether no layer above HEAD holds entries; valid if the record is unchanged afterwards."""
-        return record.is_bare and self._context.tokens.is_empty(record.staging_token)
+        return record.is_bare and self._context.is_empty(record.staging_token)
 
     def _require_clean(self, record: BranchRecord, *, include_staging: bool) -> None:
-        view = BranchView.of(self._context, self._name, record)
+        view = BranchView.of(self._context, record)
         difference = view.first_uncommitted(include_staging=include_staging)
         if difference is not None:
             raise DirtyBranch(branch=self._name, key=difference.key)
-
-    def _sealed(self, record: BranchRecord) -> BranchRecord | None:
-        """Return the record with a new staging token; `None` if the old token is empty.
-
-        Sealing an empty token would cost every read a token for each commit that fails.
-        """
-        tokens = self._context.tokens
-        return None if tokens.is_empty(record.staging_token) else record.sealed_with(tokens.draw())
 
     def _apply(self, base: MetaRangeId | None, changes: Changes, budget: Budget | None = None) -> Applied:
         """Apply entries of sealed tokens, and read the result back: then the tokens may be dropped."""
@@ -361,7 +331,7 @@ class BranchHead:
                metadata: Mapping[str, str] | None) -> CommitId:
         """Store a commit and return its id."""
         return self._context.commits.add(metarange_id, tuple(parent for parent in parents if parent is not None),
-                                         message=message, metadata=metadata, created_at=self._context.clock.now())
+                                         message=message, metadata=metadata)
 
     def _counts(self, before: MetaRangeId | None, after: MetaRangeId | None) -> Counter[str]:
         return Counter(difference.kind for difference in self._context.committed.diff(before, after))
@@ -376,8 +346,8 @@ def _report(target: CommitId | None, counts: Mapping[str, int], applied: Applied
 
 def _reset_changes(view: BranchView, prefix: bytes, counts: Counter[str]) -> Iterator[tuple[bytes, Change]]:
     """Yield the entries of the sealed tokens, and for each changed key with the prefix its state in HEAD."""
-    tokens, sealed, end = view.context.tokens, view.record.sealed_tokens, upper_bound(prefix)
-    for key, record in MergedTokens(tokens, sealed):
+    store, sealed, end = view.context.store, view.record.sealed_tokens, upper_bound(prefix)
+    for key, record in MergedTokens(store, sealed):
         if key >= prefix:
             break
         yield key, record
@@ -387,4 +357,4 @@ def _reset_changes(view: BranchView, prefix: bytes, counts: Counter[str]) -> Ite
             counts["removed" if before is None else "restored"] += 1
         yield key, before
     if end is not None:
-        yield from MergedTokens(tokens, sealed, end)
+        yield from MergedTokens(store, sealed, end)

@@ -17,30 +17,21 @@ repository, or of a copy without the latest commits it would delete live ranges.
 from __future__ import annotations
 
 import contextlib
-import random
 
 import attrs
 
-from compactlib.clock import Clock
 from compactlib.errors import Stale
-from compactlib.kv import KVStore
-from compactlib.kv.cell import Found, Swap, swap
+from compactlib.kv.cell import Found, Swap
 from compactlib.objects.register import ObjectRegister, Version
 from compactlib.staging.errors import RangesNotOwned
-from compactlib.staging.names import IDENTITY
-from compactlib.staging.ranges.committed import CommittedRanges
-from compactlib.staging.ranges.files import METARANGES, RANGES
-from compactlib.staging.record import StoredForm
+from compactlib.staging.ranges.files import METARANGES, RANGES, RangeFiles
+from compactlib.staging.record import Cells, StoredForm
+from compactlib.staging.values import IDENTITY
 
 
 @attrs.frozen(kw_only=True)
 class Identity:
-    """The identity of a catalogue's repository, and the ranges that it owns.
-
-    Attributes:
-        id: of the repository, 32 hexadecimal digits drawn at random.
-        ranges: the id of the owner's entry in the object store, 32 hexadecimal digits; `None` before it owns ranges.
-    """
+    """The random id of a catalogue's repository, and the id of the owner's entry of its ranges, once it owns some."""
 
     id: str
     ranges: str | None
@@ -48,13 +39,9 @@ class Identity:
 
 @attrs.frozen(kw_only=True)
 class Owner:
-    """The owner of the ranges of a prefix.
+    """The owner of the ranges of a prefix: the id of a repository, and the place of its catalogue, if it is known.
 
-    Attributes:
-        id: of the repository.
-        repository: its name, for people.
-        place: of its catalogue; `None` if the key-value store reports no place.
-        since_ms: start of the ownership, in milliseconds since the epoch.
+    `repository` and `since_ms`, the start of the ownership, are for people.
     """
 
     id: str
@@ -100,28 +87,19 @@ class _Seen:
 class RangeOwner:
     """Checks and changes the owner of the ranges. Threads may share it.
 
-    Every method raises the errors of the two stores, and `CorruptData` or `Unsupported` for unreadable entries.
-
-    Attributes:
-        refused: why the last check refused, for people; empty if it did not.
+    `refused` is the refusal of the last check, for people; empty if it did not refuse.
     """
 
-    def __init__(self, store: KVStore, partition: bytes, repository: str, committed: CommittedRanges,
-                 rng: random.Random, clock: Clock) -> None:
+    def __init__(self, repository: str, cells: Cells, files: RangeFiles) -> None:
         self.refused: str = ""
-        self._store = store
-        self._cell = partition, IDENTITY
         self._repository = repository
-        self._files = committed
-        self._rng = rng
-        self._clock = clock
-        self._register = ObjectRegister(self._files.objects, self._files.path_of_owner, clock=clock, rng=rng)
+        self._cells = cells
+        self._address = cells.address(IDENTITY)
+        self._files = files
+        self._register = ObjectRegister(files.objects, files.path_of_owner, clock=cells.clock, rng=cells.rng)
 
     def require(self) -> None:
-        """Raise `RangesNotOwned` if this repository may not collect the ranges. Takes ownership of an unused prefix.
-
-        Two requests to each store, and a few more the first time.
-        """
+        """Raise `RangesNotOwned` unless this repository may collect the ranges. Takes an unused prefix."""
         seen = self._read()
         if (seen.version is None and seen.place is not None and (seen.identity is None or seen.identity.ranges is None)
                 and not any(True for folder in (RANGES, METARANGES) for _ in self._files.list(folder))):
@@ -157,40 +135,38 @@ class RangeOwner:
 
     def _take(self, seen: _Seen) -> None:
         """Write the owner's entry over the version that was read, after the identity in the catalogue."""
-        def identified(cells: Found) -> Swap[Identity]:
-            found = self._identity(cells)
-            if found is not None:
-                return Swap(found)
-            made = Identity(id=f"{self._rng.getrandbits(128):032x}", ranges=None)
-            return Swap(made, {self._cell: IDENTITIES.encode(made)})
+        def identified(found: Found) -> Swap[Identity]:
+            identity = self._identity_in(found)
+            if identity is not None:
+                return Swap(identity)
+            made = Identity(id=f"{self._cells.rng.getrandbits(128):032x}", ranges=None)
+            return Swap(made, {self._address: IDENTITIES.encode(made)})
 
-        identity = swap(self._store, [self._cell], identified, operation="naming of the repository", may_repeat=True,
-                        clock=self._clock, rng=self._rng)
+        identity = self._cells.swap([self._address], identified, operation="naming of the repository", may_repeat=True)
         self._register.replace(OWNERS.encode(Owner(
-            id=identity.id, repository=self._repository, place=seen.place, since_ms=round(self._clock.now() * 1000))),
-            seen.version)
+            id=identity.id, repository=self._repository, place=seen.place,
+            since_ms=round(self._cells.clock.now() * 1000))), seen.version)
 
     def _join(self) -> None:
         """Note in the catalogue which ranges it owns: those of the newest owner's entry."""
-        def joined(cells: Found) -> Swap[None]:
-            identity, version = self._identity(cells), self._register.read()
+        def joined(found: Found) -> Swap[None]:
+            identity, version = self._identity_in(found), self._register.read()
             if identity is None or version is None or identity.ranges == version.id.hex():
                 return Swap(None)
-            return Swap(None, {self._cell: IDENTITIES.encode(attrs.evolve(identity, ranges=version.id.hex()))})
+            return Swap(None, {self._address: IDENTITIES.encode(attrs.evolve(identity, ranges=version.id.hex()))})
 
-        swap(self._store, [self._cell], joined, operation="adoption of ranges", may_repeat=True, clock=self._clock,
-             rng=self._rng)
+        self._cells.swap([self._address], joined, operation="adoption of ranges", may_repeat=True)
 
     def _read(self) -> _Seen:
-        place, identity = self._store.place(), self._identity(self._store.get_many([self._cell]))
+        place = self._cells.store.place()
+        identity = self._identity_in(self._cells.store.get_many([self._address]))
         version = self._register.read()
         owner = None if version is None else OWNERS.decode(version.value, self._files.path_of_owner)
         return _Seen(identity, version, owner, place)
 
-    def _identity(self, cells: Found) -> Identity | None:
-        partition, key = self._cell
-        return None if self._cell not in cells else IDENTITIES.decode(
-            cells[self._cell].value, f"key {key!r} of partition {partition!r}")
+    def _identity_in(self, found: Found) -> Identity | None:
+        return (IDENTITIES.decode(found[self._address].value, self._cells.place(IDENTITY)) if self._address in found
+                else None)
 
 
 def _shown(repository: str, id_: str, place: str | None) -> str:

@@ -1,46 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policies that decide when a branch is inspected, and whether it is compacted. Policies are pure: they return a
-`StagingChoice` for a view; `docs/staging.md` compares them.
-
-The sensor calls a *sense policy* with its counts in memory (`BranchPressure`), which costs no request. The repository
-calls its *policy* with the view of the branch (`StagingView`).
-"""
+"""The policies that decide when a branch is inspected, and whether it is compacted; `docs/staging.md` compares them."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final
 
 import attrs
 
 from compactlib._arguments import is_seconds, is_whole
-from compactlib.contract import Policy
-from compactlib.report import Printed
-from compactlib.staging.plan import CLEAN, StagingChoice, StagingView
+from compactlib.staging.policy import DEFAULT_WINDOW_SECONDS, BranchPressure, StagingChoice, StagingView, window_gate
 
 __all__ = ["AlwaysPolicy", "PressurePolicy", "TombstoneCostPolicy"]
-
-StagingPolicy: TypeAlias = Policy[StagingView, StagingChoice]
-"""Decides, from the view of a branch, whether it is compacted."""
-
-DEFAULT_WINDOW_SECONDS: Final = 300.0
-"""At most one compaction of a branch starts within this time."""
-
-
-def window_gate(view: StagingView, now: float, window_seconds: float) -> StagingChoice | None:
-    """Return an empty choice for a clean branch, or within the window of the last compaction; else `None`.
-
-    The window begins at the start time in the branch's record, so that it holds for all processes. A start further in
-    the future than the window was written under a wrong clock, and is ignored.
-    """
-    if view.is_clean:
-        return StagingChoice(CLEAN, is_empty=True)
-    started = view.compaction_started_at
-    if started is None or not started - window_seconds <= now < started + window_seconds:
-        return None
-    ends = started + window_seconds
-    return StagingChoice(f"a compaction of the branch started at {started:.3f}, and the next one may start "
-                         f"{window_seconds} seconds later, at {ends:.3f}; wait, or give a policy with a smaller "
-                         f"window_seconds", is_empty=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -95,23 +65,6 @@ class TombstoneCostPolicy:
                              f"bytes_per_tombstone={self.bytes_per_tombstone}", is_empty=True)
 
 
-@attrs.frozen(kw_only=True)
-class BranchPressure(Printed):
-    """Counts of this process for a branch since its last compaction or commit: the view of a sense policy.
-
-    Attributes:
-        deletes: tombstones written into tokens that the branch still names.
-        sealed_tokens: sealed tokens of its record.
-        tombstones_listed: tombstones that listings skipped, each time they skipped them.
-    """
-
-    deletes: int = 0
-    sealed_tokens: int = 0
-    tombstones_listed: int = 0
-
-
-SensePolicy: TypeAlias = Policy[BranchPressure, StagingChoice]
-"""Decides, from counts alone, whether a branch is inspected."""
 _COUNTED: Final = {"deletes": "deletes", "sealed_tokens": "sealed tokens",
                    "tombstones_listed": "tombstones skipped by listings"}
 

@@ -15,9 +15,9 @@ Every step is idempotent, may run concurrently in several processes, and may be 
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -27,14 +27,14 @@ from compactlib._store_numbers import notify_bytes, notify_levels
 from compactlib.budget import Budget
 from compactlib.errors import BudgetSpent, CompactlibError
 from compactlib.report import Printed
+from compactlib.staging.branches import DropMark
 from compactlib.staging.commits import Commit
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import RangesNotOwned
-from compactlib.staging.names import CommitId
 from compactlib.staging.ranges.collect import RangeCollector
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.tokens import DropMark
-from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
+from compactlib.staging.tokens import remove_staged
+from compactlib.staging.values import Collected, CommitId, LiveMetaRanges, MetaRangeId
 
 _BATCH = 1000
 _MAX_SKEW_SECONDS = 3600.0
@@ -106,8 +106,8 @@ def reclaim(context: StagingContext, budget: Budget) -> StagingReclaimReport:
 
 
 def _clean_tokens(context: StagingContext, counts: Counter[str], budget: Budget) -> None:
-    now, observer, labels = context.clock.now(), context.observer, {"repository": context.repository}
-    marks = context.tokens.marks()
+    now = context.clock.now()
+    marks = context.branches.marks()
     try:
         while batch := list(islice(marks, _BATCH)):
             emptied: dict[bytes, DropMark] = {}
@@ -119,12 +119,10 @@ def _clean_tokens(context: StagingContext, counts: Counter[str], budget: Budget)
                         _empty(context, mark, counts, budget)
                         emptied[key] = mark
             finally:
-                context.tokens.forget(emptied)
+                context.branches.forget(emptied)
                 counts["tokens_removed"] += sum(len(mark.tokens) for mark in emptied.values())
     finally:
-        observer.event("staging_tokens_cleaned", add=counts["tokens_removed"], **labels)
-        observer.event("staging_entries_cleaned", add=counts["entries_removed"], **labels)
-        observer.event("staging_cleanup_backlog", **labels, value=counts["tokens_young"])
+        context.observer.event("staging_cleanup_backlog", repository=context.repository, value=counts["tokens_young"])
 
 
 def _empty(context: StagingContext, mark: DropMark, counts: Counter[str], budget: Budget) -> None:
@@ -132,7 +130,7 @@ def _empty(context: StagingContext, mark: DropMark, counts: Counter[str], budget
         removed = _BATCH
         while removed == _BATCH:
             budget.check()
-            removed = context.tokens.remove_some(token, _BATCH)
+            removed = remove_staged(context.store, token, _BATCH)
             counts["entries_removed"] += removed
 
 
@@ -143,11 +141,10 @@ def _is_young(mark: DropMark, now: float, grace_seconds: float) -> bool:
 # ------------------------------------------------------------------------------------------------------------ ranges
 
 
-def live_metaranges(context: StagingContext, *, fenced: bool = False) -> LiveMetaRanges:
+def live_metaranges(context: StagingContext, fenced: bool) -> LiveMetaRanges:
     """Return the metaranges that branches need (of HEADs and compactions), and those of HEADs' ancestors.
 
-    `fenced` invalidates updates in flight: a commit that was suspended for longer than the grace period cannot make
-    another metarange live.
+    `fenced` invalidates updates in flight, such as those of a commit that was suspended for the grace period.
     """
     records = (context.branches.fence(branch, record) if fenced else record
                for branch, record in context.branches.list())
@@ -173,8 +170,7 @@ def live_of(records: Iterable[BranchRecord],
 def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) -> Collected | None:
     """Delete the files that no branch needs and that are older than the grace period.
 
-    If there are such files, it rewrites each branch record once: a commit or compaction that was suspended before its
-    last write must check its files again.
+    If there are such files, each branch record is rewritten: a suspended writer must check its files again.
     """
     grace_seconds = context.options.range_grace_seconds
     if not context.options.owns_ranges:
@@ -183,9 +179,8 @@ def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) ->
         return None
     try:
         context.owner.require()
-        calls = itertools.count()  # the second call precedes the deletes
-        collected = RangeCollector(context.committed, lambda: live_metaranges(context, fenced=next(calls) > 0),
-                                   grace_seconds, budget, context.owner.require).run()
+        collected = RangeCollector(context.committed, partial(live_metaranges, context), grace_seconds, budget,
+                                   context.owner.require).run()
     except RangesNotOwned as refusal:
         context.observer.event("staging_ranges_not_owned", repository=context.repository, owner=refusal.owner,
                                own=refusal.own)
@@ -209,4 +204,4 @@ def _report_levels(context: StagingContext, collected: Collected) -> None:
             context.observer, "staging", context.repository,
             live_bytes=collected.live_bytes, dead_bytes=collected.young_bytes, free_bytes=room,
             capacity_bytes=None if room is None else collected.live_bytes + collected.young_bytes + room,
-            oldest_unreclaimed_seconds=min((mark.at_ms / 1000 for _, mark in context.tokens.marks()), default=None))
+            oldest_unreclaimed_seconds=min((mark.at_ms / 1000 for _, mark in context.branches.marks()), default=None))

@@ -4,23 +4,29 @@
 The layers, newest first: the staging token, the sealed tokens, and the base: the compacted metarange if there is one,
 else that of the HEAD commit.
 
-`StoredForm` is the stored form of branch records, commits, marks and owners: magic, version, length, JSON, checksum.
-docs/formats/staging-records.md describes each byte.
+`Cells` are the stored values of a repository. `StoredForm` is the form of branch records, commits, marks and owners:
+magic, version, length, JSON, checksum. docs/formats/staging-records.md describes each byte.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from random import Random
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
-from compactlib.codec import FieldError, JsonCodec
+from compactlib.clock import Clock
+from compactlib.codec import JsonCodec
 from compactlib.errors import CorruptData
 from compactlib.files.record_frame import RecordFrame
+from compactlib.kv import KVStore, Retries
+from compactlib.kv.cell import Found, Judge, Swap, swap
+from compactlib.kv.store import Address
 from compactlib.staging.errors import TooManySealed
-from compactlib.staging.names import CommitId, StagingToken, is_commit_id, is_staging_token
-from compactlib.staging.values import MetaRangeId
+from compactlib.staging.values import CommitId, MetaRangeId, StagingToken, is_commit_id, is_staging_token
 
 T = TypeVar("T")
 
@@ -28,12 +34,7 @@ _BODY_OFFSET = 16
 
 
 class StoredForm(Generic[T]):
-    """Turns values of one attrs class into bytes and back: equal values give equal bytes.
-
-    Args:
-        magic: 8 bytes.
-        kind: the class; its fields have no defaults, so that each is stored.
-    """
+    """Turns values of an attrs class without default values into bytes and back: equal values give equal bytes."""
 
     def __init__(self, magic: bytes, kind: type[T]) -> None:
         self._frame = RecordFrame("staging record", magic, 1, "<H2xI")
@@ -49,12 +50,7 @@ class StoredForm(Generic[T]):
         size, body = self._frame.decode(data, place)
         if size != len(body):
             raise CorruptData(path=place, offset=12, expected=f"{len(body)} bytes", found=f"{size} bytes")
-        try:
-            return self._codec.from_plain(json.loads(body))
-        except FieldError as error:
-            raise damaged(place, f"{error.field or 'the record'}: {error.expected}", error.found) from error
-        except (ValueError, RecursionError) as error:
-            raise damaged(place, "JSON", str(error)) from error
+        return self._codec.decode(body, place)
 
 
 def damaged(place: str, expected: str, found: Any) -> CorruptData:
@@ -62,18 +58,53 @@ def damaged(place: str, expected: str, found: Any) -> CorruptData:
     return CorruptData(path=place, offset=_BODY_OFFSET, expected=expected, found=str(found))
 
 
+@attrs.frozen
+class Cells:
+    """The partition of a repository in the key-value store, and how its cells are changed. Threads may share it."""
+
+    store: KVStore
+    partition: bytes
+    retries: Retries
+    clock: Clock
+    rng: Random
+
+    def address(self, key: bytes) -> Address:
+        """Return the address of a key."""
+        return self.partition, key
+
+    def place(self, key: bytes) -> str:
+        """Return the name of a cell, for errors."""
+        return f"key {key!r} of partition {self.partition!r}"
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key; `None` without one. One read."""
+        found = self.store.get_many([self.address(key)])
+        return found[self.address(key)].value if found else None
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys with a prefix and their values, in order."""
+        with self.store.scan(self.partition, prefix=prefix) as entries:
+            for entry in entries:
+                yield entry.key, entry.value
+
+    def tries(self) -> Iterator[int]:
+        """Yield the number of each try of a call, after a wait from the second on."""
+        return self.retries.paced(self.clock, self.rng)
+
+    def swap(self, read: Iterable[Address], decide: Callable[[Found], Swap[T]], *, operation: str,
+             may_repeat: bool = False, judge: Judge[T] | None = None) -> T:
+        """Read cells, decide, and write if none of them has changed; see `compactlib.kv.cell.swap`."""
+        return swap(self.store, read, decide, operation=operation, may_repeat=may_repeat, judge=judge,
+                    retries=self.retries, clock=self.clock, rng=self.rng)
+
+
 MAX_SEALED_TOKENS: Final = 1000
 """The most sealed tokens of a branch: bounds the size of the record and the cost of a read."""
 
 
-def _to_milliseconds(seconds: float | None) -> float | None:
-    """Round to the stored form's milliseconds, so that a record read back equals the written one."""
-    return None if seconds is None else round(seconds * 1000) / 1000
-
-
 @attrs.frozen(kw_only=True)
 class BranchRecord:
-    """The layers of a branch.
+    """The layers of a branch. `new` makes the record of a new branch.
 
     Attributes:
         version: 1 for a new branch, incremented by every write of the record. Invariant: records of a branch with equal
@@ -83,15 +114,26 @@ class BranchRecord:
         sealed_tokens: tokens that take no more writes, newest first.
         compacted_metarange_id: the result of the last compaction; `None` if the branch was not compacted since HEAD
             last moved. An empty metarange is not `None`.
-        compaction_started_at: start of the last compaction, in seconds since the epoch, to the millisecond.
+        compaction_started_at_ms: start of the last compaction, in milliseconds since the epoch.
     """
 
-    version: int = 1
-    commit_id: CommitId | None = None
+    version: int
+    commit_id: CommitId | None
     staging_token: StagingToken
-    sealed_tokens: tuple[StagingToken, ...] = ()
-    compacted_metarange_id: MetaRangeId | None = None
-    compaction_started_at: float | None = attrs.field(default=None, converter=_to_milliseconds)
+    sealed_tokens: tuple[StagingToken, ...]
+    compacted_metarange_id: MetaRangeId | None
+    compaction_started_at_ms: int | None
+
+    @classmethod
+    def new(cls, staging_token: StagingToken, commit_id: CommitId | None = None) -> BranchRecord:
+        """Return the first record of a branch."""
+        return cls(version=1, commit_id=commit_id, staging_token=staging_token, sealed_tokens=(),
+                   compacted_metarange_id=None, compaction_started_at_ms=None)
+
+    @property
+    def compaction_started_at(self) -> float | None:
+        """Start of the last compaction, in seconds since the epoch."""
+        return None if self.compaction_started_at_ms is None else self.compaction_started_at_ms / 1000
 
     @property
     def tokens(self) -> tuple[StagingToken, ...]:
@@ -108,10 +150,7 @@ class BranchRecord:
         return head if self.compacted_metarange_id is None else self.compacted_metarange_id
 
     def sealed_with(self, token: StagingToken) -> BranchRecord:
-        """Return the record after a seal: `token` takes the writes, the old staging token is the newest sealed one.
-
-        Raises `TooManySealed` if there are `MAX_SEALED_TOKENS` already.
-        """
+        """Return the record after a seal: `token` takes the writes. Raises `TooManySealed`."""
         if len(self.sealed_tokens) >= MAX_SEALED_TOKENS:
             raise TooManySealed(sealed=len(self.sealed_tokens))
         return attrs.evolve(self, staging_token=token, sealed_tokens=self.tokens)
@@ -126,7 +165,7 @@ class BranchRecord:
         return attrs.evolve(self, sealed_tokens=self.sealed_tokens[:newer], compacted_metarange_id=metarange_id)
 
     def changed_layers(self, other: BranchRecord) -> list[str]:
-        """Return the names of the fields that differ from another record, except the version."""
+        """Return the names of the layers that differ from another record."""
         return [name for name in ("commit_id", "compacted_metarange_id", "compaction_started_at", "tokens")
                 if getattr(self, name) != getattr(other, name)]
 
@@ -147,31 +186,18 @@ class BranchRecord:
                 and self.tokens[-len(kept):] == kept)
 
 
-@attrs.frozen(kw_only=True)
-class _Stored:
-    version: int
-    commit_id: CommitId | None
-    staging_token: StagingToken
-    sealed_tokens: tuple[StagingToken, ...]
-    compacted_metarange_id: MetaRangeId | None
-    compaction_started_at_ms: int | None
-
-
-_FORM: Final = StoredForm(b"CLBRANCH", _Stored)
+_FORM: Final = StoredForm(b"CLBRANCH", BranchRecord)
 
 
 def encode_branch_record(record: BranchRecord) -> bytes:
     """Return the stored form of a branch record."""
-    fields = attrs.asdict(record, recurse=False)
-    started = fields.pop("compaction_started_at")
-    return _FORM.encode(_Stored(**fields, compaction_started_at_ms=None if started is None else round(started * 1000)))
+    return _FORM.encode(record)
 
 
+@lru_cache(1000)  # most operations read a record twice
 def decode_branch_record(data: bytes, place: str) -> BranchRecord:
     """Return the record of a stored form; `CorruptData` also if its fields contradict each other."""
-    fields = attrs.asdict(_FORM.decode(data, place), recurse=False)
-    started = fields.pop("compaction_started_at_ms")
-    record = BranchRecord(**fields, compaction_started_at=None if started is None else started / 1000)
+    record = _FORM.decode(data, place)
     tokens, head = record.tokens, record.commit_id
     if record.version < 1 or len(set(tokens)) != len(tokens) or not all(map(is_staging_token, tokens)) or (
             head is not None and not is_commit_id(head)):

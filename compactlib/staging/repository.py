@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, cast
@@ -25,19 +25,19 @@ from compactlib.report import PolicyRecord, VerifyReport
 from compactlib.rewrite import Executor
 from compactlib.staging.branch import Branch
 from compactlib.staging.commits import Commit, copied
-from compactlib.staging.compaction.compact import Compactor, view_of
-from compactlib.staging.compaction.rewrite import OpenStores
+from compactlib.staging.compact import Compactor, notify_end, view_of
 from compactlib.staging.context import StagingContext, StagingOptions
-from compactlib.staging.errors import BeingCollected, BranchNotFound, MetaRangeNotFound, PreconditionFailed
-from compactlib.staging.names import CommitId, branch_key, repository_in
-from compactlib.staging.plan import StagingChoice, StagingPlan, StagingView, plan_for
-from compactlib.staging.policies import AlwaysPolicy, StagingPolicy
+from compactlib.staging.errors import BeingCollected, BranchNotFound, MetaRangeNotFound
+from compactlib.staging.policies import AlwaysPolicy
+from compactlib.staging.policy import StagingChoice, StagingPlan, StagingPolicy, StagingView, plan_for
 from compactlib.staging.ranges.committed import CommittedRanges
+from compactlib.staging.ranges.metarange import SplitRule
 from compactlib.staging.ranges.rows import RangeFormat
-from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.reclaim import StagingReclaimReport, reclaim
 from compactlib.staging.record import BranchRecord
 from compactlib.staging.results import RepositoryStatus, RepositorySurvey, StagingCompactionReport
+from compactlib.staging.rewrite import OpenStores
+from compactlib.staging.values import CommitId, branch_key, repository_in
 from compactlib.staging.verify import audit, verify
 from compactlib.staging.view import CommittedView
 
@@ -53,7 +53,8 @@ class Repository(Closing):
 
     It offers `contract.Compaction` for each branch. Any number of `Repository` objects in any processes may share the
     stores, and may compact the same branch: one commits, the others raise `LostRace`. An object holds caches and its
-    running operations; `close` ends these, and leaves the stores open.
+    running operations; `close` ends these, and leaves the stores open. Then view, plan, compact, reclaim, verify, audit
+    and status raise `Closed`.
 
     With `owns_ranges` the constructor checks in a few requests who owns the ranges, and takes ownership if there are no
     ranges yet; see `adopt_ranges`.
@@ -81,7 +82,7 @@ class Repository(Closing):
                  policy: StagingPolicy | None = None, options: StagingOptions | None = None,
                  stores: OpenStores | None = None, clock: Clock | None = None, rng: Random | None = None,
                  sensor: CompactionSensor | None = None, observer: Observer | None = None, create: bool = True) -> None:
-        self._context = StagingContext.over(
+        self._context = StagingContext(
             store, committed, name, options=options or StagingOptions(), clock=clock or SystemClock(),
             rng=rng or SystemRandom(), sensor=sensor, observer=Observers(observer))
         if not create and next(iter(self._context.branches.list()), None) is None:
@@ -89,11 +90,9 @@ class Repository(Closing):
                            f"the store and the name, or open it with create=True to make a new one")
         self._guard = Guard(f"the repository {name!r}")
         self._policy: StagingPolicy = AlwaysPolicy() if policy is None else policy
-        own = cast("OpenStores", partial(contextlib.nullcontext, (self._context.tokens, committed)))
+        own = cast("OpenStores", partial(contextlib.nullcontext, (store, committed)))
         self._stores: OpenStores = own if stores is None else stores
         self._outcomes = Counter[str]()
-        self._last_error: BaseException | None = None  # of a host's policy or fence
-        self._failures = 0
         if self._context.options.owns_ranges:
             # Takes ownership while there are no ranges. `status` shows a refusal; each collection checks again.
             with contextlib.suppress(CompactlibError):
@@ -118,7 +117,6 @@ class Repository(Closing):
             BranchNotFound: there is no such branch.
             TooManyTries: its layers were replaced during every try.
             BudgetSpent: the budget ran out.
-            Closed: it was closed.
         """
         with self._guard.use():
             self._guard.require_open()
@@ -135,17 +133,12 @@ class Repository(Closing):
 
         Raises:
             InvalidInput: the view is of another branch or repository.
-            BranchNotFound, TooManyTries, Closed: as for `view`.
+            BranchNotFound, TooManyTries: as for `view`.
         """
         self._guard.require_open()
+        name = self._name_of(branch, view)
         if view is None:
-            view = self.view(branch="main" if branch is None else branch)
-        elif branch is not None and self._name_of(branch) != view.branch:
-            raise InvalidInput(f"the view is of branch {view.branch!r}, and the branch given is "
-                               f"{self._name_of(branch)!r}; give one of them")
-        if view.repository != self.name:
-            raise InvalidInput(f"the view is of repository {view.repository!r}, expected {self.name!r}; make one with "
-                               f"view()")
+            view = self.view(branch=name)
         chosen = self._policy if policy is None else policy
         choice = chosen.choose(view, self._context.clock.now())
         if not isinstance(choice, StagingChoice):
@@ -181,15 +174,12 @@ class Repository(Closing):
             BranchNotFound: there is no such branch.
             BudgetSpent: the budget ran out; the next call starts over.
             CompactionFailed: the fence refused after the commit, which remains in effect.
-            Closed: it was closed.
             CompactlibError: a store, the fence or the rewrite failed; reads do not change.
         """
-        if branch is None:
-            branch = "main" if plan is None else plan.view.branch
-        name, context, is_given = self._name_of(branch), self._context, plan is not None
-        if plan is not None:
-            self._require_mine(plan, name, policy)
-        by = (self._policy if policy is None else policy).name if plan is None else plan.policy.name
+        context, is_given = self._context, plan is not None
+        name = self._name_of(branch, None if plan is None else plan.view)
+        if plan is not None and policy is not None:
+            raise InvalidInput("a plan and a policy were given; give one of them: a policy has chosen the plan already")
         notified = Observers(context.observer, observer)
         began, run = context.clock.monotonic(), Run(self._guard, budget)
         with run.held:
@@ -206,12 +196,8 @@ class Repository(Closing):
                 raise
             except CompactlibError as error:
                 ended = error
-            except BaseException as error:
-                self._last_error = error
-                self._failures += 1
-                raise
             seconds = context.clock.monotonic() - began
-            self._outcomes[context.activity.compacted(notified, name, ended, seconds, by)] += 1
+            self._outcomes[notify_end(notified, self.name, name, ended, seconds, plan)] += 1
             if isinstance(ended, CompactlibError):
                 raise ended
             return attrs.evolve(ended, seconds=seconds)
@@ -225,16 +211,12 @@ class Repository(Closing):
         concurrently, and may be killed at any step.
 
         Args:
-            budget: checked before every 1,000 entries and every 1,000 files.
-
-        Returns:
-            The report: numbers freed, and leftovers with the reason. It is partial if the budget ran out after
-            something was freed.
+            budget: checked before every 1,000 entries and every 1,000 files. If it runs out after something was freed,
+                the report is partial.
 
         Raises:
             Busy: a reclaim of this object is under way.
             BudgetSpent: the budget ran out before anything was freed.
-            Closed: it was closed.
             CompactlibError: a store failed; earlier deletes remain in effect.
         """
         run = Run(self._guard, budget)
@@ -252,35 +234,24 @@ class Repository(Closing):
 
         Raises:
             Stale: another repository adopted them at the same moment.
-            Closed: it was closed.
         """
         self._guard.require_open()
         self._context.owner.adopt()
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
-        """Read every record, staged entry and range, and list damaged and missing ones. O(repository).
-
-        Raises:
-            BudgetSpent: the budget ran out.
-            Closed: it was closed.
-        """
+        """Read every record, staged entry and range, and list damaged and missing ones. O(repository)."""
         with self._guard.use():
             self._guard.require_open()
             return verify(self._context, budget or Budget())
 
     def status(self) -> RepositoryStatus:
-        """Return the running operations and counts of this object, from memory. `survey` reads all branches.
-
-        Raises:
-            Closed: it was closed.
-        """
+        """Return the running operations and counts of this object, from memory. `survey` reads all branches."""
         self._guard.require_open()
-        running, last = self._guard.running, self._last_error
+        running = self._guard.running
         return RepositoryStatus(
             repository=self.name, is_reclaiming=_RECLAIM in running, outcomes=tuple(sorted(self._outcomes.items())),
             compacting=tuple(kind.removeprefix(_COMPACTS) for kind in running if kind.startswith(_COMPACTS)),
-            last_error="" if last is None else f"{type(last).__name__}: {last}",
-            failures=self._failures, ranges_refused=self._context.owner.refused)
+            ranges_refused=self._context.owner.refused)
 
     def audit(self) -> None:
         """Check the repository's records for contradictions. Reads all records and commits, no staged entries.
@@ -288,7 +259,6 @@ class Repository(Closing):
         Raises:
             AuditFailed: records contradict each other; the message names them.
             CorruptData: a record is damaged.
-            Closed: it was closed.
         """
         self._guard.require_open()
         audit(self._context)
@@ -308,11 +278,7 @@ class Repository(Closing):
     # --- branches
 
     def branch(self, name: str) -> Branch:
-        """Return a branch by its name. No request: the branch's methods raise if it does not exist.
-
-        Raises:
-            InvalidInput: this is no name of a branch.
-        """
+        """Return a branch by its name. No request: the branch's methods raise if it does not exist."""
         return Branch(self._context, name)
 
     def create_branch(self, name: str, source: str | None = None) -> Branch:
@@ -326,11 +292,10 @@ class Repository(Closing):
             BranchNotFound, CommitNotFound: there is no such source.
             MetaRangeNotFound: the commit was unreachable for the grace period, and its records were collected.
             BeingCollected: a collection deletes them now.
-            InvalidInput: this is no name of a branch.
         """
         branch, context = self.branch(name), self._context
         commit_id = None if source is None else context.resolve_present(source)
-        record = BranchRecord(commit_id=commit_id, staging_token=context.tokens.draw())
+        record = BranchRecord.new(context.new_token(), commit_id)
         context.branches.create(name, record)
         metarange_id = context.commits.metarange_of(commit_id)
         if metarange_id is not None:
@@ -338,23 +303,19 @@ class Repository(Closing):
             try:
                 context.committed.claim(metarange_id)
             except (MetaRangeNotFound, BeingCollected):
-                context.branches.delete(name, _expecting(name, record))
+                context.branches.delete(name, record)
                 raise
         return branch
 
     def delete_branch(self, name: str, *, expected: BranchRecord | None = None) -> None:
-        """Delete a branch with its uncommitted changes. Its commits stay.
-
-        Args:
-            name: the branch.
-            expected: the record that the branch must have; `None`: any.
+        """Delete a branch with its uncommitted changes, if it has the expected record, if any. Its commits stay.
 
         Raises:
             BranchNotFound: there is no such branch.
             PreconditionFailed: the branch has another record; nothing was deleted.
             TooManyTries: others changed the branch during every try.
         """
-        self._context.branches.delete(name, _expecting(name, expected))
+        self._context.branches.delete(name, expected)
 
     def branches(self) -> Iterator[Branch]:
         """Yield every branch, in order of the names' bytes."""
@@ -362,19 +323,11 @@ class Repository(Closing):
             yield self.branch(name)
 
     def at(self, ref: str) -> CommittedView:
-        """Return a view of a commit, or of a branch's present HEAD.
-
-        Raises:
-            BranchNotFound, CommitNotFound: there is no such branch or commit.
-        """
+        """Return a view of a commit, or of a branch's present HEAD; `BranchNotFound` or `CommitNotFound`."""
         return CommittedView.of(self._context, ref)
 
     def commit(self, commit_id: CommitId) -> Commit:
-        """Return a commit by its id.
-
-        Raises:
-            CommitNotFound: there is no commit of this id.
-        """
+        """Return a commit by its id, or raise `CommitNotFound`."""
         return copied(self._context.commits.get(commit_id))
 
     def form_of_ranges(self) -> tuple[SplitRule, RangeFormat | None]:
@@ -382,9 +335,6 @@ class Repository(Closing):
 
         Without a commit they are the default rule and `None`. A repository that is opened with another rule rewrites
         its ranges. Reads one metarange and one range.
-
-        Raises:
-            MetaRangeNotFound, RangeNotFound, DamagedRange, Unsupported: one of the two cannot be read.
         """
         context, files = self._context, self._context.committed
         for _, record in context.branches.list():
@@ -400,35 +350,24 @@ class Repository(Closing):
         return RepositorySurvey(
             repository=context.repository,
             branches=tuple(context.status_of(name, record) for name, record in context.branches.list()),
-            dropped_tokens=sum(len(mark.tokens) for _, mark in context.tokens.marks()))
+            dropped_tokens=sum(len(mark.tokens) for _, mark in context.branches.marks()))
 
-    def _require_mine(self, plan: StagingPlan, branch: str, policy: StagingPolicy | None) -> None:
-        if policy is not None:
-            raise InvalidInput("a plan and a policy were given; give one of them: a policy has chosen the plan already")
-        view = plan.view
-        if (view.repository, view.branch) != (self.name, branch):
-            raise InvalidInput(f"the plan is for branch {view.branch!r} of repository {view.repository!r}, and not for "
-                               f"{branch!r} of {self.name!r}; make one with plan()")
-
-    def _name_of(self, branch: str | Branch) -> str:
-        """Return the name of a branch given by name or by handle."""
+    def _name_of(self, branch: str | Branch | None, view: StagingView | None = None) -> str:
+        """Return the name of a branch given by name, by handle or by a view; default `main`."""
         if isinstance(branch, Branch):
             if branch.repository != self.name:
                 raise InvalidInput(f"{branch!r} is no branch of the repository {self.name!r}; give one of its own")
-            return branch.name
+            branch = branch.name
+        elif branch is None:
+            branch = "main" if view is None else view.branch
         branch_key(branch)
+        if view is not None and (view.repository, view.branch) != (self.name, branch):
+            raise InvalidInput(f"the view or plan is of branch {view.branch!r} of repository {view.repository!r}, and "
+                               f"not of {branch!r} of {self.name!r}; make one with view() or plan()")
         return branch
 
     def __repr__(self) -> str:
         return f"Repository({self._context.repository!r} over {self._context.store!r})"
-
-
-def _expecting(name: str, expected: BranchRecord | None) -> Callable[[BranchRecord], None]:
-    def check(record: BranchRecord) -> None:
-        if expected is not None and record != expected:
-            raise PreconditionFailed(branch=name, key=b"")
-
-    return check
 
 
 def _known(store: KVStore) -> str:

@@ -1,18 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reports of commits, moves of HEAD, compactions and resets, and the status of a branch and of a repository.
+"""Pages of listings and diffs; reports of commits, moves of HEAD, compactions and resets; the status of a branch and of
+a repository.
 
 An empty report gives the reason.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import attrs
 
 from compactlib.report import Printed
-from compactlib.staging.names import CommitId
-from compactlib.staging.values import Applied, MetaRangeId
+from compactlib.staging.values import Applied, CommitId, Difference, MetaRangeId, Record
+
+
+@attrs.frozen
+class Listed:
+    """One line of a listing: a key and its record, or a common prefix, which ends with the delimiter."""
+
+    key: bytes
+    record: Record | None
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether this is a common prefix."""
+        return self.record is None
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class ListPage(Printed):
+    """One page of a listing: each key as of some moment of the call.
+
+    Attributes:
+        entries: in order of the keys.
+        next_after: the `after` of the next page; `None` on the last page. A page that has read `max_scanned` entries
+            ends early: it may be empty without being the last.
+        scanned: number of staged and committed entries read.
+        tombstones: number of tombstones skipped.
+    """
+
+    entries: tuple[Listed, ...] = ()
+    next_after: bytes | None = None
+    scanned: int = 0
+    tombstones: int = 0
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """Return keys and common prefixes, in order."""
+        return tuple(entry.key for entry in self.entries)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return one row for each entry."""
+        return [{"key": entry.key, "identity": _identity(entry.record),
+                 "data_bytes": None if entry.record is None else len(entry.record.data)} for entry in self.entries]
+
+    def _summary(self) -> str:
+        return (f"{len(self.entries)} entries, {self.scanned} scanned, {self.tombstones} tombstones"
+                f"{_more(self.next_after)}")
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class DiffPage(Printed):
+    """One page of uncommitted changes: each difference from HEAD as of some moment of the call.
+
+    Attributes:
+        differences: from HEAD to the branch, in order of the keys.
+        next_after: the `after` of the next page; `None` on the last page. May be set on an empty page.
+        scanned: number of keys read.
+    """
+
+    differences: tuple[Difference, ...]
+    next_after: bytes | None
+    scanned: int = 0
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return one row for each difference."""
+        return [{"kind": one.kind, "key": one.key, "left": _identity(one.left), "right": _identity(one.right)}
+                for one in self.differences]
+
+    def _summary(self) -> str:
+        return f"{len(self.differences)} differences, {self.scanned} scanned{_more(self.next_after)}"
+
+
+def _more(next_after: bytes | None) -> str:
+    return "" if next_after is None else f", more after {next_after!r}"
+
+
+def _identity(record: Record | None) -> str | None:
+    return None if record is None else record.identity.hex()
+
 
 CommitOutcome: TypeAlias = Literal["committed", "no_changes", "already_committed"]
 """The outcome of a commit or a move of HEAD."""
@@ -117,16 +194,9 @@ class ResetReport(Printed):
 
 @attrs.frozen(kw_only=True)
 class BranchStatus(Printed):
-    """The status of a branch.
+    """The status of a branch: its record, and the generation of HEAD, 0 without a commit.
 
-    Attributes:
-        branch: its name.
-        version: number of writes of its record.
-        commit_id: HEAD; `None` without a commit.
-        generation: of HEAD; 0 without a commit.
-        sealed_tokens: number of sealed tokens, each of which every read of an unstaged key reads.
-        compacted_metarange_id: the base, if a compaction made it.
-        compaction_started_at: start of the last compaction, in seconds since the epoch.
+    A read of an unstaged key reads every sealed token. Times are in seconds since the epoch.
     """
 
     branch: str
@@ -147,17 +217,17 @@ class RepositoryStatus(Printed):
         compacting: the branches that it compacts now.
         is_reclaiming: whether a reclaim runs.
         outcomes: number of its compactions by outcome: `compacted`, `skipped`, `lost_race`, `error`.
-        last_error: the last exception of a host's policy or fence, as `Kind: message`; empty without a failure.
-        failures: number of these exceptions.
         ranges_refused: why the last check of the owner refused to collect ranges; empty if it did not.
     """
+
+    last_error: ClassVar[str] = ""
+    failures: ClassVar[int] = 0
+    """None: a repository has no threads of its own, and its calls raise."""
 
     repository: str
     compacting: tuple[str, ...] = ()
     is_reclaiming: bool = False
     outcomes: tuple[tuple[str, int], ...] = ()
-    last_error: str = ""
-    failures: int = 0
     ranges_refused: str = ""
 
     @property
@@ -167,9 +237,8 @@ class RepositoryStatus(Printed):
 
     def _summary(self) -> str:
         at_work = f"compacts {', '.join(self.compacting)}" if self.compacting else "compacts nothing"
-        failed = f"; {self.failures} failures, the last {self.last_error}" if self.failures else ""
         refused = f"; {self.ranges_refused}" if self.ranges_refused else ""
-        return f"{self.repository}: {at_work}{', reclaims' if self.is_reclaiming else ''}{failed}{refused}"
+        return f"{self.repository}: {at_work}{', reclaims' if self.is_reclaiming else ''}{refused}"
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -17,9 +17,10 @@ import attrs
 from compactlib.clock import Clock, SystemClock
 from compactlib.lru import Lru
 from compactlib.report import Printed
-from compactlib.staging.names import StagingToken
-from compactlib.staging.policies import BranchPressure, PressurePolicy, SensePolicy
+from compactlib.staging.policies import PressurePolicy
+from compactlib.staging.policy import BranchPressure, SensePolicy
 from compactlib.staging.record import BranchRecord
+from compactlib.staging.values import StagingToken
 
 _MAX_BRANCHES: Final = 10_000
 """Branches that are counted at most; the least recently used are dropped."""
@@ -27,13 +28,7 @@ _MAX_BRANCHES: Final = 10_000
 
 @attrs.frozen
 class CompactionTrigger:
-    """A branch that should be compacted.
-
-    Attributes:
-        repository: name of the repository.
-        branch: name of the branch.
-        why: the policy's reason.
-    """
+    """A branch that should be compacted, and the policy's reason."""
 
     repository: str
     branch: str
@@ -63,6 +58,11 @@ class _Counts:
         if not set(before.tokens) <= set(record.tokens):
             self.listed = 0
             self.deletes = {token: count for token, count in self.deletes.items() if token in record.tokens}
+
+    def add(self, token: StagingToken, deletes: int) -> None:
+        """Count tombstones of a token, unless it was dropped."""
+        if token in self.record.tokens:
+            self.deletes[token] = self.deletes.get(token, 0) + deletes
 
     @property
     def pressure(self) -> BranchPressure:
@@ -118,9 +118,7 @@ class CompactionSensor(Printed):
         """Count the staged tombstones of a branch at a start, including those that this sensor has counted."""
         with self._lock:
             counts = self._counts_of(repository, branch, record)
-            missing = tombstones - counts.pressure.deletes
-            if missing > 0 and record.staging_token in counts.record.tokens:
-                counts.deletes[record.staging_token] = counts.deletes.get(record.staging_token, 0) + missing
+            counts.add(record.staging_token, max(0, tombstones - counts.pressure.deletes))
 
     # --- observations of operations
 
@@ -136,9 +134,7 @@ class CompactionSensor(Printed):
     def wrote_tombstones(self, repository: str, branch: str, record: BranchRecord, number: int) -> None:
         """Count tombstones that were written into the record's staging token."""
         with self._lock:
-            counts = self._counts_of(repository, branch, record)
-            if record.staging_token in counts.record.tokens:
-                counts.deletes[record.staging_token] = counts.deletes.get(record.staging_token, 0) + number
+            self._counts_of(repository, branch, record).add(record.staging_token, number)
 
     def listed_tombstones(self, repository: str, branch: str, record: BranchRecord, number: int) -> None:
         """Count tombstones that a page of a listing skipped."""

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of the committed layer: records, changes, ranges, differences, and the counts of an apply."""
+"""Names and values: addresses in the key-value store, records, changes, ranges, differences, and counts of an apply.
+
+A repository has a partition for its identity, branches, commits, and drop marks. The staged entries of a token are a
+partition, so that writers of different branches share none. docs/formats/staging-records.md has the allowed names.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final, Literal, NewType, TypeAlias
 
@@ -11,6 +16,81 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.objects import Digest
 from compactlib.report import Printed
+
+CommitId = NewType("CommitId", str)
+"""64 lower-case hexadecimal digits: the SHA-256 of the commit's stored form."""
+
+StagingToken = NewType("StagingToken", str)
+"""`stg-` and 32 hexadecimal digits, drawn at random, never reused. Names a partition of staged entries."""
+
+MAX_REPOSITORY_CHARS = 100
+MAX_BRANCH_BYTES = 255
+
+BRANCHES = b"branches/"
+COMMITS = b"commits/"
+DROPPED = b"dropped/"
+IDENTITY = b"identity"
+
+_OF_REPOSITORIES = b"staging/"
+_REPOSITORY = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_REPOSITORY_CHARS - 1}}}")
+_COMMIT_ID = re.compile(r"[0-9a-f]{64}")
+_TOKEN = re.compile(r"stg-[0-9a-f]{32}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def repository_partition(repository: str) -> bytes:
+    """Return the partition of a repository's branches, commits and drop marks. Checks the name."""
+    if not _REPOSITORY.fullmatch(repository):
+        raise InvalidInput(f"the repository name {repository!r} is not 1 to {MAX_REPOSITORY_CHARS} letters, digits, "
+                           f"'.', '_' and '-', the first a letter or digit; choose another")
+    return _OF_REPOSITORIES + repository.encode("ascii")
+
+
+def repository_in(partition: bytes) -> str | None:
+    """Return the name of the repository of a partition; `None` for another partition."""
+    name = partition.removeprefix(_OF_REPOSITORIES).decode("ascii", "replace")
+    is_one = partition.startswith(_OF_REPOSITORIES) and _REPOSITORY.fullmatch(name)
+    return name if is_one else None
+
+
+def branch_key(branch: str) -> bytes:
+    """Return the key of a branch's record. Checks the name."""
+    try:
+        encoded = branch.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidInput(f"the branch name {branch!r} is not valid Unicode; choose another") from None
+    if not 0 < len(encoded) <= MAX_BRANCH_BYTES or _CONTROL.search(branch):
+        raise InvalidInput(f"the branch name {branch!r} is not 1 to {MAX_BRANCH_BYTES} bytes of UTF-8 without control "
+                           f"characters; choose another")
+    if is_commit_id(branch):
+        raise InvalidInput(f"the branch name {branch!r} has the form of a commit id; choose another")
+    return BRANCHES + encoded
+
+
+def commit_key(commit_id: CommitId) -> bytes:
+    """Return the key of a commit."""
+    return COMMITS + commit_id.encode("ascii", "replace")
+
+
+def commit_id_in(key: bytes) -> CommitId:
+    """Return the id of a commit's key, which other writers may have made."""
+    return CommitId(key[len(COMMITS):].decode("ascii", "replace"))
+
+
+def token_partition(token: StagingToken) -> bytes:
+    """Return the partition of a token's staged entries."""
+    return token.encode("ascii")
+
+
+def is_commit_id(text: str) -> bool:
+    """Return whether a text has the form of a commit id."""
+    return _COMMIT_ID.fullmatch(text) is not None
+
+
+def is_staging_token(text: str) -> bool:
+    """Return whether a text has the form of a staging token."""
+    return _TOKEN.fullmatch(text) is not None
+
 
 MetaRangeId = NewType("MetaRangeId", str)
 """Names one sorted, immutable set of records by its content: 40 hexadecimal digits. The empty set has one too."""
@@ -68,14 +148,7 @@ def are_same(one: Record | None, other: Record | None) -> bool:
 
 @attrs.frozen
 class Difference:
-    """A key whose states differ on the two sides.
-
-    Attributes:
-        kind: `"added"` (only on the right), `"removed"` (only on the left), `"changed"` (two identities).
-        key: the key.
-        left: the left record; `None` when added.
-        right: the right record; `None` when removed.
-    """
+    """A key whose states differ on the two sides; the left one is `None` when added, the right one when removed."""
 
     kind: Kind
     key: bytes
@@ -94,15 +167,7 @@ class Difference:
 
 @attrs.frozen
 class RangeEntry:
-    """The entry of a range in its metarange.
-
-    Attributes:
-        range_id: names the content.
-        min_key: its first key.
-        max_key: its last key.
-        count: number of records.
-        size_bytes: their logical size, as of `compactlib.staging.ranges.split.record_bytes`.
-    """
+    """The entry of a range in its metarange: id, first and last key, number and logical bytes of records."""
 
     range_id: RangeId
     min_key: bytes
@@ -164,12 +229,10 @@ class Applied(Printed):
 
 @attrs.frozen(kw_only=True)
 class LiveMetaRanges:
-    """The metaranges that a garbage collection keeps.
+    """The metaranges that a garbage collection keeps: those of HEADs and compactions, and of earlier commits.
 
-    Attributes:
-        needed: metaranges of HEADs and compactions. If one cannot be read, nothing is deleted.
-        history: metaranges of the earlier commits, as far as they exist: an earlier collection may have deleted some
-            of the ancestors of a commit that became reachable again.
+    If a needed one cannot be read, nothing is deleted. One of the history may be missing: an earlier collection may
+    have deleted some of the ancestors of a commit that became reachable again.
     """
 
     needed: frozenset[MetaRangeId] = frozenset()
@@ -188,7 +251,6 @@ class Collected(Printed):
         live_bytes: the lengths of those files.
         young: unreachable files that are younger than the grace period, reused within it, or another collection's.
         young_bytes: the lengths of those files.
-        gone: missing metaranges of the history.
     """
 
     metaranges_deleted: int = 0
@@ -198,7 +260,6 @@ class Collected(Printed):
     live_bytes: int = 0
     young: int = 0
     young_bytes: int = 0
-    gone: int = 0
 
 
 def check_key(key: bytes) -> None:

@@ -3,6 +3,9 @@
 
 A branch may change during a check, and a cleanup or a collection may then remove parts that the check has yet to read.
 So a finding counts only if a second check finds it too.
+
+An ordinary read of a range relies on the checksum of its file. `verify_ranges` also finds a wrongly written file: the
+records of every range must ascend, and the rule must have cut every range.
 """
 
 from __future__ import annotations
@@ -11,46 +14,59 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from compactlib.budget import Budget
-from compactlib.errors import AuditFailed, CorruptData, Unsupported
+from compactlib.errors import AuditFailed, CompactlibError, CorruptData, NotFound, Unsupported
 from compactlib.kv import KVEntry
 from compactlib.report import Finding, VerifyReport
+from compactlib.staging.branches import MARKS
 from compactlib.staging.commits import Commit, walk
 from compactlib.staging.context import StagingContext
-from compactlib.staging.errors import CommitNotFound, MetaRangeNotFound
-from compactlib.staging.names import BRANCHES, COMMITS, DROPPED, CommitId, repository_partition, token_partition
-from compactlib.staging.ranges.verify import finding, verify_ranges
+from compactlib.staging.errors import CommitNotFound, DamagedRange, MetaRangeNotFound, RangeNotFound
+from compactlib.staging.ranges.files import RangeFiles
+from compactlib.staging.ranges.metarange import MetaRange, SplitRule
 from compactlib.staging.reclaim import live_of
 from compactlib.staging.record import BranchRecord, decode_branch_record
-from compactlib.staging.tokens import MARKS, decode_staged
+from compactlib.staging.tokens import decode_staged
+from compactlib.staging.values import (
+    BRANCHES,
+    COMMITS,
+    DROPPED,
+    CommitId,
+    LiveMetaRanges,
+    RangeEntry,
+    RangeId,
+    commit_id_in,
+    token_partition,
+)
 
 T = TypeVar("T")
 
 
 def verify(context: StagingContext, budget: Budget) -> VerifyReport:
     """See `Repository.verify`. Memory for all branch records and commits."""
-    report = _verify(context, budget)
-    if report.is_sound:
-        return report
-    found = {(each.kind, each.place) for each in report.findings}
-    again = _verify(context, budget)
-    return VerifyReport(findings=tuple(each for each in again.findings if (each.kind, each.place) in found),
-                        records=again.records, bytes_read=again.bytes_read)
+    return _confirmed(lambda: _verify(context, budget))
 
 
 def audit(context: StagingContext) -> None:
     """See `Repository.audit`."""
-    found = set(_contradictions(context))
-    for place, what in _contradictions(context) if found else ():
-        if (place, what) in found:
-            raise AuditFailed(f"{place}: {what}")
+    for found in _confirmed(lambda: VerifyReport(tuple(_contradictions(context)), 0, 0)).findings:
+        raise AuditFailed(f"{found.place}: {found.what}")
+
+
+def _confirmed(check: Callable[[], VerifyReport]) -> VerifyReport:
+    first = check()
+    if not first.findings:
+        return first
+    found, again = {(each.kind, each.place) for each in first.findings}, check()
+    return VerifyReport(findings=tuple(each for each in again.findings if (each.kind, each.place) in found),
+                        records=again.records, bytes_read=again.bytes_read)
 
 
 def _verify(context: StagingContext, budget: Budget) -> VerifyReport:
-    partition, findings = repository_partition(context.repository), list[Finding]()
+    partition, findings = context.cells.partition, list[Finding]()
     records = bytes_read = 0
 
     def read(partition: bytes, prefix: bytes, decode: Callable[[KVEntry, str], T]) -> Iterator[tuple[bytes, T]]:
-        """Yield the decoded entries, without the prefix in their keys; an unreadable one is a finding."""
+        """Yield the keys with a prefix and the decoded entries; an unreadable one is a finding."""
         nonlocal records, bytes_read
         with context.store.scan(partition, prefix=prefix) as entries:
             for entry in entries:
@@ -60,12 +76,9 @@ def _verify(context: StagingContext, budget: Budget) -> VerifyReport:
                 try:
                     decoded = decode(entry, place)
                 except (CorruptData, Unsupported) as error:
-                    findings.append(finding(place, error))
+                    findings.append(_finding(place, error))
                 else:
-                    yield entry.key[len(prefix):], decoded
-
-    def commit(entry: KVEntry, _: str) -> Commit:
-        return context.commits.checked(_commit_id(entry.key[len(COMMITS):]), entry.value, entry.key)
+                    yield entry.key, decoded
 
     def present(commit_id: CommitId) -> Commit | None:
         if commit_id not in commits:
@@ -74,52 +87,123 @@ def _verify(context: StagingContext, budget: Budget) -> VerifyReport:
 
     branches = [record for _, record in read(
         partition, BRANCHES, lambda entry, place: decode_branch_record(entry.value, place))]
-    commits = {_commit_id(name): found for name, found in read(partition, COMMITS, commit)}
-    for _ in read(partition, DROPPED, lambda entry, place: MARKS.decode(entry.value, place)):
-        pass
+    commits = {commit_id_in(key): commit for key, commit in read(
+        partition, COMMITS, lambda entry, _: context.commits.checked(commit_id_in(entry.key), entry.value))}
+    list(read(partition, DROPPED, lambda entry, place: MARKS.decode(entry.value, place)))
     for token in (token for record in branches for token in record.tokens):
         for _ in read(token_partition(token), b"", lambda entry, place: decode_staged(entry.value, place)):
             pass
     ranges = verify_ranges(context.committed, live_of(branches, lambda heads: walk(heads, present)), budget)
     if not findings and ranges.is_sound:
-        findings += [Finding("contradiction", place, what) for place, what in _contradictions(context)]
+        findings += _contradictions(context)
     return VerifyReport(findings=(*findings, *ranges.findings), records=records + ranges.records,
                         bytes_read=bytes_read + ranges.bytes_read)
 
 
-def _commit_id(name: bytes) -> CommitId:
-    return CommitId(name.decode("ascii", "replace"))
+def _contradictions(context: StagingContext) -> Iterator[Finding]:
+    """Yield each missing commit or metarange, token of two owners, and wrong generation of a commit."""
+    def found(place: str, what: str) -> Finding:
+        return Finding("contradiction", place, what)
 
-
-def _contradictions(context: StagingContext) -> Iterator[tuple[str, str]]:
-    """Yield the place and the description of each contradiction.
-
-    A branch names a missing commit or metarange, a dropped token, or a token of another branch; or a commit's
-    generation is not 1 + the highest of its parents.
-    """
     owners: dict[str, str] = {}
-    marked = {token for _, mark in context.tokens.marks() for token in mark.tokens}
+    marked = {token for _, mark in context.branches.marks() for token in mark.tokens}
     for branch, record in context.branches.list():
-        yield from ((f"branch {branch!r}", what) for what in _unreadable(context, record))
+        missing = _missing(context, record)
+        if missing is not None:
+            yield found(f"branch {branch!r}", str(missing))
         for token in record.tokens:
             if token in marked:
-                yield f"branch {branch!r}", f"names the dropped token {token}"
+                yield found(f"branch {branch!r}", f"names the dropped token {token}")
             if token in owners:
-                yield f"token {token}", f"named by {owners[token]!r} and by {branch!r}"
+                yield found(f"token {token}", f"named by {owners[token]!r} and by {branch!r}")
             owners[token] = branch
     for commit_id, commit in context.commits.list():
         try:
             highest = max((context.commits.get(parent).generation for parent in commit.parents), default=0)
         except CommitNotFound as error:
-            yield f"commit {commit_id}", f"a parent does not exist: {error}"
+            yield found(f"commit {commit_id}", f"a parent does not exist: {error}")
             continue
         if commit.generation != highest + 1:
-            yield f"commit {commit_id}", f"generation {commit.generation}, its highest parent {highest}"
+            yield found(f"commit {commit_id}", f"generation {commit.generation}, its highest parent {highest}")
 
 
-def _unreadable(context: StagingContext, record: BranchRecord) -> Iterator[str]:
+def _missing(context: StagingContext, record: BranchRecord) -> NotFound | None:
     try:
-        context.committed.ranges_of(context.commits.metarange_of(record.commit_id))
-        context.committed.ranges_of(record.compacted_metarange_id)
+        for metarange_id in context.commits.metarange_of(record.commit_id), record.compacted_metarange_id:
+            context.committed.ranges_of(metarange_id)
     except (CommitNotFound, MetaRangeNotFound) as error:
-        yield str(error)
+        return error
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------------ ranges
+
+
+def verify_ranges(files: RangeFiles, live: LiveMetaRanges, budget: Budget) -> VerifyReport:
+    """Read metaranges and their ranges past the caches, each range once. O(records of all ranges).
+
+    A missing metarange of the history is an `orphan`: it was collected while its commit was unreachable.
+    """
+    findings: list[Finding] = []
+    seen: set[tuple[RangeId, SplitRule]] = set()
+    records = bytes_read = 0
+    for metarange_id in (*sorted(live.needed), *sorted(live.history)):
+        budget.check()
+        path = files.path_of_metarange(metarange_id)
+        files.forget(metarange_id)
+        try:
+            metarange = files.read_metarange(metarange_id)
+        except (CorruptData, Unsupported, MetaRangeNotFound) as error:
+            is_orphan = isinstance(error, MetaRangeNotFound) and metarange_id not in live.needed
+            findings.append(Finding("orphan", path, "collected while its commit was unreachable, or lost", error)
+                            if is_orphan else _finding(path, error))
+            continue
+        findings += (_finding(path, error) for error in _problems_of_list(path, metarange))
+        for entry in metarange.entries:
+            if (entry.range_id, metarange.rule) in seen:
+                continue
+            budget.check()
+            seen.add((entry.range_id, metarange.rule))
+            problems = list(_problems_of_range(files, entry, metarange.rule))
+            findings += (_finding(files.path_of_range(entry.range_id), error) for error in problems)
+            if not problems:
+                records, bytes_read = records + entry.count, bytes_read + entry.size_bytes
+    return VerifyReport(findings=tuple(findings), records=records, bytes_read=bytes_read)
+
+
+def _problems_of_list(path: str, metarange: MetaRange) -> Iterator[DamagedRange]:
+    before = b""
+    for place, entry in enumerate(metarange.entries):
+        if entry.min_key <= before:
+            yield _damage(path, f"range {place} to lie above {before[:100]!r}", entry.min_key[:100])
+        before = entry.max_key
+        if place < len(metarange.entries) - 1 and not metarange.rule.closes(entry.max_key, entry.size_bytes):
+            yield _damage(path, f"range {place} to end at a cut by {metarange.rule!r}", entry.max_key[:100])
+
+
+def _problems_of_range(files: RangeFiles, entry: RangeEntry, rule: SplitRule) -> Iterator[CompactlibError]:
+    path = files.path_of_range(entry.range_id)
+    try:
+        rows = files.reread(entry)
+    except (CorruptData, Unsupported, RangeNotFound) as error:
+        yield error
+        return
+    keys = [rows.key(number) for number in range(len(rows))]
+    for number in range(1, len(keys)):
+        if keys[number] <= keys[number - 1]:
+            yield _damage(path, f"record {number} to lie above {keys[number - 1][:100]!r}", keys[number][:100])
+            return
+    if rows.size_bytes != entry.size_bytes:
+        yield _damage(path, f"{entry.size_bytes} logical bytes, as the metarange says", rows.size_bytes)
+    cuts = rule.cuts(rows.ends(), sorted(map(rows.find, rows.cut_keys(rule.raggedness))))
+    if cuts not in ([], [len(rows)]):
+        yield _damage(path, f"no cut by {rule!r} before the last of {len(rows)} records", cuts[:5])
+
+
+def _damage(path: str, expected: str, found: object) -> DamagedRange:
+    return DamagedRange(path=path, offset=0, expected=expected, found=str(found))
+
+
+def _finding(path: str, error: CompactlibError) -> Finding:
+    kind = "version" if isinstance(error, Unsupported) else "missing" if isinstance(error, NotFound) else "damage"
+    return Finding(kind, path, str(error), error)

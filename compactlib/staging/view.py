@@ -9,6 +9,9 @@ is the newest layer, and a newer write was not acknowledged before the read bega
 
 A key is uncommitted if the branch and HEAD read it differently. So a staged entry alone decides about its key. If it
 restores the record of HEAD, the key is not uncommitted, even if the compacted metarange differs.
+
+A page of a listing merges staged entries with the base, drops tombstones, and folds common prefixes. It reads a bounded
+number of entries, and seeks past a common prefix once it has found a key with it.
 """
 
 from __future__ import annotations
@@ -22,11 +25,11 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound, RecordNotFound, TooManyTries
-from compactlib.staging.listing import DiffPage, ListPage, ListRequest, page_of, upper_bound
-from compactlib.staging.names import CommitId
+from compactlib.staging.ranges.committed import RangeScan
 from compactlib.staging.record import BranchRecord
-from compactlib.staging.tokens import MergedTokens
-from compactlib.staging.values import Difference, MetaRangeId, RangeFile, Record, check_key
+from compactlib.staging.results import DiffPage, Listed, ListPage
+from compactlib.staging.tokens import MergedTokens, get_staged
+from compactlib.staging.values import CommitId, Difference, MetaRangeId, RangeFile, Record, check_key
 
 T = TypeVar("T")
 
@@ -36,14 +39,81 @@ _MAX_CELLS: Final = 10_000
 """Entries read in one request; bounds how many sealed tokens are read together."""
 
 
+MAX_LIST_LIMIT: Final = 10_000
+"""The most entries of one page."""
+
+
+@attrs.frozen(kw_only=True)
+class ListRequest:
+    """The arguments of a page of a listing; see `Branch.list`. A page reads at most `max_scanned` entries."""
+
+    prefix: bytes = b""
+    delimiter: bytes = b""
+    after: bytes | None = None
+    limit: int = 1000
+    max_scanned: int
+
+    def __attrs_post_init__(self) -> None:
+        if not 1 <= self.limit <= MAX_LIST_LIMIT:
+            raise InvalidInput(f"the limit of a page is {self.limit}; give 1 to {MAX_LIST_LIMIT:,}")
+
+    def common_prefix(self, key: bytes) -> bytes | None:
+        """Return the common prefix of a key; `None` if the key is not folded."""
+        if not self.delimiter:
+            return None
+        at = key.find(self.delimiter, len(self.prefix))
+        return None if at < 0 else key[:at + len(self.delimiter)]
+
+    def start(self) -> bytes | None:
+        """Return the first key that may be listed; `None` if no key may."""
+        if self.after is None:
+            return self.prefix
+        if self.after.startswith(self.prefix) and self.common_prefix(self.after) == self.after:
+            behind = upper_bound(self.after)
+            return None if behind is None else max(behind, self.prefix)
+        return max(self.after + b"\0", self.prefix)
+
+
+def upper_bound(prefix: bytes) -> bytes | None:
+    """Return the smallest key above all keys with `prefix`; `None` if the prefix is empty or all 0xFF."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+def page_of(source: MergedTokens | RangeScan, request: ListRequest) -> ListPage:
+    """Return one page of a scan that begins at `request.start()`."""
+    entries: list[Listed] = []
+    tombstones = 0
+    after: bytes | None = None
+    for key, record in source:
+        if not key.startswith(request.prefix):
+            break
+        is_full = len(entries) == request.limit or source.scanned > request.max_scanned
+        # Not between a tombstone that is itself a common prefix and the keys with it: `after` would skip these.
+        if is_full and after is not None and not (key.startswith(after) and request.common_prefix(after) == after):
+            return ListPage(entries=tuple(entries), next_after=after, scanned=source.scanned, tombstones=tombstones)
+        after = key
+        if record is None:
+            tombstones += 1
+            continue
+        folded = request.common_prefix(key)
+        if folded is None:
+            entries.append(Listed(key, record))
+            continue
+        entries.append(Listed(folded, None))
+        after = folded
+        behind = upper_bound(folded)
+        if behind is None:
+            break
+        source.seek(behind)
+    return ListPage(entries=tuple(entries), scanned=source.scanned, tombstones=tombstones)
+
+
 @attrs.frozen
 class Found:
-    """The layer and the record of a key.
+    """The layer and the record of a key, `None` for a tombstone.
 
-    Attributes:
-        layer: 0 for the staging token, then the sealed tokens, newest first, then the base; `None` if no layer holds
-            the key.
-        record: the newest record; `None` for a tombstone, or if no layer holds the key.
+    Layers count from the staging token, 0, over the sealed tokens to the base; `None` if no layer holds the key.
     """
 
     layer: int | None = None
@@ -57,22 +127,15 @@ class Found:
 
 @attrs.frozen
 class BranchView:
-    """A state of a branch: the tokens of its record, newest first, over its base.
-
-    Attributes:
-        context: the stores.
-        record: the branch's record.
-        head: the metarange of HEAD; `None` without a commit.
-    """
+    """A state of a branch: the tokens of its record, newest first, over its base. `head` is HEAD's metarange."""
 
     context: StagingContext
     record: BranchRecord
     head: MetaRangeId | None
 
     @classmethod
-    def of(cls, context: StagingContext, branch: str, record: BranchRecord) -> BranchView:
+    def of(cls, context: StagingContext, record: BranchRecord) -> BranchView:
         """Return the view of a record. Reads the HEAD commit, unless cached."""
-        context.activity.read(branch, record)
         return cls(context, record, context.commits.metarange_of(record.commit_id))
 
     @property
@@ -100,7 +163,7 @@ class BranchView:
         for first, stop in pairwise([0, *range(1, len(tokens), step), len(tokens)]):
             if first < first_layer or not missing:
                 continue
-            cells = self.context.tokens.get_many(tokens[first:stop], missing)
+            cells = get_staged(self.context.store, tokens[first:stop], missing)
             for key in missing:
                 layer = next((layer for layer in range(first, stop) if (tokens[layer], key) in cells), None)
                 if layer is not None:
@@ -113,7 +176,7 @@ class BranchView:
         start = request.start()
         if start is None:
             return ListPage()
-        return page_of(MergedTokens(self.context.tokens, self.record.tokens, start, prefix=request.prefix,
+        return page_of(MergedTokens(self.context.store, self.record.tokens, start, prefix=request.prefix,
                                     page_size=request.limit + 1, base=self.context.committed.scan(self.base, start)),
                        request)
 
@@ -141,18 +204,11 @@ class BranchView:
 
     def uncommitted(self, start: bytes = b"", *, prefix: bytes = b"", page_size: int | None = None,
                     include_staging: bool = True) -> Iterator[tuple[bytes, Difference | None]]:
-        """Yield every key that a token or a compaction changed, in order, with its difference from HEAD or `None`.
-
-        Args:
-            start: begin at the first key >= `start`.
-            prefix: only keys with this prefix.
-            page_size: size of the first page read of each token.
-            include_staging: `False` skips the staging token.
-        """
+        """Yield every key >= `start` that a token or a compaction changed, with its difference from HEAD, if any."""
         start = max(start, prefix)
         committed, end = self.context.committed, upper_bound(prefix)
         tokens = self.record.tokens if include_staging else self.record.sealed_tokens
-        staged = MergedTokens(self.context.tokens, tokens, start, prefix=prefix, page_size=page_size)
+        staged = MergedTokens(self.context.store, tokens, start, prefix=prefix, page_size=page_size)
         compacted: Iterator[Difference] = iter(())
         if self.record.compacted_metarange_id is not None and (end is None or start < end):
             compacted = committed.diff(self.head, self.record.compacted_metarange_id, start, end)
@@ -174,19 +230,16 @@ class BranchView:
 
 def consistently(context: StagingContext, branch: str, read: Callable[[BranchView], T], *,
                  holds: Callable[[T], bool] = lambda _: False) -> T:
-    """Read through views of a branch until a view is still valid after the read.
+    """Read through views of a branch until a view is still valid after the read, and return the result.
 
-    Args:
-        context: the stores.
-        branch: the branch's name.
-        read: reads through a view. Its errors pass through, except that of a file that the branch no longer names.
-        holds: whether a result is valid without re-reading the record.
+    Errors of `read` pass through, except that of a file that the branch no longer names. A result that `holds` needs no
+    second read of the record.
     """
     record = context.branches.read(branch)
-    for _ in context.branches.tries():
+    for _ in context.cells.tries():
         missing: MetaRangeNotFound | RangeNotFound | None = None
         try:
-            result = read(BranchView.of(context, branch, record))
+            result = read(BranchView.of(context, record))
             if holds(result):
                 return result
         except (MetaRangeNotFound, RangeNotFound) as error:
@@ -214,11 +267,7 @@ def checked_keys(keys: Iterable[bytes]) -> tuple[bytes, ...]:
 class CommittedView:
     """The records of one commit. They are immutable, and never staged or compacted records (G6).
 
-    Attributes:
-        context: the stores.
-        ref: the commit id or branch's name of the call, for errors.
-        commit_id: the commit; `None` for a branch without a commit, which is empty.
-        metarange_id: its records.
+    `commit_id` and `metarange_id` are `None` for a branch without a commit, which is empty.
     """
 
     context: StagingContext = attrs.field(repr=False)
@@ -233,11 +282,7 @@ class CommittedView:
         return cls(context, ref, commit_id, context.commits.metarange_of(commit_id))
 
     def get(self, key: bytes) -> Record:
-        """Return the record of a key.
-
-        Raises:
-            RecordNotFound: the commit has no record of the key.
-        """
+        """Return the record of a key, or raise `RecordNotFound`."""
         check_key(key)
         record = self.context.committed.get(self.metarange_id, key)
         if record is None:
@@ -245,11 +290,7 @@ class CommittedView:
         return record
 
     def get_many(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
-        """Return the records of the keys that exist.
-
-        Raises:
-            InvalidInput: more than 1000 were given.
-        """
+        """Return the records of the keys that exist, of at most 1000."""
         return self.context.committed.get_many(self.metarange_id, checked_keys(keys))
 
     def list(self, *, prefix: bytes = b"", delimiter: bytes = b"", after: bytes | None = None, limit: int = 1000,

@@ -23,12 +23,12 @@ from compactlib.kv import KVStore
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import Executor
 from compactlib.service import PeriodicService
-from compactlib.staging.compaction.rewrite import OpenStores
 from compactlib.staging.context import StagingOptions
 from compactlib.staging.errors import BranchNotFound
-from compactlib.staging.policies import StagingPolicy
+from compactlib.staging.policy import StagingPolicy
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.repository import Repository
+from compactlib.staging.rewrite import OpenStores
 from compactlib.staging.sensor import CompactionSensor, CompactionTrigger
 
 _LOGGER = logging.getLogger("compactlib.services")
@@ -41,17 +41,16 @@ _UNWANTED_SECONDS: Final = 60.0
 """Delay of a branch after an empty report: its policy's gate is closed, or there is no room."""
 
 
-_Job: TypeAlias = tuple[str, Literal["survey", "compaction", "reclaim"], str]
-"""The name of a repository, the kind of the work, and the name of the branch of a compaction."""
+_Job: TypeAlias = tuple[Literal["survey", "compaction", "reclaim"], str]
+"""The kind of the work, and the name of the branch of a compaction."""
 
 
-@attrs.frozen
-class _Delay:
-    """When a repository's job may run again, by the steady clock, and how often in a row it has failed."""
+@attrs.define(eq=False)
+class _Entry:
+    """A repository, and when each of its jobs may run again, by the steady clock, after how many failures in a row."""
 
     repository: Repository
-    until: float
-    failures: int
+    waits: dict[_Job, tuple[float, int]] = attrs.field(factory=dict)
 
 
 class StagingWorker:
@@ -74,9 +73,6 @@ class StagingWorker:
         budget: limits of all operations together; cancel it to stop.
         observer: notified of triggers and failures; the observers of the repositories are notified of compactions.
             Repositories made by `open` have this observer.
-
-    Raises:
-        InvalidInput: two repositories have the same name, or `reclaim_seconds` is not positive.
     """
 
     def __init__(self, sensor: CompactionSensor | None = None, repositories: Iterable[Repository] = (), *,
@@ -93,10 +89,7 @@ class StagingWorker:
         self._reclaim_seconds = reclaim_seconds
         self._budget = budget
         self._observer = Observers(observer)
-        self._repositories: dict[str, Repository] = {}
-        self._delays: dict[_Job, _Delay] = {}
-        self._failures = 0
-        self._last_error: BaseException | None = None
+        self._entries: dict[str, _Entry] = {}
         self._done = 0
         self._lent: Budget | None = None  # of the work under way
         self._service = PeriodicService(self._turn, name="the compaction worker", every_seconds=_TURN_SECONDS,
@@ -107,47 +100,33 @@ class StagingWorker:
     @property
     def failures(self) -> int:
         """Number of failed operations."""
-        return self._failures + self._service.failures
+        return self._service.failures
 
     @property
     def last_error(self) -> BaseException | None:
         """The last failure."""
-        return self._last_error or self._service.last_error
+        return self._service.last_error
 
     def open(self, store: KVStore, committed: CommittedRanges, *, name: str = "main",
              policy: StagingPolicy | None = None, options: StagingOptions | None = None,
              stores: OpenStores | None = None, rng: Random | None = None) -> Repository:
-        """Make a repository with the worker's sensor, clock and observer, and add it. The caller closes it.
-
-        Arguments and errors as for `Repository`.
-
-        Raises:
-            InvalidInput: the worker has a repository of this name.
-        """
+        """Make a repository with the worker's sensor, clock and observer, and `add` it. The caller closes it."""
         repository = Repository(store, committed, name=name, policy=policy, options=options, stores=stores,
                                 clock=self._clock, rng=rng, sensor=self.sensor, observer=self._observer)
         self.add(repository)
         return repository
 
     def add(self, repository: Repository) -> None:
-        """Survey, compact and reclaim a repository from now on. Idempotent.
-
-        Raises:
-            InvalidInput: the worker has another repository of this name.
-        """
-        if self._repositories.setdefault(repository.name, repository) is not repository:
+        """Survey, compact and reclaim a repository from now on; `InvalidInput` for a second one of its name."""
+        if self._entries.setdefault(repository.name, _Entry(repository)).repository is not repository:
             raise InvalidInput(f"two repositories are named {repository.name!r}; give each its own name, or remove the "
                                f"first")
         self._service.wake()
 
     def remove(self, name: str) -> None:
-        """Remove a repository. A running operation continues; closing the repository cancels it.
-
-        Raises:
-            NotFound: the worker has no repository of this name.
-        """
-        if self._repositories.pop(name, None) is None:
-            known = ", ".join(map(repr, self._repositories)) or "none"
+        """Remove a repository, or raise `NotFound`. A running operation continues, until the repository is closed."""
+        if self._entries.pop(name, None) is None:
+            known = ", ".join(map(repr, self._entries)) or "none"
             raise NotFound(f"there is no repository {name!r}; the worker has {known}")
 
     def start(self) -> None:
@@ -162,11 +141,7 @@ class StagingWorker:
         return self._done - before
 
     def stop(self, *, wait_seconds: float = 30.0) -> None:
-        """Cancel the running operation, start no other, and wait. A cancelled operation changes nothing.
-
-        Raises:
-            Busy: the operation has not ended in time, or is the caller; the worker stops after it.
-        """
+        """Cancel the running operation, which then changes nothing, start no other, and wait; see `Service.stop`."""
         self._service.cancel()
         if self._lent is not None:
             self._lent.cancel()
@@ -183,67 +158,56 @@ class StagingWorker:
 
     def _turn(self, budget: Budget) -> None:
         """Run all due jobs, one after another."""
-        for job, why in self._due().items():
+        for entry, job, why in self._due():
             budget.check()
             self._lent = lent = (budget if self._budget is None else self._budget).child()
             if budget.cancelled:
                 return  # `stop` was called before it could see this budget
-            self._run(job, why, lent)
+            if self._entries.get(entry.repository.name) is entry:
+                self._run(entry, job, why, lent)
             if lent.cancelled:
                 return
             self._done += 1
 
-    def _due(self) -> dict[_Job, str]:
-        """Return the due jobs, with the reasons of compactions. Drops the delays of jobs that no longer exist."""
+    def _due(self) -> list[tuple[_Entry, _Job, str]]:
+        """Return the due jobs, with the reasons of compactions. Drops the waits of jobs that no longer exist."""
         triggers: Iterable[CompactionTrigger] = ()
         try:
             triggers = self.sensor.take()
         except Exception as error:
             self._failed("the sensor's policy", error)
-        present, now = dict(self._repositories), self._clock.monotonic()
-        jobs: dict[_Job, str] = {(name, "survey", ""): "" for name in present}
-        jobs |= {(each.repository, "compaction", each.branch): each.why
-                 for each in triggers if each.repository in present}
-        jobs |= {(name, "reclaim", ""): "" for name in present if self._reclaim_seconds is not None}
-        # Another repository may have been added under the name of a removed one.
-        self._delays = {job: delay for job, delay in self._delays.items()
-                        if job in jobs and delay.repository is present[job[0]]}
-        return {job: why for job, why in jobs.items() if job not in self._delays or self._delays[job].until <= now}
+        now, due = self._clock.monotonic(), list[tuple[_Entry, _Job, str]]()
+        for entry in list(self._entries.values()):
+            jobs: dict[_Job, str] = {("survey", ""): ""}
+            jobs |= {("compaction", each.branch): each.why
+                     for each in triggers if each.repository == entry.repository.name}
+            if self._reclaim_seconds is not None:
+                jobs["reclaim", ""] = ""
+            entry.waits = {job: wait for job, wait in entry.waits.items() if job in jobs}
+            due += ((entry, job, why) for job, why in jobs.items() if entry.waits.get(job, (now, 0))[0] <= now)
+        return due
 
-    def _run(self, job: _Job, why: str, budget: Budget) -> None:
+    def _run(self, entry: _Entry, job: _Job, why: str, budget: Budget) -> None:
         """Run a job; after a failure it waits longer each time. `Busy`, as of a spent budget, counts as no failure."""
-        name, kind, branch = job
-        repository = self._repositories.get(name)
-        if repository is None:
-            return  # removed meanwhile
-        failures = self._delays[job].failures + 1 if job in self._delays else 1
-        wait = min(_FIRST_DELAY_SECONDS * 2.0 ** min(failures - 1, 30), _LONGEST_DELAY_SECONDS)
+        kind, branch = job
+        _, failures = entry.waits.get(job, (0.0, 0))
+        wait = min(_FIRST_DELAY_SECONDS * 2.0 ** min(failures, 30), _LONGEST_DELAY_SECONDS)
         if kind == "reclaim" and self._reclaim_seconds is not None:
             wait = min(wait, self._reclaim_seconds)
+        failures += 1
         try:
-            wait, failures = self._work(repository, kind, branch, why, budget), 0
+            wait, failures = self._work(entry.repository, kind, branch, why, budget), 0
         except Busy:
             if budget.cancelled:
                 return
         except Exception as error:
-            self._failed(f"a {kind} of {f'branch {branch!r} of ' if branch else ''}{name!r}", error)
-        self._delays[job] = _Delay(repository, self._clock.monotonic() + wait, failures)
+            self._failed(f"a {kind} of {f'branch {branch!r} of ' if branch else ''}{entry.repository.name!r}", error)
+        entry.waits[job] = self._clock.monotonic() + wait, failures
 
     def _work(self, repository: Repository, kind: str, branch: str, why: str, budget: Budget) -> float:
         """Return the seconds until the job may run again."""
         if kind == "survey":
-            unreadable: CompactlibError | None = None
-            for each in repository.branches():
-                try:
-                    view = repository.view(branch=each, budget=budget)
-                except BranchNotFound:
-                    continue
-                except (CorruptData, NotFound) as error:
-                    unreadable = error  # the other branches are surveyed all the same
-                    continue
-                self.sensor.seed(repository.name, each.name, view.record, view.tombstones)
-            if unreadable is not None:
-                raise unreadable
+            self._survey(repository, budget)
             return inf
         if kind == "reclaim":
             repository.reclaim(budget=budget)
@@ -256,9 +220,24 @@ class StagingWorker:
             return 0.0
         return _UNWANTED_SECONDS if report.is_empty else 0.0
 
+    def _survey(self, repository: Repository, budget: Budget) -> None:
+        """Count the staged tombstones of each branch. Raises the error of an unreadable branch after all others."""
+        unreadable: CompactlibError | None = None
+        for branch in repository.branches():
+            try:
+                view = repository.view(branch=branch, budget=budget)
+            except BranchNotFound:
+                continue
+            except (CorruptData, NotFound) as error:
+                unreadable = error
+                continue
+            self.sensor.seed(repository.name, branch.name, view.record, view.tombstones)
+        if unreadable is not None:
+            raise unreadable
+
     def _failed(self, what: str, error: Exception) -> None:
-        self._last_error = error
-        self._failures += 1
+        self._service.last_error = error
+        self._service.failures += 1
         _LOGGER.warning("%s failed, and is retried", what, exc_info=error)
         self._observer.event("staging_worker_failed", work=what, error=type(error).__name__, message=str(error),
                              failures=self.failures)

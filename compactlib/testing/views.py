@@ -274,8 +274,9 @@ def _judge_pressure(policy: SensePolicy, view: BranchPressure, now: float, choic
 def branch_views() -> Views[StagingView]:
     """Draw staging branches for the policy of a repository, with few or many staged entries."""
     tokens = st.integers(0, 10).map(lambda count: tuple(StagingToken(f"stg-{each:032x}") for each in range(count)))
-    records = st.builds(BranchRecord, staging_token=st.just(StagingToken(f"stg-{99:032x}")), sealed_tokens=tokens,
-                        compaction_started_at=st.none() | st.floats(0, 2e9))
+    records = st.builds(BranchRecord, version=st.just(1), commit_id=st.none(), sealed_tokens=tokens,
+                        staging_token=st.just(StagingToken(f"stg-{99:032x}")), compacted_metarange_id=st.none(),
+                        compaction_started_at_ms=st.none() | st.integers(0, 2 * 10**12))
     counts, sizes = st.integers(0, 5_000), st.integers(0, 1 << 30)
     return Views(st.builds(StagingView, repository=st.just("main"), branch=st.just("main"), record=records, puts=counts,
                            tombstones=counts, longest_run=counts, staged_bytes=sizes, all_seen=st.booleans(),

@@ -43,7 +43,7 @@ from compactlib.errors import (
     Unsupported,
 )
 from compactlib.kv.errors import OutcomeUnknown
-from compactlib.raftlog.errors import LiveAboveSnapshot, TransferBroken
+from compactlib.raftlog.errors import TransferBroken
 
 CLASSES = [value for value in vars(errors).values()
            if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ == errors.__name__]
@@ -169,13 +169,6 @@ def test_corrupt_data_names_the_place_and_the_bytes_found() -> None:
     without = CorruptData(path="/log/1.segment", offset=0, expected="a header", found="nothing")
     assert "index" not in str(without)
     assert without.index is None
-
-
-def test_a_live_index_above_the_snapshot_names_both() -> None:
-    error = LiveAboveSnapshot(index=8, snapshot_index=7)
-    assert (error.index, error.snapshot_index) == (8, 7)
-    assert "8" in str(error)
-    assert "<= 7" in str(error)
 
 
 def test_a_missing_dependency_names_the_package_to_install() -> None:

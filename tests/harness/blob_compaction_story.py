@@ -188,7 +188,7 @@ class Story:
         with self._reader() as reader:
             snapshot = reader.snapshot()
         found = [f"{entry.id.decode()}:{WORDS[RecordKind(entry.kind)]}" for info in snapshot.segments
-                 if str(info.name) == segment for entry in snapshot.entries_of(info.name)]
+                 if str(info.name) == segment for entry in info.entries()]
         assert (found or ["nothing"]) == list(records), found
 
     def do_expect_get(self, blob: str, what: str) -> None:

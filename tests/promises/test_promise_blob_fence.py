@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker that lost its job while it copied commits nothing to a blob store; the new holder compacts it."""
+"""A worker that lost its job while it copied commits nothing to a blob store; the new holder compacts it. A fence that
+fails after the commit takes nothing back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,5 +49,25 @@ def test_worker_that_lost_its_job_while_copying_commits_nothing(tmp_path: Path) 
         with pytest.raises(FencedOff):
             store.compact(fence=mine)
         assert store.compact(fence=TokenFence(fence, "store", 8)).freed_segments > 0
+        assert answers(store, 60) == before
+        assert store.verify().is_sound
+
+
+class FailsToLeave:
+    """Admits every commit, and fails when the commit has been made."""
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        yield
+        raise RuntimeError("the lease cannot be given back")
+
+
+def test_fence_that_fails_after_the_commit_takes_nothing_back(tmp_path: Path) -> None:
+    with garbage_store(tmp_path / "store", ManualClock(START)) as store:
+        before = answers(store, 60)
+        with pytest.raises(RuntimeError, match="lease"):
+            store.compact(fence=FailsToLeave())
+        assert answers(store, 60) == before
+        store.compact(fence=TokenFence(MemoryFence(), "store", 7))
         assert answers(store, 60) == before
         assert store.verify().is_sound

@@ -213,7 +213,7 @@ def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
     from compactlib.raftlog.wal.recovery import read_frames, wal_files
 
     try:
-        seen.records += sum(len(frame.payloads) for frame in read_frames(wal, log_id))
+        seen.records += sum(frame.entries for frame in read_frames(wal, log_id))
     except (CorruptData, Unsupported) as error:
         seen.note(error)
     seen.bytes_read += sum(size for _, size, _ in wal_files(wal))

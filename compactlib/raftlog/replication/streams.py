@@ -49,14 +49,13 @@ Stream: TypeAlias = tuple[ByteReader, ByteWriter]
 async def send_snapshot(stream: Stream, log: RaftLog, *, term: int, chunk_bytes: int = 1 << 20) -> TransferReport:
     """Send the newest snapshot of a leader's log to a follower, with the live entries that the follower needs.
 
-    The entries are pinned and the state is open until this returns: compactions and newer snapshots do not disturb it.
-    After an error or a cancelled call, close the stream.
+    Compactions and newer snapshots do not disturb it. After an error or a cancelled call, close the stream.
 
     Args:
         stream: reader and writer, opened and closed by the host. The other end calls `receive_snapshot`.
         log: the leader's; the follower's has the same `log_id`.
         term: the leader's.
-        chunk_bytes: payload of a frame, up to 8 MiB; a larger entry is sent in its own frame.
+        chunk_bytes: payload of a frame, up to 8 MiB; a larger entry has its own frame.
 
     Raises:
         TransferRefused: the follower refuses the snapshot; `reason` decides the leader's next step. `ALREADY_APPLIED`
@@ -79,8 +78,7 @@ async def receive_snapshot(stream: Stream, log: RaftLog, *, last_applied: int,
 
     Until this returns, the host applies and appends no entries. The log is not changed before the whole snapshot has
     arrived and was checked; then only the entries that contradict the snapshot are truncated. The leader's term is
-    recorded (`RaftLog.record_hard_state`); a higher term that is recorded during the transfer ends it. A log receives a
-    single snapshot at a time.
+    recorded (`RaftLog.record_hard_state`); a higher term that is recorded during the transfer ends it.
 
     A call that is cancelled during the installation returns when that has ended: check `log.state`. After an error,
     close the stream.
@@ -117,14 +115,7 @@ class _Ended(Generic[_T]):
 
 
 async def _run(talk: Talk[_T], stream: Stream, *, max_bytes: int, reads_early: bool) -> _T:
-    """Run a side to its end.
-
-    Args:
-        talk: the side.
-        stream: its stream.
-        max_bytes: limit of a frame's body that is read.
-        reads_early: whether an answer may arrive while the side still writes.
-    """
+    """Run a side to its end; with `reads_early`, an answer may arrive while the side still writes."""
     reader, writer = stream
     coming: asyncio.Task[bytes] | None = None
     given: bytes | CompactlibError | None = None

@@ -27,7 +27,7 @@ import attrs
 from compactlib.errors import CompactlibError, CorruptData, InvalidInput, Stale, StorageError, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.errors import FrameDamaged, LiveIndexMissing, RefusalReason, TransferBroken, TransferRefused
+from compactlib.raftlog.errors import FrameDamaged, RefusalReason, TransferBroken, TransferRefused
 from compactlib.raftlog.messages import (
     MAX_FRAME_ENTRIES,
     OVERHEAD_BYTES,
@@ -45,8 +45,7 @@ from compactlib.raftlog.messages import (
 from compactlib.raftlog.pins import Pin
 from compactlib.raftlog.raft_log import RaftLog
 from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta
-from compactlib.raftlog.snapshots.incoming import Incoming
-from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.snapshots.states import Incoming, StateReader
 from compactlib.raftlog.values import MAX_PAYLOAD_BYTES, Entry
 
 _MessageT = TypeVar("_MessageT", bound=Message)
@@ -114,20 +113,13 @@ def sending(log: RaftLog, *, term: int, chunk_bytes: int) -> Talk[TransferReport
 @contextlib.contextmanager
 def _held_snapshot(log: RaftLog) -> Iterator[tuple[SnapshotMeta, Pin, StateReader]]:
     """The newest snapshot, with its live entries pinned and its state open for reading."""
-    while True:
-        row = log.state
-        with log.open_state() as state:
-            try:
-                pin = log.pin(row.live)
-            except LiveIndexMissing:
-                if log.state is row:
-                    raise
-                continue
-            with pin:
-                # Else a newer snapshot has replaced it.
-                if state.manifest == row.manifest:
-                    yield row, pin, state
-                    return
+    with contextlib.ExitStack() as held:
+        # No snapshot is taken in between.
+        with log._snapshotting:
+            row = log.state
+            state = held.enter_context(log.open_state())
+            pin = held.enter_context(log.pin(row.live))
+        yield row, pin, state
 
 
 def _messages(live: IndexSet, needed: IndexSet, pin: Pin, state: StateReader, accept: Accept, term: int,

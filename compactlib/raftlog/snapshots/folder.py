@@ -5,11 +5,14 @@
 <index>-<term>-<attempt>.state        the machine's own bytes
 <index>-<term>-<attempt>.checkpoint   the row of a checkpoint with such a state; no entry dies by it
 <index>-<term>-<attempt>.entries      live entries of a snapshot that is being received or half installed
-incoming.manifest                     which snapshot is being received
+<...>.incoming.state                  the part of a received state that has arrived
 ```
 
+The attempt of a received snapshot is a checksum of its manifest, so that the next transfer of the same snapshot finds
+the part of its state that has arrived.
+
 A snapshot is taken in two steps: the state is written and synced; then the log's row (`SNAPSHOT`), which names the
-state, is replaced. A state that no row, no checkpoint and no manifest names is a leftover. Opening a log whose row
+state, is replaced. A state that neither a row nor a checkpoint names is a leftover. Opening a log whose row
 names a missing state, or a state of another size, raises `SnapshotLost`.
 """
 
@@ -24,35 +27,36 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compactlib._arguments import own_bytes
-from compactlib.errors import CorruptData, Stale, StorageError, Unsupported
+from compactlib.errors import CorruptData, Stale, StorageError
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, StrPath, list_folder, look_at, may_be_there, read_if_there, write_durably
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER
 from compactlib.raftlog.snapshot_meta import (
+    HEADS,
     NO_SNAPSHOT,
     SnapshotHead,
     SnapshotManifest,
     SnapshotMeta,
     decode_head,
     decode_snapshot_meta,
-    encode_head,
     encode_snapshot_meta,
     read_snapshot_meta,
     write_snapshot_meta,
 )
-from compactlib.raftlog.snapshots.incoming import Incoming
 from compactlib.raftlog.snapshots.machine import StateMachine
-from compactlib.raftlog.snapshots.state_reader import StateReader
+from compactlib.raftlog.snapshots.states import Incoming, StateReader
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_CHECKPOINTS = 10
 _BATCH_BYTES = 1 << 20
-_INCOMING = "incoming.manifest"
-_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]+)\.(state|entries|checkpoint(?:\.tmp)?)")
+_RECEIVED = 1 << 31
+"""Attempts of received snapshots have this bit; those of own snapshots count from 1."""
+_INCOMING = "incoming.state"
+_NAME = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]+)\.(state|entries|incoming\.state|checkpoint(?:\.tmp)?)")
 
 
 def _name(row: SnapshotMeta, suffix: str) -> str:
@@ -60,12 +64,9 @@ def _name(row: SnapshotMeta, suffix: str) -> str:
 
 
 class Snapshots:
-    """The folder of a log's snapshots. The log's owner makes one call at a time.
+    """The folder of a log's snapshots, in the log's `folder`. The log's owner makes one call at a time.
 
-    Args:
-        files: the disk.
-        folder: the log's.
-        machine: makes an empty state machine, from which a damaged live set is rebuilt.
+    `machine` makes an empty state machine, from which a damaged live set is rebuilt.
     """
 
     def __init__(self, files: Files, folder: str, machine: Callable[[], StateMachine] | None = None) -> None:
@@ -115,11 +116,11 @@ class Snapshots:
         above = -1 if row is None else row.index
         for stem in _checkpoint_stems(self.folder, above)[-MAX_CHECKPOINTS:]:
             kept |= {_name(stem, "checkpoint"), _name(stem, "state")}
-        staged = self._staged()
-        if staged is not None and staged.index > above and look_at(self._path(staged, "state")) is not None:
-            kept |= {_INCOMING, _name(staged, "state"), _name(staged, "entries")}
-        removed = [name for name in list_folder(self.folder) if name not in kept
-                   and (_NAME.fullmatch(name) or name.removesuffix(".tmp") == _INCOMING)]
+        found = [match for name in list_folder(self.folder) if (match := _NAME.fullmatch(name))]
+        for match in found:
+            if match[4] == _INCOMING and int(match[1]) > above:
+                kept |= {match[0], match[0].replace(_INCOMING, "entries")}
+        removed = [match[0] for match in found if match[0] not in kept]
         # Checkpoints first, durably: a state without a checkpoint is a leftover, the reverse would be damage.
         checkpoints = [name for name in removed if name.endswith(".checkpoint")]
         for name in checkpoints:
@@ -151,9 +152,9 @@ class Snapshots:
                 out.sync()
             finally:
                 out.close()
-            row = attrs.evolve(row, manifest=SnapshotManifest.of(
-                row.index, row.term, row.live, state_bytes=size, state_crc=crc, machine_version=machine_version,
-                cluster=cluster))
+            row = attrs.evolve(row, manifest=SnapshotManifest(
+                index=row.index, term=row.term, state_bytes=size, state_crc=crc, machine_version=machine_version,
+                cluster=cluster).with_live(row.live))
             self._check(row)
             self._files.sync_folder(self.folder)
             return row
@@ -171,7 +172,7 @@ class Snapshots:
     def _next_attempt(self, row: SnapshotMeta) -> int:
         found = [int(match[3]) for name in list_folder(self.folder) if (match := _NAME.fullmatch(name))
                  and (int(match[1]), int(match[2])) == (row.index, row.term)]
-        return max(found, default=0) + 1
+        return max((attempt for attempt in found if attempt < _RECEIVED), default=0) + 1
 
     def _path(self, row: SnapshotMeta, suffix: str) -> str:
         return os.path.join(self.folder, _name(row, suffix))
@@ -219,51 +220,39 @@ class Snapshots:
             return decode_snapshot_meta(data, path)
         except LiveSetLost as lost:
             head, _ = decode_head(data, path)
-            if self._machine is None or head is None or not head.has_state:
+            if self._machine is None or head.manifest is None or not head.has_state:
                 raise
-            row = head.meta(self._rebuilt(head, self._machine(), lost))
-            write_durably(self._files, path, [encode_snapshot_meta(row)])
+            live = self._restored(head.manifest, head.attempt, self._machine())
+            if head.kept:
+                live |= IndexSet.range(head.manifest.index + 1 - head.kept, head.manifest.index)
+            try:
+                row = head.row(live.to_bytes(), path)
+            except CorruptData as error:
+                raise LiveSetLost(path=path, offset=lost.offset, expected=error.expected, found=f"{lost.found}, and a "
+                                  f"set rebuilt from the state with {error.found}") from lost
+            write_durably(self._files, path, [encode_snapshot_meta(row or NO_SNAPSHOT)])
             return row
 
-    def _rebuilt(self, head: SnapshotHead, machine: StateMachine, lost: LiveSetLost) -> IndexSet:
-        manifest = head.manifest
-        with self.open_state(head.meta(IndexSet())) as reader:
+    def _restored(self, of: SnapshotManifest, attempt: int, machine: StateMachine) -> IndexSet:
+        """The live set of a machine that is restored from a state."""
+        with self.open_state(SnapshotMeta(of.index, of.term, manifest=of, attempt=attempt)) as reader:
             machine.restore(reader.pieces())
         indexes = machine.live_indexes()
-        live = indexes if isinstance(indexes, IndexSet) else IndexSet.from_iterable(indexes)
-        if head.kept:
-            live |= IndexSet.range(manifest.index + 1 - head.kept, manifest.index)
-        try:
-            return manifest.live_set(live.to_bytes(), path=lost.path)
-        except CorruptData as error:
-            raise LiveSetLost(path=lost.path, offset=lost.offset, expected=error.expected,
-                              found=f"{lost.found}, and a set rebuilt from the state with {error.found}") from lost
+        return indexes if isinstance(indexes, IndexSet) else IndexSet.from_iterable(indexes)
 
     # -- receiving
 
-    def _staged(self) -> SnapshotMeta | None:
-        """Index, term, attempt and manifest of the snapshot that is or was being received; `None` without any."""
-        data = read_if_there(os.path.join(self.folder, _INCOMING))
-        try:
-            head, _ = decode_head(data or b"", self.folder)
-        except (CorruptData, Unsupported):
-            return None
-        return None if head is None else head.meta(IndexSet())
-
     def receive(self, manifest: SnapshotManifest) -> Incoming:
         """Start to receive a snapshot, behind the part of its state that an earlier transfer has left."""
-        row = self._staged()
-        found = None
-        if row is not None and row.manifest == manifest:
-            found = look_at(self._path(row, "state"))
-        else:
-            row = SnapshotMeta(manifest.index, manifest.term, manifest=manifest)
-            row = attrs.evolve(row, attempt=self._next_attempt(row))
-            # Before the state, which would be a leftover.
-            write_durably(self._files, os.path.join(self.folder, _INCOMING),
-                          [encode_head(manifest, attempt=row.attempt)])
-        return Incoming(self._files, row, self._path(row, "state"), self.entries_path(row),
-                        state_bytes=min(found.st_size, manifest.state_bytes) if found is not None else 0)
+        row = SnapshotMeta(manifest.index, manifest.term, manifest=manifest,
+                           attempt=crc32(HEADS.encode(SnapshotHead(manifest))) | _RECEIVED)
+        path = self._path(row, _INCOMING)
+        for name in list_folder(self.folder):
+            if name.endswith(_INCOMING) and name != os.path.basename(path):
+                self._files.unlink(os.path.join(self.folder, name))
+        found = look_at(path)
+        return Incoming(self._files, row, path, self._path(row, "state"), self.entries_path(row),
+                        state_bytes=0 if found is None else min(found.st_size, manifest.state_bytes))
 
     def entries_path(self, row: SnapshotMeta) -> str:
         """The file of a half installed snapshot's live entries; it exists until the log has them."""

@@ -18,13 +18,13 @@ import re
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import attrs
 
-from compactlib.errors import InvalidInput
+from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 
@@ -100,26 +100,23 @@ class FileHeader:
         return crc32(b"salt", crc32(self.encode()[:-_CRC.size], 0))
 
 
-class Write(NamedTuple):
-    """A frame to write, without the fields that depend on its file. Made by the thread that appends.
+class Frame(NamedTuple):
+    """A frame, as it is queued and as it is read, without the fields that depend on its file.
 
     Attributes:
         kind: of its content.
-        log_id: of the log.
         first: the first index.
-        last: the last index; below `first` without entries.
         term: of the entries; of the last entry if they differ.
-        previous: the index of the first entry's predecessor, `None` or -1 without a predecessor.
-        cuts: whether the log is truncated above `previous` first.
+        previous: the index of the first entry's predecessor, `None` without a predecessor.
+        cuts: whether the log is truncated above `previous` first; of a LOG frame, whether the file repeats all frames
+            of the log.
         entries: their count.
         data: the body.
         crc: of the body.
     """
 
     kind: FrameKind
-    log_id: str
     first: int
-    last: int
     term: int
     previous: int | None
     cuts: bool
@@ -128,17 +125,49 @@ class Write(NamedTuple):
     crc: int
 
     @property
+    def is_sparse(self) -> bool:
+        """Whether the indexes are not consecutive."""
+        return self.kind == FrameKind.SPARSE
+
+    @property
+    def last(self) -> int:
+        """The last index; below `first` without entries."""
+        if self.is_sparse:
+            return int.from_bytes(self.data[8 * self.entries - 8:8 * self.entries], "little")
+        return self.first + self.entries - 1
+
+    @property
     def frame_bytes(self) -> int:
         """The size of the whole frame in the file."""
         return FRAME_HEADER_BYTES + padded(len(self.data))
 
+    def runs(self) -> Iterator[tuple[int, int, list[bytes]]]:
+        """The entries, as first index, term and payloads of each run of consecutive indexes.
+
+        Raises:
+            CorruptData: the lengths of the payloads do not fit the body.
+        """
+        count, place = self.entries, 16 * self.entries if self.is_sparse else 0
+        if not count:
+            return
+        lengths = _numbers("I", self.data[place:place + 4 * count])
+        ends = list(accumulate(lengths, initial=padded(place + 4 * count)))
+        if len(lengths) != count or ends[-1] != len(self.data):
+            raise CorruptData(path="<a frame of the WAL>", offset=place, expected=f"the lengths of {count} payloads in "
+                              f"{len(self.data)} bytes", found=f"{len(lengths)} lengths, up to {ends[-1]}")
+        payloads = [self.data[begin:end] for begin, end in pairwise(ends)]
+        if not self.is_sparse:
+            yield self.first, self.term, payloads
+            return
+        indexes, terms = _numbers("Q", self.data[:8 * count]), _numbers("Q", self.data[8 * count:place])
+        for index, term, payload in zip(indexes, terms, payloads, strict=True):
+            yield index, term, [payload]
+
     def encode(self, log: int, synced_end: int, salt: int) -> list[bytes]:
-        """The pieces of the frame, together `frame_bytes` long; `log` is the number of the log in the file."""
-        has_previous = self.previous is not None and self.previous >= 0
-        flags = (_CUTS if self.cuts else 0) | (_HAS_PREVIOUS if has_previous else 0)
-        head = _FRAME.pack(FRAME_MAGIC, self.kind, flags, 0, log, self.entries,
-                           self.previous if has_previous else 0, self.first, self.term, synced_end, len(self.data),
-                           self.crc)
+        """The pieces of the frame of log number `log` in a file, together `frame_bytes` long."""
+        flags = (_CUTS if self.cuts else 0) | (_HAS_PREVIOUS if self.previous is not None else 0)
+        head = _FRAME.pack(FRAME_MAGIC, self.kind, flags, 0, log, self.entries, self.previous or 0, self.first,
+                           self.term, synced_end, len(self.data), self.crc)
         head += _CRC.pack(crc32(head, salt))
         pad = -len(self.data) % ALIGNMENT
         return [head, self.data, bytes(pad)] if pad else [head, self.data]
@@ -149,84 +178,42 @@ def padded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def run_write(log_id: str, first: int, term: int, payloads: Sequence[bytes], previous: int | None,
-              cuts: bool = False) -> Write:
+def run_frame(first: int, term: int, payloads: Sequence[bytes], previous: int | None, cuts: bool = False) -> Frame:
     """Entries with consecutive indexes and one term. Body: lengths u32, padding, payloads. O(1) calls a batch.
 
     Raises:
         InvalidInput: a payload is too large.
     """
-    count = len(payloads)
-    if count == 1 and len(payloads[0]) < _FEW_BYTES:
+    if len(payloads) == 1 and len(payloads[0]) < _FEW_BYTES:
         # As below, in a third of the time.
         data = _ONE_LENGTH.pack(len(payloads[0])) + payloads[0]
     else:
         lengths = _lengths(payloads)
         data = b"".join((lengths, bytes(-len(lengths) % ALIGNMENT), *payloads))
-    return Write(FrameKind.RUN, log_id, first, first + count - 1, term, previous, cuts, count, data, crc32(data, 0))
+    return Frame(FrameKind.RUN, first, term, previous, cuts, len(payloads), data, crc32(data, 0))
 
 
-def sparse_write(log_id: str, indexes: Sequence[int], terms: Sequence[int], payloads: Sequence[bytes],
-                 previous: int | None) -> Write:
-    """Sparse entries. Body: indexes u64, terms u64, lengths u32, padding, payloads. Raises as `run_write`."""
+def sparse_frame(indexes: Sequence[int], terms: Sequence[int], payloads: Sequence[bytes],
+                 previous: int | None) -> Frame:
+    """Sparse entries. Body: indexes u64, terms u64, lengths u32, padding, payloads. Raises as `run_frame`."""
     columns = _column("Q", indexes) + _column("Q", terms) + _lengths(payloads)
     data = b"".join((columns, bytes(-len(columns) % ALIGNMENT), *payloads))
-    return Write(FrameKind.SPARSE, log_id, indexes[0], indexes[-1], terms[-1], previous, False, len(payloads), data,
-                 crc32(data, 0))
+    return Frame(FrameKind.SPARSE, indexes[0], terms[-1], previous, False, len(payloads), data, crc32(data, 0))
 
 
-def cut_write(log_id: str, after: int) -> Write:
-    """A truncation of everything above `after`."""
-    return Write(FrameKind.CUT, log_id, after + 1, after, 0, after, True, 0, b"", 0)
+def cut_frame(after: int) -> Frame:
+    """A truncation of everything above `after`; -1 for all."""
+    return Frame(FrameKind.CUT, after + 1, 0, after if after >= 0 else None, True, 0, b"", 0)
 
 
-def log_write(log_id: str) -> Write:
-    """The name of a log."""
+def log_frame(log_id: str, *, repeats: bool = False) -> Frame:
+    """The name of a log. With `repeats`, the files before have no frame of the log that counts."""
     data = log_id.encode()
-    return Write(FrameKind.LOG, log_id, 0, -1, 0, None, False, 0, data, crc32(data, 0))
+    return Frame(FrameKind.LOG, 0, 0, None, repeats, 0, data, crc32(data, 0))
 
 
-MARK = Write(FrameKind.MARK, "", 0, -1, 0, None, False, 0, b"", 0)
+MARK = Frame(FrameKind.MARK, 0, 0, None, False, 0, b"", 0)
 """Proves that everything before it in the file is durable."""
-
-
-@attrs.frozen
-class Frame:
-    """A checked frame.
-
-    Attributes:
-        kind: of its content.
-        log: number of the log in this file.
-        previous: the index of the first entry's predecessor, `None` if it was not given.
-        cuts: whether the log is truncated above `previous` first.
-        first: the first index.
-        term: of all entries (RUN).
-        indexes: of the entries (SPARSE), else empty.
-        terms: of the entries (SPARSE), else empty.
-        payloads: of the entries; the log's id in a LOG frame.
-        synced_end: durable size of the file when the frame was written.
-        frame_bytes: size of the whole frame in the file.
-    """
-
-    kind: FrameKind
-    log: int
-    previous: int | None
-    cuts: bool
-    first: int
-    term: int
-    indexes: Sequence[int]
-    terms: Sequence[int]
-    payloads: Sequence[bytes]
-    synced_end: int
-    frame_bytes: int
-
-    def rewritten(self, log_id: str) -> Write:
-        """The frame, to be written to another file."""
-        if self.kind == FrameKind.SPARSE:
-            return sparse_write(log_id, self.indexes, self.terms, self.payloads, self.previous)
-        if self.kind == FrameKind.CUT:
-            return cut_write(log_id, -1 if self.previous is None else self.previous)
-        return run_write(log_id, self.first, self.term, self.payloads, self.previous, self.cuts)
 
 
 def synced_end_at(data: bytes, offset: int, salt: int) -> int | None:
@@ -235,37 +222,19 @@ def synced_end_at(data: bytes, offset: int, salt: int) -> int | None:
     return None if head is None else int(head[9])
 
 
-def decode_frame(data: bytes, offset: int, salt: int) -> Frame | None:
-    """The frame at `offset` of `data`, or `None` if it is not whole."""
+def decode_frame(data: bytes, offset: int, salt: int) -> tuple[Frame, int, int] | None:
+    """The frame at `offset` of `data`, the number of its log, and its `synced_end`; `None` if it is not whole."""
     head = _head(data, offset, salt)
     if head is None:
         return None
-    _, number, flags, _, log, count, before, first, term, synced_end, body_bytes, body_crc = head
+    _, kind, flags, _, log, count, before, first, term, synced_end, body_bytes, body_crc = head
     start = offset + FRAME_HEADER_BYTES
-    body = memoryview(data)[start:start + body_bytes]
-    frame_bytes = FRAME_HEADER_BYTES + padded(body_bytes)
-    if len(body) < body_bytes or crc32(body, 0) != body_crc or len(data) < offset + frame_bytes:
+    body = data[start:start + body_bytes]
+    if len(data) < start + padded(body_bytes) or crc32(body, 0) != body_crc:
         return None
-    kind = FrameKind(number)
-    indexes: Sequence[int] = ()
-    terms: Sequence[int] = ()
-    payloads: Sequence[bytes] = ()
-    place = 0
-    if kind == FrameKind.SPARSE:
-        indexes, terms = _numbers("Q", body[:8 * count]), _numbers("Q", body[8 * count:16 * count])
-        place = 16 * count
-    if kind in (FrameKind.RUN, FrameKind.SPARSE):
-        lengths = _numbers("I", body[place:place + 4 * count])
-        ends = list(accumulate(lengths, initial=padded(place + 4 * count)))
-        if len(lengths) != count or not count or ends[-1] != body_bytes:
-            return None
-        whole = body.tobytes()
-        payloads = [whole[begin:end] for begin, end in pairwise(ends)]
-    elif kind == FrameKind.LOG:
-        payloads = [body.tobytes()]
     previous = before if flags & _HAS_PREVIOUS else None
-    return Frame(kind, log, previous, bool(flags & _CUTS), first, term, indexes, terms, payloads, synced_end,
-                 frame_bytes)
+    frame = Frame(FrameKind(kind), first, term, previous, bool(flags & _CUTS), count, body, body_crc)
+    return frame, log, synced_end
 
 
 def _head(data: bytes, offset: int, salt: int) -> tuple[int, ...] | None:
@@ -297,7 +266,7 @@ def _column(code: str, values: Sequence[int]) -> bytes:
     return column.tobytes()
 
 
-def _numbers(code: str, data: memoryview) -> array[int]:
+def _numbers(code: str, data: bytes) -> array[int]:
     column = array(code)
     column.frombytes(data[:len(data) // column.itemsize * column.itemsize])
     if _BIG_ENDIAN:

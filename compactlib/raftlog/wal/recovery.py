@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
-from itertools import chain, groupby, pairwise
-from typing import NamedTuple
+from collections.abc import Mapping
+from itertools import chain, pairwise
 
 import attrs
 
@@ -33,14 +32,6 @@ from compactlib.raftlog.wal.frames import (
 )
 
 
-class LoggedFrame(NamedTuple):
-    """A frame, its log, and the number of its file."""
-
-    log_id: str
-    frame: Frame
-    file: int
-
-
 @attrs.frozen
 class RecoveredWal:
     """The content of a store's WAL files.
@@ -48,15 +39,15 @@ class RecoveredWal:
     Attributes:
         numbers: of the files, ascending.
         last_end: proven durable size of the newest file.
-        frames: every frame that counts, in the order of writing, without the frames that name logs.
-        unproven: count of the last frames that are not proven durable.
+        frames: by log, every frame that counts, in the order of writing.
+        unproven: the last frames, which are not proven durable, with the ids of their logs.
         torn_bytes: size of the torn end of the newest file.
     """
 
     numbers: tuple[int, ...] = ()
     last_end: int = 0
-    frames: tuple[LoggedFrame, ...] = ()
-    unproven: int = 0
+    frames: Mapping[str, list[Frame]] = attrs.field(factory=dict)
+    unproven: tuple[tuple[str, Frame], ...] = ()
     torn_bytes: int = 0
 
     @property
@@ -79,23 +70,29 @@ def read_wal(folder: StrPath) -> RecoveredWal:
             raise CorruptData(path=os.path.join(folder, wal_name(before + 1)), offset=0, expected="a WAL file, since "
                               f"{wal_name(before)} and {wal_name(after)} exist", found="no file")
     headers = [_header(folder, number) for number in numbers]
-    found: list[LoggedFrame] = []
-    unproven, torn, end = 0, 0, 0
+    frames: dict[str, list[Frame]] = {}
+    unproven: list[tuple[str, Frame]] = []
+    torn, end = 0, 0
     counts = [*(header.previous_end for header in headers[1:]), None]
     for header, counts_to in zip(headers, counts, strict=False):
         path = os.path.join(folder, wal_name(header.number))
-        frames, proven, end, torn = _scan(_read(path), header.salt, path, counts_to)
+        placed, end, torn = _scan(_read(path), header.salt, path, counts_to)
         ids: dict[int, str] = {}
-        for frame in frames:
+        at = FILE_HEADER_BYTES
+        for frame, log in placed:
             if frame.kind == FrameKind.LOG:
-                ids[frame.log] = frame.payloads[0].decode()
-            if frame.log not in ids:
-                raise CorruptData(path=path, offset=FILE_HEADER_BYTES, expected="frames of the logs that the file "
-                                  "names", found=f"a frame of log number {frame.log}")
-            if frame.kind != FrameKind.LOG:
-                found.append(LoggedFrame(ids[frame.log], frame, header.number))
-        unproven = sum(frame.kind != FrameKind.LOG for frame in frames[proven:])
-    return RecoveredWal(tuple(numbers), end, tuple(found), unproven, torn)
+                ids[log] = frame.data.decode()
+                if frame.cuts:
+                    frames.pop(ids[log], None)
+            elif log not in ids:
+                raise CorruptData(path=path, offset=at, expected="a frame of a log that the file names",
+                                  found=f"a frame of log number {log}")
+            else:
+                frames.setdefault(ids[log], []).append(frame)
+                if at >= end:
+                    unproven.append((ids[log], frame))
+            at += frame.frame_bytes
+    return RecoveredWal(tuple(numbers), end, frames, tuple(unproven), torn)
 
 
 def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
@@ -110,7 +107,8 @@ def read_frames(wal: str, log_id: str | None) -> tuple[Frame, ...]:
     while True:
         before = wal_files(wal)
         try:
-            return tuple(each.frame for each in read_wal(wal).frames if log_id in (None, each.log_id))
+            frames = read_wal(wal).frames
+            return tuple(chain.from_iterable(frames.values()) if log_id is None else frames.get(log_id, ()))
         except (CorruptData, StorageError):
             # A flush may have removed a file, or a batch was being written: only a repeated failure is damage.
             if seen == before == wal_files(wal):
@@ -128,29 +126,7 @@ def wal_files(wal: str) -> list[tuple[str, int, int]]:
     return listed
 
 
-def without_repeats(frames: Iterable[LoggedFrame]) -> list[LoggedFrame]:
-    """The frames of damaged logs without duplicates: each file begins with their frames of the files before.
-
-    The frames that a file repeats replace those of the files before. The frames of a log stay in order. O(bytes).
-    """
-    kept: dict[str, list[LoggedFrame]] = {}
-    for _, in_file in groupby(frames, key=lambda each: each.file):
-        found: dict[str, list[LoggedFrame]] = {}
-        for each in in_file:
-            found.setdefault(each.log_id, []).append(each)
-        for log_id, here in found.items():
-            before = kept.get(log_id, [])
-            repeats = list(map(_written, here[:len(before)])) == list(map(_written, before))
-            kept[log_id] = here if repeats else [*before, *here]
-    return list(chain.from_iterable(kept.values()))
-
-
-def _written(logged: LoggedFrame) -> Frame:
-    """The frame without the fields that depend on its file."""
-    return attrs.evolve(logged.frame, log=0, synced_end=0)
-
-
-def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[list[Frame], int, int, int]:
+def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[list[tuple[Frame, int]], int, int]:
     """The frames of a file that count, without marks; see the head of this file.
 
     Args:
@@ -160,35 +136,35 @@ def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[lis
         counts_to: its durable size, from its successor; `None` for the newest file.
 
     Returns:
-        The frames; the count of those that are proven durable; the offset of their end; the size of the torn end.
+        The frames, with the numbers of their logs; the end of those that are proven durable; the size of the torn end.
     """
-    frames: list[Frame] = []
+    found: list[tuple[Frame, int]] = []
     ends = [FILE_HEADER_BYTES]
     proven_end = offset = behind = FILE_HEADER_BYTES
     limit = len(data) if counts_to is None else counts_to
-    while offset < limit and (frame := decode_frame(data, offset, salt)) is not None:
-        proven_end = max(proven_end, frame.synced_end)
+    while offset < limit and (decoded := decode_frame(data, offset, salt)) is not None:
+        frame, log, synced_end = decoded
+        proven_end = max(proven_end, synced_end)
         behind = offset + frame.frame_bytes
         if frame.kind == FrameKind.MARK:
             break
         offset = behind
-        frames.append(frame)
+        found.append((frame, log))
         ends.append(offset)
     if counts_to is not None:
         if offset != counts_to:
             raise CorruptData(path=path, offset=offset, expected=f"whole frames up to {counts_to}, the size in the "
                               f"next file", found="a damaged frame" if offset < len(data) else "the end of the file")
-        return frames, len(frames), offset, 0
+        return found, offset, 0
     place = data.find(FRAME_MAGIC, offset)
     while place >= 0:
-        synced_end = synced_end_at(data, place, salt) if place % ALIGNMENT == 0 else None
-        if synced_end is not None and synced_end > offset:
-            raise CorruptData(path=path, offset=offset, expected=f"a whole frame, since everything up to "
-                              f"{synced_end} was durable", found="a damaged frame")
+        durable = synced_end_at(data, place, salt) if place % ALIGNMENT == 0 else None
+        if durable is not None and durable > offset:
+            raise CorruptData(path=path, offset=offset, expected=f"a whole frame, since everything up to {durable} was "
+                              f"durable", found="a damaged frame")
         place = data.find(FRAME_MAGIC, place + 1)
-    proven = sum(end <= proven_end for end in ends) - 1
     # Zeros are written ahead of the frames.
-    return frames, proven, ends[proven], len(data[behind:].rstrip(b"\0"))
+    return found, max(end for end in ends if end <= proven_end), len(data[behind:].rstrip(b"\0"))
 
 
 def _header(folder: StrPath, number: int) -> FileHeader:

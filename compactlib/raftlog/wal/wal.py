@@ -16,7 +16,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from compactlib.clock import Clock
 from compactlib.errors import DiskFull, StorageError
@@ -29,11 +29,11 @@ from compactlib.raftlog.wal.frames import (
     MARK,
     WAL_TEMPORARY_SUFFIX,
     FileHeader,
-    Write,
-    log_write,
+    Frame,
+    log_frame,
     wal_name,
 )
-from compactlib.raftlog.wal.recovery import RecoveredWal, without_repeats
+from compactlib.raftlog.wal.recovery import RecoveredWal
 
 _LAST_SECOND = 1.8e10
 """The last second whose nanoseconds fit into 64 bits, rounded down."""
@@ -49,10 +49,8 @@ class Wal:
         files: the disk.
         clock: stamps the files.
         recovered: the content of the folder.
-        damaged: ids of damaged logs: each new file repeats their frames, so that old files can be removed.
 
     Attributes:
-        guard: as given.
         smallest_live: by log, the index below which everything is dead; a log sets it with each snapshot.
         written: queue of the logs with new durable writes; the store takes from it.
         queued_bytes: bytes that wait for the next batch.
@@ -63,19 +61,18 @@ class Wal:
     """
 
     def __init__(self, folder: StrPath, guard: Guard, *, max_bytes: int, files: Files, clock: Clock,
-                 recovered: RecoveredWal, damaged: Collection[str] = ()) -> None:
+                 recovered: RecoveredWal) -> None:
         self._folder = os.fspath(folder)
         self.guard = guard
         self._max_bytes = max_bytes
         self._files = files
         self._clock = clock
         self._queueing = threading.Lock()
-        self._queue: list[Write] = []
-        self._taken = 0  # writes that have left the queue
-        self._held = tuple(without_repeats(logged for logged in recovered.frames if logged.log_id in damaged))
-        # The first file repeats the frames that are not proven durable.
-        unproven = recovered.frames[len(recovered.frames) - recovered.unproven:]
-        self._tail = tuple(logged for logged in unproven if logged.log_id not in damaged)
+        self._queue: list[tuple[str, Frame]] = []  # with the ids of their logs
+        self._taken = 0  # frames that have left the queue
+        # Each file repeats the frames of damaged logs; the first file also those that are not proven durable.
+        self._held = dict(recovered.frames)
+        self._tail = recovered.unproven
         self._oldest = recovered.numbers[0] if recovered.numbers else recovered.last_number + 1
         self._out: OutFile | None = None
         self.smallest_live: dict[str, int] = {}
@@ -86,11 +83,19 @@ class Wal:
         self.durable_ticket: int = 0
         self.size_bytes: int = recovered.last_end
         guard.keep(self)
-        # On a full disk, the store can be read, and the first sync begins the file.
-        with contextlib.suppress(DiskFull):
-            self._begin_file()
 
     # -- files
+
+    def begin(self, damaged: Collection[str] = ()) -> None:
+        """Begin the first file. On a full disk the store can be read, and the first sync begins the file.
+
+        Args:
+            damaged: ids of damaged logs: each new file repeats their frames, so that old files can be removed.
+        """
+        self._held = {log_id: frames for log_id, frames in self._held.items() if log_id in damaged}
+        self._tail = tuple(each for each in self._tail if each[0] not in damaged)
+        with contextlib.suppress(DiskFull):
+            self._begin_file()
 
     @property
     def is_begun(self) -> bool:
@@ -113,16 +118,17 @@ class Wal:
         created_ns = int(min(max(self._clock.now(), 0.0), _LAST_SECOND) * 1e9)
         header = FileHeader(number, self.size_bytes, created_ns)
         salt = header.salt
-        repeated = [logged.frame.rewritten(logged.log_id) for logged in (*self._held, *self._tail)]
-        pieces, _, numbers = _encoded(repeated, {}, FILE_HEADER_BYTES, salt)
+        held = [(log_id, frame) for log_id, frames in self._held.items() for frame in frames]
+        pieces, _, numbers = _encoded([*held, *self._tail], {}, FILE_HEADER_BYTES, salt, repeated=self._held)
         pieces.insert(0, header.encode())
         path = os.path.join(self._folder, wal_name(number))
         try:
             write_durably(self._files, path, pieces, temporary_suffix=WAL_TEMPORARY_SUFFIX)
             out = self._files.open(path)
         except StorageError as error:
-            if may_be_there(path):
-                # After a crash the new file may exist or not: neither file may be written any more.
+            if self._out is not None and may_be_there(path):
+                # After a crash the new file may exist or not: neither file may be written any more. (Opening writes
+                # to neither, and the next sync begins the new file again.)
                 self.guard.fail(error)
             raise
         before, self._out = self._out, out
@@ -163,20 +169,20 @@ class Wal:
 
     # -- queueing
 
-    def queue(self, write: Write) -> int:
-        """Queue a write, and return its ticket for `sync`. Called under the log's lock."""
+    def queue(self, log_id: str, frame: Frame) -> int:
+        """Queue a frame of a log, and return its ticket for `sync`. Called under the log's lock."""
         self.guard.require_open()
         with self._queueing:
-            self.queued_bytes += FRAME_HEADER_BYTES + len(write.data)
+            self.queued_bytes += FRAME_HEADER_BYTES + len(frame.data)
             # Last: an interrupt before this statement leaves nothing queued.
-            self._queue += (write,)
+            self._queue += ((log_id, frame),)
             return self._taken + len(self._queue)
 
     def forget(self, log_id: str) -> None:
         """Forget a removed log, without queued writes: later files do not name it."""
         with self.guard.lock:
             self.smallest_live.pop(log_id, None)
-            self._held = tuple(logged for logged in self._held if logged.log_id != log_id)
+            self._held.pop(log_id, None)
 
     # -- committing
 
@@ -201,25 +207,25 @@ class Wal:
     def _commit(self) -> None:
         self.guard.begin("a batch")
         with self._queueing:
-            writes, self._queue = self._queue, []
-            self._taken += len(writes)
+            taken, self._queue = self._queue, []
+            self._taken += len(taken)
             self.queued_bytes = 0
             ticket = self._taken
         # Truncations are kept, and entries that did not die by a snapshot since they were queued.
         smallest = self.smallest_live
-        kept = [write for write in writes if write.cuts or write.last >= smallest.get(write.log_id, 0)]
+        kept = [(log_id, frame) for log_id, frame in taken if frame.cuts or frame.last >= smallest.get(log_id, 0)]
         try:
             if kept:
                 self._write_batch(kept)
         except StorageError:
             with self._queueing:
-                self._queue[:0] = writes
-                self._taken -= len(writes)
-                self.queued_bytes += sum(FRAME_HEADER_BYTES + len(write.data) for write in writes)
+                self._queue[:0] = taken
+                self._taken -= len(taken)
+                self.queued_bytes += sum(FRAME_HEADER_BYTES + len(frame.data) for _, frame in taken)
             self.guard.undone()
             raise
         self.durable_ticket = ticket
-        self.written.extend({write.log_id for write in writes})
+        self.written.extend({log_id for log_id, _ in taken})
         self.guard.done()
         # Without the held frames, which the next file would repeat.
         if self.size_bytes - (self._begun if self._held else 0) > self._max_bytes:
@@ -227,11 +233,11 @@ class Wal:
             with contextlib.suppress(StorageError):
                 self.roll_over()
 
-    def _write_batch(self, writes: Sequence[Write]) -> None:
-        """Make `writes` durable. After a `StorageError` that leaves the store open, none of them counts."""
+    def _write_batch(self, batch: Iterable[tuple[str, Frame]]) -> None:
+        """Make frames durable. After a `StorageError` that leaves the store open, none of them counts."""
         out, end = self._out, self.size_bytes
         assert out is not None, "begun by `sync`"
-        pieces, size, named = _encoded(writes, self._numbers, end, self._salt)
+        pieces, size, named = _encoded(batch, self._numbers, end, self._salt)
         try:
             out.write_at(end, pieces)
         except StorageError:
@@ -264,26 +270,27 @@ class Wal:
         return f"<Wal in {self._folder!r}: file {self.number}, {self.size_bytes:,} bytes, {len(self._queue)} queued>"
 
 
-def _encoded(writes: Iterable[Write], numbers: Mapping[str, int], end: int,
-             salt: int) -> tuple[list[bytes], int, dict[str, int]]:
-    """Return the bytes of a batch, their count, and the numbers of the logs that the batch names. O(writes).
+def _encoded(batch: Iterable[tuple[str, Frame]], numbers: Mapping[str, int], end: int, salt: int,
+             repeated: Collection[str] = ()) -> tuple[list[bytes], int, dict[str, int]]:
+    """Return the bytes of a batch, their count, and the numbers of the logs that the batch names. O(frames).
 
     Args:
-        writes: in the order of the queue.
+        batch: ids of logs and frames, in the order of the queue.
         numbers: of the logs that the file names already.
         end: everything before is durable.
         salt: of the file.
+        repeated: the logs whose frames in earlier files do not count any more.
     """
     pieces: list[bytes] = []
     size = 0
     named: dict[str, int] = {}
-    for write in writes:
-        number = numbers.get(write.log_id, named.get(write.log_id))
+    for log_id, frame in batch:
+        number = numbers.get(log_id, named.get(log_id))
         if number is None:
-            number = named[write.log_id] = len(numbers) + len(named)
-            name = log_write(write.log_id)
+            number = named[log_id] = len(numbers) + len(named)
+            name = log_frame(log_id, repeats=log_id in repeated)
             pieces += name.encode(number, end, salt)
             size += name.frame_bytes
-        pieces += write.encode(number, end, salt)
-        size += write.frame_bytes
+        pieces += frame.encode(number, end, salt)
+        size += frame.frame_bytes
     return pieces, size, named

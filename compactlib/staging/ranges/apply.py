@@ -19,9 +19,93 @@ from compactlib.budget import Budget
 from compactlib.observer import Observer, Observers
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
-from compactlib.staging.ranges.rows import ChangeBatch, Rows
-from compactlib.staging.ranges.writer import RangeWriter
+from compactlib.staging.ranges.rows import ChangeBatch, Rows, unsorted
 from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry, RangeId
+
+
+class RangeWriter:
+    """Writes a metarange. Its files are unreachable until `finish` has returned. For one thread.
+
+    Ranges of the base (`known`) are not written again; those of other metaranges (`elsewhere`) are marked as reused.
+    The budget is charged the logical bytes of each range before its write. `ranges_written` and `bytes_written` count
+    adopted ranges of other writers too.
+    """
+
+    def __init__(self, files: RangeFiles, known: Set[RangeId], budget: Budget, *,
+                 elsewhere: Set[RangeId] = frozenset()) -> None:
+        self.ranges_written: int = 0
+        self.bytes_written: int = 0
+        self._files = files
+        self._known = known
+        self._budget = budget
+        self._elsewhere = elsewhere
+        self._open: Rows = files.range_format.empty
+        self._last_key = b""
+        self._closed: list[RangeEntry] = []
+        self._to_confirm: list[str] = []
+
+    @property
+    def is_between_ranges(self) -> bool:
+        """Whether the next record begins a range."""
+        return len(self._open) == 0
+
+    def add(self, rows: Rows, cut_keys: list[bytes]) -> None:
+        """Append records with keys above all earlier keys, cut at those of `cut_keys` that are among them."""
+        if len(rows) == 0:
+            return
+        self._go_on(rows.key(0), rows.key(len(rows) - 1))
+        run = self._open.followed_by(rows) if len(self._open) else rows
+        places = [place for key in cut_keys if (place := run.find(key)) < len(run) and run.key(place) == key]
+        start = 0
+        for stop in self._files.rule.cuts(run.ends(), places):
+            self._write(run.part(start, stop))
+            start = stop
+        self._open = run.part(start, len(run)) if start else run
+
+    def adopt(self, entry: RangeEntry) -> None:
+        """Append a whole range of the base or of another writer, unread."""
+        self._go_on(entry.min_key, entry.max_key)
+        self._append(entry, is_new=entry.range_id not in self._known)
+
+    def end(self) -> list[RangeEntry]:
+        """Close the last range, and return all ranges."""
+        if len(self._open):
+            self._write(self._open)
+            self._open = self._files.range_format.empty
+        return self._closed
+
+    def finish(self, base_id: MetaRangeId | None) -> MetaRangeId:
+        """Close the last range, and publish the metarange, unless it is the base."""
+        metarange_id, data = MetaRange(self._files.rule, self.end()).encode()
+        if metarange_id != base_id:
+            self._files.write_metarange(metarange_id, data)
+            self._files.confirm([*self._to_confirm, self._files.path_of_metarange(metarange_id)])
+        return metarange_id
+
+    def _go_on(self, first: bytes, last: bytes) -> None:
+        if first <= self._last_key:
+            raise unsorted(self._last_key, first)
+        self._last_key = last
+
+    def _append(self, entry: RangeEntry, *, is_new: bool) -> None:
+        self._closed.append(entry)
+        if is_new:
+            self.ranges_written += 1
+            self.bytes_written += entry.size_bytes
+            self._to_confirm.append(self._files.path_of_range(entry.range_id))
+
+    def _write(self, rows: Rows) -> None:
+        range_id = rows.content_id()
+        entry = RangeEntry(range_id, rows.key(0), rows.key(len(rows) - 1), len(rows), rows.size_bytes)
+        is_new = range_id not in self._known and range_id not in self._elsewhere
+        if is_new:
+            self._budget.spend(entry.size_bytes)
+            self._files.write_range(range_id, rows)
+        elif range_id not in self._known:
+            self._files.mark_reuse(range_id)
+            self._to_confirm.append(self._files.path_of_range(range_id))
+        self._append(entry, is_new=is_new)
+
 
 MAX_BATCH: Final = 32_768
 """Changes held in memory at once."""
@@ -64,10 +148,7 @@ class _Changes:
         return taken
 
     def laid_over(self, rows: Rows, up_to: bytes) -> Iterator[tuple[Rows, ChangeBatch]]:
-        """Yield parts of a range's rows, each with the changes that fall into it, up to a key.
-
-        The last pair has the rows after the last change, and an empty batch.
-        """
+        """Yield parts of a range's rows up to a key, each with its changes; last the rows after the last change."""
         at = 0
         while batch := self.take(up_to):
             more = self.peek()
@@ -80,19 +161,10 @@ class _Changes:
 class Apply:
     """A running apply.
 
-    Args:
-        files: reads and writes ranges.
-        base: the metarange to change.
-        batches: the changes, in order; no batch is empty.
-        budget: charged before each write of a range.
-        known: ranges that exist already; default: the base's. The base may also be ranges that parallel writers made of
-            parts of another base: the first of a writer may not begin at a cut, and its last may not end at one.
-        elsewhere: ranges of other metaranges, which are not written again if the result has them.
-        observer: notified of progress, in ranges of the base; changes after the last range count as another range.
-
-    Attributes:
-        counts: numbers of keys `added`, `changed` and `removed`, and of the base's ranges read (`ranges_read`,
-            `bytes_read`) and reused (`ranges_reused`).
+    `known` are ranges that exist already, by default the base's. The base may also be ranges that parallel writers made
+    of parts of another base: the first of a writer may not begin at a cut, and its last may not end at one. `elsewhere`
+    are ranges of other metaranges, which are not written again. The observer is notified of progress in ranges of the
+    base; changes after the last range count as another range.
     """
 
     def __init__(self, files: RangeFiles, base: MetaRange, batches: Iterator[ChangeBatch], budget: Budget, *,
@@ -109,13 +181,7 @@ class Apply:
         self._writer = RangeWriter(files, self._known, budget, elsewhere={entry.range_id for entry in elsewhere})
 
     def run(self, base_id: MetaRangeId | None) -> Applied:
-        """Apply all changes, and publish the result; see `CommittedRanges.apply`.
-
-        O(ranges + records of the ranges touched). Memory for a few ranges and a batch of changes.
-
-        Args:
-            base_id: an id that is not published again, of the base.
-        """
+        """Apply all changes, and publish the result, unless it is `base_id`; see `CommittedRanges.apply`."""
         self._work = f"apply to {'nothing' if base_id is None else base_id[:12]}"
         writer = self._writer
         self._walk()

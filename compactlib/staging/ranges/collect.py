@@ -15,8 +15,8 @@ Therefore:
   doom mark.
 - *A writer* (`RangeFiles.mark_reuse`, `confirm`) writes a mark of reuse for each file that it found. Once all its files
   exist, it reads the doom marks, and then checks that all its files still exist.
-- *A caller that reuses an unreachable metarange* does the same with the metarange alone (`claim`). A mark of reuse of
-  a metarange covers its ranges, and a collection deletes metaranges before ranges.
+- *A caller that reuses an unreachable metarange* (`RangeFiles.claim`) does the same with the metarange alone. A mark of
+  reuse of a metarange covers its ranges, and a collection deletes metaranges before ranges.
 
 If the writer's mark precedes the collection's listing, the collection sees the mark. Otherwise the writer sees the doom
 mark and raises `BeingCollected`; or, if the doom mark was removed already, it sees that the file is missing. The same
@@ -47,9 +47,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from compactlib.budget import Budget
-from compactlib.errors import InvalidInput
 from compactlib.objects import ObjectExists, ObjectInfo, ObjectNotFound
-from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
+from compactlib.staging.errors import MetaRangeNotFound
 from compactlib.staging.ranges.files import DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
 from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
 
@@ -65,70 +64,16 @@ _Files: TypeAlias = list[tuple[str, ObjectInfo]]
 """Pairs of folder and file."""
 
 
-# -------------------------------------------------------------------------------------------------- the writers' half
-
-
-def confirm(files: RangeFiles, written: Iterable[str]) -> None:
-    """Raise `BeingCollected` if a collection deletes one of these files, or has deleted it.
-
-    Called after all of them were written or marked as reused. One listing, and one request for each file.
-    """
-    doomed = _doomed(files)
-    for path in written:
-        id_ = path.rpartition("/")[2]
-        if id_ in doomed or not files.is_there(path):
-            raise BeingCollected(id=id_)
-
-
-def claim(files: RangeFiles, metarange_id: MetaRangeId) -> None:
-    """Protect a metarange and its ranges from collections for their grace period. Three requests.
-
-    One mark covers both: a collection that finds it spares the ranges too. A collection dooms and deletes metaranges
-    first. So if the metarange is neither doomed nor missing, its ranges are neither.
-    """
-    path = files.path_of_metarange(metarange_id)
-    files.mark_reuse(metarange_id)
-    if metarange_id in _doomed(files):
-        raise BeingCollected(id=metarange_id)
-    if not files.is_there(path):
-        raise MetaRangeNotFound(metarange_id=metarange_id, path=path)
-
-
-def _doomed(files: RangeFiles, besides: str = "") -> set[str]:
-    """Return the ids of files in doom marks, except in the mark with this name."""
-    return {id_ for text in _texts(files, DOOMED, besides) for id_ in text.split()}
-
-
-def _texts(files: RangeFiles, folder: str, besides: str = "") -> Iterator[str]:
-    """Yield the texts of marks."""
-    for mark in files.list(folder):
-        if mark.key != besides:
-            with contextlib.suppress(ObjectNotFound):
-                yield files.objects.get(files.prefix + folder + mark.key).decode("ascii", "replace")
-
-
-# ------------------------------------------------------------------------------------------------- the collector's half
-
-
 class RangeCollector:
     """One collection: deletes the files that no live metarange needs and that are older than the grace period.
 
-    The difference between the clock and the object store's must be much less than the grace period, which is > 0 while
-    there are writers.
-
-    Args:
-        files: of the committed layer.
-        live: returns every metarange that a commit or a branch record names now. Called again before the deletes,
-            because branches may have moved; this call must also invalidate updates in flight.
-        grace_seconds: younger files stay; must exceed the longest operation and the longest scan.
-        budget: checked before each read of a metarange, and before every 1,000 deletes.
-        require_owner: called before every 1,000 deletes; raises if another repository owns the files now.
+    `live` returns every metarange that a commit or a branch record names now. It is called with `True` before the
+    deletes, and must then also invalidate updates in flight. `require_owner` is called before every 1,000 deletes. The
+    difference between the clock and the object store's must be much less than the grace period.
     """
 
-    def __init__(self, files: RangeFiles, live: Callable[[], LiveMetaRanges], grace_seconds: float,
+    def __init__(self, files: RangeFiles, live: Callable[[bool], LiveMetaRanges], grace_seconds: float,
                  budget: Budget | None = None, require_owner: Callable[[], object] = lambda: None) -> None:
-        if not grace_seconds >= 0:
-            raise InvalidInput(f"grace_seconds is {grace_seconds}; give 0 or more")
         self._files = files
         self._live = live
         self._grace_seconds = grace_seconds
@@ -139,17 +84,14 @@ class RangeCollector:
     def run(self) -> Collected:
         """Delete unneeded files. Two listings of all files, and one request for each live metarange not cached.
 
-        Raises:
-            BudgetSpent: the budget ran out; the files deleted before were unneeded.
-            MetaRangeNotFound, DamagedRange: a live metarange cannot be read; nothing is deleted.
-            ObjectStoreFailed, StorageError: the store failed; one that denies deletes is left without a mark.
+        Nothing is deleted if a live metarange cannot be read. A store that denies deletes is left without a mark.
         """
         self._read_clocks()
         for folder in (INCOMING, REUSED):
             self._files.objects.delete([self._files.prefix + folder + mark.key for mark in self._files.list(folder)
                                         if not self._is_young(mark)])
         self._remove_old_dooms()
-        needed, files, gone = self._sense()
+        needed, files = self._sense()
         unneeded = [(folder, file) for folder, file in files if file.key not in needed]
         doomed = {file.key for _, file in unneeded if not self._is_young(file)}
         deleted = self._doom_and_delete(doomed, {file.key for _, file in files}) if doomed else []
@@ -158,7 +100,7 @@ class RangeCollector:
             metaranges_deleted=sum(folder == METARANGES for folder, _ in deleted),
             ranges_deleted=sum(folder == RANGES for folder, _ in deleted),
             bytes_freed=freed, live=len(files) - len(unneeded), live_bytes=_bytes_of(files) - _bytes_of(unneeded),
-            young=len(unneeded) - len(deleted), young_bytes=_bytes_of(unneeded) - freed, gone=gone)
+            young=len(unneeded) - len(deleted), young_bytes=_bytes_of(unneeded) - freed)
 
     def _read_clocks(self) -> None:
         """Read the object store's clock from the date of a new mark without victims."""
@@ -185,8 +127,8 @@ class RangeCollector:
             self._files.objects.delete([mark])
 
     def _delete(self, doomed: set[str], known: set[str], name: str) -> _Files:
-        used = {*_texts(self._files, REUSED), *_doomed(self._files, besides=name)}
-        again, files, _ = self._sense()
+        used = {*self._files.texts(REUSED), *self._files.doomed(besides=name)}
+        again, files = self._sense(fenced=True)
         metaranges = {file.key for folder, file in files if folder == METARANGES}
         needed = used | again | {file.key for _, file in files if self._is_young(file)}
         needed.update(self._parts_if_there((metaranges & used) | (metaranges - known)))
@@ -206,11 +148,11 @@ class RangeCollector:
                         self._files.forget(id_)
         return deleted
 
-    def _sense(self) -> tuple[set[str], _Files, int]:
-        """Return the needed ids, the existing files, and the number of missing metaranges of the history."""
+    def _sense(self, *, fenced: bool = False) -> tuple[set[str], _Files]:
+        """Return the needed ids and the existing files."""
         # Listed first: a file that is published after the listing cannot be a victim.
         files = [(folder, file) for folder in _FOLDERS for file in self._files.list(folder)]
-        live = self._live()
+        live = self._live(fenced)
         young = {MetaRangeId(file.key) for folder, file in files if folder == METARANGES and self._is_young(file)}
         needed: set[str] = set()
         missing: dict[MetaRangeId, MetaRangeNotFound] = {}
@@ -221,10 +163,9 @@ class RangeCollector:
                 missing[root] = error
         # Another collection may have deleted a metarange that branches needed at the first call and no longer need.
         if missing.keys() & (live.needed | young):
-            for lost in missing.keys() & self._live().needed:
+            for lost in missing.keys() & self._live(fenced).needed:
                 raise missing[lost]
-        gone = len((live.history - live.needed - young) & missing.keys())
-        return needed, files, gone
+        return needed, files
 
     def _parts_of(self, metarange_id: MetaRangeId) -> set[str]:
         self._budget.check()

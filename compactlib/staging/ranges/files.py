@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import attrs
@@ -20,11 +20,10 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.lru import Lru
 from compactlib.objects import CachedObjects, ObjectExists, ObjectInfo, ObjectNotFound, ObjectStore
-from compactlib.staging.errors import DamagedRange, MetaRangeNotFound, RangeNotFound
-from compactlib.staging.ranges.metarange import MetaRange
+from compactlib.staging.errors import BeingCollected, DamagedRange, MetaRangeNotFound, RangeNotFound
+from compactlib.staging.ranges.metarange import MetaRange, SplitRule
 from compactlib.staging.ranges.plain import PlainFormat
 from compactlib.staging.ranges.rows import RangeFormat, Rows
-from compactlib.staging.ranges.split import SplitRule
 from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
 
 RANGES: Final = "ranges/"
@@ -38,10 +37,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
 
 
 class RangeFiles:
-    """Reads and writes the files of a committed layer; arguments and errors as for `CommittedRanges`.
-
-    `range_format` is the file format of new ranges, and the memory layout of the rows of all ranges.
-    """
+    """Reads and writes the files of a committed layer; arguments and errors as for `CommittedRanges`."""
 
     def __init__(self, objects: ObjectStore, *, range_format: RangeFormat | None = None, rule: SplitRule | None = None,
                  cache_bytes: int = 64 << 20, prefix: str = "", clock: Clock | None = None,
@@ -57,10 +53,7 @@ class RangeFiles:
         self._cache: Lru[str, Rows | MetaRange] = Lru(max_bytes=cache_bytes)
 
     def read_range(self, entry: RangeEntry, *, keep: bool = True) -> Rows:
-        """Return the records of a range, checked against its id and its metarange. One request, unless cached.
-
-        `keep` puts them into the cache. A single pass over ranges does not, so that it evicts no hot range.
-        """
+        """Return the records of a range, checked against its id and its metarange. One request, unless cached."""
         held = self._cache.get(entry.range_id)
         if held is not None and not isinstance(held, MetaRange):
             return held
@@ -136,16 +129,13 @@ class RangeFiles:
         return found
 
     def write_range(self, range_id: RangeId, rows: Rows) -> None:
-        """Write a range under its id, durably; the caller confirms it with `collect.confirm`.
-
-        An existing file is read, and replaced if it is damaged.
-        """
+        """Write a range, durably; the caller confirms it. A damaged file of this name is replaced."""
         path = self.path_of_range(range_id)
         self._create(range_id, path, self.range_format.encode(rows, range_id),
                      lambda data: self._decode(data, range_id, path))
 
     def write_metarange(self, metarange_id: MetaRangeId, data: bytes) -> None:
-        """Write a metarange of durable ranges, durably; the caller confirms it with `collect.confirm`."""
+        """Write a metarange of durable ranges, durably; the caller confirms it with `confirm`."""
         path = self.path_of_metarange(metarange_id)
         self._create(metarange_id, path, data, lambda data: MetaRange.decode(data, metarange_id, path))
 
@@ -165,8 +155,44 @@ class RangeFiles:
                         self.objects.create(path, data)
 
     def mark_reuse(self, id_: str) -> None:
-        """Mark an existing file as reused, for garbage collections; the caller confirms it with `collect.confirm`."""
+        """Mark an existing file as reused, for garbage collections; the caller confirms it with `confirm`."""
         self.objects.create(f"{self.prefix}{REUSED}{self.new_name()}", id_.encode())
+
+    def confirm(self, written: Iterable[str]) -> None:
+        """Raise `BeingCollected` if a collection deletes, or has deleted, one of these written or reused files.
+
+        One listing, and one request for each file.
+        """
+        doomed = self.doomed()
+        for path in written:
+            id_ = path.rpartition("/")[2]
+            if id_ in doomed or not self.is_there(path):
+                raise BeingCollected(id=id_)
+
+    def claim(self, metarange_id: MetaRangeId) -> None:
+        """Protect an unreachable metarange from collections for their grace period. Three requests.
+
+        One mark covers its ranges too: a collection dooms and deletes metaranges first. So if the metarange is neither
+        doomed nor missing, its ranges are neither. Raises `MetaRangeNotFound` if it was collected, and `BeingCollected`
+        if a collection deletes it now.
+        """
+        path = self.path_of_metarange(metarange_id)
+        self.mark_reuse(metarange_id)
+        if metarange_id in self.doomed():
+            raise BeingCollected(id=metarange_id)
+        if not self.is_there(path):
+            raise MetaRangeNotFound(metarange_id=metarange_id, path=path)
+
+    def doomed(self, besides: str = "") -> set[str]:
+        """Return the ids of files in doom marks, except in the mark with this name."""
+        return {id_ for text in self.texts(DOOMED, besides) for id_ in text.split()}
+
+    def texts(self, folder: str, besides: str = "") -> Iterator[str]:
+        """Yield the texts of marks."""
+        for mark in self.list(folder):
+            if mark.key != besides:
+                with contextlib.suppress(ObjectNotFound):
+                    yield self.objects.get(self.prefix + folder + mark.key).decode("ascii", "replace")
 
     def is_there(self, path: str) -> bool:
         """Return whether a file exists. One request."""

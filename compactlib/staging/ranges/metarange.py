@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A metarange: the list of ranges of an immutable sorted set of records, and its file.
+"""A metarange: the list of ranges of an immutable sorted set of records, its file, and the rule that cuts the ranges.
+
+The rule sees the content alone, so that equal content is cut equally. A record closes its range (it is the last one in
+it) when the range has reached `max_bytes`, or when it has reached `min_bytes` and the CRC-32 of the record's key is a
+multiple of `raggedness`. So a cut depends on the records since the last cut only: far away from a change, every cut
+stays where it was. The hash is CRC-32: it is in every language, in Spark and in zlib, and C computes it for a whole
+list of keys.
 
 docs/formats/staging-metarange.md describes the file. It is independent of the file format of ranges.
 """
@@ -14,11 +20,75 @@ from typing import Final, Self
 
 import attrs
 
+from compactlib.errors import InvalidInput
+from compactlib.files.checksum import crc32
 from compactlib.staging.errors import DamagedRange
-from compactlib.staging.ranges.plain import header_of
-from compactlib.staging.ranges.rows import DIGEST_BYTES
-from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
+from compactlib.staging.ranges.rows import DIGEST_BYTES, header_of
+from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId, Record
+
+LENGTHS_BYTES: Final = 12
+"""The share of a record's three lengths in its logical size."""
+UNLIMITED: Final = (1 << 62)
+"""A `max_bytes` that no range reaches."""
+
+
+def record_bytes(key: bytes, record: Record) -> int:
+    """Return the logical size of a record: 12 bytes, key, identity and data; independent of format and compression."""
+    return LENGTHS_BYTES + len(key) + len(record.identity) + len(record.data)
+
+
+@attrs.frozen(kw_only=True)
+class SplitRule:
+    """The numbers of the rule. A metarange stores them: under different rules, equal content has different ids.
+
+    Attributes:
+        min_bytes: only the end closes a range below this logical size, >= 0.
+        max_bytes: a range is closed once it reaches this logical size, >= 1.
+        raggedness: one key in `raggedness` closes its range, 1 .. 2**32 - 1.
+
+    Raises:
+        InvalidInput: a number is out of its bounds, or `max_bytes` is below `min_bytes`.
+    """
+
+    min_bytes: int = 0
+    max_bytes: int = 20 << 20
+    raggedness: int = 50_000
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 <= self.min_bytes <= self.max_bytes <= UNLIMITED or self.max_bytes < 1:
+            raise InvalidInput(f"min_bytes is {self.min_bytes} and max_bytes {self.max_bytes}; 0 <= min_bytes <= "
+                               f"max_bytes and 1 <= max_bytes <= {UNLIMITED} must hold")
+        if not 1 <= self.raggedness < 1 << 32:
+            raise InvalidInput(f"raggedness is {self.raggedness}; give 1 to {(1 << 32) - 1}")
+
+    def is_cut(self, key: bytes) -> bool:
+        """Return whether this key closes its range, if the range is large enough."""
+        return crc32(key) % self.raggedness == 0
+
+    def closes(self, last_key: bytes, size_bytes: int) -> bool:
+        """Return whether the rule closes a range of this size after this key."""
+        return size_bytes >= self.max_bytes or (size_bytes >= self.min_bytes and self.is_cut(last_key))
+
+    def cuts(self, ends: Sequence[int], candidates: Sequence[int]) -> list[int]:
+        """Return the position after the last record of each closed range of a run that begins at a cut.
+
+        `ends` has for each record the logical bytes up to its end, `candidates` the ascending positions of records
+        whose key `is_cut`. The rest of the run is an open range. O(ranges * log records).
+        """
+        start, before = 0, 0
+        found: list[int] = []
+        while start < len(ends):
+            allowed = max(bisect_left(ends, before + self.min_bytes, start), start)
+            place = bisect_left(candidates, allowed)
+            last = bisect_left(ends, before + self.max_bytes, start)
+            if place < len(candidates):
+                last = min(last, candidates[place])
+            if last >= len(ends):
+                break
+            found.append(last + 1)
+            start, before = last + 1, ends[last]
+        return found
+
 
 _HEADER: Final = header_of(b"CLMETA", 1)
 _RULE: Final = struct.Struct("<QQII")
@@ -28,12 +98,7 @@ _PURPOSE: Final = b"compactlib.meta"
 
 @attrs.frozen
 class MetaRange:
-    """A metarange in memory.
-
-    Attributes:
-        rule: cut its ranges. Invariant: the rule closes every range except perhaps the last.
-        entries: its ranges, ascending, none empty.
-    """
+    """A metarange in memory: ascending ranges, none empty; the rule closes each except perhaps the last."""
 
     rule: SplitRule
     entries: Sequence[RangeEntry]

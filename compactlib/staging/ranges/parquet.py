@@ -17,8 +17,8 @@ from compactlib._arguments import require_whole
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.files.checksum import crc32
 from compactlib.staging.errors import DamagedRange
+from compactlib.staging.ranges.metarange import LENGTHS_BYTES
 from compactlib.staging.ranges.rows import DIGEST_BYTES, ChangeBatch, Merged, Rows, content_hash
-from compactlib.staging.ranges.split import LENGTHS_BYTES
 from compactlib.staging.values import RangeId, Record
 
 try:

@@ -14,20 +14,14 @@ from itertools import accumulate, pairwise
 from typing import Final, Self
 
 from compactlib.files.checksum import crc32
-from compactlib.files.record_frame import RecordFrame
 from compactlib.staging.errors import DamagedRange
-from compactlib.staging.ranges.rows import ChangeBatch, Merged, Rows, content_hash
-from compactlib.staging.ranges.split import LENGTHS_BYTES
+from compactlib.staging.ranges.metarange import LENGTHS_BYTES
+from compactlib.staging.ranges.rows import ChangeBatch, Merged, Rows, content_hash, header_of
 from compactlib.staging.values import RangeId, Record
 
 MAGIC: Final = b"CLRANG"
 VERSION: Final = 1
 _COUNT: Final = struct.Struct("<Q")
-
-
-def header_of(magic: bytes, version: int) -> RecordFrame:
-    """Return the frame of the 16 bytes of a file's header: magic, version, zeros, CRC-32."""
-    return RecordFrame("file format", magic, version, "<H4x", damaged=DamagedRange)
 
 
 _HEADER: Final = header_of(MAGIC, VERSION)

@@ -16,6 +16,8 @@ import attrs
 
 from compactlib.errors import InvalidInput
 from compactlib.files.checksum import crc32
+from compactlib.files.record_frame import RecordFrame
+from compactlib.staging.errors import DamagedRange
 from compactlib.staging.values import MAX_KEY_BYTES, Change, RangeId, Record, check_key
 
 DIGEST_BYTES: Final = 20
@@ -40,12 +42,7 @@ class ChangeBatch:
     @classmethod
     def of(cls, changes: Iterable[tuple[bytes, Change]], *, after: bytes = b"",
            most_bytes: int | None = None) -> Self:
-        """Return a batch of checked changes with keys above `after`. Stops reading at `most_bytes`.
-
-        Raises:
-            InvalidInput: a key is not above the previous key, is no key, or its record has no identity or data as
-                `bytes`.
-        """
+        """Return a batch of changes with keys above `after`. Stops at `most_bytes`. Raises `InvalidInput`."""
         keys: list[bytes] = []
         identities: list[bytes | None] = []
         datas: list[bytes | None] = []
@@ -101,14 +98,7 @@ def unsorted(previous: bytes, found: bytes) -> InvalidInput:
 
 @attrs.frozen
 class Merged:
-    """The result of a merge of rows and changes.
-
-    Attributes:
-        rows: the result.
-        added: number of new keys.
-        changed: number of keys with another identity.
-        removed: number of removed keys.
-    """
+    """The rows of a merge, and the number of new keys, of keys with another identity, and of removed keys."""
 
     rows: Rows
     added: int
@@ -183,6 +173,11 @@ class RangeFormat(Protocol):
             DamagedRange: the bytes are damaged, or of another range.
             Unsupported: a newer release wrote them.
         """
+
+
+def header_of(magic: bytes, version: int) -> RecordFrame:
+    """Return the frame of the 16 bytes of a file's header: magic, version, zeros, CRC-32."""
+    return RecordFrame("file format", magic, version, "<H4x", damaged=DamagedRange)
 
 
 def content_hash(count: int, columns: Iterable[tuple[Any, Iterable[Any]]]) -> RangeId:

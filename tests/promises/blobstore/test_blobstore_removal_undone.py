@@ -11,6 +11,7 @@ from typing import Any
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig, CompactAll
 from compactlib.blobstore.policy import BlobChoice, BlobView, SegmentName
+from compactlib.clock import ManualClock
 from compactlib.testing import FilesInFront, Request
 
 CONFIG = BlobStoreConfig(capacity_bytes=1 << 18, segment_bytes=1 << 13, deleted_retention_seconds=0.0,
@@ -42,7 +43,9 @@ def test_files_of_an_earlier_step_that_come_back_are_no_damage(tmp_path: Path) -
                 path.unlink()
         return answer
 
-    with BlobStore(folder, CONFIG, policy=CompactAll(min_used_fraction=0.0), files=FilesInFront(step)) as store:
+    clock = ManualClock(1_000_000.0)
+    with BlobStore(folder, CONFIG, policy=CompactAll(min_used_fraction=0.0), files=FilesInFront(step),
+                   clock=clock) as store:
         for number in range(40):
             store.put(b"%d" % number, bytes(1000))
         for number in range(0, 20, 2):
@@ -51,6 +54,7 @@ def test_files_of_an_earlier_step_that_come_back_are_no_damage(tmp_path: Path) -
         assert store.compact(policy=Takes(*first)).targets
         for number in range(40):
             store.discard(b"%d" % number)
+        clock.advance(1.0)
         dead = [each.name for each in store.view().eligible if not each.valid_bytes and each.name.position > 1]
         report = store.compact(policy=Takes(dead[0]))
         assert report.sources

@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from compactlib.cli import main
-from compactlib.demo import DemoSettings, run_demo
+from compactlib.demo import run_demo
 from compactlib.executors import Attempt, Executor, LocalExecutor, RewriteResult, RewriteTask
 from compactlib.raftlog import LogReader, SegmentLog
 from tests.promises.console.stores import flip_byte
@@ -44,8 +44,7 @@ def demo_with(executor: Executor, source: Path, folder: Path) -> int:
     def opened(name: str, workers: int | None) -> Iterator[Executor]:
         yield executor if name == "local" else LocalExecutor()
 
-    return run_demo(DemoSettings(input=str(source), executors=("local", "other"), folder=str(folder)),
-                    open_executor=opened)
+    return run_demo(str(source), ("local", "other"), folder=str(folder), open_executor=opened)
 
 
 def test_demo_writes_compacts_verifies_and_compares(source: Path, tmp_path: Path, capsys: Console) -> None:
@@ -167,5 +166,5 @@ def test_a_wrong_value_is_found(source: Path, tmp_path: Path, capsys: Console) -
             log.append([(entries[-1].index, entries[-1].term, entries[-1].payload + b" changed")])
             log.snapshot(snapshot.index, snapshot.live)
 
-    assert run_demo(DemoSettings(input=str(source), executors=("local",), folder=str(kept)), open_executor=opened) == 1
+    assert run_demo(str(source), ("local",), folder=str(kept), open_executor=opened) == 1
     assert "is not what was written" in capsys.readouterr().out

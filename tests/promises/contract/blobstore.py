@@ -84,6 +84,6 @@ def data_files(folder: Path) -> list[Path]:
 COMPACTIONS = [BlobStores(), ErasingBlobStores()]
 POLICIES = [(policy, blob_views(comes_to_rest=not isinstance(policy, CompactAll))) for policy in (
     StatsBased(), StatsBased(min_reclaimed_segments=3), CompactAll(),
-    CompactAll(skip_valid="ends"), Hybrid(), Hybrid(usual=ExpiryForecast(), every_seconds=0.0, spread_seconds=10.0),
+    CompactAll(skip_valid="ends"), Hybrid(), Hybrid(usual=ExpiryForecast(), every_seconds=0.0),
     Greedy(), CostBenefit(), ExpiryForecast(),
     DChoices(choices=2, seed=3), DecliningCost())]

@@ -5,9 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from compactlib.errors import InvalidInput
 from compactlib.lab import LogTrace, RaftLogModel, Row, replay
 from compactlib.raftlog import LogReader, SeedPolicy, SegmentLog, open_log
 
@@ -29,8 +26,7 @@ def test_log_trace_puts_the_key_of_each_command(tmp_path: Path) -> None:
         log.sync()
         assert rows(LogTrace(log, first_word)) == [
             (PUT, 0, 3, -1, 0), (PUT, 1, 5, -1, 1), (DELETE, 2, 0, -1, 2), (PUT, 0, 5, -1, 3)]
-        assert rows(LogTrace(log, per_second=10)) == [
-            (PUT, 0, 3, -1, 0), (PUT, 1, 5, -1, 100), (PUT, 2, 1, -1, 200), (PUT, 3, 5, -1, 300)]
+        assert rows(LogTrace(log)) == [(PUT, 0, 3, -1, 0), (PUT, 1, 5, -1, 1), (PUT, 2, 1, -1, 2), (PUT, 3, 5, -1, 3)]
 
 
 def test_log_trace_is_replayed_from_a_reader(tmp_path: Path) -> None:
@@ -44,9 +40,3 @@ def test_log_trace_is_replayed_from_a_reader(tmp_path: Path) -> None:
         assert report == replay(trace, SeedPolicy(), RaftLogModel(snapshot_every=20))
     assert report.total.operations == 100
     assert report.total.live_bytes < report.total.user_bytes
-
-
-@pytest.mark.parametrize("per_second", [0, -1.0, float("nan")])
-def test_log_trace_refuses_an_invalid_pace(tmp_path: Path, per_second: float) -> None:
-    with open_log(tmp_path / "log") as log, pytest.raises(InvalidInput, match="per_second"):
-        LogTrace(log, per_second=per_second)

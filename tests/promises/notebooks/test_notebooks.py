@@ -15,8 +15,8 @@ from tests.promises.notebooks.reading import check_kept, check_run, notebooks
 WITHOUT_SPARK, WITH_SPARK = notebooks(with_spark=False), notebooks(with_spark=True)
 
 
-# Half of the time of all of them together: those of placement and policies, which replay long loads.
-LONG = ("lab-placement", "blobstore-policies")
+# It replays long loads.
+LONG = ("blobstore-policies",)
 
 
 @pytest.fixture(scope="module")

@@ -337,3 +337,67 @@ def test_leftover_of_a_removed_log_keeps_no_other_log(tmp_path: Path) -> None:
     with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
         assert store.log_ids == ()
         assert not os.listdir(tmp_path / "logs")
+
+
+def test_wal_file_whose_name_a_full_disk_has_not_synced_is_begun_again(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        store.log("a").append([(1, 1, b"first")])
+    full = [True]
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        name = os.path.join(tmp_path, "wal", "0000000000000002.wal")
+        if full[0] and request.kind == "sync folder" and request.path == str(tmp_path / "wal") and os.path.exists(name):
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False)
+    with RaftLogStore(tmp_path, options) as store:
+        log = store.log("a")
+        assert list(log.entries()) == [Entry(1, 1, b"first")]
+        log.append([(2, 1, b"second")])
+        with pytest.raises(StorageError):
+            log.sync()
+        full[0] = False
+        log.sync()
+    with RaftLogStore(tmp_path, options) as store:
+        assert [entry.payload for entry in store.log("a").entries()] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("call", [
+    lambda log: log.append([(4.0, 1, b"x")]), lambda log: log.append([(4, 1.0, b"x")]),
+    lambda log: log.append([(4.0, 1, b"x"), (5.0, 1, b"x")]), lambda log: log.append_run(4.0, 1, [b"x"]),
+    lambda log: log.append_entries(3.0, 1, [(4, 1, b"x")]), lambda log: log.append_entries(3, 1, [(4, 1.0, b"x")]),
+    lambda log: log.reset(2.0), lambda log: log.snapshot(3.0, ()), lambda log: log.snapshot(3, (), [b""], cluster="x"),
+    lambda log: log.snapshot(3, (), [b""], machine_version=1.0), lambda log: log.checkpoint(3, (), [b""], cluster="x")])
+def test_value_that_cannot_be_stored_is_refused_by_the_call(tmp_path: Path, call: Callable[[Any], object]) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        log = store.log("a")
+        log.append([(index, 1, b"entry") for index in range(1, 4)])
+        log.sync()
+        with pytest.raises(TypeError):
+            call(log)
+        assert log.last_index == 3
+        log.append([(4, 1, b"entry")])
+        log.snapshot(4, ())
+        log.sync()
+
+
+def test_damaged_log_takes_the_same_room_in_the_wal_however_often_the_store_is_opened(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        store.log("a").append([(index, 1, b"entry") for index in range(1, 100)])
+        store.log("b")
+    row = tmp_path / "logs" / "a" / "SNAPSHOT"
+    row.write_bytes(b"damage")
+    sizes = []
+    for index in range(1, 5):
+        with RaftLogStore(tmp_path, StoreOptions(background=False, max_unflushed_files=100)) as store:
+            assert store.status().damaged == ("a",)
+            store.log("b").append([(index, 1, b"entry")])
+        newest = max((tmp_path / "wal").glob("*.wal"))
+        sizes.append(newest.stat().st_size)
+    assert max(sizes) < 2 * min(sizes)
+    row.unlink()
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        assert store.log("a").last_index == 99
+        assert store.log("b").last_index == 4
+        assert len(list(store.log("a").entries())) == 99

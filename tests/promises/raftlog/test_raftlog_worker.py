@@ -166,7 +166,7 @@ def test_snapshot_is_written_once_enough_was_applied(machine_log: RaftLog) -> No
     assert worker.last_snapshot.is_empty
     assert "entries were applied" in worker.last_snapshot.why
     log.append([(index, 1, b"x") for index in range(4, 7)])
-    worker.segments_flushed(6)
+    worker.log_changed()
     worker.run_pending()
     assert (worker.last_snapshot.kind, worker.last_snapshot.index, worker.last_snapshot.state_bytes) == (
         "snapshot", 6, 5)

@@ -15,7 +15,6 @@ pytest.importorskip("pyspark")
 from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig, CompactAll
 from compactlib.clock import ManualClock
 from compactlib.errors import CorruptData, InvalidInput, NotFound, Stale, Unsupported
-from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     DeadEntry,
     Entry,
@@ -187,15 +186,6 @@ def test_entries_of_a_write_ahead_log_are_rows_too(tmp_path: Path) -> None:
     assert {(row["segment"], row["offset"]) for row in rows} == {(None, None)}
 
 
-def test_as_of_the_last_snapshot_shows_the_log_up_to_there(tmp_path: Path) -> None:
-    folder = make_log(tmp_path / "log")
-    rows = Table("raftlog", folder, as_of="60").rows()
-    assert [row["index"] for row in rows] == list(range(1, 61))
-    assert IndexSet.from_iterable(row["index"] for row in rows if row["live"]) == IndexSet.from_sorted(range(3, 61, 3))
-    with pytest.raises(NotFound, match="cannot be read as of 50"):
-        Table("raftlog", folder, as_of="50")
-
-
 @pytest.mark.parametrize(("options", "said"), [
     ({"first": "9", "last": "8"}, "above last"), ({"first": "-1"}, "log index"), ({"colour": "red"}, "unknown option"),
     ({"payload": "maybe"}, "true or false"), ({"damaged": "no"}, "fail or column"),
@@ -236,19 +226,12 @@ def test_rows_of_a_blob_store_are_its_records(store: BlobStore, tmp_path: Path) 
         assert len({row["segment"] for row in rows}) == len(reader.view().segments)
 
 
-def test_chosen_segments_are_read(store: BlobStore, tmp_path: Path) -> None:
-    rows = Table("blobstore", tmp_path / "blobs", segments="1_0, 2_0").rows()
-    assert {(row["segment"], row["generation"]) for row in rows} == {(1, 0), (2, 0)}
-    with pytest.raises(InvalidInput, match="has no segment 99_0"):
-        Table("blobstore", tmp_path / "blobs", segments="99_0")
-
-
 def test_damaged_blob_ends_the_read_or_is_in_its_column(store: BlobStore, tmp_path: Path) -> None:
-    first = Table("blobstore", tmp_path / "blobs", segments="1_0").rows()[0]
+    first = next(row for row in Table("blobstore", tmp_path / "blobs").rows() if row["segment"] == 1)
     (path,) = (tmp_path / "blobs").glob("1_0*.log")
     flip(path, first["offset"] + first["size"] - 20)
     with pytest.raises(CorruptData):
-        Table("blobstore", tmp_path / "blobs", segments="1_0").rows()
+        Table("blobstore", tmp_path / "blobs").rows()
     damaged = [row for row in Table("blobstore", tmp_path / "blobs", damaged="column").rows() if row["error"]]
     assert [(row["offset"], row["payload"]) for row in damaged] == [(first["offset"], None)]
 

@@ -79,8 +79,9 @@ def write_empty_snapshot(folder: Path) -> Path:
     return folder / "SNAPSHOT"
 
 
-WITH_STATE = SnapshotMeta(16, 2, IndexSet.from_sorted([5, 10, 15]), attempt=1, manifest=SnapshotManifest.of(
-    16, 2, IndexSet.from_sorted([5, 10, 15]), state_bytes=14, state_crc=0x68686C46, cluster=b"a,b"))
+LIVE = IndexSet.from_sorted([5, 10, 15])
+WITH_STATE = SnapshotMeta(16, 2, LIVE, attempt=1, manifest=SnapshotManifest(
+    index=16, term=2, state_bytes=14, state_crc=0x68686C46, cluster=b"a,b").with_live(LIVE))
 
 
 def write_snapshot_with_state(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from compactlib.errors import Closed, StorageError
 from compactlib.raftlog import Entry, LogOptions, RaftLog, RaftLogStore, StoreOptions, raft_log
 from compactlib.raftlog.memtable import Memtable
 from compactlib.raftlog.segment.segments import Segments
-from compactlib.raftlog.snapshots.incoming import read_sealed
+from compactlib.raftlog.snapshots.states import read_sealed
 from compactlib.testing import FilesInFront, Request
 from tests.harness.snapshot_line import transfer
 from tests.promises.raftlog.test_raftlog_received_snapshots import (

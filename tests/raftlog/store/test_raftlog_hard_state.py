@@ -69,7 +69,7 @@ def test_neither_goes_back(tmp_path: Path) -> None:
         for term, name in ((-1, None), (2**64, None), (6, ""), (6, "x" * 256), (6, b"a"), (6, "\udc80")):
             with pytest.raises(InvalidInput):
                 log.record_hard_state(term, name)  # type: ignore[arg-type]  # as a host may pass
-        with pytest.raises(InvalidInput, match="the term is 'six'; it is a whole number"):
+        with pytest.raises(InvalidInput, match="'six'"):
             log.record_hard_state("six")  # type: ignore[arg-type]
         assert log.hard_state == HardState(5, "a")
         assert log.record_hard_state(6, "ü" * 127).voted_for == "ü" * 127

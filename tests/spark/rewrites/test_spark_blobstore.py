@@ -53,7 +53,7 @@ def test_the_same_bytes_for_many_stores_in_one_job(spark: SparkSession, tmp_path
 def test_a_damaged_store_stops_no_other_store(spark: SparkSession, tmp_path: Path) -> None:
     stores = built(tmp_path / "spark", 3)
     damaged = snapshot_of(stores[1])
-    entry = next(entry for entry in damaged.entries_of(damaged.segments[0].name) if entry.id == b"b0")
+    entry = next(entry for entry in damaged.segments[0].entries() if entry.id == b"b0")
     flip(Path(stores[1].folder) / entry.segment.log_file, entry.end - 5)
     found = compact_many([(store, plan_of(store)) for store in stores], executor=SparkExecutor(spark),
                          budget=Budget())

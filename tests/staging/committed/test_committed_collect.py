@@ -16,8 +16,8 @@ from compactlib.errors import CompactlibError
 from compactlib.objects import Digest, MemoryObjects, ObjectInfo, ObjectRef
 from compactlib.staging import CommittedRanges, Record, SplitRule
 from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
-from compactlib.staging.ranges import writer
 from compactlib.staging.ranges.collect import RangeCollector
+from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId, RangeId
 from tests.staging.committed.plain_sets import RecordSet
 from tests.staging.hooked_objects import HookedObjects
@@ -44,7 +44,7 @@ class World:
         return CommittedRanges(objects, rule=SplitRule(raggedness=4), clock=self.clock, new_name=self.new_name,
                                cache_bytes=0)
 
-    def live(self) -> LiveMetaRanges:
+    def live(self, fenced: bool) -> LiveMetaRanges:
         return LiveMetaRanges(needed=frozenset() if self.branch is None else frozenset([self.branch]))
 
     def collect(self, hook: Callable[[str, str], None] | None = None, *, grace: float = GRACE) -> Collected:
@@ -320,16 +320,16 @@ def breaks_marks_of_metaranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def breaks_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer does not read the doom marks."""
-    monkeypatch.setattr(writer, "confirm", lambda files, written: None)
+    monkeypatch.setattr(RangeFiles, "confirm", lambda files, written: None)
 
 
 def breaks_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """The collection relies on the ages that it saw first."""
     look = RangeCollector._sense  # noqa: SLF001 - the mistake replaces it
 
-    def without_ages(self: RangeCollector) -> tuple[set[str], list[tuple[str, ObjectInfo]], int]:
-        needed, files, gone = look(self)
-        return needed, [(folder, attrs.evolve(file, modified_at=-1e9)) for folder, file in files], gone
+    def without_ages(self: RangeCollector, *, fenced: bool = False) -> tuple[set[str], list[tuple[str, ObjectInfo]]]:
+        needed, files = look(self, fenced=fenced)
+        return needed, [(folder, attrs.evolve(file, modified_at=-1e9)) for folder, file in files]
 
     monkeypatch.setattr(RangeCollector, "_sense", without_ages)
 

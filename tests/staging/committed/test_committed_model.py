@@ -11,13 +11,12 @@ from hypothesis import given, settings, strategies as st
 from compactlib.budget import Budget
 from compactlib.objects import MemoryObjects
 from compactlib.staging import Record, SplitRule
-from compactlib.staging.ranges.apply import Apply
+from compactlib.staging.ranges.apply import Apply, RangeWriter
 from compactlib.staging.ranges.files import RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange
 from compactlib.staging.ranges.rows import RangeFormat
-from compactlib.staging.ranges.verify import verify_ranges
-from compactlib.staging.ranges.writer import RangeWriter
 from compactlib.staging.values import Change, LiveMetaRanges, MetaRangeId
+from compactlib.staging.verify import verify_ranges
 from tests.staging.committed.plain_sets import RecordSet, changed, committed, differences, written
 from tests.staging.committed.range_formats import FORMATS
 

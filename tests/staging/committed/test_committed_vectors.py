@@ -17,9 +17,9 @@ from compactlib.errors import InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.objects import MemoryObjects
 from compactlib.staging import CommittedRanges, PlainFormat, Record, SplitRule
+from compactlib.staging.ranges.apply import RangeWriter
 from compactlib.staging.ranges.files import RangeFiles
-from compactlib.staging.ranges.split import UNLIMITED
-from compactlib.staging.ranges.writer import RangeWriter
+from compactlib.staging.ranges.metarange import UNLIMITED
 from compactlib.staging.values import Applied, Change, MetaRangeId
 from tests.staging.committed.plain_sets import changed, committed, written
 from tests.staging.hooked_objects import HookedObjects

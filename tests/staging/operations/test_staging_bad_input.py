@@ -14,9 +14,8 @@ from compactlib.files.checksum import crc32
 from compactlib.kv import EXISTS, Retries
 from compactlib.staging import BranchNotFound, StagingOptions
 from compactlib.staging.errors import CommitNotFound, MetaRangeNotFound, RangeNotFound
-from compactlib.staging.listing import MAX_LIST_LIMIT
-from compactlib.staging.names import CommitId, branch_key, repository_partition
-from compactlib.staging.values import MetaRangeId
+from compactlib.staging.values import CommitId, MetaRangeId, branch_key, repository_partition
+from compactlib.staging.view import MAX_LIST_LIMIT
 from tests.harness.staging_world import StagingWorld as World, diff, head_contents, missing
 
 PARTITION = repository_partition("main")

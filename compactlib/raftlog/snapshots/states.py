@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Incoming`: a snapshot that is being received, with its state and its live entries in files of the snapshots' folder.
+"""The files of a snapshot: `StateReader` reads a state, `Incoming` receives one with its live entries.
 
-The files have the names that the snapshot will have. The state stays for a retry when the stream breaks. The live
-entries are stored as the frames in which they arrived. `seal` ends their file by a frame without entries, which has
-the index above which these entries replace the log's; then the log's row can name the snapshot.
+The state that has arrived stays for a retry when the stream breaks. The live entries are stored as the frames in which
+they arrived. `seal` gives the state its name, and ends the file of the entries by a frame without entries: it has the
+index above which they replace the log's. Then the log's row can name the snapshot.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import os
 from collections.abc import Iterator
 
 from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
-from compactlib.files.disk import Files, OutFile, StrPath, look_at, read_exactly
+from compactlib.files.checksum import crc32
+from compactlib.files.disk import Files, OutFile, ReadDescriptor, StrPath, look_at, read_exactly
+from compactlib.raftlog.errors import SnapshotLost
 from compactlib.raftlog.messages import (
     CRC_BYTES,
     HEAD_BYTES,
@@ -23,11 +25,88 @@ from compactlib.raftlog.messages import (
     encode,
 )
 from compactlib.raftlog.snapshot_meta import SnapshotManifest, SnapshotMeta
-from compactlib.raftlog.snapshots.state_reader import StateReader
 from compactlib.raftlog.values import MAX_PAYLOAD_BYTES
 
-_PART_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 20
 _SEAL_BYTES = len(encode(Entries(-1, ())))
+
+
+class StateReader(ReadDescriptor):
+    """An open state; it stays readable when the snapshot is removed. A context manager.
+
+    Args:
+        path: the state's file.
+        manifest: of its snapshot.
+
+    Raises:
+        SnapshotLost: the file is missing, or its size differs from the manifest's.
+        StorageError: it cannot be opened.
+    """
+
+    def __init__(self, path: StrPath, manifest: SnapshotManifest) -> None:
+        super().__init__()
+        self._path = os.fspath(path)
+        self._manifest = manifest
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            size = os.fstat(self._descriptor).st_size
+        except FileNotFoundError:
+            raise SnapshotLost(path=self._path, offset=0, expected=f"the state of snapshot {manifest.index}",
+                               found="no file") from None
+        except OSError as error:
+            raise StorageError.from_os(error, "read", path) from error
+        if size != manifest.state_bytes:
+            self.close()
+            raise SnapshotLost(path=self._path, offset=min(size, manifest.state_bytes), found=f"{size}",
+                               expected=f"{manifest.state_bytes} bytes")
+
+    @property
+    def manifest(self) -> SnapshotManifest:
+        """The snapshot."""
+        return self._manifest
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read a piece of the state; shorter than `length` at its end. Not checked: the checksum is of the whole state.
+
+        Raises:
+            Closed: the reader was closed.
+            StorageError: the disk refused.
+        """
+        if self._descriptor < 0:
+            raise Closed(f"the reader of {self._path} is closed; open the state again")
+        try:
+            return read_exactly(self._descriptor, length, offset)
+        except OSError as error:
+            raise StorageError.from_os(error, "read", self._path) from error
+
+    def pieces(self) -> Iterator[bytes]:
+        """Iterate over the whole state. The last piece is yielded after all bytes were checked.
+
+        Raises:
+            CorruptData: the bytes are not the state that was written; do not use the pieces.
+            StorageError: the disk refused.
+        """
+        offset = crc = 0
+        while data := self.read(offset, _PIECE_BYTES):
+            crc = crc32(data, crc)
+            offset += len(data)
+            if offset >= self._manifest.state_bytes:
+                break
+            yield data
+        if (offset, crc) != (self._manifest.state_bytes, self._manifest.state_crc):
+            raise CorruptData(path=self._path, offset=0, found=f"{offset} with {crc:#010x}",
+                              expected=f"{self._manifest.state_bytes} bytes with CRC {self._manifest.state_crc:#010x}")
+        # After the check: with the last piece, the caller takes the state for complete.
+        if data:
+            yield data
+
+    def check(self) -> None:
+        """Read the whole state. O(bytes). Raises as `pieces`."""
+        for _ in self.pieces():
+            pass
+
+    def __repr__(self) -> str:
+        return f"StateReader({self._path!r}, {self._manifest.state_bytes} bytes)"
 
 
 class Incoming:
@@ -36,32 +115,31 @@ class Incoming:
     Args:
         files: the disk.
         row: names the snapshot, without its live set.
-        state_path: the file of the state.
+        incoming_path: the file of the state that has arrived.
+        state_path: its name once it is whole.
         entries_path: the file of the live entries.
         state_bytes: size of the state that an earlier transfer has left; the rest of the file is cut.
 
     Attributes:
-        row: as given.
-        manifest: of the snapshot.
-        state_bytes: as given.
         is_open: whether it is still being received; a log that is closed clears it, since the files may belong to the
             next transfer then.
     """
 
-    def __init__(self, files: Files, row: SnapshotMeta, state_path: str, entries_path: str, *,
-                 state_bytes: int) -> None:
+    def __init__(self, files: Files, row: SnapshotMeta, incoming_path: str, state_path: str, entries_path: str,
+                 *, state_bytes: int) -> None:
         assert row.manifest is not None, "a received snapshot has a state"
         self._files = files
         self.row = row
         self.manifest: SnapshotManifest = row.manifest
         self.state_bytes: int = state_bytes
         self.is_open: bool = True
+        self._incoming_path = incoming_path
         self._state_path = state_path
         self._entries_path = entries_path
         self._entries_bytes = 0
         self._outs: list[OutFile] = []
         try:
-            self._state = self._opened(state_path, state_bytes)
+            self._state = self._opened(incoming_path, state_bytes)
             self._entries = self._opened(entries_path, 0)
         except BaseException:
             self.close()
@@ -91,15 +169,16 @@ class Incoming:
         """Make the state durable, read it, and raise `CorruptData` if it is not the manifest's."""
         # What an earlier transfer has left is written again: after a failed fsync these bytes can be read, and the next
         # fsync does not write them.
-        for place in range(0, self.state_bytes, _PART_BYTES):
-            part = read_exactly(self._state.fileno(), min(_PART_BYTES, self.state_bytes - place), place)
+        for place in range(0, self.state_bytes, _PIECE_BYTES):
+            part = read_exactly(self._state.fileno(), min(_PIECE_BYTES, self.state_bytes - place), place)
             self._state.write_at(place, [part])
         self._state.sync()
-        with StateReader(self._state_path, self.manifest) as reader:
+        with StateReader(self._incoming_path, self.manifest) as reader:
             reader.check()
 
     def seal(self, cut_after: int) -> None:
         """End the file of the live entries, which replace the log's above `cut_after`; both files are durable then."""
+        self._files.rename(self._incoming_path, self._state_path)
         self.write_entries(Entries(cut_after, ()))
         self._entries.sync()
         self._files.sync_folder(os.path.dirname(self._entries_path))
@@ -118,7 +197,7 @@ class Incoming:
         """Close and remove the files; not after `close`, when the log's row may name them."""
         if self.is_open:
             self.close()
-            for path in (self._entries_path, self._state_path):
+            for path in (self._entries_path, self._incoming_path, self._state_path):
                 if look_at(path) is not None:
                     self._files.unlink(path)
 

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MergeInParts`: the rewrite of a staging compaction in parallel parts, in any processes, for large branches.
+"""The rewrite of a compaction: from tokens and a base to a metarange, as a task for any executor or in parallel parts.
 
-This process writes the changes as objects, in order, and divides the keys into parts. A part reads its changes and
-applies them to the base's ranges of its keys. This process cuts the ranges at the borders of parts again, and publishes
-the metarange. The ids are those of a merge in one part.
+Ranges and metaranges are immutable and named by their content, so a task is idempotent: it may run twice, concurrently,
+or die at any step. Garbage collection removes its orphans.
+
+`MergeInParts` rewrites large branches in any processes. This process writes the changes as objects, in order, and
+divides the keys into parts. A part reads its changes and applies them to the base's ranges of its keys. This process
+cuts the ranges at the borders of parts again, and publishes the metarange. The ids are those of a merge in one part.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import pickle
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -22,17 +26,74 @@ from compactlib._arguments import require_whole
 from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.executors import LocalExecutor
+from compactlib.kv import KVStore
 from compactlib.objects import ObjectRef, ObjectStore, read_checked
 from compactlib.observer import Observer
-from compactlib.rewrite import RewriteOutcome, RewriteTask
-from compactlib.staging.compaction.rewrite import CompactTokens
+from compactlib.rewrite import Attempt, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.staging.ranges.apply import Apply, batches_of
 from compactlib.staging.ranges.committed import CommittedRanges
 from compactlib.staging.ranges.files import INCOMING, RangeFiles
-from compactlib.staging.ranges.metarange import MetaRange
+from compactlib.staging.ranges.metarange import MetaRange, SplitRule
 from compactlib.staging.ranges.rows import ChangeBatch, RangeFormat
-from compactlib.staging.ranges.split import SplitRule
-from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry
+from compactlib.staging.tokens import MergedTokens
+from compactlib.staging.values import Applied, Changes, MetaRangeId, RangeEntry, StagingToken
+
+OpenStores: TypeAlias = Callable[[], AbstractContextManager[tuple[KVStore, CommittedRanges]]]
+"""Opens the key-value store and the committed layer in the process of a task, and closes them after it.
+
+Must be picklable for executors with other processes, and opens its own connections there.
+"""
+
+
+@attrs.frozen
+class StoresForWorkers:
+    """Opens stores in the process of a rewrite, and closes them after it; picklable if its functions are.
+
+    Attributes:
+        open_store: opens the key-value store of the repository.
+        open_committed: opens the committed layer.
+    """
+
+    open_store: Callable[[], KVStore]
+    open_committed: Callable[[], CommittedRanges]
+
+    @contextmanager
+    def __call__(self) -> Iterator[tuple[KVStore, CommittedRanges]]:
+        with closing(self.open_store()) as store:
+            yield store, self.open_committed()
+
+
+@attrs.frozen(kw_only=True)
+class CompactedTokens(RewriteResult):
+    """The result of `CompactTokens`: the metarange and the counts."""
+
+    applied: Applied
+
+
+@attrs.frozen
+class CompactTokens:
+    """Apply sealed tokens to a base. O(staged entries + ranges they touch); memory for one range at a time.
+
+    `name` is unique within a call of an executor; `apply` replaces the method of the committed layer.
+    """
+
+    name: str
+    stores: OpenStores
+    base: MetaRangeId | None
+    newest_first: tuple[StagingToken, ...]
+    apply: Callable[..., Applied] | None = None
+
+    def run(self, attempt: Attempt) -> CompactedTokens:
+        """Apply the tokens. An unreadable token or range is an error."""
+        began = attempt.clock.monotonic()
+        with self.stores() as (store, committed):
+            apply = self.apply or committed.apply
+            applied = apply(self.base, MergedTokens(store, self.newest_first), budget=attempt.budget,
+                            observer=attempt.observer)
+        return CompactedTokens(task=self.name, attempt=attempt.id, files=(), bytes_read=applied.bytes_read,
+                               bytes_written=applied.bytes_written, seconds=attempt.clock.monotonic() - began,
+                               applied=applied)
+
 
 _MOST_SAMPLES: Final = 10_000
 _PieceT = TypeVar("_PieceT", "_ChangesFile", RangeEntry)
@@ -64,12 +125,9 @@ class MergeInParts:
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:
-        """Run the tasks one after another; see `Executor.run`.
+        """Run the tasks, each a `CompactTokens`, one after another; see `Executor.run`.
 
         The budget is checked before the parts of a task begin, and charged with their bytes after them.
-
-        Raises:
-            InvalidInput: a task is not of a staging compaction.
         """
         listed: list[RewriteTask] = []
         for task in tasks:
@@ -80,16 +138,10 @@ class MergeInParts:
 
     def apply(self, base: MetaRangeId | None, changes: Changes, *, budget: Budget | None = None,
               observer: Observer | None = None) -> Applied:
-        """Apply changes as `CommittedRanges.apply` does, without events.
+        """Apply changes as `CommittedRanges.apply` does, without events; also raises the errors of `run_parts`.
 
         Changes pass through this process and the object store to the parts. The parts read the base's ranges that have
-        changes.
-
-        Raises:
-            InvalidInput, BeingCollected: as for `CommittedRanges.apply`.
-            BudgetSpent: the budget ran out before the parts began.
-            RangeNotFound, DamagedRange: raised by a part.
-            Exception: of `run_parts`.
+        changes. The budget is checked before they begin.
         """
         given = Budget() if budget is None else budget
         given.check()
@@ -103,7 +155,8 @@ class MergeInParts:
             borders = [b"", *_bounds(metarange, files.rule, samples, self._partitions), None]
             parts = [_Part(above or b"", last, _between(staged, above or b"", last),
                            _between(metarange.entries, above or b"", last)) for above, last in pairwise(borders)]
-            merge = _MergePart(self._open_objects, files.prefix, files.rule, metarange.rule, files.range_format)
+            merge = partial(_merge_part, self._open_objects, files.prefix, files.rule, metarange.rule,
+                            files.range_format)
             merged = list(self._run_parts(merge, parts))
         finally:
             # A garbage collection removes leftovers, as of a process that died.
@@ -155,9 +208,9 @@ def _put(files: RangeFiles, changes: Changes, staged: list[_ChangesFile]) -> lis
 
 
 def _bounds(base: MetaRange, rule: SplitRule, samples: Sequence[bytes], count: int) -> list[bytes]:
-    """Return the last keys of all parts except the last, so that parts have about equal changes and ranges to read.
+    """Return the last keys of all parts but the last: each the last key of a range, or a key after all ranges.
 
-    A bound is the last key of a range, or a key after all ranges.
+    Parts have about equal changes and ranges to read.
     """
     ends = [entry.max_key for entry in base.entries]
     # Under another rule, every range is rewritten.
@@ -175,22 +228,13 @@ def _between(pieces: Sequence[_PieceT], above: bytes, last: bytes | None) -> Seq
     return pieces[start:stop]
 
 
-@attrs.frozen
-class _MergePart:
-    open_objects: Callable[[], ObjectStore]
-    prefix: str
-    rule: SplitRule
-    base_rule: SplitRule
-    range_format: RangeFormat
-
-    def __call__(self, part: _Part) -> tuple[list[RangeEntry], Counter[str]]:
-        """Return the ranges of a part, of which the caller may cut the first and last again, and the counts."""
-        with self.open_objects() as objects:
-            files = RangeFiles(objects, prefix=self.prefix, rule=self.rule, range_format=self.range_format,
-                               cache_bytes=0)
-            apply = Apply(files, MetaRange(self.base_rule, part.ranges),
-                          filter(None, _changes(objects, part)), Budget())
-            return apply.ranges(), apply.counts
+def _merge_part(open_objects: Callable[[], ObjectStore], prefix: str, rule: SplitRule, base_rule: SplitRule,
+                range_format: RangeFormat, part: _Part) -> tuple[list[RangeEntry], Counter[str]]:
+    """Return the ranges of a part, of which the caller may cut the first and last again, and the counts."""
+    with open_objects() as objects:
+        files = RangeFiles(objects, prefix=prefix, rule=rule, range_format=range_format, cache_bytes=0)
+        apply = Apply(files, MetaRange(base_rule, part.ranges), filter(None, _changes(objects, part)), Budget())
+        return apply.ranges(), apply.counts
 
 
 def _changes(objects: ObjectStore, part: _Part) -> Iterator[ChangeBatch]:

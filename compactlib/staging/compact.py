@@ -28,13 +28,13 @@ from typing import Final
 
 import attrs
 
+from compactlib._store_numbers import notify_compaction
 from compactlib.budget import Budget
 from compactlib.contract import CommitFence
 from compactlib.errors import BudgetSpent, CompactionFailed, CompactlibError, InvalidInput
 from compactlib.executors.tasks import answers_of, own_error
 from compactlib.observer import Observer
 from compactlib.rewrite import Executor, RewriteFailure
-from compactlib.staging.compaction.rewrite import CompactedTokens, CompactTokens, OpenStores
 from compactlib.staging.context import StagingContext
 from compactlib.staging.errors import (
     BeingCollected,
@@ -44,15 +44,37 @@ from compactlib.staging.errors import (
     OutdatedPlan,
     RangeNotFound,
 )
-from compactlib.staging.plan import StagingPlan, StagingView
-from compactlib.staging.ranges.split import record_bytes
+from compactlib.staging.policy import StagingPlan, StagingView
+from compactlib.staging.ranges.metarange import record_bytes
 from compactlib.staging.record import MAX_SEALED_TOKENS, BranchRecord
 from compactlib.staging.results import StagingCompactionReport
+from compactlib.staging.rewrite import CompactedTokens, CompactTokens, OpenStores
 from compactlib.staging.tokens import MergedTokens
-from compactlib.staging.values import MetaRangeId
+from compactlib.staging.values import Applied, MetaRangeId
 from compactlib.staging.view import BranchView, consistently
 
 _ENTRIES_BETWEEN_CHECKS: Final = 1000
+
+
+def notify_end(observer: Observer, repository: str, branch: str, ended: StagingCompactionReport | CompactlibError,
+               seconds: float, plan: StagingPlan | None) -> str:
+    """Notify of the end of a compaction, and return its outcome. A collection counts the freed bytes later."""
+    applied, fields = Applied(metarange_id=MetaRangeId("")), dict[str, object]()
+    if isinstance(ended, CompactlibError):
+        fields["reason"] = str(ended)
+        name, outcome, reason = (("lost_race", "skipped", "busy") if isinstance(ended, LostRace)
+                                 else ("error", "failed", type(ended).__name__))
+    elif ended.applied is None:
+        fields["reason"] = ended.why
+        name, outcome, reason = "skipped", "skipped", "nothing"
+    else:
+        assert plan is not None
+        name, outcome, reason, applied = "compacted", "done", plan.policy.name, ended.applied
+        fields = {"sealed_before": ended.sealed_before, **attrs.asdict(applied)}
+    notify_compaction(observer, "staging", repository, outcome, reason, seconds, read=applied.bytes_read,
+                      copied=applied.bytes_written)
+    observer.event("staging_compaction", repository=repository, branch=branch, seconds=seconds, outcome=name, **fields)
+    return name
 
 
 def view_of(context: StagingContext, branch: str, budget: Budget) -> StagingView:
@@ -64,7 +86,7 @@ def view_of(context: StagingContext, branch: str, budget: Budget) -> StagingView
         last_keys = [entry.max_key for entry in ranges]
         touched: set[int] = set()
         puts = tombstones = staged_bytes = run = longest_run = 0
-        for number, (key, record) in enumerate(islice(MergedTokens(context.tokens, view.record.tokens), limit)):
+        for number, (key, record) in enumerate(islice(MergedTokens(context.store, view.record.tokens), limit)):
             if number % _ENTRIES_BETWEEN_CHECKS == 0:
                 budget.check()
             if ranges:
@@ -86,10 +108,7 @@ def view_of(context: StagingContext, branch: str, budget: Budget) -> StagingView
 
 @attrs.frozen(kw_only=True)
 class Compactor:
-    """One compaction of a branch; arguments as for `Repository.compact`.
-
-    The compare-and-sets of the branch's record decide between processes.
-    """
+    """One compaction of a branch; arguments as for `Repository.compact`."""
 
     context: StagingContext
     branch: str
@@ -141,14 +160,12 @@ class Compactor:
             changed[:] = record.changed_layers(view.record)
             if changed:
                 return None
-            if len(record.sealed_tokens) < MAX_SEALED_TOKENS and not context.tokens.is_empty(record.staging_token):
-                record = record.sealed_with(context.tokens.draw())
-            # Else the record has no room for another token, until this compaction; or the staging token is empty, and
-            # a seal would make every writer retry for nothing.
-            return attrs.evolve(record, compaction_started_at=context.clock.now())
+            # A full record has no room for another token, until this compaction.
+            sealed = context.sealed(record) if len(record.sealed_tokens) < MAX_SEALED_TOKENS else None
+            return attrs.evolve(sealed or record, compaction_started_at_ms=round(context.clock.now() * 1000))
 
         try:
-            sealed = context.branches.update(self.branch, change, operation="compact", idempotent=True).after
+            _, sealed = context.branches.update(self.branch, change, operation="compact", idempotent=True)
         except BranchNotFound:
             changed[:] = ["branch"]  # deleted
         if not changed:
@@ -209,7 +226,8 @@ class Compactor:
                     raise BeingCollected(id=result) from error
             return record.compacted(result)
 
-        if not self.context.branches.update(self.branch, change, operation="compact", idempotent=True).is_written:
+        before, after = self.context.branches.update(self.branch, change, operation="compact", idempotent=True)
+        if after is before:
             raise self._lost("a commit, reset, move of HEAD or other compaction changed the branch")
 
     def _lost(self, why: str) -> LostRace:
