@@ -23,7 +23,7 @@ import threading
 
 import attrs
 
-from compactlib._closing import Closing
+from compactlib._closing import Closing, closed_on_failure
 from compactlib.budget import Budget
 from compactlib.errors import (
     Busy,
@@ -485,11 +485,8 @@ def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: st
     Arguments and errors as `RaftLogStore` and `RaftLogStore.log`.
     """
     store = RaftLogStore(folder, options, create=create)
-    try:
+    with closed_on_failure(store):
         log = store.log(log_id, create=create)
-    except BaseException:
-        store.close()
-        raise
     log.closes_store = True
     return log
 
