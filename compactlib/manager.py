@@ -26,7 +26,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_above
+from compactlib._arguments import is_above, is_fraction
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
 from compactlib.contract import Compaction
@@ -75,11 +75,7 @@ class LowSpace:
         InvalidInput: the fraction is not in that range.
     """
 
-    fraction: float = 1 / 8
-
-    def __attrs_post_init__(self) -> None:
-        if not 0 <= self.fraction <= 1:
-            raise InvalidInput(f"fraction is {self.fraction!r}; give a part of the capacity, 0 to 1")
+    fraction: float = attrs.field(default=1 / 8, validator=is_fraction)
 
 
 Trigger: TypeAlias = Periodic | OnRequest | LowSpace

@@ -140,7 +140,7 @@ class Compactor:
         """Return the store as a policy sees it. Reads the whole index once."""
         log = self._log
         found = view_of(log.snapshot(), log.lists.known, log.config, policy, name=self._name, now=log.clock.now(),
-                        eligible=frozenset(log.eligible()), purge=self.purge, check=budget.check, damaged=self.damaged)
+                        eligible=frozenset(log.eligible()), purge=self.purge, budget=budget, damaged=self.damaged)
         log.guard.require_open()
         return found
 
@@ -256,7 +256,7 @@ class Compactor:
                       purge=self.purge)
         while True:
             found = choose_survivors(snapshot, done.waiting[:count], rules, folder=log.folder, store=log.descriptor,
-                                     files=log.files, place=self._place, check=done.budget.check,
+                                     files=log.files, place=self._place, budget=done.budget,
                                      retention_ms=milliseconds(log.config.deleted_retention_seconds))
             if len(found.outputs) <= most:
                 return found
@@ -279,7 +279,7 @@ class Compactor:
                     raise outcome.error
                 files.append(outcome.files[0].path)
                 check_segment(files[-1], output.header, output.end, output.records,
-                              output.sequences, done.budget.check)
+                              output.sequences, done.budget)
             except CompactlibError as error:
                 failures.append(error)
         if not failures:
@@ -332,7 +332,7 @@ class Compactor:
         for output, file in zip(survivors.outputs, files, strict=True):
             taken = ((part, rows) for picked in output.picked if (source := contents.segment(picked.segment))
                      for part in source.parts if (rows := part.rows_at(picked.offsets)))
-            index = IndexPart.moved(output.header.name, taken, contents.key, budget.check)
+            index = IndexPart.moved(output.header.name, taken, contents.key, budget)
             assert index.end == output.end, "the index has each record that the output gets"
             remove_names(log.files, log.folder, [output.header.name.index_file])
             write_part(log.files, log.folder, index, log.descriptor.incarnation)

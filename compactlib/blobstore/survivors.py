@@ -30,6 +30,7 @@ from compactlib.blobstore.names import UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.records import MAX_TIME_MS, IndexEntry, RecordKind, check_record
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, SegmentFile, SegmentHeader, encode_header
 from compactlib.blobstore.validity import Rules, Verdict, judge
+from compactlib.budget import Budget
 from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, removed_on_failure
@@ -195,16 +196,16 @@ class Survivors:
 
 
 def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rules: Rules, *, folder: str,
-                     store: Descriptor, files: Files, retention_ms: int, place: Place | None, check: Callable[[], None],
+                     store: Descriptor, files: Files, retention_ms: int, place: Place | None, budget: Budget,
                      ) -> Survivors:
     """Choose the survivors of one step, in one pass over the blobs of its sources.
 
-    Every record of the snapshot is durable. `check` is called for each blob.
+    Every record of the snapshot is durable. `budget` is checked for each blob.
     """
     verdicts, kept = Counter[Verdict](), {name: Picked(name) for name in sources}
     classes = {name: array("q") for name in sources}
     for history in histories_in(snapshot.all_parts, kept):
-        check()
+        budget.check()
         blob = blob_state(history) if len(history) > 1 else None
         for entry in history:
             if entry.segment not in kept:

@@ -386,7 +386,7 @@ class CatalogService(Closing):
             self._check(plan, target)
             is_cut = False
             try:
-                snapshot = self.log.write_snapshot(self.history.catalog(target), run.budget.spend)
+                snapshot = self.log.write_snapshot(self.history.catalog(target), run.budget)
                 with nullcontext() if fence is None else fence.guard():
                     self.log.cut(snapshot, term=plan.view.term, conditions=plan.view.conditions)
                     is_cut = True
