@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Generator, Sequence
@@ -61,6 +62,16 @@ _collect_examples = SybilCollection([
 _ON_SPARK = Path(__file__).with_name("docs") / "spark.md"
 # Of two processes that compile the tests at once, the second begins at the end and meets the first in the middle.
 _FROM_THE_END = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 2 == 1
+_MARKED = re.compile(rb"^pytestmark = .*", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    # Files that a run leaves out whole import Spark and clients of servers, which takes time.
+    left_out = re.findall(r"not (\w+)", config.option.markexpr)
+    if not left_out or collection_path.suffix != ".py":
+        return None
+    marks = _MARKED.search(collection_path.read_bytes())
+    return True if marks and any(f"mark.{name}".encode() in marks[0] for name in left_out) else None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -75,6 +86,8 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    if isinstance(collector, pytest.Session):
+        gc.disable()  # what is collected lives until the end: there is no garbage to find meanwhile
     report = yield
     if _FROM_THE_END and isinstance(collector, pytest.Session | pytest.Dir) and report.result:
         report.result.reverse()
@@ -90,10 +103,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: (item.path.suffix == ".md", item.nodeid.partition("::")[0]))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    # Ten thousand tests live until the end; the garbage collector need not visit them on each round.
+    # Ten thousand tests live until the end; the garbage collector neither visits them nor copies them in a fork.
     gc.collect()
     gc.freeze()
+    # Tests make many short-lived objects: at Python's own threshold, the collector takes a twentieth of the time.
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 class _FilesTogether(LoadScopeScheduling):  # type: ignore[misc]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`EtcdStore`: a host's own key-value store, in etcd, for small data that many machines must agree on.
 
-Needs etcd3gw. `check_kv_store` and the suite in `tests/promises/kv/test_kv_conformance_etcd.py` hold it.
+Needs etcd3gw. `KVStoreConformance` in `tests/promises/kv/test_kv_conformance_etcd.py` tests it.
 
 Writes go through etcd's Raft log; reads are linearizable. Every condition is a compare on the revision of the key's
 last write, and a `transact` is one etcd transaction. There are no leases: a written value stays.

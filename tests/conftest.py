@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 from hypothesis import settings
 
@@ -15,15 +13,6 @@ settings.register_profile("everyday", deadline=None, print_blob=True, derandomiz
 settings.register_profile("fresh", deadline=None, print_blob=True)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5_000)
 settings.load_profile("everyday")
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """Freeze the collected tests, so that the garbage collector neither visits them nor copies them in a fork."""
-    gc.collect()
-    gc.freeze()
-    # Tests make many short-lived objects: at Python's own threshold, the collector takes a twentieth of the time.
-    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(params=[pytest.param(False, id="little"), pytest.param(True, id="full", marks=pytest.mark.soak)])

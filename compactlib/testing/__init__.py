@@ -15,8 +15,7 @@
 ...     explore_crashes(record(folder, work), check)
 11
 
-`compactlib.testing.views` and `drawn_choices` need the extra `compactlib[testing]`; nothing else here needs more than
-the core.
+`compactlib.testing.views` needs the extra `compactlib[testing]`; nothing else here needs more than the core.
 """
 
 from typing import TYPE_CHECKING
@@ -24,13 +23,7 @@ from typing import TYPE_CHECKING
 from compactlib._lazy import offer
 
 if TYPE_CHECKING:
-    from compactlib.testing.choices import (
-        Choices as Choices,
-        drawn_choices as drawn_choices,
-        explore as explore,
-        repeat as repeat,
-        sample as sample,
-    )
+    from compactlib.testing.choices import Choices as Choices, explore as explore, sample as sample
     from compactlib.testing.compactions import (
         CompactionConformance as CompactionConformance,
         check_compaction as check_compaction,
@@ -51,12 +44,9 @@ if TYPE_CHECKING:
         World as World,
         WorldClock as WorldClock,
     )
-    from compactlib.testing.executors import (
-        ExecutorConformance as ExecutorConformance,
-        check_executor as check_executor,
-    )
+    from compactlib.testing.executors import ExecutorConformance as ExecutorConformance
     from compactlib.testing.failing import Failing as Failing, Killing as Killing
-    from compactlib.testing.fences import FenceConformance as FenceConformance, check_fence as check_fence
+    from compactlib.testing.fences import FenceConformance as FenceConformance
     from compactlib.testing.hazards import (
         HAZARDS as HAZARDS,
         Bench as Bench,
@@ -69,36 +59,29 @@ if TYPE_CHECKING:
         ObjectsInFront as ObjectsInFront,
         Request as Request,
         StoreInFront as StoreInFront,
-        at as at,
     )
     from compactlib.testing.interrupts import Interrupted as Interrupted
-    from compactlib.testing.kv import KVStoreConformance as KVStoreConformance, check_kv_store as check_kv_store
-    from compactlib.testing.objects import (
-        ObjectStoreConformance as ObjectStoreConformance,
-        check_object_store as check_object_store,
-    )
+    from compactlib.testing.kv import KVStoreConformance as KVStoreConformance
+    from compactlib.testing.objects import ObjectStoreConformance as ObjectStoreConformance
     from compactlib.testing.policies import Views as Views, check_policy as check_policy
     from compactlib.testing.promises import PromiseBroken as PromiseBroken
-    from compactlib.testing.range_formats import (
-        RangeFormatConformance as RangeFormatConformance,
-        check_range_format as check_range_format,
-    )
+    from compactlib.testing.range_formats import RangeFormatConformance as RangeFormatConformance
 else:
     offer(__name__, {
-        "compactlib.testing.choices": "Choices drawn_choices explore repeat sample",
+        "compactlib.testing.choices": "Choices explore sample",
         "compactlib.testing.compactions": "CompactionConformance check_compaction",
         "compactlib.testing.crash": "RecordingFiles explore_crashes explore_kills record repeat_crash",
         "compactlib.testing.disk_model": "Recording",
         "compactlib.testing.driver": "Change Driver HostLock Journal World WorldClock",
-        "compactlib.testing.executors": "ExecutorConformance check_executor",
+        "compactlib.testing.executors": "ExecutorConformance",
         "compactlib.testing.failing": "Failing Killing",
-        "compactlib.testing.fences": "FenceConformance check_fence",
+        "compactlib.testing.fences": "FenceConformance",
         "compactlib.testing.hazards": "HAZARDS Bench Effort check_hazards",
         "compactlib.testing.interrupts": "Interrupted",
-        "compactlib.testing.in_front": "FilesInFront Killed ObjectsInFront Request StoreInFront at",
-        "compactlib.testing.kv": "KVStoreConformance check_kv_store",
-        "compactlib.testing.objects": "ObjectStoreConformance check_object_store",
+        "compactlib.testing.in_front": "FilesInFront Killed ObjectsInFront Request StoreInFront",
+        "compactlib.testing.kv": "KVStoreConformance",
+        "compactlib.testing.objects": "ObjectStoreConformance",
         "compactlib.testing.policies": "Views check_policy",
         "compactlib.testing.promises": "PromiseBroken",
-        "compactlib.testing.range_formats": "RangeFormatConformance check_range_format",
+        "compactlib.testing.range_formats": "RangeFormatConformance",
     })

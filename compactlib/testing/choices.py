@@ -29,15 +29,12 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 import attrs
 
 from compactlib.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 OptionT = TypeVar("OptionT")
 
@@ -61,6 +58,9 @@ class Pick:
 
 class Choices:
     """Answers the picks of one run. Threads may share it; then the threads' order is the order of the picks.
+
+    Any dictionary of small numbers is a script, so that Hypothesis can draw `Choices`, which then shrink to fewer and
+    earlier departures: `dictionaries(integers(0, 199), integers(1, 8), max_size=4).map(Choices)`.
 
     Args:
         script: by the number of a pick, from 0, the place of its option; other picks take the ordinary option. A place
@@ -133,7 +133,7 @@ def explore(run: Run, *, most: int = 1, limit: int | None = None, seed: int = 0)
     for departures in range(most + 1):
         following: list[dict[int, int]] = []
         for script in scripts:
-            made = repeat(run, script).made
+            made = _repeat(run, script)
             runs += 1
             if departures < most:
                 first = max(script, default=-1) + 1
@@ -162,44 +162,26 @@ def sample(run: Run, histories: int, *, most: int = 3, seed: int = 0) -> int:
     if most < 1:
         raise InvalidInput(f"most is {most}; give 1 or more")
     rng = random.Random(seed)
-    counts = [pick.count for pick in repeat(run, {}).made]
+    counts = [pick.count for pick in _repeat(run, {})]
     for _ in range(histories if counts else 0):
         numbers = rng.sample(range(len(counts)), min(rng.randint(1, most), len(counts)))
-        repeat(run, {number: rng.randint(1, max(counts[number] - 1, 1)) for number in numbers})
+        _repeat(run, {number: rng.randint(1, max(counts[number] - 1, 1)) for number in numbers})
     return 1 + (histories if counts else 0)
 
 
-def repeat(run: Run, script: Mapping[int, int]) -> Choices:
-    """Run one history by its departures, as in `Choices.departures` or the note of a failure.
-
-    Raises:
-        BaseException: the error of the run, with the note.
-    """
+def _repeat(run: Run, script: Mapping[int, int]) -> list[Pick]:
+    """Run one history, and return its picks; an error gets the note."""
     choices = Choices(script)
     try:
         run(choices)
     except BaseException as error:
         error.add_note(f"picks: {choices.story()}; run({choices!r}) repeats them")
         raise
-    return choices
+    return choices.made
 
 
-def drawn_choices(*, picks: int = 200, most: int = 4) -> SearchStrategy[Choices]:
-    """Return a Hypothesis strategy of `Choices`. It shrinks to fewer and earlier departures.
-
-    Args:
-        picks: departures are among this number of first picks.
-        most: the largest number of departures.
-    """
-    from hypothesis import strategies
-
-    return strategies.dictionaries(strategies.integers(0, picks - 1), strategies.integers(1, 8),
-                                   max_size=most).map(Choices)
-
-
-def spread(values: Iterable[OptionT], most: int) -> list[OptionT]:
+def spread(values: Sequence[OptionT], most: int) -> list[OptionT]:
     """Return at most `most` of the values, evenly spread, with the first and the last."""
-    listed = values if isinstance(values, Sequence) else list(values)
-    if len(listed) <= most or most < 2:
-        return list(listed[:most])
-    return [listed[number * (len(listed) - 1) // (most - 1)] for number in range(most)]
+    if len(values) <= most or most < 2:
+        return list(values[:most])
+    return [values[number * (len(values) - 1) // (most - 1)] for number in range(most)]

@@ -46,7 +46,7 @@ from compactlib.report import VerifyReport
 from compactlib.testing.choices import spread
 from compactlib.testing.driver import Driver, Journal, World
 from compactlib.testing.in_front import FilesInFront, Request, act_at_once
-from compactlib.testing.promises import ConformanceKit, Mismatch, expect, names_a_gate, run_kit, same, shown
+from compactlib.testing.promises import ConformanceKit, Mismatch, expect, names_a_gate, same, shown
 from compactlib.testing.stand_ins import (
     Call,
     ExecutorBy,
@@ -56,17 +56,13 @@ from compactlib.testing.stand_ins import (
     PolicyBy,
     StepClock,
     TaskBy,
-    failing_executor,
     garbage_executors,
     lasting_threads,
-    paused_at,
     raising,
-    raising_executors,
     soundly,
-    spent_at,
 )
 
-_MOST_COMPACTIONS, _MOST_ACTS, _MOST_SPENT, _MOST_PAUSED = 8, 200, 40, 3
+_MOST_COMPACTIONS, _MOST_ACTS, _MOST_SPENT, _MOST_PAUSED = 8, 200, 6, 2
 _EARLY_SECONDS = 0.05
 
 
@@ -177,13 +173,7 @@ class Opened:
 
 
 class CompactionConformance(ConformanceKit):
-    """Inherit in a test class, return a driver from `make_driver`, and pytest finds the promises.
-
-    Attributes:
-        effort_percent: the number of steps that are tried if there are many, in percent.
-    """
-
-    effort_percent: int = 100
+    """Inherit in a test class, return a driver from `make_driver`, and pytest finds the promises."""
 
     def make_driver(self) -> Driver[Any]:
         """Return the driver of the store to test."""
@@ -211,10 +201,6 @@ class CompactionConformance(ConformanceKit):
     def _places(self, *places: str) -> list[str]:
         """Return the places of a compaction that this store has."""
         return [each for each in places if self.make_driver().uses_executor or each not in ("executor", "task")]
-
-    def some(self, count: int, most: int) -> Sequence[int]:
-        """Return numbers from 1 to `count`, at most `most` in percent of the effort, evenly spread."""
-        return spread(range(1, count + 1), max(2, most * self.effort_percent // 100))
 
     def test_driver_sees_what_is_missing(self, tmp_path: Path) -> None:
         """The driver's `check` raises for an empty store; `state` and `contents` change with a commit.
@@ -537,7 +523,7 @@ class CompactionConformance(ConformanceKit):
                 for asked in (opened.store.status, opened.store.view, opened.plan):
                     answers.append(_attempt(asked))
                     asking = Call(partial(_attempt, asked), "a call of the store from an observer")
-                    answers.append(asking.answer(times=2))
+                    answers.append(asking.answer())
 
             observer = ObserverBy(ask)
             call = partial(opened.ended, observer=observer)
@@ -572,18 +558,19 @@ class CompactionConformance(ConformanceKit):
     def _endings(self) -> Iterator[tuple[str, dict[str, Any], Any]]:
         """Yield what a host does wrong, as arguments of `compact`, with the error, or its class, that must be raised.
         """
-        own, refused = Surprise("the host's own bug"), Conflict("the task's own refusal")
+        own, refused, driver = Surprise("the host's own bug"), Conflict("the task's own refusal"), self.make_driver()
         for error in (own, KeyboardInterrupt("the host's user"), SystemExit("its end")):
-            yield "a policy", {"policy": PolicyBy(self.make_driver().policy(), raising(error))}, error
-            yield "a fence", {"fence": FenceBy(raising(error))}, error
-            if error is not own:
-                yield "an observer", {"observer": ObserverBy(raising(error))}, error
-            for name, executor in raising_executors(error).items() if self.make_driver().uses_executor else ():
-                yield f"an executor that {name}", {"executor": executor}, TaskFailed if error is own else error
-        for name, executor in garbage_executors().items() if self.make_driver().uses_executor else ():
-            yield f"an executor that {name}", {"executor": executor}, CompactlibError
-        if self.make_driver().uses_executor:
-            yield "an executor that fails each task", {"executor": failing_executor(refused)}, refused
+            for place in ("policy", "fence", "observer")[:2 if error is own else 3]:
+                yield f"{place} that raises", _calling(place, driver, raising(error)), error
+            for place in self._places("executor", "task"):
+                wanted = TaskFailed if error is own else error
+                yield f"{place} that raises", _calling(place, driver, raising(error)), wanted
+        if driver.uses_executor:
+            for name, executor in garbage_executors().items():
+                yield f"an executor that {name}", {"executor": executor}, CompactlibError
+            late = ExecutorBy(lambda *_: map(raising(own), "iterated"))
+            yield "an executor that raises during iteration", {"executor": late}, TaskFailed
+            yield "a task that is refused", _calling("task", driver, raising(refused)), refused
 
     def test_fence_guards_each_commit(self, tmp_path: Path) -> None:
         """Each commit is inside the fence; a library's error on entering it is raised.
@@ -638,12 +625,12 @@ class CompactionConformance(ConformanceKit):
         To do: check the budget before each chunk and each commit, not inside a commit, and wait in it without a lock.
         """
         steps = self._steps(tmp_path)
-        for what, most, make in (("spent", _MOST_SPENT, spent_at), ("paused", _MOST_PAUSED, paused_at)):
+        for what, most in (("spent", _MOST_SPENT), ("paused", _MOST_PAUSED)):
             outcomes = []
-            for number in self.some(steps, most):
+            for number in spread(range(1, steps + 1), most):
                 with self.opened(tmp_path, acts=2, name=f"store {what} {number}") as opened:
                     before, when = opened.state(), f"a budget that is {what} at its step {number}"
-                    call = partial(opened.ended, budget=make(number).budget)
+                    call = partial(opened.ended, budget=StepClock(what, number).budget)
                     outcome = Call(call, f"a compaction with {when}").answer()
                     outcomes.append(outcome)
                     opened.check(when)
@@ -691,18 +678,17 @@ class CompactionConformance(ConformanceKit):
             opened.finish("a compaction that had no room")
 
 
-def check_compaction(driver: Driver[Any], folder: Path, *, effort_percent: int = 100) -> list[str]:
+def check_compaction(driver: Driver[Any], folder: Path) -> list[str]:
     """Test a store against the contract of `Compaction`, without pytest, and return the names of the promises.
 
     Args:
         driver: opens, uses and checks the store, as for `check_hazards`.
         folder: an empty folder that exists; each promise gets a new folder inside.
-        effort_percent: the number of steps of a compaction that are tried, in percent; 100 takes some seconds.
 
     Raises:
         PromiseBroken: the first promise that the store breaks, with the usual remedy.
     """
-    return run_kit(CompactionConformance(), folder, make_driver=lambda: driver, effort_percent=effort_percent)
+    return CompactionConformance.check(folder, make_driver=lambda: driver)
 
 
 # -------------------------------------------------------------------------------------------------- opening and closing

@@ -126,9 +126,6 @@ class RecordingFiles(FilesInFront):
                                f"every change through these files, or a crash cannot be rebuilt")
         return recording
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._root!r}, {self.done} operations)"
-
     def _record(self, request: Request, act: Callable[[], Any]) -> Any:
         with self._lock:
             self.changes += request.changes

@@ -276,7 +276,7 @@ class CrashModel:
                 if not self.reaches(change):
                     continue
                 self._pending_bytes.setdefault(operation.inode, []).append(change)
-            self.pending[change] = (KEPT, LOST, *_tears(operation))
+            self.pending[change] = _fates(operation)
 
     def _sync(self, inode: int) -> None:
         changes = self._pending_bytes.pop(inode, [])
@@ -378,12 +378,9 @@ def fates_of(model: CrashModel, rng: random.Random, limit: int) -> Iterable[Fate
     may be torn; crashes in which one change differs from the others (lost, kept or torn); and random crashes, at least
     a quarter of the rest.
     """
-    if math.prod(map(len, model.pending.values())) <= limit:
-        return _every(model.pending)
-    return _sampled(model.pending, rng, limit)
-
-
-def _every(options: Mapping[Change, tuple[Fate, ...]]) -> list[Fates]:
+    options = model.pending
+    if math.prod(map(len, options.values())) > limit:
+        return _sampled(options, rng, limit)
     # Crashes that lose less are first, so that the first failure is a simple one.
     combined = sorted(itertools.product(*options.values()), key=lambda fates: sum(fate is not KEPT for fate in fates))
     return [dict(zip(options, fates, strict=True)) for fates in combined]
@@ -392,7 +389,7 @@ def _every(options: Mapping[Change, tuple[Fate, ...]]) -> list[Fates]:
 def _sampled(options: Mapping[Change, tuple[Fate, ...]], rng: random.Random, limit: int) -> Iterator[Fates]:
     kept, lost = dict.fromkeys(options, KEPT), dict.fromkeys(options, LOST)
     last = next(reversed(lost))
-    first = [kept, lost, {**lost, last: rng.choice([KEPT, *_tears(last.operation)])}]
+    first = [kept, lost, {**lost, last: rng.choice([KEPT, *options[last][2:]])}]
     yield from first[:limit] if limit > 1 else [lost]
     room = max(limit - len(first), 0)
     alone = [(lost, change, KEPT) for change in options] + [
@@ -406,44 +403,30 @@ def _sampled(options: Mapping[Change, tuple[Fate, ...]], rng: random.Random, lim
 
 
 def _random_fate(operation: Operation, rng: random.Random) -> Fate:
-    if operation.kind == "write" and len(operation.data) > 1 and rng.random() < 0.2:
-        if rng.random() < 0.5:
-            return _cut(rng.choice(spread(range(1, len(operation.data)), _MORE_TEARS)))
-        return _hole(rng.choice(spread(_blocks(operation), _MORE_TEARS)))
-    return KEPT if rng.random() < 0.5 else LOST
+    if operation.kind == "write" and rng.random() < 0.2:
+        return rng.choice(_fates(operation, every=True)[2:])
+    return rng.choice((KEPT, LOST))
+
+
+def _fates(operation: Operation, *, every: bool = False) -> tuple[Fate, ...]:
+    """Return the fates of a change: `KEPT`, `LOST`, and of a write the torn ones, those to try first or every one."""
+    if operation.kind != "write":
+        return KEPT, LOST
+    start, length = operation.offset, len(operation.data)
+    blocks = range(start // BLOCK_BYTES, (start + length - 1) // BLOCK_BYTES + 1)
+    cuts = sorted({1, length // 2, length - 1, *spread(range(SECTOR_BYTES - start % SECTOR_BYTES, length, SECTOR_BYTES),
+                                                       3)})
+    sizes, lost = [size for size in cuts if 0 < size < length], spread(blocks, 3)
+    if every:
+        sizes, lost = sizes + spread(range(1, length), _MORE_TEARS), lost + spread(blocks, _MORE_TEARS)
+    torn = [*(Fate(f"TORN after {size} bytes", kept_bytes=size) for size in sizes),
+            *(Fate(f"block {block} of the file LOST", lost_block=block) for block in lost)]
+    return tuple(dict.fromkeys((KEPT, LOST, *torn)))
 
 
 def _options(change: Change, rest: Fate) -> list[Fate]:
     """Return all fates of a change that can be picked, `rest` first."""
-    options = [rest, LOST if rest is KEPT else KEPT]
-    if change.operation.kind == "write":
-        options += _tears(change.operation)
-        cuts = spread(range(1, len(change.operation.data)), _MORE_TEARS)
-        more = [*map(_cut, cuts), *map(_hole, spread(_blocks(change.operation), _MORE_TEARS))]
-        options += [fate for fate in more if fate not in options]
-    return options
-
-
-def _tears(operation: Operation) -> list[Fate]:
-    """Return the torn fates of a write that are tried first."""
-    if operation.kind != "write":
-        return []
-    length = len(operation.data)
-    sectors = range(SECTOR_BYTES - operation.offset % SECTOR_BYTES, length, SECTOR_BYTES)
-    cuts = {1, length // 2, length - 1, *spread(sectors, 3)}
-    return [*(_cut(size) for size in sorted(cuts) if 0 < size < length), *map(_hole, spread(_blocks(operation), 3))]
-
-
-def _blocks(operation: Operation) -> range:
-    return range(operation.offset // BLOCK_BYTES, (operation.offset + len(operation.data) - 1) // BLOCK_BYTES + 1)
-
-
-def _cut(size: int) -> Fate:
-    return Fate(f"TORN after {size} bytes", kept_bytes=size)
-
-
-def _hole(block: int) -> Fate:
-    return Fate(f"block {block} of the file LOST", lost_block=block)
+    return [rest, *(fate for fate in _fates(change.operation, every=True) if fate is not rest)]
 
 
 def _rename(names: dict[str, int], change: Change) -> None:

@@ -84,8 +84,6 @@ class World:
         step: called at each request of the store to a disk or another store; a hazard replaces it.
         behind: carries out the requests to the disk; the local disk if `None`.
         kept: objects that outlive an opening and are outside the folder: stores in memory, say.
-        mistake: makes a step for each opening, between the store and its disk; a request that this step leaves out is
-            invisible to hazards. `None`: no such step.
     """
 
     folder: Path
@@ -93,13 +91,11 @@ class World:
     step: Step = act_at_once
     behind: Files | None = None
     kept: dict[str, Any] = attrs.field(factory=dict)
-    mistake: Callable[[], Step] | None = None
 
     @property
     def files(self) -> Files:
         """The disk of the store."""
-        files = FilesInFront(self._step, self.behind)
-        return files if self.mistake is None else FilesInFront(self.mistake(), files)
+        return FilesInFront(self._step, self.behind)
 
     def keyed(self, name: str, make: Callable[[], KVStore]) -> KVStore:
         """Return the key-value store of a name, made once; each request to it is a step."""

@@ -10,7 +10,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from compactlib.rewrite import (
     RewriteTask,
     RewrittenFile,
 )
-from compactlib.testing.promises import ConformanceKit, error_from, run_kit, same, shown
+from compactlib.testing.promises import ConformanceKit, error_from, same, shown
 from compactlib.testing.stand_ins import ObserverBy, raising
 
 
@@ -202,15 +202,6 @@ class ExecutorConformance(ConformanceKit):
         assert mark.name != f"mortal.died.{result.attempt}", "the attempt that died was reported as done"
         for outcome in outcomes.values():
             assert Path(result_of(outcome).files[0].path).exists(), outcome
-
-
-def check_executor(make_executor: Callable[[], Executor], folder: Path, *, isolates_tasks: bool = False) -> list[str]:
-    """Run `ExecutorConformance` without pytest in an empty folder; return the names of its tests.
-
-    Raises:
-        PromiseBroken: the executor fails a test.
-    """
-    return run_kit(ExecutorConformance(), folder, make_executor=make_executor, isolates_tasks=isolates_tasks)
 
 
 def by_name(tasks: Sequence[RewriteTask], outcomes: Iterable[RewriteOutcome]) -> dict[str, RewriteOutcome]:

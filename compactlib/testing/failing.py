@@ -22,6 +22,7 @@ from compactlib.testing.in_front import Killed, Request
 _DONE, _REFUSED, _HALF, _FULL = "done", "refused", "half done, then refused", "no room"
 _SLOW, _CONFLICT = "slow down", "another writer came first"
 _UNKNOWN_DONE, _UNKNOWN_LOST = "done, without an answer", "lost, without an answer"
+_CONDITIONAL = frozenset({"set_if", "delete_if", "transact"})
 _UNKNOWN_LATE = {"done two requests later, without an answer": 2,
                  "done in the end, without an answer": 1 << 30}
 
@@ -48,7 +49,7 @@ class Failing:
         with self._lock:
             self._requests += 1
             due = self._take_late(self._requests)
-            picked = self._choices.pick(str(request), _DONE, *failures_of(request))
+            picked = self._choices.pick(str(request), _DONE, *_failures_of(request))
             if picked in _UNKNOWN_LATE:
                 self._late.append((self._requests + _UNKNOWN_LATE[picked], act))
         _carry_out(due)
@@ -99,7 +100,7 @@ class Killing:
         return answer
 
 
-def failures_of(request: Request) -> Sequence[str]:
+def _failures_of(request: Request) -> Sequence[str]:
     """Return the ways in which a request may fail, as text."""
     if not request.changes:
         return [_REFUSED]
@@ -107,7 +108,7 @@ def failures_of(request: Request) -> Sequence[str]:
         return [_REFUSED, *([_FULL] if request.needs_room else []), *([_HALF] if request.half else []),
                 *([_UNKNOWN_DONE] if request.kind != "create" else [])]
     if request.edge == "kv":
-        return [_REFUSED, _SLOW, *([_CONFLICT] if request.is_conditional else []), _UNKNOWN_LOST, _UNKNOWN_DONE,
+        return [_REFUSED, _SLOW, *([_CONFLICT] if request.kind in _CONDITIONAL else []), _UNKNOWN_LOST, _UNKNOWN_DONE,
                 *_UNKNOWN_LATE]
     return [_REFUSED, _UNKNOWN_DONE]
 
@@ -125,8 +126,7 @@ def _error(request: Request, picked: str) -> CompactlibError:
     if picked == _SLOW:
         return SlowDown(operation=request.kind, detail="a test")
     if picked == _CONFLICT:
-        partition, _, key = request.path.partition("/")
-        return PredicateFailed(partition=partition.encode(), key=key.encode())
+        return PredicateFailed(partition=request.partition, key=request.key)
     kind = StoreFailed if picked == _REFUSED else OutcomeUnknown
     return kind(operation=request.kind, path="a store under test", detail=picked)
 

@@ -20,7 +20,7 @@ from compactlib.fences import (
     FencedOff,
     LockingFence,
 )
-from compactlib.testing.promises import ConformanceKit, error_from, expect, run_kit, same
+from compactlib.testing.promises import ConformanceKit, error_from, expect, same
 from compactlib.testing.stand_ins import in_threads
 
 _STEPS = 300
@@ -197,16 +197,6 @@ class FenceConformance(ConformanceKit):
             tokens = [token for _, token in log[::2]]
             same((tokens, tokens[-1:]), (sorted(tokens), [5 * _THREADS]))
             same(log, [(what, token) for token in tokens for what in ("begins", "ends")])
-
-
-def check_fence(make_fence: Callable[[Path], Fence], folder: Path, *,
-                make_impatient_fence: Callable[[Path], LockingFence | None] = lambda folder: None) -> list[str]:
-    """Run `FenceConformance` without pytest in an empty folder; return the names of its tests.
-
-    Raises:
-        PromiseBroken: the fence fails a test.
-    """
-    return run_kit(FenceConformance(), folder, make_fence=make_fence, make_impatient_fence=make_impatient_fence)
 
 
 def _elsewhere(call: Callable[..., object], *args: object) -> object:

@@ -38,6 +38,7 @@ from compactlib.testing.driver import Change, Driver, Journal, World, WorldClock
 from compactlib.testing.failing import Failing, Killing, disk_error
 from compactlib.testing.in_front import Killed, Request, Step, act_at_once
 from compactlib.testing.interrupts import Interrupted
+from compactlib.testing.stand_ins import Call, in_threads
 
 AnyDriver: TypeAlias = Driver[Any]
 
@@ -69,15 +70,12 @@ class Bench:
         driver: opens, acts, checks.
         folder: the parent of the worlds' folders.
         effort: the size of the test.
-        mistake: makes a step for each opening, which makes a mistake on purpose; see `World.mistake`.
     """
 
-    def __init__(self, driver: AnyDriver, folder: Path, effort: Effort,
-                 mistake: Callable[[], Step] | None = None) -> None:
+    def __init__(self, driver: AnyDriver, folder: Path, effort: Effort) -> None:
         self.driver: AnyDriver = driver
         self.effort: Effort = effort
         self.usual: Any = driver.settings()[0]
-        self._mistake = mistake
         self._folder = folder
         self._numbers = itertools.count()
 
@@ -99,8 +97,8 @@ class Bench:
             files: its disk; the local disk if `None`.
             like: the world whose clock and stores outside the folder it gets; new ones if `None`.
         """
-        return World(folder, behind=files, mistake=self._mistake, clock=WorldClock() if like is None else like.clock,
-                     kept={} if like is None else like.kept)
+        return World(folder, behind=files) if like is None else attrs.evolve(like, folder=folder, behind=files,
+                                                                             step=act_at_once)
 
     def recorded(self, folder: Path, files: RecordingFiles, *, like: World | None = None) -> World:
         """Make a world whose recording has a copy of its stores outside the folder after each of their changes: they
@@ -162,6 +160,10 @@ class Bench:
             self.act(store, journal, [f"after {len(journal.changes)}"])
         with self.opened(world, settings) as store:
             self.driver.check(store, journal, damage="")
+
+    def inspect_after_power(self, folder: Path, notes: Sequence[Any]) -> None:
+        """Inspect the store of a rebuilt folder; see `after_power`."""
+        self.inspect(*self.after_power(folder, notes))
 
     def history(self, life: Life) -> Callable[[Choices], None]:
         """Return a history: a life in a new world; then each request succeeds, and the store is inspected."""
@@ -337,30 +339,27 @@ def interrupts(bench: Bench) -> int:
 
 def interrupts_between(bench: Bench) -> int:
     """Ctrl-C interrupts the store between two instructions of the library, at places spread over a life."""
-
-    def live(world: World, journal: Journal, interrupted: Interrupted) -> None:
-        with interrupted:
-            bench.live(world, journal, before_closing=interrupted.stop)
-
     # Each takes twenty times as long as the history of another hazard.
-    return _interrupts(bench, live, divisor=3)
+    return _interrupts(bench, bench.share(3), in_closing=False)
 
 
 def interrupts_of_closing(bench: Bench) -> int:
     """Ctrl-C interrupts the closing of the store between two instructions; the host closes it again."""
+    return _interrupts(bench, bench.share(1), in_closing=True)
 
+
+def _interrupts(bench: Bench, most: int | None, *, in_closing: bool) -> int:
     def live(world: World, journal: Journal, interrupted: Interrupted) -> None:
         with contextlib.ExitStack() as stack:
-            bench.live(world, journal, before_closing=lambda: stack.enter_context(interrupted))
+            begin = partial(stack.enter_context, interrupted)
+            if not in_closing:
+                begin()
+            bench.live(world, journal, before_closing=begin if in_closing else interrupted.stop)
 
-    return _interrupts(bench, live, divisor=1)
-
-
-def _interrupts(bench: Bench, live: Callable[[World, Journal, Interrupted], object], *, divisor: int) -> int:
     whole = Interrupted()
     with bench.world() as world:
         live(world, Journal(), whole)
-    places = spread(range(1, whole.places + 1), bench.share(divisor) or whole.places)
+    places = spread(range(1, whole.places + 1), most or whole.places)
 
     def life(choices: Choices, world: World, journal: Journal) -> str:
         interrupted = Interrupted(choices.pick("Ctrl-C", 0, *places))
@@ -435,12 +434,9 @@ def _one_in_the_other(outer: Step, inner: Step) -> Step:
 
 def crashes(bench: Bench) -> int:
     """The power fails at each point; an unsynced change is kept, lost or torn."""
-
-    def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(*bench.after_power(folder, notes))
-
     recording, most = _recording(bench), bench.effort.histories
-    return explore_crashes(recording, check, points=_points(bench, recording, most and 5 * most), **_bounds(bench, 24))
+    return explore_crashes(recording, bench.inspect_after_power, points=_points(bench, recording, most and 5 * most),
+                           **_bounds(bench, 24))
 
 
 def crashes_of_recovery(bench: Bench) -> int:
@@ -455,10 +451,9 @@ def crashes_of_recovery(bench: Bench) -> int:
             with bench.opened(bench.recorded(folder, files, like=bench.after_power(folder, notes)[0])):
                 pass
 
-        def check(folder: Path, more: Sequence[Any]) -> None:
-            bench.inspect(*bench.after_power(folder, [*notes, *more]))
-
-        histories += explore_crashes(record(folder, recover), check, **_bounds(bench, 16))
+        histories += explore_crashes(
+            record(folder, recover), lambda folder, more: bench.inspect_after_power(folder, [*notes, *more]),
+            **_bounds(bench, 16))
 
     explore_crashes(recording, crash_again, points=points, limit_per_point=2, seed=bench.effort.seed)
     return histories
@@ -475,15 +470,13 @@ def kills_and_power(bench: Bench) -> int:
             bench.live(killed, Journal(files.acknowledge), first=first)
         return live
 
-    def check(folder: Path, notes: Sequence[Any]) -> None:
-        bench.inspect(*bench.after_power(folder, notes))
-
-    most, seed = bench.effort.histories, bench.effort.seed
+    explore_them = partial(explore_kills, life(0), life(bench.effort.acts), bench.inspect_after_power,
+                           seed=bench.effort.seed)
+    most = bench.effort.histories
     if most is None:
-        return explore_kills(life(0), life(bench.effort.acts), check, seed=seed)
+        return explore_them()
     kills = [1 + point for point in _points(bench, _recording(bench), most)]
-    return explore_kills(life(0), life(bench.effort.acts), check, points=kills, limit_per_point=2, seed=seed,
-                         power_failures=most // len(kills))
+    return explore_them(points=kills, limit_per_point=2, power_failures=most // len(kills))
 
 
 def _recording(bench: Bench) -> Recording:
@@ -602,11 +595,9 @@ def threads(bench: Bench) -> int:
     """Four threads use one object, and a request fails or the process ends: each call returns or raises, and nothing
     is lost.
     """
-    patience_seconds = 30.0
-
     def life(choices: Choices, world: World, journal: Journal) -> None:
         failing, killing = Failing(choices), Killing(choices)
-        wrong, died_at = list[BaseException](), list[int]()
+        calls, died_at = list[Call[None]](), list[int]()
 
         def step(request: Request, act: Callable[[], Any]) -> Any:
             time.sleep(0)  # another thread's turn
@@ -616,24 +607,16 @@ def threads(bench: Bench) -> int:
                 died_at.append(len(journal.changes))
                 raise
 
-        def use(store: Any, thread: int) -> None:
-            try:
-                bench.act(store, journal, (f"{thread} {number}" for number in range(bench.effort.acts)))
-            except (CompactlibError, Killed):
-                pass
-            except BaseException as error:  # raised below, by the waiting thread
-                wrong.append(error)
-
         world.step = step
         with contextlib.suppress(CompactlibError, Killed), bench.opened(world) as store:
-            working = [threading.Thread(target=use, args=(store, thread), daemon=True) for thread in range(4)]
-            for thread in working:
-                thread.start()
-            for thread in working:
-                thread.join(patience_seconds)
-            assert not any(thread.is_alive() for thread in working), "a thread's call neither returned nor raised"
-        if wrong:
-            raise wrong[0]
+            for thread in range(4):
+                names = [f"{thread} {number}" for number in range(bench.effort.acts)]
+                calls.append(Call(partial(bench.act, store, journal, names), "a thread's call"))
+            for call in calls:
+                call.wait()
+        for call in calls:
+            if call.error is not None and not isinstance(call.error, CompactlibError | Killed):
+                raise call.error
         if died_at:
             del journal.changes[died_at[0]:]  # changes that other threads began after the process had ended
         failing.settle()
@@ -802,10 +785,7 @@ def readers(bench: Bench) -> int:
 
 def _require_refused(bench: Bench, store: Any, world: World) -> None:
     """Use the store in a child, forked by a thread outside the store's calls; require named errors and no change."""
-    ended: list[int] = []
-    forking = threading.Thread(target=lambda: ended.append(_used_in_a_fork(bench, store, world)))
-    forking.start()
-    forking.join()
+    ended = in_threads(1, lambda _: _used_in_a_fork(bench, store, world))
     assert ended == [0], {1: "no call of the child raised a named error", 3: "the child changed the disk",
                           -signal.SIGALRM: "the child did not end"}.get(ended[0], f"the child ended with {ended[0]}")
 
@@ -865,7 +845,7 @@ HAZARDS: Mapping[str, Hazard] = {
 
 
 def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = tuple(HAZARDS),
-                  effort: Effort | None = None, mistake: Callable[[], Step] | None = None) -> dict[str, int]:
+                  effort: Effort | None = None) -> dict[str, int]:
     """Run a store through hazards.
 
     Args:
@@ -873,8 +853,6 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
         folder: an existing folder, the parent of the worlds' folders.
         hazards: names of `HAZARDS`; all if not given.
         effort: the size of the test; `Effort()` takes seconds a hazard.
-        mistake: makes a step for each opening, between the store and the disk, with a planted mistake that the hazards
-            should find.
 
     Returns:
         The number of histories of each hazard. One history means that the hazard had no place to happen.
@@ -882,7 +860,7 @@ def check_hazards(driver: AnyDriver, folder: Path, *, hazards: Iterable[str] = t
     Raises:
         BaseException: the error of the first failed history, with its picks as a note.
     """
-    bench = Bench(driver, folder, effort or Effort(), mistake)
+    bench = Bench(driver, folder, effort or Effort())
     histories: dict[str, int] = {}
     for name in hazards:
         try:

@@ -36,7 +36,6 @@ AnswerT = TypeVar("AnswerT")
 _NEEDS_ROOM = frozenset({"create", "write", "copy", "extend", "link", "symlink", "make folder"})
 _DISK_CHANGES = _NEEDS_ROOM | {"truncate", "sync", "rename", "unlink", "remove folder", "sync folder"}
 _KV_READS = frozenset({"get", "get_many", "scan"})
-_KV_CONDITIONAL = frozenset({"set_if", "delete_if", "transact"})
 
 
 class Killed(BaseException):
@@ -85,11 +84,6 @@ class Request:
         """Whether a full disk refuses it."""
         return self.edge == "disk" and self.kind in _NEEDS_ROOM
 
-    @property
-    def is_conditional(self) -> bool:
-        """Whether the key-value store may raise `PredicateFailed`."""
-        return self.edge == "kv" and self.kind in _KV_CONDITIONAL
-
     def __str__(self) -> str:
         name = os.path.basename(self.path) if self.edge == "disk" else self.path
         target = f" as {os.path.basename(self.target)}" if self.target else ""
@@ -106,28 +100,6 @@ class Step(Protocol):
 def act_at_once(request: Request, act: Callable[[], Any]) -> Any:
     """Carry the request out."""
     return act()
-
-
-def at(kind: str, do: Callable[[Request], object], *, number: int = 1, path: str = "") -> Step:
-    """Make a step that calls `do` before one request. An error of `do` is raised instead of the request.
-
-    Args:
-        kind: `Request.kind` of the counted requests.
-        do: called with the request.
-        number: the number of the request, from 1.
-        path: count only requests whose path or new name contains this text.
-    """
-    seen = 0
-
-    def step(request: Request, act: Callable[[], Any]) -> Any:
-        nonlocal seen
-        if request.kind == kind and (path in request.path or path in request.target):
-            seen += 1
-            if seen == number:
-                do(request)
-        return act()
-
-    return step
 
 
 class FilesInFront:

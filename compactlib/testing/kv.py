@@ -23,7 +23,7 @@ from compactlib.kv import (
     change_many,
 )
 from compactlib.kv.errors import TooLarge
-from compactlib.testing.promises import ConformanceKit, error_from, expect, run_kit, same
+from compactlib.testing.promises import ConformanceKit, error_from, expect, same
 from compactlib.testing.stand_ins import in_threads
 
 if TYPE_CHECKING:
@@ -417,16 +417,6 @@ class KVStoreConformance(ConformanceKit):
 
     def _odd_names(self) -> list[bytes]:
         return ODD_NAMES[:self.times(len(ODD_NAMES), _FEWEST_NAMES)]
-
-
-def check_kv_store(make_store: Callable[..., KVStore], folder: Path, *, shared: bool = False,
-                   effort_percent: int = 100) -> list[str]:
-    """Run `KVStoreConformance` without pytest in an empty folder; return the names of its tests.
-
-    Raises:
-        PromiseBroken: the store fails a test.
-    """
-    return run_kit(KVStoreConformance(), folder, make_store=make_store, shared=shared, effort_percent=effort_percent)
 
 
 def put_all(store: KVStore, keys: Iterable[bytes], partition: bytes = P) -> None:

@@ -20,7 +20,7 @@ from compactlib.objects import (
     ObjectStore,
     read_checked,
 )
-from compactlib.testing.promises import ConformanceKit, Mismatch, error_from, run_kit, same
+from compactlib.testing.promises import ConformanceKit, Mismatch, error_from, same
 from compactlib.testing.stand_ins import in_threads
 
 BAD_KEYS = ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", ".hidden", "a/.hidden", "a b", "a\nb", "a\\b",
@@ -214,12 +214,3 @@ def _reads(store: ObjectStore) -> dict[str, Callable[[str], object]]:
 
 def _changes(store: ObjectStore) -> dict[str, Callable[[str], object]]:
     return {"create": lambda key: store.create(key, b""), "delete": lambda key: store.delete([key])}
-
-
-def check_object_store(make_store: Callable[[Path], ObjectStore], folder: Path, *, creators: int = 8) -> list[str]:
-    """Run `ObjectStoreConformance` without pytest in an empty folder; return the names of its tests.
-
-    Raises:
-        PromiseBroken: the store fails a test.
-    """
-    return run_kit(ObjectStoreConformance(), folder, make_store=make_store, creators=creators)

@@ -9,9 +9,9 @@ A suite is a class of methods `test_...`. Inherit it and make what it tests; pyt
         def make_store(self, folder: Path, page_size: int | None = None) -> KVStore:
             return MyStore(folder / "my.store")
 
-Without pytest, `check_kv_store` and its like run them one after the other. No suite tests arguments of a wrong type.
-The docstring of a method states the promise and, after `To do:`, the usual remedy. The report of a broken promise has
-both:
+Without pytest, `KVStoreConformance.check(folder, make_store=..., shared=True)` runs them one after the other. No suite
+tests arguments of a wrong type. The docstring of a method states the promise and, after `To do:`, the usual remedy. The
+report of a broken promise has both:
 
     PromiseBroken: compare and set: A predicate is good for one write.
       expected: PredicateFailed
@@ -151,29 +151,26 @@ class ConformanceKit:
             if name.startswith("test_") and inspect.isfunction(method):
                 setattr(cls, name, _teaching(method))
 
+    @classmethod
+    def check(cls, folder: Path, **given: Any) -> list[str]:
+        """Run the suite without pytest, in the order in which its tests are written; return their names, sorted.
 
-def run_kit(kit: ConformanceKit, folder: Path | None = None, **given: Any) -> list[str]:
-    """Run a suite's tests in the order in which they are written, and return their names, sorted.
+        Args:
+            folder: an empty folder that exists; each test gets a new folder inside.
+            given: methods and attributes that a subclass would override, by name: `make_store`, `shared`.
 
-    Args:
-        kit: the suite.
-        folder: an empty folder that exists; each test gets a new folder inside. `None`: the tests take no folder.
-        given: attributes and methods of the suite.
-
-    Raises:
-        PromiseBroken: the first broken promise.
-    """
-    for name, value in given.items():
-        setattr(kit, name, value)
-    names = list(dict.fromkeys(name for part in reversed(type(kit).__mro__) for name in vars(part)
-                               if name.startswith("test_")))
-    for name in names:
-        if folder is None:
-            getattr(kit, name)()
-        else:
-            (folder / name).mkdir()
-            getattr(kit, name)(folder / name)
-    return sorted(names)
+        Raises:
+            PromiseBroken: the first broken promise.
+        """
+        kit = cls()
+        for name, value in given.items():
+            setattr(kit, name, value)
+        names = dict.fromkeys(name for part in reversed(cls.__mro__) for name in vars(part) if name.startswith("test_"))
+        for name in names:
+            test, place = getattr(kit, name), folder / name
+            place.mkdir()
+            test(*[place] * bool(inspect.signature(test).parameters))
+        return sorted(names)
 
 
 def _teaching(test: Callable[..., None]) -> Callable[..., None]:

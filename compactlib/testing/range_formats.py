@@ -14,7 +14,7 @@ from typing import TypeAlias
 from compactlib.errors import CorruptData
 from compactlib.files import crc32
 from compactlib.staging import ChangeBatch, PlainFormat, RangeFormat, Record, Rows
-from compactlib.testing.promises import ConformanceKit, error_from, run_kit, same
+from compactlib.testing.promises import ConformanceKit, error_from, same
 
 _Pairs: TypeAlias = list[tuple[bytes, Record]]
 
@@ -123,15 +123,6 @@ class RangeFormatConformance(ConformanceKit):
                 same(error.path, "a/path")
             else:
                 same(_held(found), pairs)
-
-
-def check_range_format(range_format: RangeFormat) -> list[str]:
-    """Run the suite on a format, and return the names of its tests.
-
-    Raises:
-        PromiseBroken: the format fails a test.
-    """
-    return run_kit(RangeFormatConformance(), make_format=lambda: range_format)
 
 
 def _samples() -> list[_Pairs]:

@@ -14,8 +14,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from compactlib.budget import Budget
-from compactlib.errors import CompactlibError
-from compactlib.executors import Attempt, LocalExecutor, RewriteFailure, RewriteResult, RewriteTask
+from compactlib.executors import Attempt, LocalExecutor, RewriteResult, RewriteTask
 from compactlib.observer import Observer, Observers
 from compactlib.rewrite import RewriteOutcome
 from compactlib.testing.promises import Mismatch
@@ -84,24 +83,23 @@ class Call(Generic[AnswerT]):
         finally:
             self.ended.set()
 
-    def wait(self, *, times: float = 1.0) -> None:
-        """Wait until the call has ended, at most `times` the usual patience.
+    def wait(self) -> None:
+        """Wait until the call has ended.
 
         Raises:
             Mismatch: the call hangs.
         """
-        patience = times * PATIENCE_SECONDS
-        if not self.ended.wait(patience):
-            raise Mismatch(f"{self._what} has not returned after {patience:g} seconds", "it to return")
+        if not self.ended.wait(PATIENCE_SECONDS):
+            raise Mismatch(f"{self._what} has not returned after {PATIENCE_SECONDS:g} seconds", "it to return")
 
-    def answer(self, *, times: float = 1.0) -> AnswerT:
+    def answer(self) -> AnswerT:
         """Return the value of the call.
 
         Raises:
             Mismatch: the call hangs.
             BaseException: the call's error.
         """
-        self.wait(times=times)
+        self.wait()
         if self.error is not None:
             raise self.error
         return self._answers[0]
@@ -266,16 +264,6 @@ class TaskBy:
         return self.task.run(attempt)
 
 
-def raising_executors(error: BaseException) -> Mapping[str, ExecutorBy]:
-    """Return executors that raise, by the time of the error."""
-
-    def later(tasks: Sequence[RewriteTask], budget: Budget, observer: Observer) -> Iterable[Any]:
-        yield from list(soundly(tasks, budget, observer))[1:]
-        raise error
-
-    return {"raises when it is called": ExecutorBy(raising(error)), "raises during iteration": ExecutorBy(later)}
-
-
 def garbage_executors() -> Mapping[str, ExecutorBy]:
     """Return executors with wrong outcomes, by their description."""
     strange = RewriteResult(task="no such task", attempt="1", files=(), bytes_read=0, bytes_written=0, seconds=0.0)
@@ -286,54 +274,37 @@ def garbage_executors() -> Mapping[str, ExecutorBy]:
             for name, answer in answers.items()}
 
 
-def failing_executor(error: CompactlibError) -> ExecutorBy:
-    """Make an executor whose every task fails with this error."""
-    return ExecutorBy(lambda tasks, budget, observer: [RewriteFailure(task.name, error) for task in tasks])
-
-
 # -------------------------------------------------------------------------------------------- budgets with a step each
 
 
 class StepClock:
-    """A clock that counts its readings: a budget with a deadline reads it at each check.
+    """A clock whose budget reads it at each check, and is spent or paused at one of them.
 
     Args:
-        at: returns the time of a reading, from its number, from 1, and this clock.
+        what: `"spent"` or `"paused"`; a paused budget is resumed at the next reading.
+        step: the number of the reading, from 1; 0 for none.
 
     Attributes:
         readings: the number of calls of `now`.
         budget: the budget that reads this clock.
     """
 
-    def __init__(self, at: Callable[[int, StepClock], float] = lambda number, clock: 0.0) -> None:
-        self._at = at
+    def __init__(self, what: str = "", step: int = 0) -> None:
+        self._what = what
+        self._step = step
         self.readings: int = 0
         self.budget: Budget = Budget(deadline=_DEADLINE, clock=self)
 
     def now(self) -> float:
         self.readings += 1
-        return self._at(self.readings, self)
+        if self.budget.paused:
+            self.budget.resume()
+        elif self._what == "paused" and self.readings == self._step:
+            self.budget.pause()
+        return _LATE_SECONDS if self._what == "spent" and self.readings >= self._step else 0.0
 
     def monotonic(self) -> float:
         return 0.0
 
     def sleep(self, seconds: float) -> None:
         """Return at once."""
-
-
-def spent_at(step: int) -> StepClock:
-    """Make a clock whose budget's deadline passes at a reading."""
-    return StepClock(lambda number, clock: _LATE_SECONDS if number >= step else 0.0)
-
-
-def paused_at(step: int) -> StepClock:
-    """Make a clock that pauses its budget at a reading, and resumes it at the next."""
-
-    def at(number: int, clock: StepClock) -> float:
-        if clock.budget.paused:
-            clock.budget.resume()
-        elif number == step:
-            clock.budget.pause()
-        return 0.0
-
-    return StepClock(at)

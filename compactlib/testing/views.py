@@ -50,16 +50,13 @@ _DAY = 86_400.0
 
 # ------------------------------------------------------------------------------------------------------- Raft logs
 
-def log_views(*, max_segments: int = 24) -> Views[LogView]:
+def log_views() -> Views[LogView]:
     """Draw Raft logs of any number of segments, with a snapshot at any index or without.
 
     The judge requires that each candidate is in one valid group or left out with a reason, that no group is a single
     wholly live segment, and that repeated compactions end.
-
-    Args:
-        max_segments: the largest number of segments of a log.
     """
-    return Views(_logs_of_candidates(max_segments) | _logs(max_segments), _judge_log, (NOW,))
+    return Views(_logs_of_candidates() | _logs(), _judge_log, (NOW,))
 
 
 _PAYLOAD_BYTES = (0, 1, 26, 1024, 70_000)
@@ -114,8 +111,8 @@ def segment_sequences(draw: st.DrawFn, *, min_live: int = 0, max_segments: int =
 
 
 @st.composite
-def _logs(draw: st.DrawFn, max_segments: int) -> LogView:
-    segments = draw(segment_sequences(max_segments=max_segments))
+def _logs(draw: st.DrawFn) -> LogView:
+    segments = draw(segment_sequences())
     ends = [segment.ref.last for segment in segments]
     end = ends[-1] if ends else 0
     snapshot = draw(st.none() | st.just(end) | st.integers(0, end) | st.sampled_from([0, *ends]))
@@ -123,9 +120,9 @@ def _logs(draw: st.DrawFn, max_segments: int) -> LogView:
 
 
 @st.composite
-def _logs_of_candidates(draw: st.DrawFn, max_segments: int) -> LogView:
+def _logs_of_candidates(draw: st.DrawFn) -> LogView:
     """Draw logs in which a policy may choose every segment but the newest, and each has live entries."""
-    segments = draw(segment_sequences(min_live=1, max_segments=max_segments))
+    segments = draw(segment_sequences(min_live=1))
     number, last = (segments[-1].number, segments[-1].ref.last) if segments else (0, 0)
     newest = SegmentStats(ref=SegmentRef(number + 1, last + 1, last + 1), entries=1, data_bytes=1, live_entries=1,
                           live_bytes=1)
@@ -164,13 +161,12 @@ def _require_end(name: str, view: ViewT, plan_for_view: Callable[[ViewT], Any],
 
 # ------------------------------------------------------------------------------------------------------ blob stores
 
-def blob_views(*, max_segments: int = 12, comes_to_rest: bool = True) -> Views[BlobView]:
+def blob_views(*, comes_to_rest: bool = True) -> Views[BlobView]:
     """Draw blob stores, nearly empty to full, with segments at any positions, some of them not eligible.
 
     The judge requires that a choice takes eligible segments, each once, and that repeated compactions end.
 
     Args:
-        max_segments: the largest number of sealed segments; the active segment is an additional one.
         comes_to_rest: `False` for a policy that also rewrites wholly valid segments, as `CompactAll` does without
             `skip_valid`.
     """
@@ -181,7 +177,7 @@ def blob_views(*, max_segments: int = 12, comes_to_rest: bool = True) -> Views[B
                          lambda store: plan_for_choice(store, policy.choose(store, now), policy, now),
                          lambda store, plan: forecast(plan, store), _blob_size)
 
-    return Views(_blob_stores(max_segments), judge, (NOW,))
+    return Views(_blob_stores(), judge, (NOW,))
 
 
 _LIFE_SECONDS = (0.0, 60.0, 3_600.0, _DAY, 30 * _DAY)
@@ -206,11 +202,11 @@ def _sealed_segment(draw: st.DrawFn, name: SegmentName, room_bytes: int, fill_by
 
 
 @st.composite
-def _blob_stores(draw: st.DrawFn, max_segments: int) -> BlobView:
+def _blob_stores(draw: st.DrawFn) -> BlobView:
     header, reserve = draw(st.sampled_from([(20, 80), (0, 0), (18, 400)]))
     segment_bytes = draw(st.sampled_from([1_000, 999, 1_048_576]))
     room = segment_bytes - header
-    steps = draw(st.lists(st.sampled_from([1, 1, 1, 3]), max_size=max_segments))
+    steps = draw(st.lists(st.sampled_from([1, 1, 1, 3]), max_size=12))
     names = [SegmentName(position, draw(st.integers(0, 2))) for position in accumulate(steps)]
     segments = [draw(_sealed_segment(name, room, room - reserve)) for name in names]
     segments.append(SegmentView(name=SegmentName(sum(steps) + 1, 0), used_bytes=0, valid_bytes=0, eligible=False))
@@ -285,21 +281,18 @@ def branch_views() -> Views[StagingView]:
 
 # --------------------------------------------------------------------------------------------------- scheduler jobs
 
-def job_views(*, max_jobs: int = 12) -> Views[AssignmentView]:
+def job_views() -> Views[AssignmentView]:
     """Draw jobs of up to three levels and four tenants, with leased jobs.
 
     The judge requires that a choice names jobs of the view, each once, and at most `view.capacity`.
-
-    Args:
-        max_jobs: the largest number of jobs of a view.
     """
     jobs = st.builds(
         WaitingJob, name=st.uuids().map(str), tenant=st.sampled_from(_TENANTS), shard=st.just(0),
         level=st.integers(0, 2), blocks=st.integers(1, 20), size_bytes=st.integers(0, 1 << 30),
         added_at=st.integers(0, 2_000_000_000).map(float), failures=st.integers(0, 3), sequence=st.integers(0, 1 << 30))
     return Views(st.builds(
-        _assignment_view, st.lists(jobs, max_size=max_jobs, unique_by=lambda job: job.name),
-        st.integers(1, max_jobs + 3),
+        _assignment_view, st.lists(jobs, max_size=12, unique_by=lambda job: job.name),
+        st.integers(1, 15),
         st.lists(st.integers(0, 4), min_size=len(_TENANTS), max_size=len(_TENANTS))), _judge_jobs)
 
 

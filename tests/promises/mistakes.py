@@ -7,6 +7,7 @@ A place is a function of the library with the one that called it, so that it has
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,8 @@ import attrs
 
 import compactlib
 from compactlib.errors import CompactlibError
-from compactlib.testing import Driver, Effort, Request, check_hazards
+from compactlib.files import Files
+from compactlib.testing import Driver, Effort, FilesInFront, Request, World, check_hazards
 
 Step: TypeAlias = Callable[[Request, Callable[[], Any]], Any]
 KINDS = frozenset({"sync", "sync folder", "rename", "unlink", "remove folder"})
@@ -133,15 +135,34 @@ def places_of(driver: Driver[Any], folder: Path, *, lives: int, acts: int) -> Ma
     for seed in range(lives):
         places = Places()
         for hazard, histories in _LEADS_SOMEWHERE.items():
-            check_hazards(driver, folder, hazards=[hazard], effort=Effort(acts, histories, seed=seed),
-                          mistake=_each_time(places))
+            check_hazards(_mistaken(driver, lambda: places), folder, hazards=[hazard],  # noqa: B023
+                          effort=Effort(acts, histories, seed=seed))
         for place, times in places.seen.items():
             found.setdefault(place, []).append((-times, seed))
     return {place: [seed for _, seed in sorted(seeds)] for place, seeds in found.items()}
 
 
-def _each_time(step: Step) -> Callable[[], Step]:
-    return lambda: step
+class _Mistaken:
+    """A world whose store has a step before its disk: what this step leaves out, no hazard sees."""
+
+    def __init__(self, world: World, step: Step) -> None:
+        self._world = world
+        self._step = step
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    @property
+    def files(self) -> Files:
+        return FilesInFront(self._step, self._world.files)
+
+
+def _mistaken(driver: Driver[Any], make_step: Callable[[], Step]) -> Driver[Any]:
+    """The driver, whose stores have a new step before their disk at each opening."""
+    made = copy.copy(driver)
+    made.open = lambda world, settings: driver.open(  # type: ignore[method-assign]
+        _Mistaken(world, make_step()), settings)  # type: ignore[arg-type]
+    return made
 
 
 def hazard_that_finds(variant: str, place: Place, driver: Driver[Any], folder: Path, *, seeds: Sequence[int],
@@ -160,8 +181,8 @@ def hazard_that_finds(variant: str, place: Place, driver: Driver[Any], folder: P
     for hazard, histories in hazards.items():
         for seed in seeds:
             try:
-                check_hazards(driver, folder, hazards=[hazard], effort=Effort(acts, histories, seed=seed),
-                              mistake=lambda: VARIANTS[variant](place))
+                check_hazards(_mistaken(driver, lambda: VARIANTS[variant](place)), folder, hazards=[hazard],
+                              effort=Effort(acts, histories, seed=seed))
             except KeyboardInterrupt:
                 raise
             except BaseException:  # also the kit's kill of a life

@@ -55,8 +55,8 @@ _OWNED_FOLDER = frozenset({"paused_owners", "lost_answers"})
 HAVE_READERS = frozenset({"segment_log", "blob_store"})
 """Stores that others may read while they are open."""
 
-SAME_REPOSITORY = frozenset({"repository_memory", "repository_values", "repository_sqlite"})
-"""`repository_folder` over other stores, some of which have hazards of their own: tried half as often every day."""
+SAME = frozenset({"repository_memory", "repository_values", "repository_sqlite", "scheduler_in_folder"})
+"""A repository and a scheduler over other stores, which have hazards of their own: tried half as often every day."""
 
 NOWHERE: Mapping[str, frozenset[str]] = {
     "segment_log": _OWNED_FOLDER | _ALONE,
@@ -108,7 +108,7 @@ KNOWN: Mapping[tuple[str, str], str] = {
 CASES = [pytest.param(store, hazard, id=f"{store}-{hazard}") for store in DRIVERS for hazard in HAZARDS
          if hazard not in NOWHERE.get(store, ()) and (hazard != "readers" or store in HAVE_READERS)]
 
-HISTORIES, LIVES = 14, 2
+HISTORIES, LIVES = 12, 2
 """The everyday sample of a hazard; 30 histories in 3 lives for a row of KNOWN, which end at the first failure."""
 
 
@@ -116,7 +116,7 @@ HISTORIES, LIVES = 14, 2
 def test_store_keeps_its_acknowledged_state(store: str, hazard: str, tmp_path: Path, effort: efforts.Effort) -> None:
     """See the hazard's own docstring."""
     known = KNOWN.get((store, hazard))
-    few, lives = (30, 3) if known else (HISTORIES // 2, 1) if store in SAME_REPOSITORY else (HISTORIES, LIVES)
+    few, lives = (30, 3) if known else (HISTORIES // 2, 1) if store in SAME else (HISTORIES, LIVES)
     lives = effort(lives, 3)
     try:
         found = [check_hazards(DRIVERS[store], tmp_path, hazards=[hazard], effort=Effort(

@@ -116,7 +116,7 @@ def test_successor_builds_on_durable_state(name: str, tmp_path: Path, effort: ef
 
     syncs = syncs[::1 if effort.full else max(len(syncs) // 8, 1)]
     states = explore_kills(first, successor, check, points=syncs, limit_per_point=story.losses, prepare=fill,
-                           power_failures=effort(5, 1000))
+                           power_failures=effort(8, 1000))
     assert states > len(syncs), "the successor has changed nothing"
 
 

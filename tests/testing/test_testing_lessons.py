@@ -10,7 +10,7 @@ import pytest
 
 from compactlib.errors import InvalidInput
 from compactlib.testing import PromiseBroken
-from compactlib.testing.promises import ConformanceKit, Mismatch, error_from, expect, run_kit, same
+from compactlib.testing.promises import ConformanceKit, Mismatch, error_from, expect, same
 
 
 class Kit(ConformanceKit):
@@ -85,5 +85,5 @@ def test_the_plainest_tests_run_first(tmp_path: Path) -> None:
         def test_a(self, folder: Path) -> None:
             seen.append("a")
 
-    assert run_kit(Second(), tmp_path) == ["test_a", "test_z"]
+    assert Second.check(tmp_path) == ["test_a", "test_z"]
     assert seen == ["z", "a"]

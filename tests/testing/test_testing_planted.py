@@ -6,8 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +35,6 @@ from compactlib.testing import (
     ObjectStoreConformance,
     PromiseBroken,
     RangeFormatConformance,
-    check_executor,
-    check_fence,
-    check_kv_store,
-    check_object_store,
-    check_range_format,
 )
 from compactlib.testing.executors import DieTask, result_of
 from tests.harness.lessons import check_lesson
@@ -582,17 +576,16 @@ def test_every_promise_has_a_planted_mistake(suite: type[Any]) -> None:
         name for name in vars(suite) if name.startswith("test_")]
 
 
-@pytest.mark.parametrize(("suite", "check"), [
-    (KVStoreConformance, partial(check_kv_store, lambda folder, page_size=None: MemoryStore(), effort_percent=10)),
-    (ObjectStoreConformance, partial(check_object_store, lambda folder: MemoryObjects())),
-    (ExecutorConformance, partial(check_executor, Sound)),
-    (FenceConformance, partial(check_fence, lambda folder: MemoryFence(),
-                               make_impatient_fence=lambda folder: MemoryFence(wait_seconds=0))),
-    (RangeFormatConformance, lambda folder: check_range_format(PlainFormat())),
+@pytest.mark.parametrize(("suite", "given"), [
+    (KVStoreConformance, {"make_store": lambda folder, page_size=None: MemoryStore(), "effort_percent": 10}),
+    (ObjectStoreConformance, {"make_store": lambda folder: MemoryObjects()}),
+    (ExecutorConformance, {"make_executor": Sound}),
+    (FenceConformance, {"make_fence": lambda folder: MemoryFence(),
+                        "make_impatient_fence": lambda folder: MemoryFence(wait_seconds=0)}),
+    (RangeFormatConformance, {"make_format": PlainFormat}),
 ])
-def test_check_returns_names_without_pytest(suite: type[Any], check: Callable[[Path], list[str]],
-                                            tmp_path: Path) -> None:
-    assert check(tmp_path) == sorted(name for name in vars(suite) if name.startswith("test_"))
+def test_check_returns_names_without_pytest(suite: type[Any], given: dict[str, Any], tmp_path: Path) -> None:
+    assert suite.check(tmp_path, **given) == sorted(name for name in vars(suite) if name.startswith("test_"))
 
 
 @pytest.mark.parametrize("suite", PLANTED)

@@ -151,7 +151,7 @@ def test_log_views_reach_the_edges(condition: Callable[[LogView], bool]) -> None
 
 def test_rest_of_the_kit_loads_without_hypothesis() -> None:
     program = ("import sys; sys.modules['hypothesis'] = None\n"
-               "from compactlib.testing import Views, check_policy, check_kv_store, record, check_hazards\n"
+               "from compactlib.testing import Views, check_policy, KVStoreConformance, record, check_hazards\n"
                "from compactlib.errors import MissingDependency\n"
                "try:\n    import compactlib.testing.views\n"
                "except MissingDependency as error:\n    print(error)")

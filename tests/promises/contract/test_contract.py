@@ -17,9 +17,6 @@ from compactlib.errors import BudgetSpent, CompactlibError
 from compactlib.testing import CompactionConformance, Driver, check_policy
 from tests.promises.contract.offered import offered, promises
 
-EFFORT_PERCENT = 20
-"""Of the steps of a compaction, how many are tried in an ordinary run."""
-
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -34,7 +31,6 @@ def folder() -> Iterator[Path]:
 def test_compaction_keeps_the_contract(driver: Driver[Any], promise: str, folder: Path) -> None:
     kit = CompactionConformance()
     kit.make_driver = lambda: driver  # type: ignore[method-assign]
-    kit.effort_percent = EFFORT_PERCENT
     getattr(kit, promise)(folder)
 
 

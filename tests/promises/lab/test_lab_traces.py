@@ -124,13 +124,13 @@ def test_every_damage_of_a_parquet_trace_is_named(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    count = 2 * PIECE
+    count = PIECE + 1
     parquet.write_table(pyarrow.table({"time": [float(number) for number in range(count)], "op": ["put"] * count,
                                        "key": [str(number * 7_919 % 1_000) for number in range(count)],
                                        "size": [5] * count}), tmp_path / "t.parquet")
     content = (tmp_path / "t.parquet").read_bytes()
     named = 0
-    for place in range(0, len(content), len(content) // 20):
+    for place in range(0, len(content), len(content) // 12):
         damaged = bytearray(content)
         damaged[place] ^= 0x80
         (tmp_path / "t.parquet").write_bytes(damaged)

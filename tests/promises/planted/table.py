@@ -78,7 +78,7 @@ MISTAKES: Sequence[Mistake] = (
         "catalog-any-term-cuts", "compactlib/catalog/update_log.py",
         "            if term < state.term:\n",
         "            if False:\n",
-        (SCRIPTS + "[catalog-cuts-paused_owners]",),
+        ("tests/promises/catalog/test_catalog_scenarios.py::test_scenario[round_two_coordinators]",),
         "A coordinator that was replaced cuts history that its successor wants to keep."),
     Mistake(
         "catalog-pins-forgotten-unseen", "compactlib/catalog/pins.py",

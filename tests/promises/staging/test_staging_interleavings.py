@@ -15,7 +15,8 @@ from tests.harness.interleave import InterleavingFailed, explore_schedules, samp
 
 PAIRED = ("put", "delete", "put_if", "get", "list", "commit", "compact", "reset", "reset_key", "reset_prefix",
           "merge", "hard_reset", "cleanup")
-FEW, MANY = 8, 240
+EVERYDAY = ("clean", "staged", "compacted", "hidden")
+FEW, MANY = 6, 240
 """Schedules of two programs that have hundreds, every day and in the soak."""
 
 
@@ -30,10 +31,12 @@ def explore(setup: str, *programs: Sequence[str], most: int | None) -> None:
         raise
 
 
-@pytest.mark.parametrize("setup", ["clean", "staged", "compacted", "hidden"])
+@pytest.mark.parametrize("setup", EVERYDAY)
 def test_every_pair_of_operations(setup: str) -> None:
-    for left, right in itertools.combinations_with_replacement(PAIRED, 2):
-        explore(setup, [left], ["put2" if left == right == "put" else right], most=FEW // 2)
+    """Each pair in two of the setups: the soak runs every pair in each."""
+    for number, (left, right) in enumerate(itertools.combinations_with_replacement(PAIRED, 2)):
+        if (number + EVERYDAY.index(setup)) % 2:
+            explore(setup, [left], ["put2" if left == right == "put" else right], most=FEW // 2)
 
 
 @pytest.mark.soak

@@ -19,7 +19,7 @@ from compactlib.budget import Budget
 from compactlib.executors import RewriteFailure, RewriteTask
 from compactlib.raftlog import LogReader
 from compactlib.spark import SparkExecutor, register, ship_library
-from compactlib.testing import check_executor
+from compactlib.testing import ExecutorConformance
 from tests.harness.recording import RecordingObserver
 from tests.harness.spark_session import QUICK_JAVA
 from tests.raftlog import wrapped_files
@@ -51,7 +51,7 @@ def found(folder: Path) -> dict[str, Any]:
     for module in (rewrite_tasks, store_jobs, wrapped_files):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     # local[2] does not retry, so nothing may die in it.
-    answers["passed"] = check_executor(lambda: SparkExecutor(spark), folder)
+    answers["passed"] = ExecutorConformance.check(folder, make_executor=lambda: SparkExecutor(spark))
     observer = RecordingObserver()
     list(SparkExecutor(spark).run([CopyTask("where", __file__, str(folder))], observer=observer))
     answers["library"] = observer.events[0][1]["library"]

@@ -16,21 +16,17 @@ from tests.testing.contract.toy_store import LineDriver
 
 
 class TestLineStore(CompactionConformance):
-    effort_percent = 50
-
     def make_driver(self) -> Driver[Any]:
         return LineDriver()
 
 
 class TestSharedLineStore(CompactionConformance):
-    effort_percent = 20
-
     def make_driver(self) -> Driver[Any]:
         return SharedLineDriver()
 
 
 def test_checks_without_pytest_return_the_promises(tmp_path: Path) -> None:
     (tmp_path / "compaction").mkdir()
-    promises = check_compaction(LineDriver(), tmp_path / "compaction", effort_percent=5)
+    promises = check_compaction(LineDriver(), tmp_path / "compaction")
     assert len(promises) == 22
     assert "test_plan_changes_nothing" in promises

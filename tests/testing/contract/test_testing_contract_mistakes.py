@@ -288,5 +288,5 @@ def test_driver_that_sees_nothing_is_found(method: str, says: str, tmp_path: Pat
 def test_first_lesson_is_the_plainest(tmp_path: Path) -> None:
     planted = next(each for each in STORES if each.name == "takes any plan")
     with pytest.raises(PromiseBroken) as broken:
-        check_compaction(LineDriver(planted.planted()), tmp_path, effort_percent=1)
+        check_compaction(LineDriver(planted.planted()), tmp_path)
     check_lesson(broken.value, planted.promise)
