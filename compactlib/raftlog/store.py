@@ -106,22 +106,16 @@ class RaftLogStore(Closing):
         if not create:
             self._require_there()
         self._make_folders()
-        try:
-            with self._guard.lock:
-                self._guard.begin("its opening")
-                self._guard.lock_folder(self._folder)
-                self._open()
-                self._guard.done()
+        with self._guard.lock, self._guard.opening():
+            self._guard.lock_folder(self._folder)
+            self._open()
+        with closed_on_failure(self):
             for log in list(self._logs.values()):
                 # A full disk cannot install a received snapshot, for example. `log` retries.
                 with contextlib.suppress(StorageError):
                     self._begin(log)
             if self.options.background:
                 self._flusher.start()
-        except BaseException:
-            self._flusher.stop()
-            self._guard.release()
-            raise
         for log_id, error in self._damaged.items():
             self._observer.event("raftlog_log_damaged", log_id=log_id, error=str(error))
         if self._wal.closed_files > self.options.max_unflushed_files:

@@ -488,7 +488,7 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "blob-outputs-not-checked", "compactlib/blobstore/compact.py",
         "                check_segment(files[-1], output.header, output.end, output.records,\n"
-        "                              output.sequences, done.budget.check)\n",
+        "                              output.sequences, done.budget)\n",
         "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "A compaction commits a new segment that is damaged, and removes its sources."),
