@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
+from operator import index
 from sys import float_info
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
@@ -47,16 +48,23 @@ def require_age(now: float, older_than_seconds: float) -> None:
         _refuse("older_than_seconds", older_than_seconds, "seconds, 0 or more")
 
 
-def require_whole(name: str, value: int | None, least: int = 0, most: float = inf, *, or_none: bool = False) -> None:
-    """Check that a value is a whole number from `least` to `most`; also `None`, with `or_none`."""
-    if not ((isinstance(value, int) and least <= value <= most) or (or_none and value is None)):
+def require_whole(name: str, value: Any, least: int = 0, most: float = inf, *, or_none: bool = False) -> Any:
+    """Return a whole number from `least` to `most` as an `int`; also `None`, with `or_none`.
+
+    It may be one of NumPy's integers, whose sums would overflow.
+    """
+    if or_none and value is None:
+        return None
+    if not (hasattr(value, "__index__") and least <= index(value) <= most):
         _refuse(name, value, f"a whole number, at least {least}" + f", at most {most}" * (most < inf)
                 + ", or None" * or_none)
+    return index(value)
 
 
 def is_whole(least: int = 0, most: float = inf, *, or_none: bool = False) -> Validator:
-    """Return `require_whole` as a validator."""
-    return lambda _, field, value: require_whole(field.name, value, least, most, or_none=or_none)
+    """Return `require_whole` as a validator, which keeps the `int` in the field."""
+    return lambda each, field, value: object.__setattr__(
+        each, field.name, require_whole(field.name, value, least, most, or_none=or_none))
 
 
 def is_seconds(least: float = 0, most: float = float_info.max) -> Validator:

@@ -16,8 +16,18 @@ from compactlib.errors import Closed
 
 forking: Final = threading.RLock()
 """Held during a fork. Hold it to keep forks out, for example while an open descriptor is in no list yet."""
+
+
+class _Reference(weakref.ref["OfOneProcess"]):
+    """A reference that equals itself alone: stores of a host may be equal, or have no hash."""
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
 # References remove themselves. Each use of the set is one call of C, which no thread and no interrupt divides.
-_open: Final[set[weakref.ref[OfOneProcess]]] = set()
+_open: Final[set[_Reference]] = set()
 
 
 class OfOneProcess:
@@ -33,7 +43,7 @@ class OfOneProcess:
 
     def __init__(self) -> None:
         self._made_by = os.getpid()
-        _open.add(weakref.ref(self, _open.discard))
+        _open.add(_Reference(self, _open.discard))
 
     def _inherit(self) -> None:
         """Mark it as the parent's. Runs first in the child, and must not raise."""

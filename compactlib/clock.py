@@ -11,8 +11,6 @@ import threading
 import time
 from typing import Any, Protocol
 
-import attrs
-
 from compactlib.errors import InvalidInput
 
 
@@ -33,9 +31,11 @@ class Clock(Protocol):
         """
 
 
-@attrs.define(unsafe_hash=True)
 class SystemClock:
-    """The operating system's clock. Has no state; all instances are equal and picklable."""
+    """The operating system's clock. Has no state; all instances are equal and picklable.
+
+    A subclass may have a state of its own, which is pickled and compared too.
+    """
 
     def now(self) -> float:
         return time.time()
@@ -45,6 +45,15 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(_checked(seconds))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
 
 class ManualClock:

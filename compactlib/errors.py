@@ -184,14 +184,15 @@ class StorageError(CompactlibError, OSError):
         advice: a remedy; default the usual remedy.
     """
 
-    _advice = "see the operating system's error"
+    _advice = ""  # the usual remedy of a subclass; by default that of the number
 
     def __init__(self, *, operation: str, path: str | os.PathLike[str], errno: int, detail: str = "",
                  advice: str = "") -> None:
         self.operation = operation
         self.path: str = os.fspath(path)
         self.detail: str = detail or os.strerror(errno)
-        self.advice: str = advice or (_KNOWN[errno][1] if errno in _KNOWN else self._advice)
+        self.advice: str = (advice or self._advice
+                            or (_KNOWN[errno][1] if errno in _KNOWN else "see the operating system's error"))
         super().__init__(f"{operation} {self.path}: {self.detail}; {self.advice}")
         self.errno: int | None = errno
 

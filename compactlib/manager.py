@@ -50,10 +50,10 @@ class Periodic:
     """Compacts each store at the start of the manager, and then once a period.
 
     Attributes:
-        every_seconds: the period, > 0.
+        every_seconds: the period, > 0 and finite.
 
     Raises:
-        InvalidInput: the period is not above 0.
+        InvalidInput: the period is not above 0, or not finite; without this trigger stores have no period.
     """
 
     every_seconds: float = attrs.field(default=7 * 86_400.0, validator=is_above(0))

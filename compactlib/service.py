@@ -112,9 +112,9 @@ class PeriodicService:
                 self._failures_in_a_row = 0
             except Exception as error:
                 delay = self._failed(error)
-            self._answered_wake = wake
             delay = self._every if delay is None else delay
             self._due = None if delay is None else self._clock.monotonic() + delay
+            self._answered_wake = wake  # last: after an interrupt before this the call is made again
         return True
 
     def stop(self, *, wait_seconds: float = 30.0) -> None:

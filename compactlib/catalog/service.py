@@ -300,7 +300,8 @@ class CatalogService(Closing):
             reports=tuple(reports), history=self.history, now=self.clock.present(), low_watermark=low_watermark,
             assignments=assignments or {}, topology=topology or Topology(frozenset()), term=term,
             needs=() if pinned is None else (pinned,),
-            conditions={**conditions, **pins.condition, **of_term})
+            # The caller's are of an earlier read.
+            conditions={**pins.condition, **of_term, **conditions})
 
     def plan(self, policy: CatalogPolicy | None = None, *, view: CatalogView | None = None) -> CatalogPlan:
         """Choose the version to cut to, and list what prevents cutting further.

@@ -252,7 +252,7 @@ class UpdateLog:
             state = self.state()
             if term < state.term:
                 raise StaleTerm(term=term, current=state.term)
-            conditions = {**conditions, **state.term_condition}
+            conditions = {**state.term_condition, **conditions}  # the earlier state of a key in both
             if term > state.term:
                 changes[self.partition, keys.TERM] = TERMS.seal(keys.TERM, term)
 

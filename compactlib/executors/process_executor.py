@@ -64,9 +64,8 @@ class ProcessExecutor:
     """
 
     def __init__(self, workers: int, *, grace_seconds: float = 5.0) -> None:
-        require_whole("workers", workers, 1)
         require_seconds("grace_seconds", grace_seconds)
-        self._workers = workers
+        self._workers: int = require_whole("workers", workers, 1)
         self._grace_seconds = grace_seconds
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
@@ -135,8 +134,8 @@ class _Run:
                 for future in [future for future in running if future.done()]:
                     content = future.result()
                     yield self._finished(self._revived(running.pop(future), content))
-        except BrokenProcessPool as error:
-            if begun.is_set():
+        except (BrokenProcessPool, _NotStarted) as error:
+            if begun.is_set() and isinstance(error, BrokenProcessPool):
                 return list(running.values())
             waiting.extendleft(running.values())
             raise _NotStarted(str(error)) from error

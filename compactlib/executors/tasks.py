@@ -178,8 +178,7 @@ class LocalExecutor:
 
     def __init__(self, workers: int = 1, *, attempt_id: Callable[[], str] = new_attempt_id,
                  clock: Clock | None = None) -> None:
-        require_whole("workers", workers, 1)
-        self._workers = workers
+        self._workers: int = require_whole("workers", workers, 1)
         self._attempt_id = attempt_id
         self._clock: Clock = SystemClock() if clock is None else clock
 

@@ -23,8 +23,6 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias
 
-import attrs
-
 from compactlib._closing import Closing
 from compactlib.errors import Closed, InvalidInput, NotFound, ReadOnly, StorageError
 
@@ -206,16 +204,20 @@ class LocalOutFile:
         return f"LocalOutFile({self._path!r})"
 
 
-@attrs.define(unsafe_hash=True)
 class LocalFiles:
     """The local disk. Has no state; instances with the same setting are equal, and all are picklable.
+
+    A subclass may have a state of its own, which is pickled and compared too, and need not call `super().__init__()`.
 
     Args:
         private: create files with the mode 0600 and folders with 0700, for this user alone; otherwise with 0644 and
             0777, less the process's umask. Existing files keep their mode.
     """
 
-    private: bool = attrs.field(default=False, kw_only=True)
+    private: bool = False
+
+    def __init__(self, *, private: bool = False) -> None:
+        self.private = private
 
     def create(self, path: StrPath) -> OutFile:
         return LocalOutFile(path, os.O_CREAT | os.O_EXCL, 0o600 if self.private else 0o644)
@@ -261,6 +263,15 @@ class LocalFiles:
         with _Named("read the free space of", path):
             room = os.statvfs(path)
         return room.f_bavail * room.f_frsize
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.private))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'private=True' if self.private else ''})"
 
 
 def require_folder(path: StrPath, what: str, *, create: bool) -> None:

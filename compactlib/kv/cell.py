@@ -10,7 +10,7 @@ is a write without an answer: it may have happened, may still happen, or never w
 3. *Lost*: the key was changed by other writes since, so the condition of this write never holds again.
 4. *Unknown*: the key was changed, and its value does not show whether the write was among the changes; or it is absent
    as before, and may have been created and deleted since. The call raises `OutcomeUnknown`, unless the change is
-   idempotent.
+   idempotent, or the caller knows more of its keys (`judge`).
 
 A `Cell` stores the ids of its last 16 writes with its value, so that case 4 is rare. Any error after a write without an
 answer, before its outcome is known, becomes `OutcomeUnknown`: only a successful read proves that nothing was changed.
@@ -109,7 +109,7 @@ class Swap(Generic[ResultT]):
         result: the return value of the call.
         changes: the new value of each key, `None` to delete it. Without changes nothing is sent. At least one of the
             keys was read, so that a late write of an earlier try fails.
-        conditions: further conditions, in addition to "no key that was read has changed".
+        conditions: conditions on further keys, in addition to "no key that was read has changed".
     """
 
     result: ResultT
@@ -119,7 +119,8 @@ class Swap(Generic[ResultT]):
 
 Judge: TypeAlias = Callable[[Found, Swap[ResultT], Found], bool | None]
 """Returns whether a write without an answer has happened, from the values that it was decided on, the write, and the
-present values, one of which has changed; `False` if it never will, `None` if the values do not show it."""
+present values; `None` if the values do not show it. One of the values has changed, so that the write can no longer
+happen; or none has, and the write creates keys that are absent still, or again."""
 
 
 def swap(store: KVStore, cells: Iterable[Address], decide: Callable[[Found], Swap[ResultT]], *, operation: str = "swap",
@@ -202,6 +203,9 @@ class _Swapping(Generic[ResultT]):
             if wanted.changes.keys().isdisjoint(self.cells):
                 raise InvalidInput(f"{self.operation} writes none of the keys that it read; name one that it changes "
                                    f"among them, so that a late try fails")
+            if not wanted.conditions.keys().isdisjoint(self.cells):
+                raise InvalidInput(f"{self.operation} has conditions on keys that it read, which must be unchanged "
+                                   f"anyway; leave them out")
             try:
                 self.store.transact({**unchanged(self.cells, found), **wanted.conditions}, wanted.changes)
             except PredicateFailed as error:
@@ -232,26 +236,26 @@ class _Swapping(Generic[ResultT]):
         """Return the swap that happened, if any, and whether another may still happen."""
         kept, may_arrive, is_unknown = [], False, False
         for before, sent in self.unanswered:
-            if unchanged(self.cells, found) != unchanged(self.cells, before):
+            is_as_before = unchanged(self.cells, found) == unchanged(self.cells, before)
+            if not is_as_before:
                 verdict = (self.judge or self._by_values)(before, sent, found)
-                if verdict:
-                    return sent, False
-                if verdict is False:
-                    continue
-                is_unknown = True
             elif sent.changes.keys().isdisjoint(found):
                 # It writes absent keys alone, which may have been created and deleted since.
-                may_arrive = is_unknown = True
+                verdict = None if self.judge is None else self.judge(before, sent, found)
             else:
-                may_arrive = True
-            kept.append((before, sent))
+                verdict = False
+            if verdict:
+                return sent, False
+            is_unknown |= verdict is None
+            may_arrive |= is_as_before
+            if is_as_before or verdict is None:
+                kept.append((before, sent))
         if is_unknown and not self.may_repeat and self.unknown is not None:
             raise self.unknown
         self.unanswered = kept
         if not kept:
             self.unknown = None
         return None, may_arrive
-
 
     def _by_values(self, _: Found, sent: Swap[ResultT], found: Found) -> bool | None:
         present = {cell: found[cell].value if cell in found else None for cell in self.cells}

@@ -62,7 +62,7 @@ class Entries(Closing):
 
     def __init__(self, load: PageLoader, start: bytes = b"", *, prefix: bytes = b"",
                  page_size: int | None = None, largest_page: int = 1000) -> None:
-        require_whole("page_size", page_size, 1, or_none=True)
+        page_size = require_whole("page_size", page_size, 1, or_none=True)
         self.load = load
         self.page_loads: int = 0
         self._prefix = own_bytes(prefix)

@@ -164,7 +164,7 @@ class SnapshotStore:
         """Yield the keys of chunks without a head: of a lower term or index, or of the same with another id."""
         own = head.prefix
         same = own[:own.rindex(b"/", 0, -1) + 1]
-        with self._store.scan(self._partition, prefix=_CHUNKS, page_size=1) as entries:
+        with self._store.scan(self._partition, prefix=_CHUNKS, page_size=1, keys_only=True) as entries:
             for entry in entries:
                 if entry.key.startswith(own):
                     entries.seek(own + b"\xff")

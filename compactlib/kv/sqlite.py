@@ -76,6 +76,7 @@ _CREATE = (
 _ALL = "SELECT partition, key, value, version, checksum FROM cells"
 _GET = f"{_ALL} WHERE partition = ? AND key = ?"
 _SCAN = f"{_ALL} WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?"
+_SCAN_KEYS = "SELECT key, version FROM cells WHERE partition = ? AND key >= ? ORDER BY key LIMIT ?"
 _NEXT_PARTITION = "SELECT min(partition) FROM cells WHERE partition > ?"
 _STATE = "SELECT version FROM cells WHERE partition = ? AND key = ?"
 _PUT = "INSERT OR REPLACE INTO cells (partition, key, value, version, checksum) VALUES (?, ?, ?, ?, ?)"
@@ -239,6 +240,15 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
                 if size >= _PAGE_BYTES:
                     return page, False
         return page, len(page) < limit
+
+    def _page_of_keys(self, partition: bytes, start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
+        with self._reading("scan") as connection:
+            rows = connection.execute(_SCAN_KEYS, (partition, start, limit)).fetchall()
+        for key, version in rows:
+            if not isinstance(key, bytes) or not isinstance(version, int):
+                raise DamagedStore(path=self._path, detail=f"partition {partition!r} has a row of key {key!r} and "
+                                                           f"version {version!r}")
+        return [KVEntry(key, b"", version) for key, version in rows], len(rows) < limit
 
     def _sound(self, row: tuple[Any, ...]) -> KVEntry:
         """Return the entry of a row; raises `DamagedStore` if its checksum does not match."""

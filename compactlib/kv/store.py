@@ -88,8 +88,8 @@ def part_bytes(address: Address, value: bytes | None = None) -> int:
 class KVStore(Handle):
     """A key-value store with ordered scans and compare-and-set. Threads may share it. Closing it ends open scans.
 
-    A back-end implements `_get_many`, `_page`, `_transact` and `_close`, and may override `place`. They get checked
-    arguments, and are not called after `close` or in a forked child, where every call raises `Closed`.
+    A back-end implements `_get_many`, `_page`, `_transact` and `_close`, and may override `_page_of_keys` and `place`.
+    They get checked arguments, and are not called after `close` or in a forked child, where every call raises `Closed`.
 
     An empty partition or key is `InvalidInput`; an empty value is valid. Every method may raise `Closed`, `TooLarge`,
     `SlowDown`, `StoreFailed` and `ConnectFailed`, and methods that write also `OutcomeUnknown`. A back-end converts all
@@ -102,9 +102,8 @@ class KVStore(Handle):
     """
 
     def __init__(self, name: str, limits: KVLimits, *, page_size: int = 1000) -> None:
-        require_whole("page_size", page_size, 1)
         self._limits = limits
-        self._page_size = min(page_size, _MOST_ENTRIES)
+        self._page_size: int = min(require_whole("page_size", page_size, 1), _MOST_ENTRIES)
         super().__init__(name)
 
     # ---- for a back-end to implement
@@ -129,6 +128,10 @@ class KVStore(Handle):
             The entries, and whether they are the last of the partition.
         """
         raise NotImplementedError("a key-value store reads pages of a partition")
+
+    def _page_of_keys(self, partition: bytes, start: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
+        """Read one page as `_page`, whose values may be `b""`. Override it if a damaged value ends a `_page`."""
+        return self._page(partition, start, limit)
 
     def _transact(self, conditions: Conditions, changes: Changes) -> None:
         """Carry out all changes in one step if all conditions hold, or none. There is at least one change or condition.
@@ -220,7 +223,7 @@ class KVStore(Handle):
         return found
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"",
-             page_size: int | None = None) -> Entries:
+             page_size: int | None = None, keys_only: bool = False) -> Entries:
         """Return the entries of a partition in the order of their keys.
 
         Args:
@@ -229,16 +232,18 @@ class KVStore(Handle):
             prefix: return only keys with this prefix.
             page_size: a hint for the size of the first page in entries; later pages double up to the store's own page
                 size, which is the default.
+            keys_only: values are not needed: they may be `b""`, and a damaged value is no error.
 
         Raises:
             InvalidInput: the partition is empty, or `page_size` is less than 1.
         """
         name = _checked_name("partition", partition, self._limits.max_partition_bytes)
         self._require_open()
+        page = self._page_of_keys if keys_only else self._page
 
         def load(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
             self._require_open()
-            return self._page(name, position, limit)
+            return page(name, position, limit)
 
         return Entries(load, start, prefix=prefix, page_size=page_size, largest_page=self._page_size)
 

@@ -145,6 +145,9 @@ class LocalObjects(ObjectStore):
                 make_missing_folder(self._files, folder)
             self._files.sync_folder(above)
         self._sync(folder)
+        if len(self._settled) >= _MAX_REMEMBERED:
+            self._settled.clear()
+        self._settled.add(folder)
 
     def _settle_for_reading(self, folder: str) -> None:
         if folder not in self._settled:
@@ -159,9 +162,6 @@ class LocalObjects(ObjectStore):
             # The names in it are readable, and not durable.
             self._settled.discard(folder)
             raise
-        if len(self._settled) >= _MAX_REMEMBERED:
-            self._settled.clear()
-        self._settled.add(folder)
 
     # --- reading
 

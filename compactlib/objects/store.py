@@ -165,8 +165,7 @@ class ObjectStore(Handle):
             ObjectNotFound: there is no object.
             InvalidInput: `start` or `length` is negative.
         """
-        require_whole("start", start)
-        require_whole("length", length)
+        start, length = require_whole("start", start), require_whole("length", length)
         self._check(key)
         return self._read(key, start, start + length)
 

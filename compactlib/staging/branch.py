@@ -395,8 +395,8 @@ class Branch(BranchHead):
                 return True
             if home not in cells or now != before.get(cell):
                 return None
-            # The branch record has changed, so the write cannot take effect later. If the record does not name the
-            # token, the cleanup may have emptied the token, and the cell proves nothing.
+            # No one deletes an entry of a token that the record names. If it does not name the token, the cleanup may
+            # have emptied the token, and the cell proves nothing.
             return False if token in branches.record_in(cells, self._name).tokens else None
 
         return branches.swap(self._name, swapped, operation=operation, also_read=[cell], judge=judge)

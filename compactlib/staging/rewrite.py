@@ -117,11 +117,10 @@ class MergeInParts:
 
     def __init__(self, committed: CommittedRanges, open_objects: Callable[[], ObjectStore], run_parts: RunParts, *,
                  partitions: int = 8) -> None:
-        require_whole("partitions", partitions, 1)
         self._committed: CommittedRanges = committed
         self._open_objects: Callable[[], ObjectStore] = open_objects
         self._run_parts: RunParts = run_parts
-        self._partitions: int = partitions
+        self._partitions: int = require_whole("partitions", partitions, 1)
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
             observer: Observer | None = None) -> Iterator[RewriteOutcome]:

@@ -91,14 +91,14 @@ def set_staged(store: KVStore, token: StagingToken, entries: Mapping[bytes, Stag
 
 def is_empty(store: KVStore, token: StagingToken) -> bool:
     """Return whether a token has no entry. One read."""
-    with store.scan(token_partition(token), page_size=1) as entries:
+    with store.scan(token_partition(token), page_size=1, keys_only=True) as entries:
         return next(entries, None) is None
 
 
 def remove_staged(store: KVStore, token: StagingToken, limit: int) -> int:
     """Remove at most `limit` entries of a dropped token, and return their number."""
     partition = token_partition(token)
-    with store.scan(partition) as entries:
+    with store.scan(partition, keys_only=True) as entries:
         keys = [entry.key for entry in islice(entries, limit)]
     change_many(store, partition, dict.fromkeys(keys))
     return len(keys)

@@ -230,6 +230,11 @@ class StoreInFront(KVStore):
         page = self._request("scan", partition, start, lambda: self._store.scan(partition).load(start, limit))
         return cast("tuple[Sequence[KVEntry], bool]", page)
 
+    def _page_of_keys(self, partition: bytes, start: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
+        page = self._request("scan", partition, start,
+                             lambda: self._store.scan(partition, keys_only=True).load(start, limit))
+        return cast("tuple[Sequence[KVEntry], bool]", page)
+
     def _transact(self, conditions: Conditions, changes: Changes) -> None:
         first, *others = {**conditions, **changes}
         kind = "transact"

@@ -128,7 +128,7 @@ class KVStoreConformance(ConformanceKit):
             same(store.get_many([]), {})
 
     def test_arguments_are_refused_before_a_write(self, tmp_path: Path) -> None:
-        """An argument that is empty, too long, too many or repeated raises a named error, and nothing is written.
+        """Arguments that are empty, too long or too many raise a named error, and nothing is written.
 
         To do: check the arguments before anything else, the partition first, then the key; the whole batch before its
         first write. `KVStore` does it.
@@ -287,18 +287,23 @@ class KVStoreConformance(ConformanceKit):
             in_threads(3, work)
 
     def test_scan_returns_predicates(self, tmp_path: Path) -> None:
-        """A scan returns the predicates of `get`.
+        """A scan returns the predicates of `get`, also with `keys_only`; the value is then the true value, or empty.
 
         To do: read value and predicate of an entry in one request.
         """
         with closing(self.make_store(tmp_path, 3)) as store:
             put_all(store, [b"a%d" % number for number in range(10)] + [b"b"])
             for begin in ({}, {"prefix": b"a"}, {"start": b"a5", "page_size": 1}):
-                for entry in store.scan(P, **begin):
+                entries = list(store.scan(P, **begin))
+                for entry in entries:
                     same(entry, store.get(P, entry.key))
-            with store.scan(P) as entries:
-                entries.seek(b"a7")
-                predicate = next(entries).predicate
+                named = list(store.scan(P, **begin, keys_only=True))
+                same([(entry.key, entry.predicate) for entry in named],
+                     [(entry.key, entry.predicate) for entry in entries])
+                same([entry for entry in named if entry.value not in (b"", _value(P, entry.key))], [])
+            with store.scan(P) as scan:
+                scan.seek(b"a7")
+                predicate = next(scan).predicate
             store.set_if(P, b"a7", b"new value", predicate)
             error_from(PredicateFailed, store.delete_if, P, b"a7", predicate, case="after a write")
 

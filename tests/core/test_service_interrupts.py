@@ -77,6 +77,23 @@ def test_an_interrupt_at_any_place_loses_no_call() -> None:
         service.stop()
 
 
+def test_an_interrupt_at_any_place_ends_no_period() -> None:
+    for interrupted in interruptions(PeriodicService(Work(), name="work", every_seconds=100.0,
+                                                     clock=ManualClock()).run_pending, 1000):
+        work, clock = Work(), ManualClock()
+        service = PeriodicService(work, name="work", every_seconds=100.0, clock=clock)
+        try:
+            with interrupted:
+                service.run_pending()
+        except KeyboardInterrupt:
+            pass
+        service.run_pending()
+        calls = work.calls
+        clock.advance(100.0)
+        assert service.run_pending()
+        assert work.calls == calls + 1
+
+
 def test_an_interrupt_while_adding_or_removing_leaves_no_half() -> None:
     def act(manager: CompactionManager) -> None:
         manager.add("store", Store())

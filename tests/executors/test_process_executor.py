@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import multiprocessing.context
 import os
 import signal
 import subprocess
@@ -123,6 +125,23 @@ def test_a_process_that_may_have_no_children_is_refused(monkeypatch: pytest.Monk
         error = failed_task(outcome)
         assert error.kind == "WorkerNotStarted"
         assert "daemonic processes" in str(error)
+
+
+def test_a_task_that_runs_when_no_further_worker_can_be_started_has_an_outcome(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = multiprocessing.context.SpawnProcess.start, list[object]()
+
+    def refused_after_one(process: multiprocessing.context.SpawnProcess) -> None:
+        if started:
+            raise BlockingIOError(errno.EAGAIN, "no more processes")
+        started.append(process)
+        start(process)
+
+    monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", refused_after_one)
+    for outcome in ran(ProcessExecutor(2), [TellingTask("a"), TellingTask("b"), TellingTask("c")]).values():
+        error = failed_task(outcome)
+        assert error.kind == "WorkerNotStarted"
+        assert "no more processes" in str(error)
 
 
 def test_workers_stop_when_their_parent_is_killed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from compactlib.blobstore import Blob, BlobStore
 from compactlib.errors import Closed
 from compactlib.kv import SqliteStore
+from compactlib.objects import MemoryObjects
 from compactlib.raftlog import RaftLogStore, SegmentLog
 from tests.harness.forks import in_a_fork
 
@@ -95,3 +97,24 @@ def test_fork_of_a_fork_is_refused_by_objects_of_both(tmp_path: Path) -> None:
     with SegmentLog(tmp_path / "parent") as log:
         log.append([(1, 1, b"one")])
         assert in_a_fork(lambda: forks_again(log)) == (0, 2)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_fork_is_refused_by_each_of_two_equal_stores_of_a_host(frozen: bool) -> None:
+    """A host's class may be a dataclass, which is compared by its fields, and may have no hash."""
+    @dataclass(eq=True, unsafe_hash=frozen)
+    class Own(MemoryObjects):
+        bucket: str
+
+        def __post_init__(self) -> None:
+            super().__init__()
+
+    stores = [Own("a"), Own("a")]
+
+    def refused() -> int:
+        for store in stores:
+            with pytest.raises(Closed, match="fork"):
+                list(store.list())
+        return len(stores)
+
+    assert in_a_fork(refused) == 2

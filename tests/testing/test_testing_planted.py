@@ -122,7 +122,7 @@ class Scanning(MemoryStore):
         return entries[:limit], len(entries) <= limit
 
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"",
-             page_size: int | None = None) -> Entries:
+             page_size: int | None = None, keys_only: bool = False) -> Entries:
         super().scan(partition)
 
         def load(position: bytes, limit: int) -> tuple[list[KVEntry], bool]:
@@ -134,7 +134,7 @@ class Scanning(MemoryStore):
 
 class PagesByOffset(MemoryStore):
     def scan(self, partition: bytes, start: bytes = b"", *, prefix: bytes = b"",
-             page_size: int | None = None) -> Entries:
+             page_size: int | None = None, keys_only: bool = False) -> Entries:
         given = 0
 
         def load(position: bytes, limit: int) -> tuple[list[KVEntry], bool]:

@@ -68,8 +68,7 @@ class LogReader(LogReading):
     def __init__(self, folder: StrPath, *, max_open_segments: int = DEFAULT_MAX_OPEN) -> None:
         # Absolute: tasks of a compaction may run in processes with another working directory.
         folder = local_path(folder)
-        require_whole("max_open_segments", max_open_segments, 1)
-        self._open_files = OpenFiles(max_open_segments)
+        self._open_files = OpenFiles(require_whole("max_open_segments", max_open_segments, 1))
         require_log(folder, may_create=False)
         guard = Guard(f"the reader of the log in {folder}")
         super().__init__(folder, Segments(folder, guard, open_files=self._open_files), guard)

@@ -220,9 +220,8 @@ class ParquetFormat:
     empty: Rows = ArrowRows(*(pa.array([], pa.binary()) for _ in COLUMNS))
 
     def __init__(self, *, compression: Compression = "zstd", rows_per_group: int = 16_384) -> None:
-        require_whole("rows_per_group", rows_per_group, 1)
         self._compression: Compression = compression
-        self._rows_per_group = rows_per_group
+        self._rows_per_group: int = require_whole("rows_per_group", rows_per_group, 1)
 
     def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> ArrowRows:
         held = list(pairs)

@@ -29,7 +29,7 @@ from compactlib.catalog import (
     Zone,
     ZoneAssignments,
 )
-from compactlib.catalog.errors import ClockSkewExceeded, NotReady, StaleTerm, TimeBeforeHistory
+from compactlib.catalog.errors import CatalogMoved, ClockSkewExceeded, NotReady, StaleTerm, TimeBeforeHistory
 from compactlib.clock import ManualClock
 from compactlib.errors import Stale
 from compactlib.kv import KVStore, MemoryStore, StoreFailed
@@ -292,6 +292,26 @@ def test_election_raises_the_term_of_the_log() -> None:
     with pytest.raises(StaleTerm):
         first.service.compact(plan)
     assert first.service.history.earliest == 0
+
+
+@pytest.mark.parametrize("term", [None, 5])
+def test_state_that_a_host_read_before_the_reports_is_demanded_as_it_was_then(term: int | None) -> None:
+    """A coordinator raises the term between that read and the view, which reads the term again."""
+    store, clock = MemoryStore(), ManualClock(1000.0)
+    node = node_on(store, clock)
+    node.join()
+    for number in range(6):
+        node.service.execute([PutObject(Schema(f"S{number}"))], wait=False)
+    topology, _ = Members(store).read()
+    before = node.service.log.state().term_condition
+    node_on(store, clock, "B", lease_seconds=9.0).run_pending()
+    clock.advance(60.0)
+    time = node.service.history.activation(5)
+    view = node.service.view(reports=[NodeReport(node=NodeId("A"), transactions_from=time)], topology=topology,
+                             low_watermark=time, term=term, conditions=before)
+    with pytest.raises((StaleTerm, CatalogMoved)):
+        node.service.compact(node.service.plan(view=view))
+    assert node.service.history.earliest < 5
 
 
 # ------------------------------------------------------------------------------------------------- when rounds are run

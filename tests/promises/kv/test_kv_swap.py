@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from compactlib.clock import ManualClock
-from compactlib.kv import MemoryStore, OutcomeUnknown, Swap, swap
+from compactlib.errors import Busy, InvalidInput
+from compactlib.kv import EXISTS, MemoryStore, OutcomeUnknown, PredicateFailed, Swap, swap
+from compactlib.kv.cell import Found
 from compactlib.testing import Request, StoreInFront
 
 ACCOUNT, ORDER = (b"p", b"account"), (b"p", b"order")
@@ -34,3 +37,22 @@ def test_created_key_that_is_gone_before_the_next_read_is_not_created_again() ->
         swap(StoreInFront(store, step), [ACCOUNT, ORDER], lambda found: Swap(None, {ORDER: found[ACCOUNT].value}),
              clock=ManualClock(0.0))
     assert made == [b"10"]
+
+
+@pytest.mark.parametrize("state", [EXISTS, "the first state"])
+def test_own_condition_does_not_replace_the_comparison_of_a_key_that_was_read(state: object) -> None:
+    """Another writer is first: the swap decides again on the new value, or is refused, but overwrites nothing."""
+    store, late = MemoryStore(), list[bytes]()
+    store.set(*ACCOUNT, b"10")
+    held = EXISTS if state is EXISTS else store.get(*ACCOUNT).predicate
+
+    def decide(found: Found) -> Swap[None]:
+        before = int(found[ACCOUNT].value)
+        if not late:
+            late.append(b"20")
+            store.set(*ACCOUNT, b"20")
+        return Swap(None, {ACCOUNT: b"%d" % (before + 1)}, {ACCOUNT: held})
+
+    with suppress(InvalidInput, PredicateFailed, Busy):
+        swap(store, [ACCOUNT], decide, clock=ManualClock(0.0))
+    assert store.get(*ACCOUNT).value in (b"20", b"21")

@@ -635,6 +635,18 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/kv/test_kv_conformance.py",),
         "A compare-and-set overwrites what another process has written meanwhile."),
     Mistake(
+        "staging-lost-write-not-repeated", "compactlib/kv/cell.py",
+        "verdict = None if self.judge is None else self.judge(before, sent, found)\n",
+        "verdict = None\n",
+        ("tests/promises/staging/test_staging_lost_answers.py",),
+        "A conditional write of a branch whose request is lost fails, though it could be repeated."),
+    Mistake(
+        "sqlite-damaged-row-for-good", "compactlib/kv/store.py",
+        "page = self._page_of_keys if keys_only else self._page\n",
+        "page = self._page\n",
+        ("tests/promises/kv/test_kv_damaged_row.py",),
+        "A damaged row that no one needs ends every cleanup."),
+    Mistake(
         "kv-created-key-made-twice", "compactlib/kv/cell.py",
         "            elif sent.changes.keys().isdisjoint(found):\n",
         "            elif not found:\n",
@@ -676,6 +688,15 @@ MISTAKES: Sequence[Mistake] = (
         "            pass\n",
         (KILLED + "[little-local_objects-offers]",),
         "An object that was read is gone after a power failure."),
+    Mistake(
+        "objects-settled-by-a-delete", "compactlib/objects/local.py",
+        "            if os.path.isdir(folder):\n"
+        "                self._sync(folder)\n",
+        "            if os.path.isdir(folder):\n"
+        "                self._sync(folder)\n"
+        "                self._settled.add(folder)\n",
+        ("tests/promises/objects/test_objects_killed.py",),
+        "An object in a folder of a killed process, in which others were deleted first, is gone after a power failure."),
     Mistake(
         "local-log-not-synced", "compactlib/raftlog/local_log.py",
         "self._log.append(pending)\n"
