@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from compactlib._store_numbers import notify_compaction, notify_levels
+from compactlib._store_numbers import notify_compaction, notify_levels, outcome_of
 from compactlib.blobstore.contents import LogSegment, records_after
 from compactlib.blobstore.errors import PlanDoesNotFit, StoreFull
 from compactlib.blobstore.hard_delete import finish_erasures
@@ -52,7 +52,6 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import (
     BudgetSpent,
-    Busy,
     Closed,
     CompactionFailed,
     CompactlibError,
@@ -399,24 +398,20 @@ class Compactor:
                 seconds: float) -> None:
         """Notify the observers of the end of a compaction, and of the bytes that the plan has counted."""
         log, report = self._log, found.report if isinstance(found, CompactionFailed) else found
+        outcome, reason = outcome_of(found, plan.policy.name if plan is not None else "")
         if isinstance(found, BlobCompactionReport):
-            outcome, reason = ("skipped", "nothing") if found.is_empty or plan is None else ("done", plan.policy.name)
             if not found.is_empty:
                 observers.event("blobstore_compaction_done", store=self._name, victims=list(map(str, found.victims)),
                                 freed_segments=found.freed_segments, copied_bytes=found.copied_bytes)
-        elif isinstance(found, Busy) and not isinstance(found, BudgetSpent):
-            notify_compaction(observers, "blobstore", self._name, "skipped", "busy", seconds)
-            return
-        else:
+        elif outcome == "failed":
             known = own_error(f"compact {self._name}", found)
             if known is not found:
                 self._note(known)
             observers.event("blobstore_compaction_failed", store=self._name, error=str(known))
-            outcome, reason = "failed", type(found).__name__
         moved = {"read": report.copied_bytes, "copied": report.bytes_written, "freed": report.bytes_freed} \
             if isinstance(report, BlobCompactionReport) else {}
         notify_compaction(observers, "blobstore", self._name, outcome, reason, seconds, **moved)
-        if plan is None or not log.guard.is_open:
+        if plan is None or reason == "busy" or not log.guard.is_open:
             return
         contents, store, seen = log.contents, log.descriptor, [*plan.victims, *plan.left]
         dead = [each for each in seen if each.dead_bytes and contents.has(each.name)]
