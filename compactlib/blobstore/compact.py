@@ -306,12 +306,17 @@ class Compactor:
 
     def _replace(self, done: _Running, survivors: Survivors, files: Sequence[str]) -> None:
         """Publish, commit, and remove the sources; nothing if a dropped record was revived in the meantime."""
-        log = self._log
+        log, published = self._log, list[LogSegment]()
         try:
             published = self._publish(survivors, files, done.budget)
             is_committed = self._commit(done, survivors, published)
+        except Exception:
+            # A fence may raise after the commit, which counts all the same.
+            if log.guard.is_open and not any(map(log.contents.has, survivors.sources)):
+                self._reclaim(done, survivors, published)
+            raise
         finally:
-            # An error may come after the commit, of a fence for example. In a closed store opening decides.
+            # In a closed store opening decides.
             if log.guard.is_open:
                 with contextlib.suppress(StorageError):
                     remove_segments(log.files, log.folder, (each.header.name for each in survivors.outputs
@@ -349,13 +354,13 @@ class Compactor:
                                              for output in survivors.outputs))
         # Most of the new records are read here, before writers have to wait.
         before = log.snapshot()
-        if survivors.are_hit_by(records_after(before, survivors.snapshot.last_sequence)):
+        if survivors.are_hit_by(records_after(before, survivors.snapshot.last_sequence), before):
             return False
         is_last = done.plan.kind == "full" and len(done.waiting) == len(survivors.sources)
         last_full_ms = milliseconds(log.clock.now()) if is_last else None
         with contextlib.nullcontext() if done.fence is None else done.fence.guard(), log.guard.lock:
             now = log.snapshot()
-            if survivors.are_hit_by(records_after(now, before.last_sequence)):
+            if survivors.are_hit_by(records_after(now, before.last_sequence), now):
                 return False
             log.switch(step, published, last_full_ms)
             return True

@@ -327,8 +327,8 @@ class BlobStore(Reading):
                 still be undeleted.
             Busy: a compaction or a reclaim is running; `BudgetSpent` if the budget ended before the first commit.
             PlanDoesNotFit: the log has changed since the plan was made; plan again.
-            CompactionFailed: some steps failed; it carries the report. If nothing was committed, the error of the only
-                failed step, or of the damage, is raised instead.
+            CompactionFailed: some steps failed, or a fence after a commit; it carries the report. If nothing was
+                committed, the error of the only failed step, or of the damage, is raised instead.
             StorageError, Closed, Exception: of the disk, the store, or a policy or a fence.
         """
         self._guard.require_open()

@@ -179,18 +179,18 @@ class Survivors:
         """Bytes of records to copy."""
         return sum(output.end - SEGMENT_HEADER_BYTES for output in self.outputs)
 
-    def are_hit_by(self, entries: Iterable[IndexEntry]) -> bool:
-        """Whether one of these newer entries revives a blob with a PUT that is dropped.
+    def are_hit_by(self, entries: Iterable[IndexEntry], now: LogContents) -> bool:
+        """Whether one of these newer entries, of the contents `now`, revives a blob with a PUT that is dropped.
 
-        By its own clock the store refuses that; after the clock was set back, or by a peer, it is possible.
+        By its own clock the store refuses that; after the clock was set back, or by a peer, it is possible. A blob that
+        was put again since has another PUT.
         """
         for entry in entries:
             if entry.kind in (RecordKind.UNDELETE, RecordKind.TTL_UPDATE):
-                history = self.snapshot.history(entry.id)
-                state = blob_state(history)
+                state = blob_state(now.find(entry.id))
                 put = None if state is None else state.put
                 if put is not None and put.segment in self.sources and (
-                        judge(put, history, self.rules, self.sources) is not Verdict.KEEP):
+                        judge(put, self.snapshot.history(entry.id), self.rules, self.sources) is not Verdict.KEEP):
                     return True
         return False
 

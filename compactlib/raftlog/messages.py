@@ -66,7 +66,7 @@ class Accept:
         max_entry_bytes: its limit of a payload.
     """
 
-    last_applied: int
+    last_applied: int = attrs.field(validator=is_whole(-1, MAX_INDEX))
     state_offset: int = attrs.field(validator=is_whole(0))
     max_entry_bytes: int
 
@@ -114,8 +114,8 @@ class Refuse:
     """
 
     reason: RefusalReason
-    term: int
-    last_applied: int
+    term: int = attrs.field(validator=is_whole(0, MAX_INDEX))
+    last_applied: int = attrs.field(validator=is_whole(-1, MAX_INDEX))
     detail: str
 
 
@@ -195,6 +195,9 @@ def _message(kind: type[Message], body: bytes) -> Message:
             raise Unsupported(f"the snapshot is offered in version {version} of the transfer; this release knows "
                               f"version {VERSION}: have both sides run the same release")
         body = body[_VERSION.size:]
+    if len(body) > OVERHEAD_BYTES:
+        # JSON takes many times as much memory.
+        raise ValueError(f"{len(body)} bytes of JSON")
     message: Message = _CODECS[kind].decode(body, "<stream>")
     return message
 

@@ -58,7 +58,7 @@ class StoreOptions:
         log: settings of each log's segments; its files, clock and observer serve the whole store.
         max_wal_bytes: a WAL file is closed after the batch that exceeds this.
         max_unflushed_files: closed WAL files that may wait for a flush; beyond that `append` flushes.
-        max_queued_bytes: bytes that may wait for a sync; beyond that `append` syncs.
+        max_queued_bytes: bytes that may wait for a sync; an append that finds more in the queue syncs it first.
         max_memtable_entries: entries of a log that may wait for a flush.
         background: flush in a thread of the store; else in the thread that fills a WAL file.
         keep_trailing: count of the last entries at or below a snapshot that stay in the log as if they were live, as

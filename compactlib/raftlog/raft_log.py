@@ -110,6 +110,9 @@ class OwnStore(Protocol):
     options: StoreOptions
     open_files: OpenFiles
 
+    def sync(self) -> None:
+        """See `RaftLogStore.sync`."""
+
     def settle(self) -> None:
         """See `RaftLogStore.settle`."""
 
@@ -485,7 +488,9 @@ class RaftLog(OwnedLog):
             self._require_open()
             self._store.flush_closed()
         if wal.queued_bytes > self._max_queued_bytes:
-            self.sync()
+            # The whole queue: this log may have nothing in it.
+            self._require_open()
+            self._store.sync()
         if memory.entries + entries > memory.max_entries:
             self._require_open()
             self._store.flush()

@@ -197,8 +197,8 @@ class SnapshotWriter:
 class LogCompactionWorker:
     """Compacts a log and writes its snapshots in the background. Use it in a `with`, or `start` and `stop` it.
 
-    Thread-safe. An error is logged, kept in `last_error`, and the work is retried after a growing delay; damage is
-    reported once for each request. The worker ends when its log is closed.
+    Thread-safe. An error is logged, kept in `last_error`, and the work is retried after a growing delay; damage is in
+    `last_report` instead, of each compaction that meets it. The worker ends when its log is closed.
 
     Args:
         log: the log to compact; stays open when the worker is stopped.

@@ -61,7 +61,8 @@ It need not count the version."""
 class BranchStore:
     """The branch records of one repository. Threads may share it.
 
-    Each record that is read or written is shown to the sensor. `staging_sealed_tokens` is an event for each change.
+    Each record that is read or written by its name is shown to the sensor. `staging_sealed_tokens` is an event for each
+    change of their number.
 
     A change raises `BranchNotFound`; `TooManyTries` if every try lost to others; `OutcomeUnknown` if a try got no
     answer, and its outcome cannot be read.

@@ -194,7 +194,7 @@ def encode_branch_record(record: BranchRecord) -> bytes:
     return _FORM.encode(record)
 
 
-@lru_cache(1000)  # most operations read a record twice
+@lru_cache(100)  # most operations read a record twice; at most 100 records of 80 KiB
 def decode_branch_record(data: bytes, place: str) -> BranchRecord:
     """Return the record of a stored form; `CorruptData` also if its fields contradict each other."""
     record = _FORM.decode(data, place)

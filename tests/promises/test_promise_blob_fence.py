@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from compactlib.clock import ManualClock
+from compactlib.errors import CompactionFailed
 from compactlib.executors import LocalExecutor, RewriteTask
 from compactlib.fences import FencedOff, LockingFence, MemoryFence, TokenFence
 from tests.harness.blob_stores import START, answers, garbage_store, segment_names
@@ -53,21 +54,35 @@ def test_worker_that_lost_its_job_while_copying_commits_nothing(tmp_path: Path) 
         assert store.verify().is_sound
 
 
+@attrs.frozen
 class FailsToLeave:
     """Admits every commit, and fails when the commit has been made."""
+
+    error: Exception
 
     @contextmanager
     def guard(self) -> Iterator[None]:
         yield
-        raise RuntimeError("the lease cannot be given back")
+        raise self.error
 
 
 def test_fence_that_fails_after_the_commit_takes_nothing_back(tmp_path: Path) -> None:
     with garbage_store(tmp_path / "store", ManualClock(START)) as store:
         before = answers(store, 60)
         with pytest.raises(RuntimeError, match="lease"):
-            store.compact(fence=FailsToLeave())
+            store.compact(fence=FailsToLeave(RuntimeError("the lease cannot be given back")))
         assert answers(store, 60) == before
         store.compact(fence=TokenFence(MemoryFence(), "store", 7))
+        assert answers(store, 60) == before
+        assert store.verify().is_sound
+
+
+def test_a_refusal_after_the_commit_does_not_say_that_nothing_changed(tmp_path: Path) -> None:
+    with garbage_store(tmp_path / "store", ManualClock(START)) as store:
+        before = answers(store, 60)
+        with pytest.raises(CompactionFailed) as caught:
+            store.compact(fence=FailsToLeave(FencedOff(resource="store", token=7, highest=8)))
+        assert caught.value.report.steps == 1
+        assert caught.value.report.freed_segments > 0
         assert answers(store, 60) == before
         assert store.verify().is_sound

@@ -176,9 +176,10 @@ class Incoming:
 
     def seal(self, cut_after: int) -> None:
         """End the file of the live entries, which replace the log's above `cut_after`; both files are durable then."""
-        self._files.rename(self._incoming_path, self._state_path)
+        # First: if the log was closed, the state under its first name is of the next transfer.
         self.write_entries(Entries(cut_after, ()))
         self._entries.sync()
+        self._files.rename(self._incoming_path, self._state_path)
         self._files.sync_folder(os.path.dirname(self._entries_path))
 
     def _require_open(self) -> None:

@@ -119,7 +119,11 @@ class Wal:
         header = FileHeader(number, self.size_bytes, created_ns)
         salt = header.salt
         held = [(log_id, frame) for log_id, frames in self._held.items() for frame in frames]
-        pieces, _, numbers = _encoded([*held, *self._tail], {}, FILE_HEADER_BYTES, salt, repeated=self._held)
+        pieces, size, numbers = _encoded([*held, *self._tail], {}, FILE_HEADER_BYTES, salt, repeated=self._held)
+        end = FILE_HEADER_BYTES + size
+        if pieces:
+            # Durable before the file has its name: what is not whole later was not torn, but damaged.
+            pieces += MARK.encode(0, end, salt)
         pieces.insert(0, header.encode())
         path = os.path.join(self._folder, wal_name(number))
         try:
@@ -133,7 +137,7 @@ class Wal:
             raise
         before, self._out = self._out, out
         self.number, self._salt, self._numbers, self._tail = number, salt, numbers, ()
-        self.size_bytes = self._begun = sum(map(len, pieces))
+        self.size_bytes = self._begun = end
         self._ahead = ZerosAhead(self._begun, self._begun)
         self.closed_files = number - self._oldest
         if before is not None:
@@ -155,10 +159,17 @@ class Wal:
     def remove_through(self, number: int) -> None:
         """Remove the closed files up to `number`: everything in them is durable in segments. One call at a time.
 
-        The folder is synced after each removal: an older file that reappeared without its successor would be damage.
+        Frames of damaged logs are in no segment: the current file has to repeat them first, also where a full disk has
+        not taken it yet. The folder is synced after each removal: an older file that reappeared without its successor
+        would be damage.
+
+        Raises:
+            StorageError: the disk refused.
         """
         self.guard.require_open()
         assert number < self.number, "the current file"
+        if self._held:
+            self.sync(0)
         while self._oldest <= number:
             path = os.path.join(self._folder, wal_name(self._oldest))
             if look_at(path) is not None:

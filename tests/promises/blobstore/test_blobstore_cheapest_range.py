@@ -36,7 +36,7 @@ def view_of(sealed: list[int | None]) -> BlobView:
                     segments=(*segments, newest), last_full_at=0.0)
 
 
-@given(sealed=st.lists(st.integers(0, 10) | st.sampled_from([0, 0, 3, 5, None]), max_size=10), least=st.integers(1, 3))
+@given(sealed=st.lists(st.integers(0, 10) | st.sampled_from([0, 0, 3, 5, None]), max_size=30), least=st.integers(1, 8))
 def test_choice_is_the_first_and_longest_of_the_cheapest_ranges(sealed: list[int | None], least: int) -> None:
     view = view_of(sealed)
     choice = StatsBased(min_used_fraction=0.0, min_reclaimed_segments=least).choose(view, 0.0)

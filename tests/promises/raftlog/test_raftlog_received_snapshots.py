@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import os
 import shutil
 import struct
@@ -384,6 +385,35 @@ def test_frame_that_announces_too_much_is_refused_before_it_is_read(tmp_path: Pa
         require_unchanged(to)
 
 
+def test_offer_of_too_much_json_is_refused(tmp_path: Path) -> None:
+    """A receiver takes large frames of entries; JSON of their size would take many times their memory."""
+    def change(frame: Passing) -> Sequence[bytes]:
+        is_offer = frame.kind == "offer"
+        return [rebuilt(frame, frame.data[12:-4] + b" " * (1 << 20)) if is_offer else frame.data]
+
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        ended = transfer(of, to, change=change)
+        assert isinstance(ended.received, FrameDamaged), ended
+        require_unchanged(to)
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), [
+    ("accept", "last_applied", -2), ("accept", "last_applied", 1 << 64), ("refuse", "term", 1 << 64),
+    ("refuse", "term", -1), ("refuse", "last_applied", -2)])
+def test_answer_with_a_number_out_of_range_is_damage(kind: str, field: str, value: int, tmp_path: Path) -> None:
+    """The leader's host would take the term for its own."""
+    def change(frame: Passing) -> Sequence[bytes]:
+        if frame.kind != kind:
+            return [frame.data]
+        return [rebuilt(frame, json.dumps({**json.loads(frame.data[12:-4]), field: value}).encode())]
+
+    with leader(tmp_path / "leader") as of, follower(tmp_path / "follower") as to:
+        to.record_hard_state(3)
+        ended = transfer(of, to, term=2 if kind == "refuse" else 3, change=change)
+        assert isinstance(ended.sent, FrameDamaged), ended
+        require_unchanged(to)
+
+
 # -- refusals
 
 
@@ -591,6 +621,32 @@ def test_stream_into_a_log_that_was_closed_leaves_the_files_of_the_next(fails: b
         require_installed(second[0], store.log("log"))
     with member(tmp_path / "follower") as again:
         require_snapshot(again)
+
+
+def test_log_that_is_closed_before_the_switch_keeps_the_state_that_has_arrived(tmp_path: Path) -> None:
+    closing: list[threading.Thread] = []
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if closing and not closing[0].ident and request.kind == "create" and ".segment" in request.path:
+            # It waits for this thread, after it has refused all later steps.
+            closing[0].start()
+            while not to.is_closed:
+                closing[0].join(0.01)
+            closing[0].join(0.1)
+        return act()
+
+    (tmp_path / "follower").mkdir()
+    options = attrs.evolve(OPTIONS, log=attrs.evolve(OPTIONS.log, files=FilesInFront(step)))
+    with leader(tmp_path / "leader") as of, RaftLogStore(tmp_path / "follower" / "log", options) as store:
+        to = store.log("log")
+        to.append(FOLLOWERS["of another history"])
+        to.flush()
+        closing.append(threading.Thread(target=to.close))
+        assert isinstance(transfer(of, to).received, Closed)
+        closing[0].join()
+        ended = transfer(of, store.log("log"))
+        require_installed(ended, store.log("log"))
+        assert ended.received.resumed_at == len(STATE)
 
 
 @pytest.mark.parametrize("kind", ["accept", "entries", "state", "installed"])

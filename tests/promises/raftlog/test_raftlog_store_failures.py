@@ -401,3 +401,58 @@ def test_damaged_log_takes_the_same_room_in_the_wal_however_often_the_store_is_o
         assert store.log("a").last_index == 99
         assert store.log("b").last_index == 4
         assert len(list(store.log("a").entries())) == 99
+
+
+def test_damaged_log_keeps_its_entries_when_the_store_is_opened_on_a_full_disk(tmp_path: Path) -> None:
+    """They are in an older file of the WAL alone, until the disk takes a file that repeats them."""
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        store.log("a").append([(index, 1, b"entry") for index in range(1, 4)])
+        store.log("b")
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        assert store.status().wal_files == 2
+    row = tmp_path / "logs" / "a" / "SNAPSHOT"
+    row.write_bytes(b"damage")
+
+    def step(request: Request, act: Callable[[], Any]) -> Any:
+        if request.needs_room:
+            raise StorageError.from_os(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), request.kind, request.path)
+        return act()
+
+    options = StoreOptions(log=LogOptions(files=FilesInFront(step)), background=False, max_unflushed_files=0)
+    with RaftLogStore(tmp_path, options) as store:
+        assert store.status().damaged == ("a",)
+        with pytest.raises(StorageError):
+            store.flush_closed()
+    row.unlink()
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        assert len(list(store.log("a").entries())) == 3
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+def test_damage_to_what_a_wal_file_repeats_is_no_torn_end(flushes: bool, tmp_path: Path) -> None:
+    """The file is whole when it gets its name."""
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        for index in range(1, 4):
+            store.log("a").append([(index, 1, b"entry")])
+            store.sync()
+    row = tmp_path / "logs" / "a" / "SNAPSHOT"
+    row.write_bytes(b"damage")
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        if flushes:
+            store.flush()
+    row.unlink()
+    newest = max((tmp_path / "wal").glob("*.wal"))
+    data = newest.read_bytes()
+    newest.write_bytes(b"ENTRY".join(data.rsplit(b"entry", 1)))
+    with pytest.raises(CorruptData, match=newest.name):
+        RaftLogStore(tmp_path, StoreOptions(background=False))
+    newest.write_bytes(data)
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        assert len(list(store.log("a").entries())) == 3
+
+
+def test_full_queue_is_synced_by_an_append_to_any_log(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False, max_queued_bytes=1000)) as store:
+        for number in range(20):
+            store.log(f"log-{number}").append([(1, 1, bytes(900))])
+            assert store.status().queued_bytes < 3000
