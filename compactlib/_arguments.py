@@ -29,6 +29,11 @@ def require_one_of(name: str, value: object, choices: Any) -> None:
         _refuse(name, value, f"one of {', '.join(get_args(choices))}")
 
 
+def is_one_of(choices: Any) -> Validator:
+    """Return `require_one_of` as a validator."""
+    return lambda _, field, value: require_one_of(field.name, value, choices)
+
+
 def require_seconds(name: str, value: float, *, above_zero: bool = False) -> None:
     """Check a number of seconds to wait."""
     if not 0 <= value <= _LONGEST_WAIT_SECONDS or (above_zero and value == 0):
@@ -69,6 +74,12 @@ def is_seconds(least: float = 0, most: float = float_info.max) -> Validator:
             _refuse(field.name, value, f"seconds, at least {least}" + f", at most {most:.3g}" * (most < float_info.max))
 
     return check
+
+
+def is_fraction(_: object, field: Any, value: float) -> None:
+    """Validate a part of a whole, 0 to 1."""
+    if not 0 <= value <= 1:
+        _refuse(field.name, value, "a part of the whole, 0 to 1")
 
 
 def is_above(limit: float, *, or_none: bool = False) -> Validator:

@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Closing`: the base of objects that `with` closes."""
+"""`Closing`: the base of objects that `with` closes; `closed_on_failure` closes an object that is not complete."""
 
 from __future__ import annotations
 
 import abc
-from typing import Self
+import contextlib
+from collections.abc import Iterator
+from typing import Protocol, Self
+
+
+class Closable(Protocol):
+    """An object with `close`."""
+
+    def close(self) -> None:
+        """Close it; may be called again."""
 
 
 class Closing:
@@ -21,3 +30,13 @@ class Closing:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def closed_on_failure(unfinished: Closable) -> Iterator[None]:
+    """Close an object if the block, which completes it, fails: a kept traceback would keep its files open."""
+    try:
+        yield
+    except BaseException:
+        unfinished.close()
+        raise

@@ -15,7 +15,19 @@ store's package, `store` its name.
 
 from __future__ import annotations
 
+from typing import Any
+
+from compactlib.errors import BudgetSpent, Busy
 from compactlib.observer import Observer
+
+
+def outcome_of(ended: Any, policy: str) -> tuple[str, str]:
+    """Return the outcome of a compaction that ended in this report or exception, and the reason; `policy` did it."""
+    if isinstance(ended, Busy) and not isinstance(ended, BudgetSpent):
+        return "skipped", "busy"
+    if isinstance(ended, BaseException):
+        return "failed", type(ended).__name__
+    return ("skipped", "nothing") if ended.is_empty else ("done", policy)
 
 
 def notify_compaction(observer: Observer, kind: str, store: str, outcome: str, reason: str, seconds: float | None, *,
@@ -26,7 +38,7 @@ def notify_compaction(observer: Observer, kind: str, store: str, outcome: str, r
         observer: receives the events.
         kind: the store's package.
         store: the store's name.
-        outcome: `done`, `skipped` or `failed`.
+        outcome: `done`, `skipped` or `failed`; see `outcome_of`.
         reason: the policy's name if done; the error's class if failed; `busy` or `nothing` if skipped.
         seconds: the duration; `None` if it is unknown.
         read: bytes read.

@@ -43,15 +43,11 @@ class Plan(Protocol):
 
     @property
     def bytes_to_copy(self) -> int | None:
-        """Bytes to write to disk, headers and indexes included; `None` if unknown."""
+        """Bytes to write to disk, headers and indexes included: a bound or an estimate; `None` if unknown."""
 
     @property
     def bytes_freed(self) -> int | None:
-        """Bytes freed on disk after the compaction and `reclaim`; `None` if unknown."""
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether both forecasts are exact, if nothing else changes the store."""
+        """Bytes freed on disk after the compaction and `reclaim`: a bound or an estimate; `None` if unknown."""
 
     @property
     def bytes_needed(self) -> int | None:

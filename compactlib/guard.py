@@ -19,8 +19,11 @@ be caught, and no exception can be missed.
 Three rules for the lines between `begin` and `done`: no code of the caller's runs there (iterators, callbacks,
 encodings), they begin no other change of this guard, and they do not call `is_open` or `require_open`.
 
-Opening is a change too: it takes the lock, begins, calls `lock_folder`, recovers, and is done. So an object that was
-interrupted while it was being opened releases its folder.
+Opening is a change too, and what leaves it releases what was opened:
+
+    with guard.lock, guard.opening():
+        guard.lock_folder(folder)
+        ...                        # recovers
 
 A closed object keeps its files and the lock of its folder while threads use them. `release` waits for the end of these
 uses and then closes the files. The object's `close()` calls it, and so does `lock_folder` of the next object on the
@@ -42,8 +45,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from compactlib._closing import Closable
 from compactlib._forks import OfOneProcess
 from compactlib.budget import Budget
 from compactlib.clock import SystemClock
@@ -61,13 +66,6 @@ _guards_of_folders: set[weakref.ref[Guard]] = set()
 # Files and connections of a parent process. Never closed and never collected in the child: closing could write, or
 # send a goodbye over the parent's connection.
 _inherited: list[object] = []
-
-
-class Closable(Protocol):
-    """An object that a guard closes on release."""
-
-    def close(self) -> None:
-        """Close it; may be called again."""
 
 
 class Guard(OfOneProcess):
@@ -116,6 +114,17 @@ class Guard(OfOneProcess):
     def undone(self) -> None:
         """End the change: it was taken back completely, so that the object stays open when an exception leaves."""
         self._changing = None
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Make the block a change, with the lock held, and release the object if the block fails."""
+        self.begin("its opening")
+        try:
+            yield
+            self.done()
+        except BaseException:
+            self.release()
+            raise
 
     def fail(self, error: BaseException) -> None:
         """Close the object after an error outside of a change, such as a failed fsync; needs no lock.

@@ -26,9 +26,10 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_above
+from compactlib._arguments import is_above, is_fraction
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
+from compactlib.contract import Compaction
 from compactlib.errors import BudgetSpent, Busy, Closed, InvalidInput, NotFound, StorageError
 from compactlib.guard import becomes_free, is_mine
 from compactlib.observer import Observer, notify
@@ -74,29 +75,10 @@ class LowSpace:
         InvalidInput: the fraction is not in that range.
     """
 
-    fraction: float = 1 / 8
-
-    def __attrs_post_init__(self) -> None:
-        if not 0 <= self.fraction <= 1:
-            raise InvalidInput(f"fraction is {self.fraction!r}; give a part of the capacity, 0 to 1")
+    fraction: float = attrs.field(default=1 / 8, validator=is_fraction)
 
 
 Trigger: TypeAlias = Periodic | OnRequest | LowSpace
-
-
-class Managed(Protocol):
-    """The part of a store that the manager calls; all stores of the library have it. `folder`, if any, names the disk.
-    """
-
-    def compact(self, *, policy: Any = None, executor: Any = None, budget: Budget | None = None,
-                fence: Any = None) -> Any:
-        """Compact, and return a report."""
-
-    def reclaim(self, *, budget: Budget | None = None) -> Any:
-        """Free what no reader can reach, and return a report; its `is_partial` says whether more is left."""
-
-    def status(self) -> Any:
-        """Raise `Closed` if the store is closed."""
 
 
 class HasCapacity(Protocol):
@@ -114,8 +96,8 @@ class HasCapacity(Protocol):
 class _Entry:
     name: str
     disk: str
-    store: Managed
-    opener: Callable[[], Managed] | None
+    store: Compaction
+    opener: Callable[[], Compaction] | None
     arguments: dict[str, Any]
     new_budget: Callable[[], Budget] | None
     due: float
@@ -190,7 +172,7 @@ class CompactionManager:
         self.failures: int = 0
         self.last_error: BaseException | None = None
 
-    def add(self, name: str, store_or_opener: Managed | Callable[[], Managed], *, disk: str | None = None,
+    def add(self, name: str, store_or_opener: Compaction | Callable[[], Compaction], *, disk: str | None = None,
             policy: Any = None, executor: Any = None, fence: Any = None,
             new_budget: Callable[[], Budget] | None = None) -> None:
         """Add a store; with the trigger `Periodic` it is due at once.
@@ -203,13 +185,13 @@ class CompactionManager:
             policy: instead of the store's own.
             executor: runs the copying; default the manager's thread.
             fence: entered around each commit.
-            new_budget: makes the budget of one compaction; default the store's own `new_budget`, else no limit.
+            new_budget: makes the budget of one compaction; default one without limits.
 
         Raises:
             InvalidInput: the name is taken, or the store has no `compact`, `reclaim` or `status`.
             StorageError: the device of its folder cannot be read.
         """
-        opener: Callable[[], Managed] | None = None
+        opener: Callable[[], Compaction] | None = None
         store: Any = store_or_opener
         if callable(store) and (isinstance(store, type) or not hasattr(store, "compact")):
             opener, store = store, store()
@@ -406,8 +388,8 @@ class CompactionManager:
                 notify(self._observer, "compaction_recovered", work=entry.name, lane=entry.disk, failures=failures)
 
     def _compact(self, entry: _Entry, service_budget: Budget) -> Any:
-        new_budget = entry.new_budget or getattr(entry.store, "new_budget", None)
-        budget = self._begin(entry, service_budget, Budget(clock=self._clock) if new_budget is None else new_budget())
+        given = Budget(clock=self._clock) if entry.new_budget is None else entry.new_budget()
+        budget = self._begin(entry, service_budget, given)
         return entry.store.compact(budget=budget, **entry.arguments)
 
     def _reclaim(self, entry: _Entry, service_budget: Budget) -> Any:
@@ -479,7 +461,7 @@ def disk_of(folder: str | os.PathLike[str]) -> str:
     return f"{os.major(device)}:{os.minor(device)}"
 
 
-def _is_closed(store: Managed) -> bool:
+def _is_closed(store: Compaction) -> bool:
     try:
         store.status()
     except Closed:
@@ -487,6 +469,6 @@ def _is_closed(store: Managed) -> bool:
     return False
 
 
-def _set_managed(store: Managed, is_managed: bool) -> None:
+def _set_managed(store: Compaction, is_managed: bool) -> None:
     if hasattr(store, "free_fraction"):
         store.is_managed = is_managed  # type: ignore[attr-defined]

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from compactlib._store_numbers import notify_compaction, notify_levels
+from compactlib._store_numbers import notify_compaction, notify_levels, outcome_of
 from compactlib.blobstore.contents import LogSegment, records_after
 from compactlib.blobstore.errors import PlanDoesNotFit
 from compactlib.blobstore.hard_delete import finish_erasures
@@ -52,7 +52,6 @@ from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import (
     BudgetSpent,
-    Busy,
     Closed,
     CompactionFailed,
     CompactlibError,
@@ -140,7 +139,7 @@ class Compactor:
         """Return the store as a policy sees it. Reads the whole index once."""
         log = self._log
         found = view_of(log.snapshot(), log.lists.known, log.config, policy, name=self._name, now=log.clock.now(),
-                        eligible=frozenset(log.eligible()), purge=self.purge, check=budget.check, damaged=self.damaged)
+                        eligible=frozenset(log.eligible()), purge=self.purge, budget=budget, damaged=self.damaged)
         log.guard.require_open()
         return found
 
@@ -243,7 +242,7 @@ class Compactor:
                       purge=self.purge)
         while True:
             found = choose_survivors(snapshot, done.waiting[:count], rules, folder=log.folder, store=log.descriptor,
-                                     files=log.files, place=self._place, check=done.budget.check,
+                                     files=log.files, place=self._place, budget=done.budget,
                                      retention_ms=milliseconds(log.config.deleted_retention_seconds))
             if len(found.outputs) <= most:
                 return found
@@ -266,7 +265,7 @@ class Compactor:
                     raise outcome.error
                 files.append(outcome.files[0].path)
                 check_segment(files[-1], output.header, output.end, output.records,
-                              output.sequences, done.budget.check)
+                              output.sequences, done.budget)
             except CompactlibError as error:
                 failures.append(error)
         if not failures:
@@ -324,7 +323,7 @@ class Compactor:
         for output, file in zip(survivors.outputs, files, strict=True):
             taken = ((part, rows) for picked in output.picked if (source := contents.segment(picked.segment))
                      for part in source.parts if (rows := part.rows_at(picked.offsets)))
-            index = IndexPart.moved(output.header.name, taken, contents.key, budget.check)
+            index = IndexPart.moved(output.header.name, taken, contents.key, budget)
             assert index.end == output.end, "the index has each record that the output gets"
             remove_names(log.files, log.folder, [output.header.name.index_file])
             write_part(log.files, log.folder, index, log.descriptor.incarnation)
@@ -391,24 +390,20 @@ class Compactor:
                 seconds: float) -> None:
         """Notify the observers of the end of a compaction, and of the bytes that the plan has counted."""
         log, report = self._log, found.report if isinstance(found, CompactionFailed) else found
+        outcome, reason = outcome_of(found, plan.policy.name if plan is not None else "")
         if isinstance(found, BlobCompactionReport):
-            outcome, reason = ("skipped", "nothing") if found.is_empty or plan is None else ("done", plan.policy.name)
             if not found.is_empty:
                 observers.event("blobstore_compaction_done", store=self._name, victims=list(map(str, found.victims)),
                                 freed_segments=found.freed_segments, copied_bytes=found.copied_bytes)
-        elif isinstance(found, Busy) and not isinstance(found, BudgetSpent):
-            notify_compaction(observers, "blobstore", self._name, "skipped", "busy", seconds)
-            return
-        else:
+        elif outcome == "failed":
             known = own_error(f"compact {self._name}", found)
             if known is not found:
                 self._note(known)
             observers.event("blobstore_compaction_failed", store=self._name, error=str(known))
-            outcome, reason = "failed", type(found).__name__
         moved = {"read": report.copied_bytes, "copied": report.bytes_written, "freed": report.bytes_freed} \
             if isinstance(report, BlobCompactionReport) else {}
         notify_compaction(observers, "blobstore", self._name, outcome, reason, seconds, **moved)
-        if plan is None or not log.guard.is_open:
+        if plan is None or reason == "busy" or not log.guard.is_open:
             return
         contents, store, seen = log.contents, log.descriptor, [*plan.victims, *plan.left]
         dead = [each for each in seen if each.dead_bytes and contents.has(each.name)]

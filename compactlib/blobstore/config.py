@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_above, is_seconds, is_whole, require_one_of
+from compactlib._arguments import is_above, is_one_of, is_seconds, is_whole
 from compactlib.blobstore.names import MAX_NUMBER, MAX_SEGMENTS, MIN_SEGMENT_BYTES
 from compactlib.errors import InvalidInput
 
@@ -23,10 +23,6 @@ _MIB = 1 << 20
 _DAY = 86_400.0
 _MOST_SECONDS = 1e15
 """Thirty million years: a record can hold any current time plus or minus this span."""
-
-
-def _is_durability(_: object, field: attrs.Attribute[Any], value: object) -> None:
-    require_one_of(field.name, value, Durability)
 
 
 _size, _bytes, _count = is_whole(MIN_SEGMENT_BYTES), is_whole(), is_whole(1)
@@ -60,7 +56,7 @@ class BlobStoreConfig:
 
     capacity_bytes: int = attrs.field(default=1024 * _MIB, validator=_size)
     segment_bytes: int = attrs.field(default=64 * _MIB, validator=_size)
-    durability: Durability = attrs.field(default="each", validator=_is_durability)
+    durability: Durability = attrs.field(default="each", validator=is_one_of(Durability))
     sync_interval_seconds: float = attrs.field(default=60.0, validator=_seconds)
     max_open_segments: int = attrs.field(default=256, validator=_count)
     journal_max_entries: int = attrs.field(default=20_000, validator=_bytes)

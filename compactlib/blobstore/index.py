@@ -29,6 +29,7 @@ from typing import cast
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.records import IndexEntry, RecordFlag, RecordKind
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES
+from compactlib.budget import Budget
 from compactlib.errors import CorruptData, Unsupported
 from compactlib.files.disk import Files, StrPath, look_at, read_if_there, write_durably
 from compactlib.files.record_frame import RecordFrame
@@ -99,7 +100,7 @@ class IndexPart:
 
     @classmethod
     def moved(cls, segment: SegmentName, taken: Iterable[tuple[IndexPart, Sequence[int]]], key: bytes,
-              check: Callable[[], None]) -> IndexPart:
+              budget: Budget) -> IndexPart:
         """Return the index of a new segment with some rows of other parts, without gaps."""
         columns, ids = [array(code) for code in COLUMNS.values()], list[bytes]()
         for part, rows in taken:
@@ -108,7 +109,7 @@ class IndexPart:
                 for mine, theirs in zip(columns, part.columns, strict=True):
                     mine.extend(map(theirs.__getitem__, piece))
                 ids.extend(map(part.id_of, piece))
-                check()
+                budget.check()
         *offsets, end = accumulate(columns[1], initial=SEGMENT_HEADER_BYTES)
         return cls._packed(segment, SEGMENT_HEADER_BYTES, end, [array("Q", offsets), *columns[1:]], ids, key)
 

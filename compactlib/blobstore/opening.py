@@ -33,6 +33,7 @@ from compactlib.blobstore.scan import check_segment
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, begin_segment
 from compactlib.blobstore.segment_list import FILE_NAME, SegmentList, SegmentListFile, lay_out
 from compactlib.blobstore.store_clock import StoreClock
+from compactlib.budget import Budget
 from compactlib.clock import Clock
 from compactlib.errors import CorruptData, DiskFull, StorageError
 from compactlib.files.disk import Files, list_folder, make_missing_folder, sync_names
@@ -158,7 +159,7 @@ def _damaged_outputs(files: Files, folder: str, lists: SegmentListFile, present:
     for each in step.outputs:
         try:
             check_segment(os.path.join(folder, each.name.log_file), listed.store.header(each.name), each.end,
-                          each.records)
+                          each.records, (), Budget())
         except CorruptData as error:
             damage[each.name] = error
     return damage

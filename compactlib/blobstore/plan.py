@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 
@@ -66,7 +66,6 @@ class BlobPlan(Printed):
     bytes_needed: int = 0
     bytes_available: int | None = None
     expires_before: float | None = None
-    is_exact: ClassVar[bool] = False  # bytes to copy and bytes freed are bounds
 
     def __attrs_post_init__(self) -> None:
         for name, count in Counter(self.names).items():

@@ -21,7 +21,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import attrs
 
-from compactlib._arguments import require_one_of
+from compactlib._arguments import is_one_of
 from compactlib.blobstore.best_range import SegmentRange, best_range
 from compactlib.blobstore.view import (
     BlobChoice,
@@ -92,12 +92,9 @@ class CompactAll:
     """
 
     min_used_fraction: float = fraction(0.5)
-    skip_valid: SkipValid = "none"
+    skip_valid: SkipValid = attrs.field(default="none", validator=is_one_of(SkipValid))
 
     name: ClassVar[str] = "compact_all"
-
-    def __attrs_post_init__(self) -> None:
-        require_one_of("skip_valid", self.skip_valid, SkipValid)
 
     def choose(self, view: BlobView, now: float) -> BlobChoice:
         if shut := shut_gate(view, self.min_used_fraction):

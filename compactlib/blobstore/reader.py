@@ -133,7 +133,7 @@ class BlobReader(Reading):
         seen = self._seen()
         reference_ms, now_ms = milliseconds(reference_time), milliseconds(now)
         kept: dict[SegmentName, set[int]] = {segment.name: set() for segment in seen.contents.segments}
-        for life in all_lifetimes(seen.contents, None, Budget().check):
+        for life in all_lifetimes(seen.contents, None, Budget()):
             if life.is_kept(reference_ms, now_ms):
                 kept[life.segment].add(life.offset)
         return [SegmentRecords(
@@ -172,7 +172,7 @@ class BlobReader(Reading):
         budget.check()
         return view_of(seen.contents, seen.layout.list, self.config, policy, name=self.name, now=self.clock.now(),
                        eligible=seen.contents.eligible(0, seen.descriptor.log_segments),
-                       purge=never if self.config.purge_tombstones else None, check=budget.check)
+                       purge=never if self.config.purge_tombstones else None, budget=budget)
 
     def _out_of_order(self) -> tuple[list[CorruptData], list[str]]:
         # The list does not name yet what a running compaction writes.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
@@ -20,6 +20,7 @@ from compactlib.blobstore.contents import LogSegment
 from compactlib.blobstore.erasure import read_state
 from compactlib.blobstore.records import HEADER_BYTES, MAGIC, MAX_ID_BYTES, IndexEntry, check_record, decode_head
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, SegmentFile, SegmentHeader
+from compactlib.budget import Budget
 from compactlib.errors import CompactlibError, CorruptData
 from compactlib.files.disk import look_at
 from compactlib.report import Finding
@@ -112,8 +113,8 @@ def scan_records(file: SegmentFile, start: int, end: int) -> Iterator[Scanned]:
             start = found.end
 
 
-def check_segment(path: str, expected: SegmentHeader, end: int, records: int, sequences: Iterable[int] = (),
-                  check: Callable[[], None] | None = None) -> None:
+def check_segment(path: str, expected: SegmentHeader, end: int, records: int, sequences: Iterable[int],
+                  budget: Budget) -> None:
     """Read a segment that a compaction wrote, before its sources are removed: header, every record, and end.
 
     Also the sequence of each record, if they are known.
@@ -125,8 +126,7 @@ def check_segment(path: str, expected: SegmentHeader, end: int, records: int, se
                               found=f"segment {file.header.name} of {size} bytes")
         wanted, count = iter(sequences), 0
         for each in scan_records(file, SEGMENT_HEADER_BYTES, end):
-            if check is not None:
-                check()
+            budget.check()
             found = each.found
             if each.entry is not None and next(wanted, each.entry.sequence) != each.entry.sequence:
                 found = f"record {each.entry.sequence}"

@@ -7,17 +7,17 @@ segments.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable
 from functools import cached_property
 
 import attrs
 
+from compactlib._closing import closed_on_failure
 from compactlib.blobstore.names import MAX_NUMBER, MIN_SEGMENT_BYTES, SegmentName
 from compactlib.errors import CorruptData, InvalidInput, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, OutFile, ReadDescriptor, StrPath, look_at, read_exactly
+from compactlib.files.disk import Files, OutFile, ReadDescriptor, StrPath, look_at, read_exactly, removed_on_failure
 from compactlib.files.record_frame import RecordFrame
 from compactlib.lru import Lru
 
@@ -99,17 +99,12 @@ def begin_segment(files: Files, folder: StrPath, header: SegmentHeader) -> Opene
         # A leftover of a failed attempt, without records.
         files.unlink(path)
     opened = Opened()
-    try:
+    with removed_on_failure(files, path), closed_on_failure(opened):
         opened.append(files.create(path))
         opened[0].write_at(0, [encode_header(header)])
         opened[0].sync()
         opened.append(files.open(path))
         files.sync_folder(folder)
-    except BaseException:
-        opened.close()
-        with contextlib.suppress(StorageError):
-            files.unlink(path)
-        raise
     return opened
 
 

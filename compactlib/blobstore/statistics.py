@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import attrs
@@ -42,12 +42,11 @@ _PUT = int(RecordKind.PUT)
 
 
 def view_of(snapshot: LogContents, known: SegmentList, config: BlobStoreConfig, policy: BlobPolicy, *, name: str,
-            now: float, eligible: Collection[SegmentName], purge: Purge, check: Callable[[], None],
+            now: float, eligible: Collection[SegmentName], purge: Purge, budget: Budget,
             damaged: Mapping[SegmentName, str] | None = None) -> BlobView:
     """Return the view of a store at `now` (seconds since the epoch). Reads the whole index once.
 
-    The policy says by `needs_forecast` whether a forecast is needed. `check` is called for each blob; an exception ends
-    the pass.
+    The policy says by `needs_forecast` whether a forecast is needed. `budget` is checked for each blob.
     """
     store, retention, damaged = known.store, config.deleted_retention_seconds, damaged or {}
     now_ms, reference_ms, retention_ms = map(milliseconds, (now, now - retention, retention))
@@ -55,7 +54,7 @@ def view_of(snapshot: LogContents, known: SegmentList, config: BlobStoreConfig, 
     horizon_ms = now_ms + milliseconds(FORECAST_SECONDS)
     valid = {segment.name: 0 for segment in snapshot.segments}
     dying = {segment.name: Counter[int]() for segment in snapshot.segments}
-    for segment, size, reference_until, now_until, _ in all_lifetimes(snapshot, purge, check):
+    for segment, size, reference_until, now_until, _ in all_lifetimes(snapshot, purge, budget):
         if reference_ms <= reference_until and now_ms <= now_until:
             valid[segment] += size
             if looks_ahead:
@@ -85,10 +84,10 @@ def view_of(snapshot: LogContents, known: SegmentList, config: BlobStoreConfig, 
         last_full_at=(store.created_ms if known.last_full_ms < 0 else known.last_full_ms) / 1000)
 
 
-def all_lifetimes(snapshot: LogContents, purge: Purge, check: Callable[[], None]) -> Iterator[Lifetime]:
+def all_lifetimes(snapshot: LogContents, purge: Purge, budget: Budget) -> Iterator[Lifetime]:
     """Yield the lifetime of every record that is kept at some time, in no particular order. A few microseconds each."""
     for rows in rows_by_hash(snapshot.all_parts):
-        check()
+        budget.check()
         part, row = rows[0]
         if len(rows) == 1 and part.kinds[row] == _PUT:
             # Most blobs were put once and never touched again.
@@ -107,7 +106,7 @@ def plan_eviction(view: BlobView, snapshot: LogContents, purge: Purge, wanted: i
     """
     lives: dict[SegmentName, list[tuple[int, int]]] = {segment.name: [] for segment in view.eligible}
     reference_ms, now_ms = milliseconds(view.reference_time), milliseconds(now)
-    for life in all_lifetimes(snapshot, purge, Budget().check):
+    for life in all_lifetimes(snapshot, purge, Budget()):
         if reference_ms <= life.reference_until and life.segment in lives:
             lives[life.segment].append((life.now_until, life.size))
     for each in lives.values():

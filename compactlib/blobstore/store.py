@@ -106,15 +106,9 @@ class BlobStore(Reading):
         self._guard = Guard(f"the blob store in {path}")
         self._evicting = threading.RLock()
         make_folder(path, config, files, create=create)
-        try:
-            with self._guard.lock:
-                self._guard.begin("its opening")
-                log, recovery = open_log(self._guard, path, config, files, SystemClock() if clock is None else clock,
-                                         new_incarnation)
-                self._guard.done()
-        except BaseException:
-            self._guard.release()
-            raise
+        with self._guard.lock, self._guard.opening():
+            log, recovery = open_log(self._guard, path, config, files, SystemClock() if clock is None else clock,
+                                     new_incarnation)
         super().__init__(path, name, config, policy, files, log.clock, log.descriptor, log.segments, observers)
         self._log = log
         self.recovery: BlobRecoveryReport = recovery

@@ -30,9 +30,10 @@ from compactlib.blobstore.names import UNPUBLISHED_SUFFIX, SegmentName
 from compactlib.blobstore.records import MAX_TIME_MS, IndexEntry, RecordKind, check_record
 from compactlib.blobstore.segment import SEGMENT_HEADER_BYTES, Descriptor, SegmentFile, SegmentHeader, encode_header
 from compactlib.blobstore.validity import Rules, Verdict, judge
-from compactlib.errors import CorruptData, InvalidInput, StorageError
+from compactlib.budget import Budget
+from compactlib.errors import CorruptData, InvalidInput
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files
+from compactlib.files.disk import Files, removed_on_failure
 from compactlib.rewrite import Attempt, RewriteResult, RewrittenFile
 
 _PUT = int(RecordKind.PUT)
@@ -131,8 +132,7 @@ class CopyRecords:
         began = attempt.clock.monotonic()
         path = os.path.join(self.folder, f"{self.header.name.log_file}.{attempt.id}{UNPUBLISHED_SUFFIX}")
         total = sum(sum(part.sizes) for part in self.picked)
-        out = self.files.create(path)
-        try:
+        with removed_on_failure(self.files, path), contextlib.closing(self.files.create(path)) as out:
             end, read, records, crc = SEGMENT_HEADER_BYTES, 0, 0, 0
             out.write_at(0, [encode_header(self.header)])
             self._report(attempt, 0, total)
@@ -148,12 +148,6 @@ class CopyRecords:
                         end, read, records = end + size, read + span, records + last - first
                         self._report(attempt, end - SEGMENT_HEADER_BYTES, total)
             out.sync()
-        except BaseException:
-            out.close()
-            with contextlib.suppress(StorageError):
-                self.files.unlink(path)
-            raise
-        out.close()
         return RewriteResult(task=self.name, attempt=attempt.id, files=(RewrittenFile(path, end, records, crc),),
                              bytes_read=read, bytes_written=total, seconds=attempt.clock.monotonic() - began)
 
@@ -202,16 +196,16 @@ class Survivors:
 
 
 def choose_survivors(snapshot: LogContents, sources: Sequence[SegmentName], rules: Rules, *, folder: str,
-                     store: Descriptor, files: Files, retention_ms: int, place: Place | None, check: Callable[[], None],
+                     store: Descriptor, files: Files, retention_ms: int, place: Place | None, budget: Budget,
                      ) -> Survivors:
     """Choose the survivors of one step, in one pass over the blobs of its sources.
 
-    Every record of the snapshot is durable. `check` is called for each blob.
+    Every record of the snapshot is durable. `budget` is checked for each blob.
     """
     verdicts, kept = Counter[Verdict](), {name: Picked(name) for name in sources}
     classes = {name: array("q") for name in sources}
     for history in histories_in(snapshot.all_parts, kept):
-        check()
+        budget.check()
         blob = blob_state(history) if len(history) > 1 else None
         for entry in history:
             if entry.segment not in kept:

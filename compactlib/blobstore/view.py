@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_seconds, is_whole, require_one_of
+from compactlib._arguments import is_fraction, is_one_of, is_seconds, is_whole
 from compactlib.blobstore.names import SegmentName
 from compactlib.contract import Policy
 from compactlib.errors import InvalidInput
@@ -189,12 +189,11 @@ class BlobChoice:
 
     victims: tuple[SegmentName, ...] = attrs.field(default=(), converter=_names)
     why: str = attrs.field(kw_only=True)
-    kind: PlanKind = attrs.field(default="normal", kw_only=True)
+    kind: PlanKind = attrs.field(default="normal", validator=is_one_of(PlanKind), kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         if not self.why:
             raise InvalidInput("a choice gives no reason; say in one sentence why these segments, or why none")
-        require_one_of("the kind of a choice", self.kind, PlanKind)
 
     @property
     def is_empty(self) -> bool:
@@ -277,7 +276,7 @@ def emptiest_first(segments: Sequence[SegmentView]) -> list[SegmentView]:
 
 def fraction(default: float) -> Any:
     """Return the `attrs` field of a setting that is a fraction, 0 .. 1."""
-    return attrs.field(default=default, validator=_is_fraction)
+    return attrs.field(default=default, validator=is_fraction)
 
 
 def seconds(default: float) -> Any:
@@ -288,8 +287,3 @@ def seconds(default: float) -> Any:
 def whole(default: int, *, least: int = 0) -> Any:
     """Return the `attrs` field of a setting that is a count, `least` or more."""
     return attrs.field(default=default, validator=is_whole(least))
-
-
-def _is_fraction(_: object, field: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-        raise InvalidInput(f"{field.name} is {value!r}; it must be between 0 and 1")

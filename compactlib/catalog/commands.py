@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 import attrs
 
-from compactlib._arguments import require_one_of
+from compactlib._arguments import is_one_of
 from compactlib.catalog.errors import CommandRefused
 from compactlib.catalog.schema import (
     KINDS,
@@ -38,10 +38,6 @@ MAX_COMMANDS = 10_000
 MAX_NAME = 255
 """Characters of a name."""
 Kind = Literal["schema", "zone", "table", "index"]
-
-
-def _is_kind(_: object, field: Any, value: str) -> None:
-    require_one_of(field.name, value, Kind)
 
 
 class Command(Protocol):
@@ -146,7 +142,7 @@ class DropObject:
         if_exists: ignore a name that does not exist, instead of refusing the batch.
     """
 
-    kind: Kind = attrs.field(validator=_is_kind)
+    kind: Kind = attrs.field(validator=is_one_of(Kind))
     name: str
     schema: str = attrs.field(default="", kw_only=True)
     if_exists: bool = attrs.field(default=False, kw_only=True)
@@ -179,7 +175,7 @@ class RenameObject:
         schema: name of the schema; for tables and indexes.
     """
 
-    kind: Kind = attrs.field(validator=_is_kind)
+    kind: Kind = attrs.field(validator=is_one_of(Kind))
     name: str
     to: str
     schema: str = attrs.field(default="", kw_only=True)

@@ -122,7 +122,6 @@ class CatalogPlan(Printed):
 
     # Not estimated: a snapshot takes kilobytes.
     bytes_to_copy = bytes_freed = bytes_needed = bytes_available = None
-    is_exact = False
 
     @property
     def is_empty(self) -> bool:

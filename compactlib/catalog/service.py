@@ -11,6 +11,7 @@ step, `reclaim` deletes the leftovers.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compactlib._closing import Closing
-from compactlib._store_numbers import notify_compaction
+from compactlib._store_numbers import notify_compaction, outcome_of
 from compactlib.budget import Budget
 from compactlib.catalog.check import reclaim, recover_history, verify_log
 from compactlib.catalog.commands import Command, plan_update
@@ -348,23 +349,20 @@ class CatalogService(Closing):
         if plan is not None and policy is not None:
             raise InvalidInput("a plan and a policy were given, but a plan has its own policy; give only one")
         observer = Observers(self._observer, observer)
-        began, copied, freed = self.clock.clock.monotonic(), 0, 0
+        began = self.clock.clock.monotonic()
+        report: CutReport | None = None
         self._guard.require_open()
         try:
             with self._running("compaction", budget) as run:
                 report = self._cut(self.plan(policy) if plan is None else plan, run, observer, fence)
-        except BaseException as error:
-            is_busy = isinstance(error, Busy) and not isinstance(error, BudgetSpent)
-            outcome, reason = ("skipped", "busy") if is_busy else ("failed", type(error).__name__)
-            raise
-        else:
-            outcome, reason = ("skipped", "nothing") if report.is_empty else ("done", report.policy)
-            copied, freed = report.bytes_written, report.bytes_freed
             return report
         finally:
             if self._guard.is_open:
-                notify_compaction(observer, "catalog", self.log.partition.decode(errors="backslashreplace"), outcome,
-                                  reason, self.clock.clock.monotonic() - began, copied=copied, freed=freed)
+                copied, freed = (0, 0) if report is None else (report.bytes_written, report.bytes_freed)
+                notify_compaction(
+                    observer, "catalog", self.log.partition.decode(errors="backslashreplace"),
+                    *outcome_of(report or sys.exception(), report.policy if report else ""),
+                    self.clock.clock.monotonic() - began, copied=copied, freed=freed)
 
     @contextmanager
     def _running(self, kind: str, budget: Budget | None) -> Iterator[Run]:
@@ -387,7 +385,7 @@ class CatalogService(Closing):
             self._check(plan, target)
             is_cut = False
             try:
-                snapshot = self.log.write_snapshot(self.history.catalog(target), run.budget.spend)
+                snapshot = self.log.write_snapshot(self.history.catalog(target), run.budget)
                 with nullcontext() if fence is None else fence.guard():
                     self.log.cut(snapshot, term=plan.view.term, conditions=plan.view.conditions)
                     is_cut = True

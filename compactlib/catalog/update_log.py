@@ -23,11 +23,12 @@ the higher wins.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TypeVar
 
 import attrs
 
+from compactlib.budget import Budget
 from compactlib.catalog import keys
 from compactlib.catalog.errors import CatalogMoved, RecordMissing, StaleTerm
 from compactlib.catalog.records import PIECE, SNAPSHOTS, TERMS, UPDATES, Pieces, seal, unseal
@@ -207,16 +208,16 @@ class UpdateLog:
 
     # -- cutting
 
-    def write_snapshot(self, catalog: Catalog, spend: Callable[[int], object] = lambda size: None) -> WrittenSnapshot:
+    def write_snapshot(self, catalog: Catalog, budget: Budget | None = None) -> WrittenSnapshot:
         """Put a snapshot of a version, and read it back. Two requests, and one for each 16 pieces.
 
         Args:
             catalog: a version of the log.
-            spend: called with the number of bytes before they are written.
+            budget: limits the bytes.
 
         Raises:
             CorruptData, RecordMissing: a piece read back differs, or is missing.
-            BaseException: from `spend`.
+            BudgetSpent: nothing was written.
         """
         version, key, whole = catalog.version, keys.update_key(catalog.version), catalog.as_update()
         payload = UPDATES.codec.encode(whole)
@@ -225,7 +226,7 @@ class UpdateLog:
         parts = [(name, seal(name, PIECE, payload[at:at + self._chunk_bytes]))
                  for name, at in zip(pieces.keys(version), starts, strict=True)]
         size = sum(len(name) + len(part) for name, part in parts)
-        spend(size)
+        (budget or Budget()).spend(size)
         put_pieces(self.store, self.partition, parts)
         if self._joined(version, pieces) != whole:
             raise CorruptData(path=key.decode(), offset=0, expected=repr(catalog), found="another catalog, read back")

@@ -169,17 +169,14 @@ class LocalExecutor:
 
     Args:
         workers: the number of concurrent tasks, >= 1.
-        attempt_id: makes the ids of attempts, for tests that need equal names. Threads may call it at once.
         clock: the attempts' clock, for the seconds in their results.
 
     Raises:
         InvalidInput: `workers` is less than 1.
     """
 
-    def __init__(self, workers: int = 1, *, attempt_id: Callable[[], str] = new_attempt_id,
-                 clock: Clock | None = None) -> None:
+    def __init__(self, workers: int = 1, *, clock: Clock | None = None) -> None:
         self._workers: int = require_whole("workers", workers, 1)
-        self._attempt_id = attempt_id
         self._clock: Clock = SystemClock() if clock is None else clock
 
     def run(self, tasks: Iterable[RewriteTask], *, budget: Budget | None = None,
@@ -197,7 +194,7 @@ class LocalExecutor:
         return self._run_threads(listed, child, notified)
 
     def _attempt(self, task: RewriteTask, budget: Budget, observer: Observer) -> RewriteOutcome:
-        return attempt_task(task, Attempt(self._attempt_id(), budget, observer, self._clock))
+        return attempt_task(task, Attempt(new_attempt_id(), budget, observer, self._clock))
 
     def _run_threads(self, tasks: Sequence[RewriteTask], budget: Budget,
                      observer: Observer) -> Generator[RewriteOutcome, None, None]:

@@ -179,16 +179,12 @@ class FileFence(LockingFence):
                         raise
                     self._clock.sleep(_LOOK_AGAIN_SECONDS)
             try:
-                self._is_locked = True
-                yield
+                with folder_lock:
+                    self._is_locked = True
+                    yield
             finally:
                 self._is_locked = False
-                try:
-                    folder_lock.release()
-                except BaseException:
-                    # After an interrupt here, a kept traceback would keep the lock.
-                    folder_lock.release()
-                    raise
+                folder_lock.release()  # again, after an interrupt of the first, whose traceback would keep the lock
 
     def __repr__(self) -> str:
         return f"FileFence({self._folder!r})"

@@ -322,13 +322,11 @@ def write_durably(files: Files, path: StrPath, pieces: Sequence[Buffer], *, temp
         StorageError: the disk refused; `path` is unchanged and the temporary file removed. Only if the sync of the
             folder was refused does `path` hold the new bytes, which may then be lost in a crash.
     """
-    with _removed_on_failure(files, path, temporary_suffix) as temporary:
-        out = files.create(temporary)
-        try:
+    temporary = _unused(files, path, temporary_suffix)
+    with removed_on_failure(files, temporary):
+        with contextlib.closing(files.create(temporary)) as out:
             out.write_at(0, pieces)
             out.sync()
-        finally:
-            out.close()
         files.rename(temporary, path)
     files.sync_folder(os.path.dirname(os.fspath(path)) or ".")
 
@@ -341,7 +339,8 @@ def replace_with_symlink(files: Files, text: str, path: StrPath, *, temporary_su
     Raises:
         StorageError: the disk refused; `path` is unchanged and the temporary file removed.
     """
-    with _removed_on_failure(files, path, temporary_suffix) as temporary:
+    temporary = _unused(files, path, temporary_suffix)
+    with removed_on_failure(files, temporary):
         files.symlink(text, temporary)
         files.rename(temporary, path)
 
@@ -354,30 +353,31 @@ def replace_with_link(files: Files, source: StrPath, path: StrPath, *, temporary
     Raises:
         StorageError: the disk refused; `path` is unchanged and the temporary file removed.
     """
+    temporary = _unused(files, path, temporary_suffix)
     if _same_file(source, path):
         # A rename between two names of a file does nothing, and would keep the temporary name as a third.
-        _remove_leftover(files, os.fspath(path) + temporary_suffix)
         return
-    with _removed_on_failure(files, path, temporary_suffix) as temporary:
+    with removed_on_failure(files, temporary):
         files.link(source, temporary)
         files.rename(temporary, path)
 
 
-def _remove_leftover(files: Files, temporary: str) -> None:
+def _unused(files: Files, path: StrPath, temporary_suffix: str) -> str:
+    """Return the temporary name of `path`, and remove a leftover of this name."""
+    temporary = os.fspath(path) + temporary_suffix
     if look_at(temporary) is not None:
         files.unlink(temporary)
+    return temporary
 
 
 @contextlib.contextmanager
-def _removed_on_failure(files: Files, path: StrPath, temporary_suffix: str) -> Iterator[str]:
-    """Enter the temporary name of `path`, without a leftover; what the block makes there is removed if it fails."""
-    temporary = os.fspath(path) + temporary_suffix
-    _remove_leftover(files, temporary)
+def removed_on_failure(files: Files, path: StrPath) -> Iterator[None]:
+    """Remove the file that the block makes at `path` if the block fails, so that it takes no room on a full disk."""
     try:
-        yield temporary
-    except Exception:
+        yield
+    except BaseException:
         with contextlib.suppress(StorageError):
-            files.unlink(temporary)
+            files.unlink(path)
         raise
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compactlib._arguments import require_seconds
+from compactlib._closing import closed_on_failure
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import InvalidInput, MissingDependency
 from compactlib.files.checksum import crc32
@@ -123,11 +124,8 @@ class DynamoStore(KVStore):
         except exceptions.BotoCoreError as error:
             raise StoreFailed(operation="set up", path=table, detail=str(error)) from error
         self._client.meta.events.register("response-received.dynamodb", self._require_whole)
-        try:
+        with closed_on_failure(self):
             found = self._set_up(create)
-        except BaseException:
-            self.close()
-            raise
         # With its id, since a deleted and created, or a restored, table has the same ARN.
         names = ("DynamoDB table", "TableArn"), ("id", "TableId")
         self._place = ", ".join(f"{word} {found[name]}" for word, name in names if found.get(name))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compactlib._arguments import require_seconds
+from compactlib._closing import closed_on_failure
 from compactlib.errors import CompactlibError, InvalidInput, MissingDependency, Unsupported
 from compactlib.kv.errors import ConnectFailed, OutcomeUnknown, PredicateFailed, SlowDown, StoreFailed
 from compactlib.kv.scan import KVEntry
@@ -77,11 +78,8 @@ class PostgresStore(SqlStore["psycopg.Connection[Any]"]):
         self._prepare_threshold = prepare_threshold
         self._sql = _statements(table, busy_seconds)
         super().__init__(f"the store table {table}", _LIMITS, page_size=page_size)
-        try:
+        with closed_on_failure(self):
             self._set_up()
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def table(self) -> str:

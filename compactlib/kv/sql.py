@@ -144,9 +144,8 @@ class SqlStore(KVStore, Generic[C]):
                     self._lead(mine)
             finally:
                 self._end(mine)
-        except BaseException:
+        finally:
             self._end(mine)  # again, after an interrupt of the first call, since other threads wait
-            raise
         if mine.error is not None:
             raise mine.error
 

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 from compactlib._arguments import require_one_of, require_seconds
+from compactlib._closing import closed_on_failure
 from compactlib.clock import Clock, SystemClock
 from compactlib.errors import (
     AuditFailed,
@@ -150,11 +151,8 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         _opened[id(self)] = self
         # Without a `-wal` no process has the file open. `immutable` keeps SQLite from creating one.
         self._unchanging = _version_of(self._path) if read_only and not os.path.exists(f"{self._path}-wal") else None
-        try:
+        with closed_on_failure(self):
             self._set_up(create=create and not read_only)
-        except BaseException:
-            self.close()
-            raise
         # An overlay file system may replace the file when it is opened for writing.
         self._file = _identity_of(self._path)
 
@@ -348,12 +346,8 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         uri = f"file://{quote(os.fsencode(self._path))}?{mode}"
         connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
                                      check_same_thread=False)
-        try:
+        with closed_on_failure(connection):
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-        except BaseException:
-            # The exception would keep the file open.
-            connection.close()
-            raise
         return connection
 
     def _set_up(self, *, create: bool) -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_above, is_seconds, is_whole
+from compactlib._arguments import is_above, is_fraction, is_seconds, is_whole
 from compactlib.errors import InvalidInput
 
 PUT, DELETE, READ = 0, 1, 2
@@ -63,11 +63,7 @@ def _whole(default: Any = attrs.NOTHING, *, least: int = 1) -> Any:
 
 def _part(default: float) -> Any:
     """A setting from 0 to 1."""
-    def check(_: object, field: attrs.Attribute[float], value: float) -> None:
-        if not 0 <= value <= 1:
-            raise InvalidInput(f"{field.name} is {value!r}; give a part of the whole, 0 to 1")
-
-    return attrs.field(default=default, validator=check)
+    return attrs.field(default=default, validator=is_fraction)
 
 
 _Draw = Callable[[int], "array[int]"]

@@ -56,18 +56,6 @@ class Digest:
             digest.update(part)
         return cls(digest.digest())
 
-    @classmethod
-    def from_hex(cls, text: str) -> Self:
-        """The inverse of `hex`.
-
-        Raises:
-            InvalidInput: the text is not a digest.
-        """
-        try:
-            return cls(bytes.fromhex(text))
-        except ValueError as error:
-            raise InvalidInput(f"{text!r} is no digest of {2 * DIGEST_BYTES} hexadecimal digits") from error
-
     @property
     def hex(self) -> str:
         """40 hexadecimal digits."""

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from compactlib._closing import Closing
+from compactlib._closing import Closing, closed_on_failure
 from compactlib.commandlog.errors import NotStarted, OutOfStep
 from compactlib.commandlog.protocol import MAX_PAYLOAD_BYTES, Command, CommandMachine, require_outside_commands
 from compactlib.errors import CorruptData, InvalidInput, Unsupported
@@ -73,7 +73,7 @@ class LocalLog(Closing):
         self._guard.stand_for(local_path(folder))
         self._log = SegmentLog(folder, self._options, create=create)
         self._guard.keep(self._log)
-        try:
+        with closed_on_failure(self._log):
             if first_index > 1 and self._log.last_index < 0:
                 self._log.snapshot(first_index - 1, ())
             snapshot = self._log.state
@@ -85,9 +85,6 @@ class LocalLog(Closing):
                 if not isinstance(kept, Entry):
                     raise self._damaged(snapshot.index, "the entry with the last term", repr(kept))
                 self._term = kept.term
-        except BaseException:
-            self._guard.release()
-            raise
 
     def start(self, machine: CommandMachine) -> None:
         require_outside_commands(self._guard)

@@ -171,14 +171,11 @@ class RaftLog(OwnedLog):
         self._failures = 0
         self._last_error: BaseException | None = None
         self._worker: LogWorker | None = None
-        try:
+        with self._guard.lock, self._guard.opening():
             self._hard_states = hard_state_in(self._files, folder)
             self._hard_state: HardState = self._hard_states.read() or HardState()
             # Removed here: a compaction, which runs beside a write of this file, does not remove its leftover.
             self._hard_states.clear_leftover()
-        except BaseException:
-            self._guard.release()
-            raise
 
     def _found_row(self) -> SnapshotMeta | None:
         return self._snapshots.recover()

@@ -23,7 +23,7 @@ import threading
 
 import attrs
 
-from compactlib._closing import Closing
+from compactlib._closing import Closing, closed_on_failure
 from compactlib.budget import Budget
 from compactlib.errors import (
     Busy,
@@ -106,22 +106,16 @@ class RaftLogStore(Closing):
         if not create:
             self._require_there()
         self._make_folders()
-        try:
-            with self._guard.lock:
-                self._guard.begin("its opening")
-                self._guard.lock_folder(self._folder)
-                self._open()
-                self._guard.done()
+        with self._guard.lock, self._guard.opening():
+            self._guard.lock_folder(self._folder)
+            self._open()
+        with closed_on_failure(self):
             for log in list(self._logs.values()):
                 # A full disk cannot install a received snapshot, for example. `log` retries.
                 with contextlib.suppress(StorageError):
                     self._begin(log)
             if self.options.background:
                 self._flusher.start()
-        except BaseException:
-            self._flusher.stop()
-            self._guard.release()
-            raise
         for log_id, error in self._damaged.items():
             self._observer.event("raftlog_log_damaged", log_id=log_id, error=str(error))
         if self._wal.closed_files > self.options.max_unflushed_files:
@@ -485,11 +479,8 @@ def open_log(folder: StrPath, options: StoreOptions | None = None, *, log_id: st
     Arguments and errors as `RaftLogStore` and `RaftLogStore.log`.
     """
     store = RaftLogStore(folder, options, create=create)
-    try:
+    with closed_on_failure(store):
         log = store.log(log_id, create=create)
-    except BaseException:
-        store.close()
-        raise
     log.closes_store = True
     return log
 

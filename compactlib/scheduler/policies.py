@@ -8,22 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from itertools import islice
 from math import floor
-from typing import Any
 
 import attrs
 
-from compactlib._arguments import is_above, is_whole
+from compactlib._arguments import is_above, is_fraction, is_whole
 from compactlib.errors import InvalidInput
 from compactlib.scheduler.policy import AssignmentView, JobChoice, LevelView, WaitingJob
 
 BY_AGE = "by level, failures and age"
 """The rule of `ByPriority`."""
 _MAX_WEIGHT = 1 << 20
-
-
-def _is_share(_: Any, field: attrs.Attribute[Any], value: Any) -> None:
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise InvalidInput(f"{field.name} is {value!r:.100}; a share lies between 0 and 1")
 
 
 def choose_by_level(view: AssignmentView, order: Callable[[LevelView], Iterable[WaitingJob]], why: str,
@@ -65,7 +59,7 @@ class ByPriority:
         InvalidInput: the share is out of its range.
     """
 
-    higher_level_share: float = attrs.field(default=0.0, validator=_is_share)
+    higher_level_share: float = attrs.field(default=0.0, validator=is_fraction)
 
     @property
     def name(self) -> str:
@@ -93,7 +87,7 @@ class SmallestFirst:
 
     max_wait_seconds: float = attrs.field(default=3600.0, validator=is_above(0))
     window: int = attrs.field(default=1000, validator=is_whole(1))
-    higher_level_share: float = attrs.field(default=0.0, validator=_is_share)
+    higher_level_share: float = attrs.field(default=0.0, validator=is_fraction)
 
     @property
     def name(self) -> str:
@@ -133,7 +127,7 @@ class FairTenants:
 
     weights: tuple[tuple[str, int], ...] = attrs.field(default=(), converter=_pairs)
     default_weight: int = 1
-    higher_level_share: float = attrs.field(default=0.0, validator=_is_share)
+    higher_level_share: float = attrs.field(default=0.0, validator=is_fraction)
 
     def __attrs_post_init__(self) -> None:
         for tenant, weight in (*self.weights, ("(default)", self.default_weight)):

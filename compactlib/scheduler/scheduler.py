@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from compactlib._closing import Closing
+from compactlib._closing import Closing, closed_on_failure
 from compactlib._store_numbers import notify_compaction, notify_levels
 from compactlib.commandlog.errors import NoAnswer, NotLeader
 from compactlib.commandlog.protocol import Command, CommandLog
@@ -93,15 +93,12 @@ class Scheduler(Closing):
         self._due_at = snapshot_every  # the index at which the next snapshot is taken
         self.last_error: CompactlibError | None = None
         self.failures: int = 0
-        try:
+        with closed_on_failure(log):
             self._restore()
             log.start(self._machine)
             with suppress(NotLeader, NoAnswer):
                 # If another node leads, the settings are proposed with the first command after this node leads.
                 self._propose_settings()
-        except BaseException:
-            log.close()
-            raise
 
     def _restore(self) -> None:
         snapshot = None if self._snapshots is None else self._snapshots.load()

@@ -28,7 +28,7 @@ from typing import Final
 
 import attrs
 
-from compactlib._store_numbers import notify_compaction
+from compactlib._store_numbers import notify_compaction, outcome_of
 from compactlib.budget import Budget
 from compactlib.contract import CommitFence
 from compactlib.errors import BudgetSpent, CompactionFailed, CompactlibError, InvalidInput
@@ -62,17 +62,15 @@ def notify_end(observer: Observer, repository: str, branch: str, ended: StagingC
     applied, fields = Applied(metarange_id=MetaRangeId("")), dict[str, object]()
     if isinstance(ended, CompactlibError):
         fields["reason"] = str(ended)
-        name, outcome, reason = (("lost_race", "skipped", "busy") if isinstance(ended, LostRace)
-                                 else ("error", "failed", type(ended).__name__))
+        name = "lost_race" if isinstance(ended, LostRace) else "error"
     elif ended.applied is None:
         fields["reason"] = ended.why
-        name, outcome, reason = "skipped", "skipped", "nothing"
+        name = "skipped"
     else:
-        assert plan is not None
-        name, outcome, reason, applied = "compacted", "done", plan.policy.name, ended.applied
+        name, applied = "compacted", ended.applied
         fields = {"sealed_before": ended.sealed_before, **attrs.asdict(applied)}
-    notify_compaction(observer, "staging", repository, outcome, reason, seconds, read=applied.bytes_read,
-                      copied=applied.bytes_written)
+    notify_compaction(observer, "staging", repository, *outcome_of(ended, plan.policy.name if plan is not None else ""),
+                      seconds, read=applied.bytes_read, copied=applied.bytes_written)
     observer.event("staging_compaction", repository=repository, branch=branch, seconds=seconds, outcome=name, **fields)
     return name
 

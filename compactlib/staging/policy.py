@@ -129,11 +129,6 @@ class StagingPlan(Printed):
         return 0 if self.is_empty else None
 
     @property
-    def is_exact(self) -> bool:
-        """True for an empty plan only, because the cuts of ranges are known once they are written."""
-        return self.is_empty
-
-    @property
     def bytes_needed(self) -> int | None:
         """Equal to `bytes_to_copy`, because replaced ranges stay until they are collected."""
         return self.bytes_to_copy

@@ -86,10 +86,6 @@ class LinePlan(Printed):
         return sum(file.garbage for file in self.chosen)
 
     @property
-    def is_exact(self) -> bool:
-        return True
-
-    @property
     def bytes_needed(self) -> int:
         return self.bytes_to_copy
 

@@ -60,8 +60,8 @@ class Row:
 
 
 SUPERFLUOUS: Sequence[Row] = (
-    Row("unlink in files.disk._removed_on_failure", BOTH,
-        "a leftover: the next write of that name, or the next opening, removes it"),
+    Row("unlink in files.disk.removed_on_failure", BOTH,
+        "a leftover: the next write of that name, the next compaction or the next opening removes it"),
     Row("sync folder in files.disk.sync_names", LATER,
         "whatever rests on what was found takes another request before it is acknowledged"),
     Row("unlink in objects.local._create", BOTH,
@@ -75,8 +75,6 @@ SUPERFLUOUS: Sequence[Row] = (
     Row("unlink in raftlog.compaction.commit.link_members", BOTH,
         "a member's own file counts for nothing where the leader holds all of it that is alive"),
     Row("unlink in raftlog.compaction.commit.place_leader", BOTH,
-        "a leftover, which the next opening removes"),
-    Row("unlink in raftlog.compaction.rewrite.run", BOTH,
         "a leftover, which the next opening removes"),
     Row("unlink in raftlog.compaction.commit.finish_groups", LATER,
         "a leftover, which the next opening removes"),
@@ -120,8 +118,6 @@ SUPERFLUOUS: Sequence[Row] = (
         "what a crash brings back, the next opening removes again"),
     Row("sync folder in blobstore.hard_delete.reclaim", BOTH,
         "what a crash brings back, the next opening removes again"),
-    Row("unlink in blobstore.survivors.run", BOTH,
-        "a leftover, which the next opening removes"),
     Row("unlink in blobstore.log.remove_names", LATER,
         "a leftover, which the next opening removes"),
 )

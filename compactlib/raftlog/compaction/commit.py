@@ -110,7 +110,7 @@ def place_leader(files: Files, folder: StrPath, members: Sequence[int], path: St
     try:
         replace_with_link(files, compacting, os.path.join(folder, segment_name(members[0])),
                           temporary_suffix=SWAP_SUFFIX)
-    except BaseException:
+    except StorageError:
         # Removed now, since a full disk needs the room.
         with contextlib.suppress(StorageError):
             if not is_committed(folder, members):

@@ -119,11 +119,6 @@ class LogPlan(Printed):
         return self.policy == DROP_DEAD
 
     @property
-    def is_exact(self) -> bool:
-        """Always true: forecasts are exact as long as nothing else changes the log."""
-        return True
-
-    @property
     def bytes_freed(self) -> int:
         """Bytes that drops and groups free together."""
         return sum(drop.file_bytes for drop in self.drops) + sum(group.bytes_freed for group in self.groups)

@@ -25,7 +25,7 @@ import attrs
 
 from compactlib.errors import InvalidInput, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, LocalFiles, OutFile
+from compactlib.files.disk import Files, LocalFiles, OutFile, removed_on_failure
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex, live_positions
@@ -95,17 +95,9 @@ class CompactSegments:
         with contextlib.ExitStack() as stack:
             copier = Copier()
             parts = [copier.part(stack, source.path, source.live, source.ref) for source in self.sources]
-            out = self.files.create(path)
-            try:
-                try:
-                    file, bytes_read = self._write(out, copier, parts, attempt)
-                    out.sync()
-                finally:
-                    out.close()
-            except BaseException:
-                with contextlib.suppress(StorageError):
-                    self.files.unlink(path)
-                raise
+            with removed_on_failure(self.files, path), contextlib.closing(self.files.create(path)) as out:
+                file, bytes_read = self._write(out, copier, parts, attempt)
+                out.sync()
         return RewriteResult(task=self.name, attempt=attempt.id, files=(file,), bytes_read=bytes_read,
                              bytes_written=file.size_bytes, seconds=attempt.clock.monotonic() - began)
 

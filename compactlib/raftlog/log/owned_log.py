@@ -18,7 +18,7 @@ from collections.abc import Generator, Sequence
 
 import attrs
 
-from compactlib._store_numbers import notify_compaction, notify_levels
+from compactlib._store_numbers import notify_compaction, notify_levels, outcome_of
 from compactlib.budget import Budget
 from compactlib.contract import CommitFence
 from compactlib.errors import (
@@ -137,15 +137,9 @@ class OwnedLog(LogReading):
         if not require_log(folder, may_create=create) and make_missing_folder(self._files, folder):
             # Another process may have made it a moment ago; the folder's lock decides who owns the log.
             self._files.sync_folder(os.path.dirname(os.path.abspath(folder)))
-        try:
-            with guard.lock:
-                guard.begin("its opening")
-                self._own: Segments = self._opened(folder, guard)
-                super().__init__(folder, self._own, guard, memtable)
-                guard.done()
-        except BaseException:
-            guard.release()
-            raise
+        with guard.lock, guard.opening():
+            self._own: Segments = self._opened(folder, guard)
+            super().__init__(folder, self._own, guard, memtable)
         self._clock = options.clock
         self._observer = Observers(options.observer)
         self._stats = StatsCache()
@@ -378,10 +372,9 @@ class OwnedLog(LogReading):
                 report = self._compact(plan, policy, executor, run.budget, notified, fence)
             except CompactlibError as error:
                 done = error.report if isinstance(error, CompactionFailed) else None
-                self._notify_numbers(notified, ("failed", type(error).__name__), done, self._clock.monotonic() - began)
+                self._notify_numbers(notified, outcome_of(error, ""), done, self._clock.monotonic() - began)
                 raise
-            self._notify_numbers(notified, ("skipped", "nothing") if report.is_empty else ("done", report.policy.name),
-                                 report, report.seconds)
+            self._notify_numbers(notified, outcome_of(report, report.policy.name), report, report.seconds)
         return report
 
     def _compact(self, given: LogPlan | None, policy: LogPolicy | None, executor: Executor | None, budget: Budget,

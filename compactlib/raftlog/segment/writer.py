@@ -18,7 +18,7 @@ from itertools import accumulate
 
 import attrs
 
-from compactlib._closing import Closing
+from compactlib._closing import Closing, closed_on_failure
 from compactlib.errors import Closed
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, read_exactly, write_durably
@@ -87,15 +87,12 @@ class SegmentWriter(Closing):
         """
         path = os.path.join(folder, segment_name(number))
         out = files.open(path)
-        try:
+        with closed_on_failure(out):
             loaded = load_segment(out.fileno(), path, number=number)
             writer = cls(out, loaded)
             writer._write_again(loaded)
             if not loaded.seal.sealed and (loaded.is_torn or not is_last):
                 writer._end_at(loaded.data_end)
-        except BaseException:
-            out.close()
-            raise
         return writer
 
     def _write_again(self, loaded: LoadedSegment) -> None:

@@ -29,7 +29,16 @@ import attrs
 from compactlib._arguments import own_bytes
 from compactlib.errors import CorruptData, Stale, StorageError
 from compactlib.files.checksum import crc32
-from compactlib.files.disk import Files, StrPath, list_folder, look_at, may_be_there, read_if_there, write_durably
+from compactlib.files.disk import (
+    Files,
+    StrPath,
+    list_folder,
+    look_at,
+    may_be_there,
+    read_if_there,
+    removed_on_failure,
+    write_durably,
+)
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.errors import LiveSetLost
 from compactlib.raftlog.names import SNAPSHOT_NAME, SNAPSHOTS_FOLDER
@@ -142,25 +151,19 @@ class Snapshots:
         """Write a state durably, read it back, and return the row that names it, which the caller commits."""
         row = attrs.evolve(row, attempt=self._next_attempt(row))
         path = self._path(row, "state")
-        out = self._files.create(path)
-        try:
-            try:
+        with removed_on_failure(self._files, path):
+            with contextlib.closing(self._files.create(path)) as out:
                 size = crc = 0
                 for batch in _batches(state):
                     size += out.write_at(size, [batch])
                     crc = crc32(batch, crc)
                 out.sync()
-            finally:
-                out.close()
             row = attrs.evolve(row, manifest=SnapshotManifest(
                 index=row.index, term=row.term, state_bytes=size, state_crc=crc, machine_version=machine_version,
                 cluster=cluster).with_live(row.live))
             self._check(row)
             self._files.sync_folder(self.folder)
-            return row
-        except BaseException:
-            self.discard(row)
-            raise
+        return row
 
     def discard(self, row: SnapshotMeta) -> None:
         """Remove a state that was not committed, so that it takes no room on a full disk."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from compactlib._closing import closed_on_failure
 from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, ReadDescriptor, StrPath, look_at, read_exactly
@@ -138,12 +139,9 @@ class Incoming:
         self._entries_path = entries_path
         self._entries_bytes = 0
         self._outs: list[OutFile] = []
-        try:
+        with closed_on_failure(self):
             self._state = self._opened(incoming_path, state_bytes)
             self._entries = self._opened(entries_path, 0)
-        except BaseException:
-            self.close()
-            raise
 
     def _opened(self, path: str, size: int) -> OutFile:
         out = self._files.create(path) if look_at(path) is None else self._files.open(path)

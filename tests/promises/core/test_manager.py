@@ -45,16 +45,27 @@ class Store:
             raise action
         return action(arguments["budget"]) if callable(action) else action
 
-    def compact(self, **arguments: Any) -> Any:
+    def compact(self, *_: Any, **arguments: Any) -> Any:
         return self._next("compact", self.compacts, arguments)
 
-    def reclaim(self, **arguments: Any) -> Any:
+    def reclaim(self, *_: Any, **arguments: Any) -> Any:
         return self._next("reclaim", self.reclaims, arguments)
 
-    def status(self) -> object:
+    def status(self) -> Any:
         if self.is_closed:
             raise Closed("closed")
         return "open"
+
+    def view(self, *_: Any, **named: Any) -> Any:
+        return self.status()
+
+    plan = verify = view
+
+    def audit(self) -> None:
+        self.status()
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class SmallStore(Store):

@@ -12,7 +12,6 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, InvalidInput
 from compactlib.kv import EXISTS, MemoryStore, OutcomeUnknown, PredicateFailed, Swap, swap
-from compactlib.kv.cell import Found
 from compactlib.testing import Request, StoreInFront
 
 ACCOUNT, ORDER = (b"p", b"account"), (b"p", b"order")
@@ -46,7 +45,7 @@ def test_own_condition_does_not_replace_the_comparison_of_a_key_that_was_read(st
     store.set(*ACCOUNT, b"10")
     held = EXISTS if state is EXISTS else store.get(*ACCOUNT).predicate
 
-    def decide(found: Found) -> Swap[None]:
+    def decide(found: Any) -> Swap[None]:
         before = int(found[ACCOUNT].value)
         if not late:
             late.append(b"20")

@@ -261,8 +261,8 @@ MISTAKES: Sequence[Mistake] = (
         "Segments are cut, and a power failure takes the cut and the leader's entries out of the WAL."),
     Mistake(
         "raftlog-rewrite-not-synced", "compactlib/raftlog/compaction/rewrite.py",
-        "                    out.sync()\n",
-        "                    pass\n",
+        "                out.sync()\n",
+        "",
         ("segment_log-crashes",),
         "The merged segment is empty after a power failure, and its sources are gone."),
     Mistake(
@@ -378,10 +378,8 @@ MISTAKES: Sequence[Mistake] = (
         "Entries of a deposed leader that were taken back are there."),
     Mistake(
         "snapshot-state-not-synced", "compactlib/raftlog/snapshots/folder.py",
-        "                out.sync()\n"
-        "            finally:\n",
-        "                pass\n"
-        "            finally:\n",
+        "                out.sync()\n",
+        "",
         ("raft_log_store-crashes",),
         "The snapshot in force is torn, and the entries below it are gone."),
     Mistake(
@@ -505,7 +503,7 @@ MISTAKES: Sequence[Mistake] = (
     Mistake(
         "blob-outputs-not-checked", "compactlib/blobstore/compact.py",
         "                check_segment(files[-1], output.header, output.end, output.records,\n"
-        "                              output.sequences, done.budget.check)\n",
+        "                              output.sequences, done.budget)\n",
         "                pass\n",
         ("tests/promises/test_promise_blob_outputs.py",),
         "A compaction commits a new segment that is damaged, and removes its sources."),

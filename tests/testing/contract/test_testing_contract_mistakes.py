@@ -21,7 +21,7 @@ from compactlib.executors import RewriteFailure, RewriteResult
 from compactlib.guard import Guard, Run
 from compactlib.testing import CompactionConformance, PromiseBroken, check_compaction, stand_ins
 from tests.harness.lessons import check_lesson
-from tests.harness.toy_lines import Clean, LineChoice, LinePlan
+from tests.harness.toy_lines import LineChoice, LinePlan
 from tests.testing.contract.toy_shared import SharedLineDriver, SharedLineStore
 from tests.testing.contract.toy_store import LineDriver, LineReport, LineStore
 
@@ -77,12 +77,6 @@ def written(self: LineStore, plan: LinePlan) -> LinePlan:
 class LoosePlan(LinePlan):
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-
-
-@attrs.frozen
-class WritesAHeader(Clean):
-    def kept(self) -> bytes:
-        return b"#v1\n" + super().kept()
 
 
 @contextlib.contextmanager
@@ -209,8 +203,6 @@ STORES = [
         lambda toy, plan: LoosePlan(plan.store, plan.chosen, plan.why, plan.bytes_available))),
     mistake("plan depends on the hour", "equal_views_give_equal_plans", "decide by the view alone",
             plan=changed_plan(lambda toy, plan: attrs.evolve(plan, why=f"at {time.perf_counter_ns()}"))),
-    mistake("forecast without headers", "plan_forecasts_bytes", "bytes copied", task=lambda self, file:
-            WritesAHeader(f"clean {file.number}", str(self._path(file.number)), self._files)),
     mistake("always finds work", EMPTY, "an empty compaction",
             choice=lambda self, policy, view: LineChoice(view.files, f"{len(view.files)} files")),
     mistake("takes any plan", "contradicting_arguments_are_refused", "InvalidInput", require_mine=nothing),
