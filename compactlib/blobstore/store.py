@@ -21,7 +21,7 @@ from compactlib.blobstore.blobs import BlobInfo, BlobState, Deleted, blob_state,
 from compactlib.blobstore.compact import Compactor, limited, require_own, run_many
 from compactlib.blobstore.config import BlobStoreConfig
 from compactlib.blobstore.contents import LogContents
-from compactlib.blobstore.errors import StoreFull
+from compactlib.blobstore.errors import BlobConflict, BlobMissing, StoreFull
 from compactlib.blobstore.hard_delete import reclaim
 from compactlib.blobstore.log import leftovers
 from compactlib.blobstore.opening import BlobRecoveryReport, make_folder, open_log
@@ -153,6 +153,14 @@ class BlobStore(Reading):
         """
         entry, _ = self._change(blob_id, draft_delete)
         return Deleted(entry.id, entry.op_time_ms / 1000, entry.life_version)
+
+    def discard(self, blob_id: BlobId) -> bool:
+        """Delete a blob unless it is missing or deleted; return whether it was deleted now."""
+        try:
+            self.delete(blob_id)
+        except (BlobMissing, BlobConflict):
+            return False
+        return True
 
     def undelete(self, blob_id: BlobId) -> BlobInfo:
         """Undo a delete that is not older than the retention; the blob's next life begins.
