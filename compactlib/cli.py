@@ -165,7 +165,7 @@ class _RaftLog(_Kind):
                  "entries": stats.entries, "live": stats.live_entries, "dead": stats.entries - stats.live_entries,
                  "live_bytes": stats.live_bytes, "file_bytes": stats.file_bytes} for stats in reader.view().segments]
             snapshot, unflushed = reader.state, len(reader.unflushed)
-            others = Table.of(reader.other_names()).to_dicts()
+            others = [{"name": name, "meaning": meaning} for name, meaning in reader.other_names().items()]
         has_snapshot = snapshot.index >= 0
         title = (f"{self.path}: {len(rows):,} segments, {sum(row['entries'] for row in rows):,} entries "
                  f"({sum(row['live'] for row in rows):,} live), {sum(row['file_bytes'] for row in rows):,} bytes; "

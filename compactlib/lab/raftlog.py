@@ -187,10 +187,10 @@ class RaftLogSimulation(Simulation):
         plan = plan_for(view, self.policy if is_major else DropDead(), now)
         if not plan.is_empty:
             self.counts.compactions += 1
-            self.counts.freed_segments += len(view.segments) - len(plan.forecast(view).segments)
+            self.counts.freed_segments += len(view.segments) - len(plan.forecast().segments)
             self.rewrite(plan)
         if cadence is not None:
-            cadence.ended(view, drops_only=plan.drops_only)
+            cadence.ended(plan)
         return plan
 
     def view(self) -> LogView:

@@ -37,11 +37,7 @@ if TYPE_CHECKING:
     )
     from compactlib.raftlog.compaction.triggers import DeadRatio as DeadRatio, EveryNMinors as EveryNMinors
     from compactlib.raftlog.local_log import LocalLog as LocalLog
-    from compactlib.raftlog.log.folder import (
-        OtherName as OtherName,
-        is_log as is_log,
-        logs_of_store as logs_of_store,
-    )
+    from compactlib.raftlog.log.folder import is_log as is_log, logs_of_store as logs_of_store
     from compactlib.raftlog.log.log_reader import (
         LogReader as LogReader,
         StoredEntry as StoredEntry,
@@ -88,7 +84,7 @@ else:
         "compactlib.raftlog.compaction.report": "LogCompactionReport SegmentChanges",
         "compactlib.raftlog.compaction.triggers": "DeadRatio EveryNMinors",
         "compactlib.raftlog.local_log": "LocalLog",
-        "compactlib.raftlog.log.folder": "OtherName is_log logs_of_store",
+        "compactlib.raftlog.log.folder": "is_log logs_of_store",
         "compactlib.raftlog.log.log_reader": "LogReader StoredEntry StoredSegment verify_log",
         "compactlib.raftlog.log.segment_log": "SegmentLog",
         "compactlib.raftlog.worker": "Applied LogCompactionWorker MachineCopy SnapshotReport SnapshotWriter",

@@ -4,17 +4,8 @@
 from __future__ import annotations
 
 from compactlib.raftlog.compaction.policies import CostPolicy, DropDead, RaPolicy, SeedPolicy
-from compactlib.raftlog.compaction.triggers import (
-    AllOf,
-    AnyOf,
-    DeadBytes,
-    DeadRatio,
-    Elapsed,
-    EveryNMinors,
-    Manual,
-)
+from compactlib.raftlog.compaction.triggers import DeadBytes, DeadRatio, Elapsed, EveryNMinors, Manual
 
 __all__ = [
-    "AllOf", "AnyOf", "CostPolicy", "DeadBytes", "DeadRatio", "DropDead", "Elapsed", "EveryNMinors", "Manual",
-    "RaPolicy", "SeedPolicy",
+    "CostPolicy", "DeadBytes", "DeadRatio", "DropDead", "Elapsed", "EveryNMinors", "Manual", "RaPolicy", "SeedPolicy",
 ]

@@ -20,8 +20,8 @@ import attrs
 from compactlib._arguments import is_seconds, is_whole, require_one_of
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, StorageError
+from compactlib.raftlog.compaction.plan import LogPlan
 from compactlib.raftlog.compaction.policy import LogView, is_number, stored_dead_bytes, stored_live_bytes
-from compactlib.raftlog.values import SegmentStats
 
 Measure: TypeAlias = Literal["bytes", "entries"]
 
@@ -47,16 +47,6 @@ class CompactionState:
     live_bytes: int = 0
     dead_bytes: int = 0
 
-    @classmethod
-    def of(cls, compactable: Iterable[SegmentStats], *, minors_since_major: int = 0,
-           seconds_since_major: float = 0.0) -> CompactionState:
-        """The state of a log whose `LogView.compactable` is given. O(segments)."""
-        segments = tuple(compactable)
-        live_entries = sum(segment.live_entries for segment in segments)
-        return cls(minors_since_major=minors_since_major, seconds_since_major=seconds_since_major,
-                   live_entries=live_entries, dead_entries=sum(each.entries for each in segments) - live_entries,
-                   live_bytes=sum(map(stored_live_bytes, segments)), dead_bytes=sum(map(stored_dead_bytes, segments)))
-
     def __str__(self) -> str:
         return (f"{self.minors_since_major:,} minors and {self.seconds_since_major:,.0f} seconds since the last major, "
                 f"{self.dead_bytes:,} bytes in {self.dead_entries:,} entries dead beside {self.live_bytes:,} in "
@@ -77,37 +67,25 @@ class Trigger(ABC):
 
     def __or__(self, other: Trigger) -> Trigger:
         """A trigger that is due when this trigger or `other` is."""
-        return AnyOf((self, other))
+        return _Joined(self, "|", other)
 
     def __and__(self, other: Trigger) -> Trigger:
         """A trigger that is due when this trigger and `other` are."""
-        return AllOf((self, other))
+        return _Joined(self, "&", other)
 
 
 @attrs.frozen(repr=False)
-class AnyOf(Trigger):
-    """Due when at least one of `triggers` is. Of no triggers: never."""
-
-    triggers: tuple[Trigger, ...]
-
-    def is_due(self, state: CompactionState) -> bool:
-        return any(trigger.is_due(state) for trigger in self.triggers)
-
-    def __repr__(self) -> str:
-        return f"({' | '.join(map(repr, self.triggers))})"
-
-
-@attrs.frozen(repr=False)
-class AllOf(Trigger):
-    """Due when each of `triggers` is. Of no triggers: never."""
-
-    triggers: tuple[Trigger, ...]
+class _Joined(Trigger):
+    left: Trigger
+    operator: Literal["|", "&"]
+    right: Trigger
 
     def is_due(self, state: CompactionState) -> bool:
-        return bool(self.triggers) and all(trigger.is_due(state) for trigger in self.triggers)
+        left, right = self.left.is_due(state), self.right.is_due(state)
+        return left or right if self.operator == "|" else left and right
 
     def __repr__(self) -> str:
-        return f"({' & '.join(map(repr, self.triggers))})"
+        return f"({self.left!r} {self.operator} {self.right!r})"
 
 
 @attrs.frozen
@@ -200,18 +178,22 @@ class MajorCadence:
 
     def judge(self, view: LogView) -> tuple[bool, str]:
         """Whether a major compaction is due, and the reason: the trigger with its settings, and the numbers."""
-        state = CompactionState.of(view.compactable, minors_since_major=self._minors,
-                                   seconds_since_major=self._clock.monotonic() - self._last_major)
+        segments = view.compactable
+        live = sum(segment.live_entries for segment in segments)
+        state = CompactionState(
+            minors_since_major=self._minors, seconds_since_major=self._clock.monotonic() - self._last_major,
+            live_entries=live, dead_entries=sum(segment.entries for segment in segments) - live,
+            live_bytes=sum(map(stored_live_bytes, segments)), dead_bytes=sum(map(stored_dead_bytes, segments)))
         is_due = self._trigger.is_due(state)
         return is_due, f"{self._trigger!r} is {'' if is_due else 'not '}due: {state}"
 
-    def ended(self, view: LogView, *, drops_only: bool, failures: Iterable[CompactlibError] = ()) -> None:
-        """Count a compaction of `view` that has ended.
+    def ended(self, plan: LogPlan, failures: Iterable[CompactlibError] = ()) -> None:
+        """Count a compaction that has ended.
 
         A minor compaction counts if there was a compactable segment. After a `Busy` or `StorageError` a major
         compaction is still due.
         """
-        if drops_only:
-            self._minors += bool(view.compactable)
+        if plan.drops_only:
+            self._minors += bool(plan.view.compactable)
         elif not any(isinstance(error, Busy | StorageError) for error in failures):
             self._minors, self._last_major = 0, self._clock.monotonic()

@@ -70,7 +70,7 @@ from compactlib.raftlog.snapshot_meta import (
     snapshot_version,
     write_snapshot_meta,
 )
-from compactlib.raftlog.values import SegmentRef
+from compactlib.raftlog.values import SegmentRef, SegmentStats
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 
 _LOGGER = logging.getLogger("compactlib.raftlog")
@@ -90,11 +90,9 @@ class _Work:
     plan: LogPlan
     waiting: dict[str, tuple[PlannedGroup, CompactSegments]] = attrs.field(factory=dict)
     placed: list[tuple[int, ...]] = attrs.field(factory=list)
-    dropped: tuple[int, ...] = ()
-    dropped_bytes: int = 0
+    drops: tuple[SegmentStats, ...] = ()
     done: list[GroupStats] = attrs.field(factory=list)
     failed: list[GroupFailed] = attrs.field(factory=list)
-    purged: tuple[int, ...] = ()
     unreclaimed: CompactlibError | None = None
     copier: Copier | None = None
 
@@ -105,12 +103,9 @@ class _Work:
 
     def report(self, seconds: float, why: str = "") -> LogCompactionReport:
         """The report of the run; `why` replaces the plan's reason."""
-        plan = self.plan
         return LogCompactionReport(
-            policy=plan.policy, why=why or plan.why,
-            snapshot_index=-1 if plan.snapshot_index is None else plan.snapshot_index, dropped=self.dropped,
-            dropped_bytes=self.dropped_bytes, done=tuple(self.done), failed=tuple(self.failed), left_out=plan.left_out,
-            purged_links=tuple(sorted(self.purged)), unreclaimed=self.unreclaimed, seconds=seconds)
+            plan=self.plan, why=why or self.plan.why, drops=self.drops, done=tuple(self.done),
+            failed=tuple(self.failed), unreclaimed=self.unreclaimed, seconds=seconds)
 
 
 class OwnedLog(LogReading):
@@ -393,7 +388,7 @@ class OwnedLog(LogReading):
         needed = plan.bytes_needed if executor is None else plan.bytes_to_copy
         if plan.groups and (lack := _lack_of_room(needed, self._files.available_bytes(self._folder))):
             return work.report(self._clock.monotonic() - began, lack)
-        work.failed += plan.damaged
+        work.failed += plan.view.damaged
         ended: CompactlibError | None = None
         try:
             self._drop(work, fence)
@@ -405,7 +400,7 @@ class OwnedLog(LogReading):
         except CompactlibError as error:
             ended = error
             work.give_up(error)
-        self._cadence.ended(view, drops_only=plan.drops_only, failures=[each.error for each in work.failed])
+        self._cadence.ended(plan, [each.error for each in work.failed])
         report = work.report(self._clock.monotonic() - began)
         _notify(report, observer)
         return _returned(report, ended)
@@ -422,17 +417,17 @@ class OwnedLog(LogReading):
 
     def _drop(self, work: _Work, fence: CommitFence | None) -> None:
         """Drop the wholly dead segments from the list, and remove the files without a lease."""
-        numbers = tuple(stats.number for stats in work.plan.drops)
-        if not numbers:
+        drops = work.plan.drops
+        if not drops:
             return
-        freed = sum(file_bytes(self._folder, number) for number in numbers)
+        numbers = tuple(stats.number for stats in drops)
         try:
             with _entered(fence):
                 self._own.drop(numbers, self._clock)
         except CompactlibError as error:
             work.failed += [GroupFailed((number,), error) for number in numbers]
             raise
-        work.dropped, work.dropped_bytes = numbers, freed
+        work.drops = drops
         # Now, so that the rewrites can use the room.
         with _entered(fence):
             self._reclaim_for(work)
@@ -593,7 +588,7 @@ class OwnedLog(LogReading):
 
     def _reclaim_for(self, work: _Work) -> None:
         try:
-            work.purged += self._reclaim().links
+            self._reclaim()
         except (StorageError, TaskFailed) as error:
             work.unreclaimed = error
 
@@ -630,8 +625,9 @@ class OwnedLog(LogReading):
     def _require_own_plan(self, plan: LogPlan, policy: LogPolicy | None) -> None:
         if policy is not None:
             raise InvalidInput("a plan and a policy were given; a plan says already what its policy chose")
-        if not plan.folder or os.path.realpath(plan.folder) != os.path.realpath(self._folder):
-            other = f"the log in {plan.folder}" if plan.folder else "no log, but of a view made by hand"
+        folder = plan.view.folder
+        if not folder or os.path.realpath(folder) != os.path.realpath(self._folder):
+            other = f"the log in {folder}" if folder else "no log, but of a view made by hand"
             raise InvalidInput(f"the plan is of {other}, and this log is in {self._folder}; plan with this log")
 
     def _notify_numbers(self, observer: Observers, outcome: tuple[str, str], report: LogCompactionReport | None,
@@ -669,7 +665,7 @@ def _notify(report: LogCompactionReport, observer: Observer) -> None:
 
 def _returned(report: LogCompactionReport, ended: CompactlibError | None) -> LogCompactionReport:
     """Return the report, or raise the error or the `CompactionFailed` of the run."""
-    is_changed = bool(report.done or report.dropped)
+    is_changed = bool(report.done or report.drops)
     if ended is not None and not is_changed:
         raise ended
     failures = {_name(each): each.error for each in report.failed if not isinstance(each.error, BudgetSpent)}

@@ -8,8 +8,8 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, InvalidInput
 from compactlib.raftlog import DeadRatio, EveryNMinors, LogView, SegmentLimits
-from compactlib.raftlog.policies import AllOf, AnyOf, DeadBytes, Elapsed, Manual
-from compactlib.raftlog.policy import CompactionState, MajorCadence, SegmentRef, SegmentStats, Trigger
+from compactlib.raftlog.policies import DeadBytes, DropDead, Elapsed, Manual, SeedPolicy
+from compactlib.raftlog.policy import CompactionState, MajorCadence, SegmentRef, SegmentStats, Trigger, plan_for
 
 STATE = CompactionState(minors_since_major=3, seconds_since_major=60.0, live_entries=10, dead_entries=5, live_bytes=100,
                         dead_bytes=200)
@@ -24,8 +24,7 @@ VIEW = LogView(segments=tuple(SegmentStats(ref=SegmentRef(number, 10 * number, 1
     (DeadRatio(0.6, "entries"), False),
     (DeadBytes(200), True), (DeadBytes(201), False), (Elapsed(60.0), True), (Elapsed(61.0), False), (Manual(), False),
     (EveryNMinors(4) | DeadBytes(200), True), (EveryNMinors(4) | DeadBytes(201), False),
-    (EveryNMinors(3) & DeadBytes(200), True), (EveryNMinors(3) & DeadBytes(201), False), (AnyOf(()), False),
-    (AllOf(()), False)], ids=str)
+    (EveryNMinors(3) & DeadBytes(200), True), (EveryNMinors(3) & DeadBytes(201), False)], ids=str)
 def test_trigger_is_due_from_its_setting_on(trigger: Trigger, is_due: bool) -> None:
     assert trigger.is_due(STATE) == is_due
 
@@ -49,7 +48,7 @@ def test_minors_count_towards_a_major_and_a_partial_one_is_due() -> None:
         is_due, why = cadence.judge(VIEW)
         assert is_due == due
         assert "EveryNMinors(n=2)" in why
-        cadence.ended(VIEW, drops_only=not due, failures=[Busy("a lease")] * due)
+        cadence.ended(plan_for(VIEW, SeedPolicy() if due else DropDead()), [Busy("a lease")] * due)
     assert cadence.judge(VIEW)[0]
-    cadence.ended(VIEW, drops_only=False)
+    cadence.ended(plan_for(VIEW, SeedPolicy()))
     assert not cadence.judge(VIEW)[0]
