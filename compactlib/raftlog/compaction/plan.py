@@ -55,14 +55,9 @@ class PlannedGroup:
                             live_entries=entries, live_bytes=size)
 
     @property
-    def bytes_to_copy(self) -> int:
-        """The size of the output's file."""
-        return self.output.file_bytes
-
-    @property
     def bytes_freed(self) -> int:
         """The size of the members' files together, less that of the output's file."""
-        return sum(member.file_bytes for member in self.members) - self.bytes_to_copy
+        return sum(member.file_bytes for member in self.members) - self.output.file_bytes
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -115,7 +110,7 @@ class LogPlan(Printed):
     @property
     def bytes_to_copy(self) -> int:
         """Size of the groups' outputs."""
-        return sum(group.bytes_to_copy for group in self.groups)
+        return sum(group.output.file_bytes for group in self.groups)
 
     @property
     def bytes_needed(self) -> int:
@@ -127,7 +122,7 @@ class LogPlan(Printed):
         """
         most = grown = 0
         for group in self.groups:
-            most = max(most, grown + group.bytes_to_copy)
+            most = max(most, grown + group.output.file_bytes)
             grown = max(grown - group.bytes_freed, 0)
         return most
 
@@ -152,11 +147,11 @@ class LogPlan(Printed):
     def to_dicts(self) -> list[dict[str, Any]]:
         """A dictionary for each drop, group, damage and other segment, oldest to newest; `members` are numbers."""
         rows = [
-            *(_row("drop", (drop,), drop.file_bytes, 0, "holds no live entry") for drop in self.drops),
+            *(_row("drop", (drop,), drop.file_bytes) for drop in self.drops),
             *(_row("rewrite" if len(group.members) == 1 else "merge", group.members, group.bytes_freed,
-                   group.bytes_to_copy, _why_rewritten(group)) for group in self.groups),
-            *(_row("keep", (segment,), 0, 0, self._why_kept(segment)) for segment in self.kept),
-            *({**_row("damaged", (), 0, 0, str(failed.error)), "members": list(failed.members)}
+                   group.output.file_bytes) for group in self.groups),
+            *(_row("keep", (segment,), reason=self._why_kept(segment)) for segment in self.kept),
+            *({"action": "damaged", "members": list(failed.members), "reason": str(failed.error)}
               for failed in self.view.damaged),
         ]
         return sorted(rows, key=lambda row: int(row["members"][0]))
@@ -169,8 +164,7 @@ class LogPlan(Printed):
             return "there is no snapshot yet"
         if segment.ref.last > at:
             return f"ends at index {segment.ref.last}, above the snapshot {at}"
-        dead = stored_dead_bytes(segment)
-        return f"not chosen; {dead:,} of {dead + stored_live_bytes(segment):,} stored bytes are dead"
+        return ""
 
     def _summary(self) -> str:
         if self.is_empty:
@@ -250,14 +244,11 @@ def _parts_of(members: Sequence[SegmentStats]) -> list[tuple[SegmentStats, ...]]
     return [tuple(members[start:end]) for start, end in pairwise(cuts)]
 
 
-def _why_rewritten(group: PlannedGroup) -> str:
-    entries = sum(member.entries for member in group.members)
-    joined = f"{len(group.members)} become one, " if len(group.members) > 1 else ""
-    return f"{joined}{entries - group.output.entries:,} of {entries:,} entries are dead"
-
-
-def _row(action: str, members: tuple[SegmentStats, ...], freed: int, copied: int, reason: str) -> dict[str, Any]:
+def _row(action: str, members: Sequence[SegmentStats], freed: int = 0, copied: int = 0,
+         reason: str = "") -> dict[str, Any]:
     row: dict[str, Any] = {"action": action, "members": [member.number for member in members]}
     for name in ("live_entries", "entries", "live_bytes", "data_bytes"):
         row[name] = sum(getattr(member, name) for member in members)
-    return {**row, "bytes_freed": freed, "bytes_to_copy": copied, "reason": reason}
+    dead, live = sum(map(stored_dead_bytes, members)), sum(map(stored_live_bytes, members))
+    return {**row, "bytes_freed": freed, "bytes_to_copy": copied,
+            "reason": reason or f"{dead:,} of {dead + live:,} stored bytes are dead"}
