@@ -9,18 +9,19 @@ decides when a major compaction is due (`Trigger`). `plan_for` applies a policy 
 from __future__ import annotations
 
 from compactlib.raftlog.compaction.clump import plan_clump
-from compactlib.raftlog.compaction.plan import MAX_GROUP_MEMBERS, LogPlan, PlannedGroup, plan_for
+from compactlib.raftlog.compaction.plan import MAX_GROUP_MEMBERS, LogPlan, MajorCadence, PlannedGroup, plan_for
 from compactlib.raftlog.compaction.policy import (
+    CompactionState,
     LogChoice,
     LogPolicy,
     LogView,
+    Trigger,
     chosen_groups,
     filled_groups,
     is_worthwhile,
     stored_dead_bytes,
     stored_live_bytes,
 )
-from compactlib.raftlog.compaction.triggers import CompactionState, MajorCadence, Trigger
 from compactlib.raftlog.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats, segment_bytes
 
 __all__ = [

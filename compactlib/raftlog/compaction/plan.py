@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: `plan_for` is a pure function of a view and a policy.
+"""Plans: `plan_for` is a pure function of a view and a policy; `MajorCadence` decides when a log asks its policy.
 
 Every compaction drops the wholly dead segments, and rewrites the groups that the policy chose. A plan only needs
 statistics, so that it can be made, printed and discarded at any time.
@@ -7,17 +7,20 @@ statistics, so that it can be made, printed and discarded at any time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
-from compactlib.errors import Stale
-from compactlib.raftlog.compaction.policies import DropDead
+from compactlib.clock import Clock
+from compactlib.errors import Busy, CompactlibError, Stale, StorageError
 from compactlib.raftlog.compaction.policy import (
+    CompactionState,
+    LogChoice,
     LogPolicy,
     LogView,
+    Trigger,
     chosen_groups,
     is_worthwhile,
     stored_dead_bytes,
@@ -28,6 +31,20 @@ from compactlib.report import PolicyRecord, Printed
 
 MAX_GROUP_MEMBERS = 14
 """Limit of the members of a planned group: the output's file name has all their numbers, in at most 255 bytes."""
+
+
+@attrs.frozen
+class DropDead:
+    """Rewrites nothing: the compaction only drops wholly dead segments, as every compaction does.
+
+    It copies no byte and needs no room: RabbitMQ Ra's minor compaction.
+    """
+
+    name: ClassVar[str] = "drop"
+
+    def choose(self, view: LogView, now: float) -> LogChoice:
+        return LogChoice(groups=(), why=f"{len(view.candidates):,} hold something alive, and this policy rewrites "
+                                        f"nothing; give one that does")
 
 
 @attrs.frozen
@@ -204,6 +221,45 @@ def plan_for(view: LogView, policy: LogPolicy, now: float = 0.0, *, why: str = "
     plan = LogPlan(view=view, policy=PolicyRecord.of(policy), why="", groups=tuple(groups),
                    bytes_available=bytes_available)
     return attrs.evolve(plan, why=_why(plan, choice.why, why))
+
+
+class MajorCadence:
+    """Evaluates a trigger, and counts minor compactions and the time for it. Not thread-safe.
+
+    The counts are in memory: opening the log resets them, which only delays the next major compaction.
+
+    Args:
+        trigger: decides from the counts.
+        clock: measures the time since the last major compaction.
+    """
+
+    def __init__(self, trigger: Trigger, clock: Clock) -> None:
+        self._trigger = trigger
+        self._clock = clock
+        self._minors = 0
+        self._last_major = clock.monotonic()
+
+    def judge(self, view: LogView) -> tuple[bool, str]:
+        """Whether a major compaction is due, and the reason: the trigger with its settings, and the numbers."""
+        segments = view.compactable
+        live = sum(segment.live_entries for segment in segments)
+        state = CompactionState(
+            minors_since_major=self._minors, seconds_since_major=self._clock.monotonic() - self._last_major,
+            live_entries=live, dead_entries=sum(segment.entries for segment in segments) - live,
+            live_bytes=sum(map(stored_live_bytes, segments)), dead_bytes=sum(map(stored_dead_bytes, segments)))
+        is_due = self._trigger.is_due(state)
+        return is_due, f"{self._trigger!r} is {'' if is_due else 'not '}due: {state}"
+
+    def ended(self, plan: LogPlan, failures: Iterable[CompactlibError] = ()) -> None:
+        """Count a compaction that has ended.
+
+        A minor compaction counts if there was a compactable segment. After a `Busy` or `StorageError` a major
+        compaction is still due.
+        """
+        if plan.drops_only:
+            self._minors += bool(plan.view.compactable)
+        elif not any(isinstance(error, Busy | StorageError) for error in failures):
+            self._minors, self._last_major = 0, self._clock.monotonic()
 
 
 def require_fitting(plan: LogPlan, view: LogView) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract between a compaction and the policy that chooses its victims, on one page.
+"""The contracts of a compaction's policy, which chooses the victims, and of its trigger, on one page.
 
 A policy is a pure function of statistics: `choose(view, now) -> LogChoice`. `view.candidates` are, oldest to newest,
 the segments that may be rewritten and have at least one live entry. They do not include the active segment, segments
@@ -9,14 +9,19 @@ candidates, and each group becomes one segment; every other candidate stays as i
 
 A good policy makes progress, so that compaction comes to an end: each group merges two or more segments, or rewrites a
 segment with dead entries. `check_policy` with `log_views()` (`compactlib.testing`) tries a policy on many logs.
-`compactlib.raftlog.policies` has four policies.
+`compactlib.raftlog.policies` has four policies, and triggers.
+
+A trigger decides between a minor compaction, which only drops wholly dead segments, and a major compaction, which also
+rewrites the groups that the log's policy chooses. It is evaluated before each compaction, and is a pure function of
+numbers (`CompactionState`).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from sys import float_info
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import attrs
 
@@ -122,6 +127,68 @@ class LogPolicy(Policy[LogView, LogChoice], Protocol):
     The members of a group are adjacent candidates. Their live entries and payload bytes fit into a segment of
     `view.limits`, unless the group is a single segment. `view.candidates` may be empty.
     """
+
+
+@attrs.frozen(kw_only=True)
+class CompactionState:
+    """The numbers for a trigger. Live and dead are counted over the compactable segments.
+
+    Attributes:
+        minors_since_major: count of minor compactions that had a compactable segment, since the last major compaction
+            or the log's opening.
+        seconds_since_major: since the end of the last major compaction or the log's opening.
+        live_entries: entries that a compaction would keep.
+        dead_entries: entries that a compaction would free.
+        live_bytes: stored bytes of the live entries: payloads and index records.
+        dead_bytes: stored bytes of the dead entries.
+    """
+
+    minors_since_major: int = 0
+    seconds_since_major: float = 0.0
+    live_entries: int = 0
+    dead_entries: int = 0
+    live_bytes: int = 0
+    dead_bytes: int = 0
+
+    def __str__(self) -> str:
+        return (f"{self.minors_since_major:,} minors and {self.seconds_since_major:,.0f} seconds since the last major, "
+                f"{self.dead_bytes:,} bytes in {self.dead_entries:,} entries dead beside {self.live_bytes:,} in "
+                f"{self.live_entries:,} live")
+
+
+class Trigger(ABC):
+    """Decides whether the next compaction is a major one; combined with `|` (either) and `&` (both).
+
+    Plans print its `repr`, which names its settings: use a frozen attrs class.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def is_due(self, state: CompactionState) -> bool:
+        """Whether a major compaction is due. Pure and quick."""
+
+    def __or__(self, other: Trigger) -> Trigger:
+        """A trigger that is due when this trigger or `other` is."""
+        return _Joined(self, "|", other)
+
+    def __and__(self, other: Trigger) -> Trigger:
+        """A trigger that is due when this trigger and `other` are."""
+        return _Joined(self, "&", other)
+
+
+@attrs.frozen(repr=False)
+class _Joined(Trigger):
+    left: Trigger
+    operator: Literal["|", "&"]
+    right: Trigger
+
+    def is_due(self, state: CompactionState) -> bool:
+        left, right = self.left.is_due(state), self.right.is_due(state)
+        return left or right if self.operator == "|" else left and right
+
+    def __repr__(self) -> str:
+        return f"({self.left!r} {self.operator} {self.right!r})"
 
 
 def stored_live_bytes(segment: SegmentStats) -> int:

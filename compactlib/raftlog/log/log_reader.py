@@ -19,13 +19,13 @@ from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.commit import leftovers
 from compactlib.raftlog.compaction.plan import LogPlan, plan_for
-from compactlib.raftlog.compaction.policies import SeedPolicy
 from compactlib.raftlog.compaction.policy import LogPolicy, LogView
 from compactlib.raftlog.compaction.statistics import StatsCache
 from compactlib.raftlog.log.folder import Examination, examine_segments, other_names, require_log, wal_of
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable, replay
 from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.policies import SeedPolicy
 from compactlib.raftlog.segment.listing import open_segment, read_folder
 from compactlib.raftlog.segment.segments import DEFAULT_MAX_OPEN, OpenFiles, Segments
 from compactlib.raftlog.snapshot_meta import (

@@ -49,13 +49,11 @@ from compactlib.raftlog.compaction.commit import (
     recover_folder,
     remove_private,
 )
-from compactlib.raftlog.compaction.plan import LogPlan, PlannedGroup, plan_for, require_fitting
-from compactlib.raftlog.compaction.policies import DropDead
+from compactlib.raftlog.compaction.plan import DropDead, LogPlan, MajorCadence, PlannedGroup, plan_for, require_fitting
 from compactlib.raftlog.compaction.policy import GroupFailed, LogPolicy, LogView
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, LogReclaimReport, SegmentChanges
 from compactlib.raftlog.compaction.rewrite import CompactSegments, Copier, SegmentSource
 from compactlib.raftlog.compaction.statistics import StatsCache
-from compactlib.raftlog.compaction.triggers import MajorCadence
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import require_log
 from compactlib.raftlog.log.reading import LogReading
