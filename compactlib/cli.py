@@ -178,16 +178,14 @@ class _RaftLog(_Kind):
 
     def planned(self) -> Any:
         from compactlib.clock import SystemClock
-        from compactlib.raftlog import DeadRatio, DropDead, LogReader, SeedPolicy
-        from compactlib.raftlog.policy import MajorCadence, plan_for
+        from compactlib.raftlog import DeadRatio, LogReader, SeedPolicy
+        from compactlib.raftlog.policy import MajorCadence
 
         with LogReader(self.path) as reader:
             view = reader.view()
             if (policy := self.policy()) is not None:
                 return reader.plan(policy, view=view)
-        is_due, why = MajorCadence(DeadRatio(), SystemClock()).judge(view)
-        return plan_for(view, SeedPolicy() if is_due else DropDead(),
-                        why=why if is_due else f"nothing is rewritten yet: {why}")
+        return MajorCadence(DeadRatio(), SystemClock()).plan(view, SeedPolicy())
 
     def opened(self) -> AbstractContextManager[Any]:
         from compactlib.raftlog import DeadRatio, LogOptions, LogReader, SegmentLog

@@ -239,8 +239,12 @@ class MajorCadence:
         self._minors = 0
         self._last_major = clock.monotonic()
 
-    def judge(self, view: LogView) -> tuple[bool, str]:
-        """Whether a major compaction is due, and the reason: the trigger with its settings, and the numbers."""
+    def plan(self, view: LogView, policy: LogPolicy, now: float = 0.0, *,
+             bytes_available: int | None = None) -> LogPlan:
+        """Plan a major compaction by `policy` if the trigger is due and there is room for it, else a minor one.
+
+        The plan's `why` has the trigger with its settings, and the numbers. For the arguments see `plan_for`.
+        """
         segments = view.compactable
         live = sum(segment.live_entries for segment in segments)
         state = CompactionState(
@@ -248,7 +252,16 @@ class MajorCadence:
             live_entries=live, dead_entries=sum(segment.entries for segment in segments) - live,
             live_bytes=sum(map(stored_live_bytes, segments)), dead_bytes=sum(map(stored_dead_bytes, segments)))
         is_due = self._trigger.is_due(state)
-        return is_due, f"{self._trigger!r} is {'' if is_due else 'not '}due: {state}"
+        held_back = "" if is_due else f"nothing is rewritten yet: {self._trigger!r} is not due: {state}"
+        # Without live entries there is nothing to rewrite.
+        if is_due and view.candidates:
+            plan = plan_for(view, policy, now, why=f"{self._trigger!r} is due: {state}",
+                            bytes_available=bytes_available)
+            lack = lack_of_room(plan.bytes_needed, bytes_available)
+            if not lack:
+                return plan
+            held_back = f"nothing is rewritten for want of room: {lack}"
+        return plan_for(view, DropDead(), now, why=held_back, bytes_available=bytes_available)
 
     def ended(self, plan: LogPlan, failures: Iterable[CompactlibError] = ()) -> None:
         """Count a compaction that has ended.
@@ -260,6 +273,13 @@ class MajorCadence:
             self._minors += bool(plan.view.compactable)
         elif not any(isinstance(error, Busy | StorageError) for error in failures):
             self._minors, self._last_major = 0, self._clock.monotonic()
+
+
+def lack_of_room(needed: int, room: int | None) -> str:
+    """The reason if the new segments do not fit on the disk, else an empty text."""
+    return "" if room is None or needed <= room else (
+        f"{needed:,} bytes are needed and {room:,} are available; make room, or drop what is wholly dead: "
+        f"compact(policy=DropDead()) needs none")
 
 
 def require_fitting(plan: LogPlan, view: LogView) -> None:

@@ -49,7 +49,14 @@ from compactlib.raftlog.compaction.commit import (
     recover_folder,
     remove_private,
 )
-from compactlib.raftlog.compaction.plan import DropDead, LogPlan, MajorCadence, PlannedGroup, plan_for, require_fitting
+from compactlib.raftlog.compaction.plan import (
+    LogPlan,
+    MajorCadence,
+    PlannedGroup,
+    lack_of_room,
+    plan_for,
+    require_fitting,
+)
 from compactlib.raftlog.compaction.policy import GroupFailed, LogPolicy, LogView
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, LogReclaimReport, SegmentChanges
 from compactlib.raftlog.compaction.rewrite import CompactSegments, Copier, SegmentSource
@@ -311,16 +318,7 @@ class OwnedLog(LogReading):
         now, room = self._clock.now(), self._files.available_bytes(self._folder)
         if policy is not None:
             return plan_for(view, policy, now, bytes_available=room)
-        is_due, why = self._cadence.judge(view)
-        held_back = "" if is_due else f"nothing is rewritten yet: {why}"
-        # Without live entries there is nothing to rewrite.
-        if is_due and view.candidates:
-            plan = plan_for(view, self._options.policy, now, why=why, bytes_available=room)
-            lack = _lack_of_room(plan.bytes_needed, room)
-            if not lack:
-                return plan
-            held_back = f"nothing is rewritten for want of room: {lack}"
-        return plan_for(view, DropDead(), now, why=held_back, bytes_available=room)
+        return self._cadence.plan(view, self._options.policy, now, bytes_available=room)
 
     # -- the five steps
 
@@ -384,7 +382,7 @@ class OwnedLog(LogReading):
         work = _Work(plan)
         # An executor may copy all groups before the first commit.
         needed = plan.bytes_needed if executor is None else plan.bytes_to_copy
-        if plan.groups and (lack := _lack_of_room(needed, self._files.available_bytes(self._folder))):
+        if plan.groups and (lack := lack_of_room(needed, self._files.available_bytes(self._folder))):
             return work.report(self._clock.monotonic() - began, lack)
         work.failed += plan.view.damaged
         ended: CompactlibError | None = None
@@ -688,10 +686,3 @@ def _naming_total(error: CompactlibError, group: PlannedGroup, left: int | None)
     return BudgetSpent(f"segments {group.numbers} become one at once: the budget had {left} bytes left "
                        f"({error.spent_bytes} bytes spent in all); give at least {least}",
                        reason=error.reason, spent_bytes=error.spent_bytes, needed_bytes=least)
-
-
-def _lack_of_room(needed: int, room: int | None) -> str:
-    """The reason if the new segments do not fit on the disk, else an empty text."""
-    return "" if room is None or needed <= room else (
-        f"{needed:,} bytes are needed and {room:,} are available; make room, or drop what is wholly dead: "
-        f"compact(policy=DropDead()) needs none")

@@ -8,8 +8,8 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.errors import Busy, InvalidInput
 from compactlib.raftlog import DeadRatio, EveryNMinors, LogView, SegmentLimits
-from compactlib.raftlog.policies import DeadBytes, DropDead, Elapsed, Manual, SeedPolicy
-from compactlib.raftlog.policy import CompactionState, MajorCadence, SegmentRef, SegmentStats, Trigger, plan_for
+from compactlib.raftlog.policies import DeadBytes, Elapsed, Manual, SeedPolicy
+from compactlib.raftlog.policy import CompactionState, MajorCadence, SegmentRef, SegmentStats, Trigger
 
 STATE = CompactionState(minors_since_major=3, seconds_since_major=60.0, live_entries=10, dead_entries=5, live_bytes=100,
                         dead_bytes=200)
@@ -45,10 +45,11 @@ def test_setting_out_of_its_range_is_refused(make: object) -> None:
 def test_minors_count_towards_a_major_and_a_partial_one_is_due() -> None:
     cadence = MajorCadence(EveryNMinors(2), ManualClock())
     for due in (False, False, True):
-        is_due, why = cadence.judge(VIEW)
-        assert is_due == due
-        assert "EveryNMinors(n=2)" in why
-        cadence.ended(plan_for(VIEW, SeedPolicy() if due else DropDead()), [Busy("a lease")] * due)
-    assert cadence.judge(VIEW)[0]
-    cadence.ended(plan_for(VIEW, SeedPolicy()))
-    assert not cadence.judge(VIEW)[0]
+        plan = cadence.plan(VIEW, SeedPolicy())
+        assert plan.drops_only != due
+        assert "EveryNMinors(n=2)" in plan.why
+        cadence.ended(plan, [Busy("a lease")] * due)
+    plan = cadence.plan(VIEW, SeedPolicy())
+    assert not plan.drops_only
+    cadence.ended(plan)
+    assert cadence.plan(VIEW, SeedPolicy()).drops_only
