@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The policies and triggers that come with the Raft log; `docs/raftlog.md` compares them.
 
-Each policy chooses from `view.candidates`, oldest to newest.
-
->>> from compactlib.raftlog.policy import CompactionState
->>> trigger = EveryNMinors(8) | DeadBytes(512 << 20) | (Elapsed(3600.0) & DeadRatio(0.5))
->>> trigger.is_due(CompactionState(minors_since_major=8, seconds_since_major=60.0))
-True
+Each policy chooses from `view.candidates`, oldest to newest. Triggers are combined, as in
+`EveryNMinors(8) | DeadBytes(512 << 20)`.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ import attrs
 from compactlib._arguments import is_above, is_seconds, is_whole, require_one_of
 from compactlib.raftlog.compaction.plan import DropDead
 from compactlib.raftlog.compaction.policy import (
-    CompactionState,
     LogChoice,
     LogView,
     Trigger,
@@ -237,7 +232,7 @@ def _is_under_half_live(segment: SegmentStats) -> bool:
 class Manual(Trigger):
     """Never due: the host requests major compactions."""
 
-    def is_due(self, state: CompactionState) -> bool:
+    def is_due(self, view: LogView, minors: int, seconds: float) -> bool:
         return False
 
 
@@ -253,8 +248,8 @@ class EveryNMinors(Trigger):
 
     n: int = attrs.field(default=8, validator=is_whole())
 
-    def is_due(self, state: CompactionState) -> bool:
-        return state.minors_since_major >= self.n
+    def is_due(self, view: LogView, minors: int, seconds: float) -> bool:
+        return minors >= self.n
 
 
 @attrs.frozen
@@ -271,9 +266,12 @@ class DeadRatio(Trigger):
     measure: Measure = attrs.field(
         default="bytes", validator=lambda _, field, value: require_one_of(field.name, value, Measure))
 
-    def is_due(self, state: CompactionState) -> bool:
-        by_bytes = self.measure == "bytes"
-        dead, live = (state.dead_bytes, state.live_bytes) if by_bytes else (state.dead_entries, state.live_entries)
+    def is_due(self, view: LogView, minors: int, seconds: float) -> bool:
+        dead = live = 0
+        for segment in view.compactable:
+            by_bytes = self.measure == "bytes"
+            live += stored_live_bytes(segment) if by_bytes else segment.live_entries
+            dead += stored_dead_bytes(segment) if by_bytes else segment.entries - segment.live_entries
         return dead > 0 and dead >= self.dead_per_live * live
 
 
@@ -287,8 +285,8 @@ class DeadBytes(Trigger):
 
     min_bytes: int = attrs.field(validator=is_whole(1))
 
-    def is_due(self, state: CompactionState) -> bool:
-        return state.dead_bytes >= self.min_bytes
+    def is_due(self, view: LogView, minors: int, seconds: float) -> bool:
+        return sum(map(stored_dead_bytes, view.compactable)) >= self.min_bytes
 
 
 @attrs.frozen
@@ -301,5 +299,5 @@ class Elapsed(Trigger):
 
     seconds: float = attrs.field(validator=is_seconds())
 
-    def is_due(self, state: CompactionState) -> bool:
-        return state.seconds_since_major >= self.seconds
+    def is_due(self, view: LogView, minors: int, seconds: float) -> bool:
+        return seconds >= self.seconds

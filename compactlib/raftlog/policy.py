@@ -11,7 +11,6 @@ from __future__ import annotations
 from compactlib.raftlog.compaction.clump import plan_clump
 from compactlib.raftlog.compaction.plan import MAX_GROUP_MEMBERS, LogPlan, MajorCadence, PlannedGroup, plan_for
 from compactlib.raftlog.compaction.policy import (
-    CompactionState,
     LogChoice,
     LogPolicy,
     LogView,
@@ -25,7 +24,7 @@ from compactlib.raftlog.compaction.policy import (
 from compactlib.raftlog.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats, segment_bytes
 
 __all__ = [
-    "CompactionState", "INDEX_RECORD_BYTES", "LogChoice", "LogPlan", "LogPolicy", "LogView", "MAX_GROUP_MEMBERS",
+    "INDEX_RECORD_BYTES", "LogChoice", "LogPlan", "LogPolicy", "LogView", "MAX_GROUP_MEMBERS",
     "MajorCadence", "PlannedGroup", "SegmentLimits", "SegmentRef", "SegmentStats", "Trigger", "chosen_groups",
     "filled_groups", "is_worthwhile", "plan_clump", "plan_for",
     "segment_bytes", "stored_dead_bytes", "stored_live_bytes",

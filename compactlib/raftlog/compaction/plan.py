@@ -16,7 +16,6 @@ import attrs
 from compactlib.clock import Clock
 from compactlib.errors import Busy, CompactlibError, Stale, StorageError
 from compactlib.raftlog.compaction.policy import (
-    CompactionState,
     LogChoice,
     LogPolicy,
     LogView,
@@ -245,18 +244,14 @@ class MajorCadence:
 
         The plan's `why` has the trigger with its settings, and the numbers. For the arguments see `plan_for`.
         """
-        segments = view.compactable
-        live = sum(segment.live_entries for segment in segments)
-        state = CompactionState(
-            minors_since_major=self._minors, seconds_since_major=self._clock.monotonic() - self._last_major,
-            live_entries=live, dead_entries=sum(segment.entries for segment in segments) - live,
-            live_bytes=sum(map(stored_live_bytes, segments)), dead_bytes=sum(map(stored_dead_bytes, segments)))
-        is_due = self._trigger.is_due(state)
-        held_back = "" if is_due else f"nothing is rewritten yet: {self._trigger!r} is not due: {state}"
+        seconds = self._clock.monotonic() - self._last_major
+        is_due = self._trigger.is_due(view, self._minors, seconds)
+        why = (f"{self._trigger!r} is {'' if is_due else 'not '}due: {self._minors:,} minors and {seconds:,.0f} "
+               f"seconds since the last major, {_dead_part(view.compactable)}")
+        held_back = "" if is_due else f"nothing is rewritten yet: {why}"
         # Without live entries there is nothing to rewrite.
         if is_due and view.candidates:
-            plan = plan_for(view, policy, now, why=f"{self._trigger!r} is due: {state}",
-                            bytes_available=bytes_available)
+            plan = plan_for(view, policy, now, why=why, bytes_available=bytes_available)
             lack = lack_of_room(plan.bytes_needed, bytes_available)
             if not lack:
                 return plan
@@ -325,6 +320,10 @@ def _row(action: str, members: Sequence[SegmentStats], freed: int = 0, copied: i
     row: dict[str, Any] = {"action": action, "members": [member.number for member in members]}
     for name in ("live_entries", "entries", "live_bytes", "data_bytes"):
         row[name] = sum(getattr(member, name) for member in members)
-    dead, live = sum(map(stored_dead_bytes, members)), sum(map(stored_live_bytes, members))
-    return {**row, "bytes_freed": freed, "bytes_to_copy": copied,
-            "reason": reason or f"{dead:,} of {dead + live:,} stored bytes are dead"}
+    return {**row, "bytes_freed": freed, "bytes_to_copy": copied, "reason": reason or _dead_part(members)}
+
+
+def _dead_part(segments: Sequence[SegmentStats]) -> str:
+    dead, entries = sum(map(stored_dead_bytes, segments)), sum(segment.entries for segment in segments)
+    return (f"{entries - sum(segment.live_entries for segment in segments):,} of {entries:,} entries are dead, "
+            f"{dead:,} of {dead + sum(map(stored_live_bytes, segments)):,} stored bytes")

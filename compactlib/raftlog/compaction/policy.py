@@ -11,9 +11,8 @@ A good policy makes progress, so that compaction comes to an end: each group mer
 segment with dead entries. `check_policy` with `log_views()` (`compactlib.testing`) tries a policy on many logs.
 `compactlib.raftlog.policies` has four policies, and triggers.
 
-A trigger decides between a minor compaction, which only drops wholly dead segments, and a major compaction, which also
-rewrites the groups that the log's policy chooses. It is evaluated before each compaction, and is a pure function of
-numbers (`CompactionState`).
+A trigger decides, before each compaction, between a minor compaction, which only drops wholly dead segments, and a
+major compaction, which also rewrites the groups that the log's policy chooses. It is pure too.
 """
 
 from __future__ import annotations
@@ -129,33 +128,6 @@ class LogPolicy(Policy[LogView, LogChoice], Protocol):
     """
 
 
-@attrs.frozen(kw_only=True)
-class CompactionState:
-    """The numbers for a trigger. Live and dead are counted over the compactable segments.
-
-    Attributes:
-        minors_since_major: count of minor compactions that had a compactable segment, since the last major compaction
-            or the log's opening.
-        seconds_since_major: since the end of the last major compaction or the log's opening.
-        live_entries: entries that a compaction would keep.
-        dead_entries: entries that a compaction would free.
-        live_bytes: stored bytes of the live entries: payloads and index records.
-        dead_bytes: stored bytes of the dead entries.
-    """
-
-    minors_since_major: int = 0
-    seconds_since_major: float = 0.0
-    live_entries: int = 0
-    dead_entries: int = 0
-    live_bytes: int = 0
-    dead_bytes: int = 0
-
-    def __str__(self) -> str:
-        return (f"{self.minors_since_major:,} minors and {self.seconds_since_major:,.0f} seconds since the last major, "
-                f"{self.dead_bytes:,} bytes in {self.dead_entries:,} entries dead beside {self.live_bytes:,} in "
-                f"{self.live_entries:,} live")
-
-
 class Trigger(ABC):
     """Decides whether the next compaction is a major one; combined with `|` (either) and `&` (both).
 
@@ -165,8 +137,15 @@ class Trigger(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def is_due(self, state: CompactionState) -> bool:
-        """Whether a major compaction is due. Pure and quick."""
+    def is_due(self, view: LogView, minors: int, seconds: float) -> bool:
+        """Whether a major compaction is due. Pure and quick.
+
+        Args:
+            view: the log; what is dead in `view.compactable` can be freed.
+            minors: count of minor compactions that had a compactable segment, since the last major compaction or the
+                log's opening.
+            seconds: since the end of the last major compaction or the log's opening.
+        """
 
     def __or__(self, other: Trigger) -> Trigger:
         """A trigger that is due when this trigger or `other` is."""
@@ -183,8 +162,8 @@ class _Joined(Trigger):
     operator: Literal["|", "&"]
     right: Trigger
 
-    def is_due(self, state: CompactionState) -> bool:
-        left, right = self.left.is_due(state), self.right.is_due(state)
+    def is_due(self, view: LogView, minors: int, seconds: float) -> bool:
+        left, right = self.left.is_due(view, minors, seconds), self.right.is_due(view, minors, seconds)
         return left or right if self.operator == "|" else left and right
 
     def __repr__(self) -> str:
