@@ -130,17 +130,13 @@ class LogPlan(Printed):
 
     @property
     def bytes_needed(self) -> int:
-        """The free space that the rewrites need, one group after the other.
+        """The free space that the rewrites need, one group after the other: the size of the largest output.
 
-        A group's members are removed after its commit, so that this is about the size of the largest output. The bytes
-        of the drops do not count, since a lease may keep their files. An executor that runs several tasks at once may
-        write all outputs before the first commit: then `bytes_to_copy` is needed.
+        A group frees more than it takes, after its commit. The bytes of the drops do not count, since a lease may keep
+        their files. An executor that runs several tasks at once may write all outputs before the first commit: then
+        `bytes_to_copy` is needed.
         """
-        most = grown = 0
-        for group in self.groups:
-            most = max(most, grown + group.output.file_bytes)
-            grown = max(grown - group.bytes_freed, 0)
-        return most
+        return max((group.output.file_bytes for group in self.groups), default=0)
 
     @property
     def touched(self) -> tuple[SegmentStats, ...]:

@@ -99,15 +99,11 @@ class LogCompactionReport(Printed):
         return sum(drop.file_bytes for drop in self.drops) + sum(group.bytes_freed for group in self.done)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A dictionary for each drop and group, oldest to newest; `None` where a column has no value."""
-        rows: list[dict[str, Any]] = [
-            *({"action": "rewritten", **attrs.asdict(each)} for each in self.done),
-            *({"action": "dropped", "members": (each.number,), "entries_before": each.entries, "entries_after": 0,
-               "bytes_freed": each.file_bytes} for each in self.drops),
-            *({"action": "failed", "members": each.members, "error": str(each.error)} for each in self.failed)]
-        columns = ("action", *(field.name for field in attrs.fields(GroupStats)), "error")
-        rows.sort(key=lambda row: int(row["members"][0]))
-        return [{name: row.get(name) for name in columns} for row in rows]
+        """A dictionary for each drop and group."""
+        return [*({"action": "dropped", "members": (each.number,), "entries_before": each.entries, "entries_after": 0,
+                   "bytes_freed": each.file_bytes} for each in self.drops),
+                *({"action": "rewritten", **attrs.asdict(each)} for each in self.done),
+                *({"action": "failed", "members": each.members, "error": str(each.error)} for each in self.failed)]
 
     def _summary(self) -> str:
         if self.is_empty:
