@@ -289,7 +289,7 @@ def _why(plan: LogPlan, chosen: str, why: str) -> str:
     view = plan.view
     if plan.groups:
         return f"{why}; {chosen}" if why else chosen
-    if not plan.is_empty:
+    if plan.drops:
         return "whole segments hold nothing alive" + (f"; {why}" if why else "")
     if view.snapshot_index is None:
         return (f"no snapshot was recorded yet, so nothing in {len(view.segments):,} segments is dead; record one "

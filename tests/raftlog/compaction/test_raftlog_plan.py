@@ -28,20 +28,17 @@ from compactlib.raftlog.compaction.plan import (
 )
 from compactlib.raftlog.names import compacting_members, compacting_name
 from compactlib.testing.views import log_views
-from tests.tools.raft_segments import segments_of
+from tests.tools.raft_segments import segments_of, view_of_candidates
 
+LIMITS = SegmentLimits(max_entries=128)
 LOGS: Any = log_views().examples
 POLICIES: dict[str, Callable[..., LogPolicy]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy,
                                                    "cost": CostPolicy}
 
 
-def view_of(*counts: tuple[int, int, int, int], newest: bool = True, limits: SegmentLimits | None = None,
-            ) -> LogView:
+def view_of(*counts: tuple[int, int, int, int], limits: SegmentLimits = LIMITS) -> LogView:
     """A log of these segments with a snapshot above them, and a newest segment behind."""
-    rows = (*counts, (1, 1, 10, 10)) if newest else counts
-    segments = segments_of(*rows)
-    return LogView(segments=segments, snapshot_index=segments[-1].ref.last if segments else 0,
-                          limits=limits or SegmentLimits(max_entries=128))
+    return view_of_candidates(segments_of(*counts), limits)
 
 
 @attrs.frozen
