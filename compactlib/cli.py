@@ -165,7 +165,7 @@ class _RaftLog(_Kind):
                  "entries": stats.entries, "live": stats.live_entries, "dead": stats.entries - stats.live_entries,
                  "live_bytes": stats.live_bytes, "file_bytes": stats.file_bytes} for stats in reader.view().segments]
             snapshot, unflushed = reader.state, len(reader.unflushed)
-            others = Table.of(reader.other_names()).to_dicts()
+            others = [{"name": name, "meaning": meaning} for name, meaning in reader.other_names().items()]
         has_snapshot = snapshot.index >= 0
         title = (f"{self.path}: {len(rows):,} segments, {sum(row['entries'] for row in rows):,} entries "
                  f"({sum(row['live'] for row in rows):,} live), {sum(row['file_bytes'] for row in rows):,} bytes; "
@@ -178,16 +178,14 @@ class _RaftLog(_Kind):
 
     def planned(self) -> Any:
         from compactlib.clock import SystemClock
-        from compactlib.raftlog import DeadRatio, DropDead, LogReader, SeedPolicy
-        from compactlib.raftlog.policy import MajorCadence, plan_for
+        from compactlib.raftlog import DeadRatio, LogReader, SeedPolicy
+        from compactlib.raftlog.policy import MajorCadence
 
         with LogReader(self.path) as reader:
             view = reader.view()
             if (policy := self.policy()) is not None:
                 return reader.plan(policy, view=view)
-        is_due, why = MajorCadence(DeadRatio(), SystemClock()).judge(view)
-        return plan_for(view, SeedPolicy() if is_due else DropDead(),
-                        why=why if is_due else f"nothing is rewritten yet: {why}")
+        return MajorCadence(DeadRatio(), SystemClock()).plan(view, SeedPolicy())
 
     def opened(self) -> AbstractContextManager[Any]:
         from compactlib.raftlog import DeadRatio, LogOptions, LogReader, SegmentLog

@@ -20,6 +20,7 @@ import attrs
 
 from compactlib.errors import CorruptData
 from compactlib.files import LocalFiles
+from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     Entry,
     LogCompactionReport,
@@ -29,7 +30,7 @@ from compactlib.raftlog import (
     StoreOptions,
     open_log,
 )
-from compactlib.raftlog.policy import ClumpPlan, plan_clump
+from compactlib.raftlog.policy import plan_clump
 from examples.kv_machine import Command, Delete, KvMachine, Put, Rewrite, decode_command, encode_command
 
 
@@ -125,16 +126,16 @@ class KvStore:
         """Compact now, in this thread."""
         return self.log.compact(policy=self.log.policy)
 
-    def clump(self, max_runs: int) -> ClumpPlan:
+    def clump(self, max_runs: int) -> IndexSet:
         """Write scattered old values again at the head, so that the live set has at most `max_runs` runs."""
-        plan = plan_clump(self.machine.live_set(), max_runs, segments=self.log.stats())
-        self.write(self.rewrites(plan))
-        return plan
+        scattered = plan_clump(self.machine.live_set(), max_runs)
+        self.write(self.rewrites(scattered))
+        return scattered
 
-    def rewrites(self, plan: ClumpPlan) -> list[Rewrite]:
-        """Return the commands to propose for a plan. Values that others write before the commands apply stay."""
+    def rewrites(self, scattered: IndexSet) -> list[Rewrite]:
+        """Return the commands to propose for these entries. Values that others write before the commands apply stay."""
         # An entry that has died since is not written again.
-        alive = [entry for entry in self.log.read_many(list(plan.indexes)) if isinstance(entry, Entry)]
+        alive = [entry for entry in self.log.read_many(list(scattered)) if isinstance(entry, Entry)]
         return [Rewrite(command.key, command.value, entry.index) for entry in alive
                 if isinstance(command := decode_command(entry.payload), Put)]
 
@@ -171,8 +172,8 @@ def main() -> None:
         store.snapshot()
         store.log.flush()
         print(store.compact())
-        plan = store.clump(max_runs=max(arguments.keys // 10, 1))
-        print(plan)
+        again = store.clump(max_runs=max(arguments.keys // 10, 1))
+        print(f"{len(again)} entries written again")
         store.machine.audit()
     with KvStore(arguments.folder) as store:
         assert store.items() == expected

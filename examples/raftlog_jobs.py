@@ -33,7 +33,7 @@ from compactlib.executors import Executor, LocalExecutor, RewriteTask
 from compactlib.fences import FileFence, LockingFence, TokenFence
 from compactlib.observer import Observer
 from compactlib.raftlog import LogChoice, LogView, SegmentLog
-from compactlib.raftlog.policy import LeftOut, filled_groups, is_worthwhile
+from compactlib.raftlog.policy import filled_groups, is_worthwhile
 from compactlib.rewrite import RewriteOutcome
 from compactlib.scheduler import (
     BlockMeta,
@@ -92,19 +92,12 @@ class TheseSegments:
 
     def choose(self, view: LogView, now: float) -> LogChoice:
         """See `LogPolicy`."""
-        groups: list[tuple[int, ...]] = []
-        left_out: list[LeftOut] = []
-        for wanted, run in groupby(view.candidates, key=lambda stats: stats.number in self.numbers):
-            if not wanted:
-                left_out += (LeftOut(stats.number, "it is not the job's") for stats in run)
-                continue
-            for members in filled_groups(list(run), view.limits):
-                if is_worthwhile(members):
-                    groups.append(tuple(stats.number for stats in members))
-                else:
-                    left_out.append(LeftOut(members[0].number, "nothing in it is dead, and no neighbour fits in"))
-        why = "they are the job's" if groups else f"no neighbour joins segments {self}, and none has dead entries"
-        return LogChoice(tuple(groups), tuple(left_out), why)
+        groups = tuple(
+            tuple(stats.number for stats in members)
+            for wanted, run in groupby(view.candidates, key=lambda stats: stats.number in self.numbers) if wanted
+            for members in filled_groups(list(run), view.limits) if is_worthwhile(members))
+        return LogChoice(groups, "they are the job's" if groups else
+                         f"no neighbour joins segments {self}, and none has dead entries")
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.numbers))
@@ -161,7 +154,7 @@ class RaftlogExecute:
         if policy.choose(log.view(), 0.0).groups:
             raise ReleaseJob(f"segments {policy} of log {plan.tenant!r} cannot be joined now: {why}; try again later")
         # The missing segments were dropped as dead, or are part of their predecessor.
-        left = [stats for stats in log.stats() if stats.number in policy.numbers]
+        left = [stats for stats in log.view().segments if stats.number in policy.numbers]
         return CompactedBlocks(
             tenant=plan.tenant, shard=plan.shard, source_blocks=plan.source_blocks,
             new_blocks=tuple(BlockMeta(id=segment_block_id(stats.number, token), tenant=plan.tenant, shard=plan.shard,

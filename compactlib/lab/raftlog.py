@@ -180,17 +180,19 @@ class RaftLogSimulation(Simulation):
         cadence, view, now = self._cadence, self.view(), self.now_ms / 1000
         self._snapshots += 1
         self._clock.advance(max(now - self._clock.now(), 0.0))
-        is_major = (self._snapshots % self._model.major_every == 0 if cadence is None else
-                    cadence.judge(view)[0])
         self.sample()
         self.counts.asked += 1
-        plan = plan_for(view, self.policy if is_major else DropDead(), now)
+        if cadence is None:
+            is_major = self._snapshots % self._model.major_every == 0
+            plan = plan_for(view, self.policy if is_major else DropDead(), now)
+        else:
+            plan = cadence.plan(view, self.policy, now)
         if not plan.is_empty:
             self.counts.compactions += 1
-            self.counts.freed_segments += len(view.segments) - len(plan.forecast(view).segments)
+            self.counts.freed_segments += len(view.segments) - len(plan.forecast().segments)
             self.rewrite(plan)
         if cadence is not None:
-            cadence.ended(view, drops_only=plan.drops_only)
+            cadence.ended(plan)
         return plan
 
     def view(self) -> LogView:

@@ -24,24 +24,13 @@ from compactlib._lazy import offer
 
 if TYPE_CHECKING:
     from compactlib.raftlog.compaction.plan import LogPlan as LogPlan
-    from compactlib.raftlog.compaction.policies import (
-        CostPolicy as CostPolicy,
-        DropDead as DropDead,
-        RaPolicy as RaPolicy,
-        SeedPolicy as SeedPolicy,
-    )
     from compactlib.raftlog.compaction.policy import LogChoice as LogChoice, LogPolicy as LogPolicy, LogView as LogView
     from compactlib.raftlog.compaction.report import (
         LogCompactionReport as LogCompactionReport,
         SegmentChanges as SegmentChanges,
     )
-    from compactlib.raftlog.compaction.triggers import DeadRatio as DeadRatio, EveryNMinors as EveryNMinors
     from compactlib.raftlog.local_log import LocalLog as LocalLog
-    from compactlib.raftlog.log.folder import (
-        OtherName as OtherName,
-        is_log as is_log,
-        logs_of_store as logs_of_store,
-    )
+    from compactlib.raftlog.log.folder import is_log as is_log, logs_of_store as logs_of_store
     from compactlib.raftlog.log.log_reader import (
         LogReader as LogReader,
         StoredEntry as StoredEntry,
@@ -50,6 +39,14 @@ if TYPE_CHECKING:
     )
     from compactlib.raftlog.log.segment_log import SegmentLog as SegmentLog
     from compactlib.raftlog.options import LogOptions as LogOptions, StoreOptions as StoreOptions
+    from compactlib.raftlog.policies import (
+        CostPolicy as CostPolicy,
+        DeadRatio as DeadRatio,
+        DropDead as DropDead,
+        EveryNMinors as EveryNMinors,
+        RaPolicy as RaPolicy,
+        SeedPolicy as SeedPolicy,
+    )
     from compactlib.raftlog.ra_import import import_ra as import_ra
     from compactlib.raftlog.raft_log import RaftLog as RaftLog
     from compactlib.raftlog.replication.streams import (
@@ -83,12 +80,10 @@ if TYPE_CHECKING:
 else:
     offer(__name__, {
         "compactlib.raftlog.compaction.plan": "LogPlan",
-        "compactlib.raftlog.compaction.policies": "CostPolicy DropDead RaPolicy SeedPolicy",
         "compactlib.raftlog.compaction.policy": "LogChoice LogPolicy LogView",
         "compactlib.raftlog.compaction.report": "LogCompactionReport SegmentChanges",
-        "compactlib.raftlog.compaction.triggers": "DeadRatio EveryNMinors",
         "compactlib.raftlog.local_log": "LocalLog",
-        "compactlib.raftlog.log.folder": "OtherName is_log logs_of_store",
+        "compactlib.raftlog.log.folder": "is_log logs_of_store",
         "compactlib.raftlog.log.log_reader": "LogReader StoredEntry StoredSegment verify_log",
         "compactlib.raftlog.log.segment_log": "SegmentLog",
         "compactlib.raftlog.worker": "Applied LogCompactionWorker MachineCopy SnapshotReport SnapshotWriter",
@@ -101,6 +96,7 @@ else:
         "compactlib.raftlog.snapshots.machine": "LiveTracker StateMachine",
         "compactlib.raftlog.snapshots.states": "StateReader",
         "compactlib.raftlog.options": "LogOptions StoreOptions",
+        "compactlib.raftlog.policies": "CostPolicy DeadRatio DropDead EveryNMinors RaPolicy SeedPolicy",
         "compactlib.raftlog.raft_log": "RaftLog",
         "compactlib.raftlog.store": "RaftLogStore open_log",
     })

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import Enum, unique
 
-from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, NotFound, Stale
+from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, NotFound
 
 
 class GapDetected(InvalidInput):
@@ -17,13 +17,6 @@ class Overwriting(InvalidInput):
 
     A follower appends its leader's entries with `append_entries`; to truncate on purpose, call `reset` first.
     """
-
-
-class PlanOutdated(Stale):
-    """The log has changed since the compaction was planned. Nothing was done: plan again."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"the plan is outdated: {what}; plan again")
 
 
 class MemtableFull(Busy):

@@ -27,7 +27,7 @@ from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.disk import StrPath, local_path
 from compactlib.guard import Guard
 from compactlib.observer import Observers
-from compactlib.raftlog.compaction.policies import DropDead
+from compactlib.raftlog.compaction.plan import DropDead
 from compactlib.raftlog.log.segment_log import SegmentLog
 from compactlib.raftlog.options import LogOptions
 from compactlib.raftlog.values import Entry

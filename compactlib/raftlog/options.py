@@ -12,11 +12,10 @@ from compactlib._arguments import is_seconds, is_whole
 from compactlib.clock import Clock, SystemClock
 from compactlib.files.disk import Files, LocalFiles
 from compactlib.observer import Observer, Observers
-from compactlib.raftlog.compaction.policies import SeedPolicy
-from compactlib.raftlog.compaction.policy import LogPolicy
+from compactlib.raftlog.compaction.policy import LogPolicy, Trigger
 from compactlib.raftlog.compaction.report import SegmentChanges
-from compactlib.raftlog.compaction.triggers import DeadRatio, EveryNMinors, Trigger
 from compactlib.raftlog.memtable import DEFAULT_MAX_ENTRIES
+from compactlib.raftlog.policies import DeadRatio, EveryNMinors, SeedPolicy
 from compactlib.raftlog.segment.segments import DEFAULT_MAX_OPEN
 from compactlib.raftlog.snapshots.machine import StateMachine
 from compactlib.raftlog.values import SegmentLimits

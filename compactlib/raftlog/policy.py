@@ -8,25 +8,24 @@ decides when a major compaction is due (`Trigger`). `plan_for` applies a policy 
 
 from __future__ import annotations
 
-from compactlib.raftlog.compaction.clump import ClumpPlan, plan_clump
-from compactlib.raftlog.compaction.plan import MAX_GROUP_MEMBERS, LogPlan, PlannedGroup, plan_for
+from compactlib.raftlog.compaction.clump import plan_clump
+from compactlib.raftlog.compaction.plan import MAX_GROUP_MEMBERS, LogPlan, MajorCadence, PlannedGroup, plan_for
 from compactlib.raftlog.compaction.policy import (
-    LeftOut,
     LogChoice,
     LogPolicy,
     LogView,
-    checked_choice,
+    Trigger,
+    chosen_groups,
     filled_groups,
     is_worthwhile,
     stored_dead_bytes,
     stored_live_bytes,
 )
-from compactlib.raftlog.compaction.triggers import CompactionState, MajorCadence, Trigger
 from compactlib.raftlog.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentRef, SegmentStats, segment_bytes
 
 __all__ = [
-    "ClumpPlan", "CompactionState", "INDEX_RECORD_BYTES", "LeftOut", "LogChoice", "LogPlan",
-    "LogPolicy", "LogView", "MAX_GROUP_MEMBERS", "MajorCadence", "PlannedGroup", "SegmentLimits", "SegmentRef",
-    "SegmentStats", "Trigger", "checked_choice", "filled_groups", "is_worthwhile", "plan_clump", "plan_for",
+    "INDEX_RECORD_BYTES", "LogChoice", "LogPlan", "LogPolicy", "LogView", "MAX_GROUP_MEMBERS",
+    "MajorCadence", "PlannedGroup", "SegmentLimits", "SegmentRef", "SegmentStats", "Trigger", "chosen_groups",
+    "filled_groups", "is_worthwhile", "plan_clump", "plan_for",
     "segment_bytes", "stored_dead_bytes", "stored_live_bytes",
 ]

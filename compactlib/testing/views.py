@@ -21,11 +21,11 @@ import attrs
 from compactlib.blobstore import BlobChoice, BlobPolicy, BlobView
 from compactlib.blobstore.policy import Dying, SegmentName, SegmentView, forecast, plan_for_choice
 from compactlib.errors import InvalidInput, MissingDependency
-from compactlib.raftlog import LogChoice, LogPolicy, LogView, SegmentLimits
+from compactlib.raftlog import LogPolicy, LogView, SegmentLimits
 from compactlib.raftlog.policy import (
     SegmentRef,
     SegmentStats,
-    checked_choice,
+    chosen_groups,
     is_worthwhile,
     plan_for,
     stored_dead_bytes,
@@ -53,8 +53,8 @@ _DAY = 86_400.0
 def log_views() -> Views[LogView]:
     """Draw Raft logs of any number of segments, with a snapshot at any index or without.
 
-    The judge requires that each candidate is in one valid group or left out with a reason, that no group is a single
-    wholly live segment, and that repeated compactions end.
+    The judge requires that each group keeps the rules of `LogPolicy`, that no group is a single wholly live segment,
+    and that repeated compactions end.
     """
     return Views(_logs_of_candidates() | _logs(), _judge_log, (NOW,))
 
@@ -132,18 +132,14 @@ def _logs_of_candidates(draw: st.DrawFn) -> LogView:
 def _judge_log(policy: LogPolicy, view: LogView, now: float, choice: Any) -> None:
     note(f"{policy.name} chose {choice}")
     try:
-        chosen: LogChoice = checked_choice(choice, view, policy=policy.name)
+        groups = chosen_groups(choice, view, policy=policy.name)
     except InvalidInput as error:
         raise AssertionError(str(error)) from error
-    by_number = {segment.number: segment for segment in view.candidates}
-    for group in chosen.groups:
-        assert is_worthwhile([by_number[number] for number in group]), (
-            f"{policy.name}: segment {group[0]} is wholly live, and a rewrite of it alone changes nothing; leave it "
-            f"out (is_worthwhile)")
-    for left in chosen.left_out:
-        assert left.reason, (
-            f"{policy.name}: segment {left.number} is left out without a reason; plans show it to operators")
-    _require_end(policy.name, view, lambda log: plan_for(log, policy, now), lambda log, plan: plan.forecast(log),
+    for members in groups:
+        assert is_worthwhile(members), (
+            f"{policy.name}: segment {members[0].number} is wholly live, and a rewrite of it alone changes nothing; "
+            f"leave it out (is_worthwhile)")
+    _require_end(policy.name, view, lambda log: plan_for(log, policy, now), lambda log, plan: plan.forecast(),
                    lambda log: (len(log.segments), sum(map(stored_dead_bytes, log.segments))))
 
 

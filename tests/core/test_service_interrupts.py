@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 from compactlib.budget import Budget
 from compactlib.clock import ManualClock
+from compactlib.contract import Compaction
 from compactlib.manager import CompactionManager, OnRequest, Periodic
 from compactlib.service import PeriodicService
 from tests.harness.interruptions import interruptions
@@ -96,7 +97,7 @@ def test_an_interrupt_at_any_place_ends_no_period() -> None:
 
 def test_an_interrupt_while_adding_or_removing_leaves_no_half() -> None:
     def act(manager: CompactionManager) -> None:
-        manager.add("store", Store())
+        manager.add("store", cast(Compaction, Store()))
         manager.run_pending()
         manager.remove("store")
 
@@ -110,6 +111,6 @@ def test_an_interrupt_while_adding_or_removing_leaves_no_half() -> None:
         if manager.report().rows:
             manager.remove("store", wait_seconds=0)
         store = Store()
-        manager.add("store", store)
+        manager.add("store", cast(Compaction, store))
         manager.run_pending()
         assert store.calls == ["compact", "reclaim"]

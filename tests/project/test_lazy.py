@@ -36,7 +36,7 @@ UNUSED = {
     # A worker that rewrites a group knows nothing of the log, nor of how it is replicated.
     "from compactlib.raftlog.compaction.rewrite import CompactSegments":
         {"compactlib.raftlog.log.segment_log", "compactlib.raftlog.wal", "compactlib.raftlog.replication",
-         "compactlib.raftlog.snapshots", "compactlib.raftlog.compaction.policies"},
+         "compactlib.raftlog.snapshots", "compactlib.raftlog.policies"},
     "from compactlib.raftlog import SegmentLog": {"compactlib.raftlog.wal", "fractions"},
     "from compactlib.raftlog import RaftLogStore": {"compactlib.raftlog.replication"},
     "from compactlib.kv import MemoryStore": {"sqlite3", "compactlib.kv.postgres",

@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract between a compaction and the policy that chooses its victims, on one page.
+"""The contracts of a compaction's policy, which chooses the victims, and of its trigger, on one page.
 
 A policy is a pure function of statistics: `choose(view, now) -> LogChoice`. `view.candidates` are, oldest to newest,
 the segments that may be rewritten and have at least one live entry. They do not include the active segment, segments
 that end above the snapshot (all of their entries are needed), and wholly dead segments (a compaction drops them under
-any policy; two segments with only dead segments between them are adjacent). A policy puts every candidate into exactly
-one group, or leaves it out with a reason. A group becomes one segment.
+any policy; two segments with only dead segments between them are adjacent). A policy names groups of adjacent
+candidates, and each group becomes one segment; every other candidate stays as it is.
 
 A good policy makes progress, so that compaction comes to an end: each group merges two or more segments, or rewrites a
 segment with dead entries. `check_policy` with `log_views()` (`compactlib.testing`) tries a policy on many logs.
-`compactlib.raftlog.policies` has four policies.
+`compactlib.raftlog.policies` has four policies, and triggers.
+
+A trigger decides, before each compaction, between a minor compaction, which only drops wholly dead segments, and a
+major compaction, which also rewrites the groups that the log's policy chooses. It is pure too.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from sys import float_info
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import attrs
 
@@ -49,14 +52,12 @@ class LogView(Printed):
     """The statistics of a log from which a policy chooses.
 
     Attributes:
-        segments: statistics of every segment, oldest to newest, the newest included.
+        segments: statistics of every segment, oldest to newest, the newest included. Invariant: numbers ascend, and
+            ranges ascend without overlap.
         snapshot_index: the index of the last snapshot; `None` before the first snapshot.
         limits: of the segments that a compaction writes.
         folder: the log's folder; empty for a view made by hand, whose plans no log executes.
         damaged: segments whose index could not be read, oldest to newest; they count as wholly live.
-
-    Raises:
-        InvalidInput: segments or their ranges do not ascend, or a count is impossible (the message names the segment).
     """
 
     segments: tuple[SegmentStats, ...]
@@ -64,15 +65,6 @@ class LogView(Printed):
     limits: SegmentLimits
     folder: str = ""
     damaged: tuple[GroupFailed, ...] = ()
-
-    def __attrs_post_init__(self) -> None:
-        for segment in self.segments:
-            _check_counts(segment)
-        for older, newer in pairwise(self.segments):
-            if not (older.number < newer.number and older.ref.last < newer.ref.first):
-                raise InvalidInput(f"segment {newer.number} ({newer.ref.first} to {newer.ref.last}) follows segment "
-                                   f"{older.number} ({older.ref.first} to {older.ref.last}); segments must come oldest "
-                                   f"to newest, without overlap")
 
     @property
     def compactable(self) -> tuple[SegmentStats, ...]:
@@ -83,8 +75,18 @@ class LogView(Printed):
 
     @property
     def candidates(self) -> tuple[SegmentStats, ...]:
-        """The compactable segments with live entries, from which a policy chooses. The others are dropped."""
+        """The compactable segments with live entries, from which a policy chooses."""
         return tuple(segment for segment in self.compactable if segment.live_entries)
+
+    @property
+    def dead(self) -> tuple[SegmentStats, ...]:
+        """The compactable segments without a live entry, which every compaction drops."""
+        return tuple(segment for segment in self.compactable if not segment.live_entries)
+
+    @property
+    def place(self) -> str:
+        """The snapshot in words, for the titles of views and plans."""
+        return "before the first snapshot" if self.snapshot_index is None else f"at snapshot {self.snapshot_index}"
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each segment, oldest to newest."""
@@ -95,37 +97,21 @@ class LogView(Printed):
                 for each in self.segments]
 
     def _summary(self) -> str:
-        at = "before the first snapshot" if self.snapshot_index is None else f"at snapshot {self.snapshot_index}"
         damaged = f", {len(self.damaged)} of them damaged" if self.damaged else ""
-        return (f"{len(self.segments)} segments {at}, {len(self.compactable)} of them compactable{damaged}, "
+        return (f"{len(self.segments)} segments {self.place}, {len(self.compactable)} of them compactable{damaged}, "
                 f"{sum(each.file_bytes for each in self.segments):,} bytes")
 
 
 @attrs.frozen
-class LeftOut:
-    """A segment that a policy leaves out.
-
-    Attributes:
-        number: the segment's number.
-        reason: why, in a sentence with the numbers.
-    """
-
-    number: int
-    reason: str
-
-
-@attrs.frozen
 class LogChoice:
-    """A policy's choice: each candidate is in exactly one group, or left out.
+    """A policy's choice.
 
     Attributes:
         groups: the numbers of the members of each group, ascending; the groups ascend too.
-        left_out: the other candidates.
         why: the reason; of an empty choice the closed gate, its value, and the setting to change.
     """
 
     groups: tuple[tuple[int, ...], ...]
-    left_out: tuple[LeftOut, ...]
     why: str
 
     @property
@@ -137,10 +123,51 @@ class LogChoice:
 class LogPolicy(Policy[LogView, LogChoice], Protocol):
     """Chooses the victims of a compaction; implement it as a small frozen attrs class, whose fields are its settings.
 
-    `choose` groups some of `view.candidates` and leaves out the others. The members of a group are adjacent candidates.
-    Their live entries and payload bytes fit into a segment of `view.limits`, unless the group is a single segment.
-    `view.candidates` may be empty.
+    The members of a group are adjacent candidates. Their live entries and payload bytes fit into a segment of
+    `view.limits`, unless the group is a single segment. `view.candidates` may be empty.
     """
+
+
+class Trigger(ABC):
+    """Decides whether the next compaction is a major one; combined with `|` (either) and `&` (both).
+
+    Plans print its `repr`, which names its settings: use a frozen attrs class.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def is_due(self, view: LogView, minors: int, seconds: float) -> bool:
+        """Whether a major compaction is due. Pure and quick.
+
+        Args:
+            view: the log; what is dead in `view.compactable` can be freed.
+            minors: count of minor compactions that had a compactable segment, since the last major compaction or the
+                log's opening.
+            seconds: since the end of the last major compaction or the log's opening.
+        """
+
+    def __or__(self, other: Trigger) -> Trigger:
+        """A trigger that is due when this trigger or `other` is."""
+        return _Joined(self, "|", other)
+
+    def __and__(self, other: Trigger) -> Trigger:
+        """A trigger that is due when this trigger and `other` are."""
+        return _Joined(self, "&", other)
+
+
+@attrs.frozen(repr=False)
+class _Joined(Trigger):
+    left: Trigger
+    operator: Literal["|", "&"]
+    right: Trigger
+
+    def is_due(self, view: LogView, minors: int, seconds: float) -> bool:
+        left, right = self.left.is_due(view, minors, seconds), self.right.is_due(view, minors, seconds)
+        return left or right if self.operator == "|" else left and right
+
+    def __repr__(self) -> str:
+        return f"({self.left!r} {self.operator} {self.right!r})"
 
 
 def stored_live_bytes(segment: SegmentStats) -> int:
@@ -193,62 +220,27 @@ def filled_groups(segments: Sequence[SegmentStats], limits: SegmentLimits,
     return groups
 
 
-def checked_choice(choice: object, view: LogView, *, policy: str) -> LogChoice:
-    """Return `choice` if it keeps the rules of `LogPolicy`. O(segments).
+def chosen_groups(choice: LogChoice, view: LogView, *, policy: str) -> list[tuple[SegmentStats, ...]]:
+    """Return the members of the groups of a choice that keeps the rules of `LogPolicy`. O(segments).
 
     Raises:
         InvalidInput: it breaks a rule; the message names the policy and the segment.
     """
-    if not isinstance(choice, LogChoice):
-        raise InvalidInput(f"policy {policy!r} answered {choice!r:.100}; give a LogChoice: groups, what is left out "
-                           f"with reasons, and why")
-    segments, limits = view.candidates, view.limits
-    place = {segment.number: position for position, segment in enumerate(segments)}
-    named = [number for group in choice.groups for number in group]
-    seen: set[int] = set()
-    for number in [*named, *(left.number for left in choice.left_out)]:
-        if number not in place:
-            raise _broken(policy, number, "was not among those shown")
-        if number in seen:
-            raise _broken(policy, number, "is named twice")
-        seen.add(number)
-    for number in place:
-        if number not in seen:
-            raise _broken(policy, number, "is neither in a group nor left out")
-    if named != sorted(named):
-        raise _broken(policy, _first_descent(named), "comes after a newer one; groups and members must ascend")
+    candidates, limits = view.candidates, view.limits
+    place = {segment.number: position for position, segment in enumerate(candidates)}
+    groups: list[tuple[SegmentStats, ...]] = []
+    free = 0
     for group in choice.groups:
-        if not group:
-            raise InvalidInput(f"policy {policy!r} made a bad choice: a group has no members")
-        _check_group([segments[place[number]] for number in group], place, limits, policy)
-    return choice
-
-
-def _check_group(members: Sequence[SegmentStats], place: dict[int, int], limits: SegmentLimits, policy: str) -> None:
-    first = place[members[0].number]
-    for position, member in enumerate(members, first):
-        if place[member.number] != position:
-            raise _broken(policy, member.number, f"is not adjacent to the member before it in group "
-                                                 f"{tuple(each.number for each in members)}")
-    entries = sum(member.live_entries for member in members)
-    payload = sum(member.live_bytes for member in members)
-    if len(members) > 1 and (entries > limits.max_entries or payload > limits.max_bytes):
-        raise _broken(policy, members[0].number, f"leads a group of {entries} live entries and {payload} live bytes; "
-                                                 f"a segment holds {limits.max_entries} and {limits.max_bytes}")
-
-
-def _first_descent(numbers: Sequence[int]) -> int:
-    return next(after for before, after in pairwise(numbers) if after < before)
-
-
-def _broken(policy: str, number: int, what: str) -> InvalidInput:
-    return InvalidInput(f"policy {policy!r} made a bad choice: segment {number} {what}; correct the policy "
-                        f"(check_policy finds such cases)")
-
-
-def _check_counts(segment: SegmentStats) -> None:
-    if not (0 <= segment.live_entries <= segment.entries and 0 <= segment.live_bytes <= segment.data_bytes):
-        raise InvalidInput(f"segment {segment.number} claims {segment.live_entries} of {segment.entries} entries and "
-                           f"{segment.live_bytes} of {segment.data_bytes} bytes live; live is a part of the whole")
-    if segment.live_bytes and not segment.live_entries:
-        raise InvalidInput(f"segment {segment.number} claims {segment.live_bytes} live bytes without a live entry")
+        first = place.get(group[0], -1) if group else -1
+        members = candidates[first:first + len(group)]
+        if first < free or tuple(each.number for each in members) != group:
+            raise InvalidInput(f"policy {policy!r} made a bad choice: group {group} is not made of adjacent candidates "
+                               f"in ascending order, each in one group of all; choose from view.candidates")
+        if len(filled_groups(members, limits)) > 1:
+            raise InvalidInput(f"policy {policy!r} made a bad choice: group {group} has "
+                               f"{sum(each.live_entries for each in members)} live entries and "
+                               f"{sum(each.live_bytes for each in members)} live bytes; a segment holds "
+                               f"{limits.max_entries} and {limits.max_bytes}")
+        groups.append(members)
+        free = first + len(group)
+    return groups

@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 
 from compactlib.errors import BudgetSpent, CompactlibError
-from compactlib.raftlog.compaction.plan import DROP_DEAD, LeftOutSegment
+from compactlib.raftlog.compaction.plan import LogPlan
 from compactlib.raftlog.compaction.policy import GroupFailed
-from compactlib.raftlog.values import SegmentRef
-from compactlib.report import PolicyRecord, Printed, Table
+from compactlib.raftlog.values import SegmentRef, SegmentStats
+from compactlib.report import PolicyRecord, Printed
 
 
 @attrs.frozen(kw_only=True)
@@ -44,51 +44,44 @@ class LogCompactionReport(Printed):
     `repr()` is one line, `str()` a table, notebooks show the table, `to_dicts()` gives its rows as data.
 
     Attributes:
-        policy: the policy that chose the groups.
-        why: the plan's reason; of an empty report the closed gate, its value, and the setting to change.
-        snapshot_index: of the snapshot that justifies the drops.
-        dropped: numbers of the dropped segments.
-        dropped_bytes: size of their files; freed at once, or when the last lease on them ends.
+        plan: the plan that was carried out.
+        why: the plan's reason, or the lack of room; of an empty report the closed gate, its value, and the setting to
+            change.
+        drops: the dropped segments; their files go at once, or when the last lease on them ends.
         done: the groups that were rewritten.
         failed: the groups that failed.
-        left_out: the other segments, with the reason.
-        purged_links: numbers of merged segments whose old names were removed.
         unreclaimed: the error that left files that no reader can reach: the disk refused to remove them, or the host's
             `on_changes` failed. The next run retries.
         seconds: time of the whole run.
     """
 
-    policy: PolicyRecord
+    plan: LogPlan
     why: str
-    snapshot_index: int
-    dropped: tuple[int, ...]
-    dropped_bytes: int
+    drops: tuple[SegmentStats, ...]
     done: tuple[GroupStats, ...]
     failed: tuple[GroupFailed, ...]
-    left_out: tuple[LeftOutSegment, ...]
-    purged_links: tuple[int, ...]
     unreclaimed: CompactlibError | None
     seconds: float
 
     @property
+    def policy(self) -> PolicyRecord:
+        """The policy that chose the groups."""
+        return self.plan.policy
+
+    @property
+    def dropped(self) -> tuple[int, ...]:
+        """Numbers of the dropped segments."""
+        return tuple(drop.number for drop in self.drops)
+
+    @property
     def is_empty(self) -> bool:
-        """Whether nothing was dropped or rewritten; `why` names the gate."""
-        return not (self.dropped or self.groups)
+        """Whether nothing was dropped, rewritten or tried; `why` names the gate."""
+        return not (self.drops or self.done or self.failed)
 
     @property
     def is_partial(self) -> bool:
         """Whether the caller's budget was spent before the end; the next run continues."""
         return any(isinstance(each.error, BudgetSpent) for each in self.failed)
-
-    @property
-    def drops_only(self) -> bool:
-        """As `LogPlan.drops_only`."""
-        return self.policy == DROP_DEAD
-
-    @property
-    def groups(self) -> tuple[GroupStats | GroupFailed, ...]:
-        """The result of each group, the failed groups first."""
-        return (*self.failed, *self.done)
 
     @property
     def bytes_read(self) -> int:
@@ -103,23 +96,14 @@ class LogCompactionReport(Printed):
     @property
     def bytes_freed(self) -> int:
         """Bytes freed by drops and groups."""
-        return self.dropped_bytes + sum(group.bytes_freed for group in self.done)
+        return sum(drop.file_bytes for drop in self.drops) + sum(group.bytes_freed for group in self.done)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A dictionary for each drop, group and left-out segment; `None` for columns that do not apply."""
-        rows: list[dict[str, Any]] = [
-            *({"action": "dropped", "members": (number,), "reason": "holds no live entry"} for number in self.dropped),
-            *({"action": "rewritten", **attrs.asdict(each), "reason": ""} for each in self.done),
-            *({"action": "failed", "members": each.members, "reason": str(each.error)} for each in self.failed),
-            *({"action": "kept", "members": (each.stats.number,), "reason": each.reason} for each in self.left_out)]
-        columns = ("action", *(field.name for field in attrs.fields(GroupStats)), "reason")
-        rows.sort(key=lambda row: int(row["members"][0]))
-        return [{name: row.get(name) for name in columns} for row in rows]
-
-    def table(self) -> Table:
-        """The rows of `to_dicts()` under a title with the totals."""
-        return Table.from_dicts([{**row, "members": ", ".join(map(str, row["members"]))} for row in self.to_dicts()],
-                                title=self._summary())
+        """A dictionary for each drop and group."""
+        return [*({"action": "dropped", "members": (each.number,), "entries_before": each.entries, "entries_after": 0,
+                   "bytes_freed": each.file_bytes} for each in self.drops),
+                *({"action": "rewritten", **attrs.asdict(each)} for each in self.done),
+                *({"action": "failed", "members": each.members, "error": str(each.error)} for each in self.failed)]
 
     def _summary(self) -> str:
         if self.is_empty:
@@ -127,9 +111,9 @@ class LogCompactionReport(Printed):
         trouble = f", {len(self.failed)} groups FAILED" if self.failed else ""
         if self.unreclaimed is not None:
             trouble += ", files left to be removed"
-        return (f"{self.policy} at snapshot {self.snapshot_index} ({self.why}): dropped {len(self.dropped)}, "
-                f"rewrote {sum(len(group.members) for group in self.done)} segments into {len(self.done)}, kept "
-                f"{len(self.left_out)}{trouble}; read {self.bytes_read:,}, wrote {self.bytes_written:,}, freed "
+        return (f"{self.policy} {self.plan.view.place} ({self.why}): dropped {len(self.drops)}, rewrote "
+                f"{sum(len(group.members) for group in self.done)} segments into {len(self.done)}, kept "
+                f"{len(self.plan.kept)}{trouble}; read {self.bytes_read:,}, wrote {self.bytes_written:,}, freed "
                 f"{self.bytes_freed:,} bytes in {self.seconds:.3f} s")
 
 
@@ -179,12 +163,6 @@ class LogReclaimReport(Printed):
     def is_partial(self) -> bool:
         """Always false."""
         return False
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for each name."""
-        return [*({"what": "segment", "name": str(number)} for number in self.segments),
-                *({"what": "old name", "name": str(number)} for number in self.links),
-                *({"what": "leftover", "name": name} for name in self.leftovers)]
 
     def _summary(self) -> str:
         if self.is_empty:

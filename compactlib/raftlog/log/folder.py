@@ -103,23 +103,10 @@ def logs_of_store(folder: StrPath) -> list[str] | None:
     return [path for path in paths if not os.path.islink(path) and is_log(path)]
 
 
-@attrs.frozen
-class OtherName:
-    """A name in the folder that is not of a segment with entries.
-
-    Attributes:
-        name: the name.
-        meaning: in words.
-    """
-
-    name: str
-    meaning: str
-
-
-def other_names(folder: str, segments: Collection[int]) -> tuple[OtherName, ...]:
-    """Return the names in the folder, without these segments and without the files of each log."""
-    return tuple(OtherName(name, _meaning(folder, name)) for name in list_folder(folder)
-                 if segment_number(name) not in segments and name not in _OWN_NAMES)
+def other_names(folder: str, segments: Collection[int]) -> dict[str, str]:
+    """Return the names in the folder, with meanings, without these segments and without the files of each log."""
+    return {name: _meaning(folder, name) for name in list_folder(folder)
+            if segment_number(name) not in segments and name not in _OWN_NAMES}
 
 
 def _meaning(folder: str, name: str) -> str:

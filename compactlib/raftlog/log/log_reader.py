@@ -19,13 +19,13 @@ from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.compaction.commit import leftovers
 from compactlib.raftlog.compaction.plan import LogPlan, plan_for
-from compactlib.raftlog.compaction.policies import SeedPolicy
 from compactlib.raftlog.compaction.policy import LogPolicy, LogView
 from compactlib.raftlog.compaction.statistics import StatsCache
-from compactlib.raftlog.log.folder import Examination, OtherName, examine_segments, other_names, require_log, wal_of
+from compactlib.raftlog.log.folder import Examination, examine_segments, other_names, require_log, wal_of
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable, replay
 from compactlib.raftlog.names import segment_name
+from compactlib.raftlog.policies import SeedPolicy
 from compactlib.raftlog.segment.listing import open_segment, read_folder
 from compactlib.raftlog.segment.segments import DEFAULT_MAX_OPEN, OpenFiles, Segments
 from compactlib.raftlog.snapshot_meta import (
@@ -52,7 +52,7 @@ class LogReader(LogReading):
 
     In the folder of a log of a `RaftLogStore` it also reads the store's whole WAL, where the newest entries are, at
     each refresh. So its answers are those of the `RaftLog`; `unflushed` has the indexes that are only in the WAL.
-    `view`, `stats` and `plan` are about segments.
+    `view` and `plan` are about segments.
 
     Args:
         folder: the log's folder.
@@ -189,8 +189,8 @@ class LogReader(LogReading):
         """The path of a segment's file, which a compaction may remove at any time."""
         return os.path.join(self._folder, segment_name(number))
 
-    def other_names(self) -> tuple[OtherName, ...]:
-        """The names in the folder, without segments that have entries and without the files of each log.
+    def other_names(self) -> dict[str, str]:
+        """The names in the folder, with meanings, without segments that have entries and the files of each log.
 
         Raises:
             StorageError: the folder cannot be read.

@@ -52,13 +52,18 @@ from compactlib.raftlog.compaction.commit import (
     recover_folder,
     remove_private,
 )
-from compactlib.raftlog.compaction.plan import LogPlan, PlannedGroup, plan_for, require_fitting
-from compactlib.raftlog.compaction.policies import DropDead
+from compactlib.raftlog.compaction.plan import (
+    LogPlan,
+    MajorCadence,
+    PlannedGroup,
+    lack_of_room,
+    plan_for,
+    require_fitting,
+)
 from compactlib.raftlog.compaction.policy import GroupFailed, LogPolicy, LogView
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, LogReclaimReport, SegmentChanges
 from compactlib.raftlog.compaction.rewrite import CompactSegments, Copier, SegmentSource
 from compactlib.raftlog.compaction.statistics import StatsCache
-from compactlib.raftlog.compaction.triggers import MajorCadence
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import require_log
 from compactlib.raftlog.log.reading import LogReading
@@ -73,7 +78,7 @@ from compactlib.raftlog.snapshot_meta import (
     snapshot_version,
     write_snapshot_meta,
 )
-from compactlib.raftlog.values import SegmentRef
+from compactlib.raftlog.values import SegmentRef, SegmentStats
 from compactlib.rewrite import Executor, RewriteFailure, RewriteResult
 
 _LOGGER = logging.getLogger("compactlib.raftlog")
@@ -93,11 +98,9 @@ class _Work:
     plan: LogPlan
     waiting: dict[str, tuple[PlannedGroup, CompactSegments]] = attrs.field(factory=dict)
     placed: list[tuple[int, ...]] = attrs.field(factory=list)
-    dropped: tuple[int, ...] = ()
-    dropped_bytes: int = 0
+    drops: tuple[SegmentStats, ...] = ()
     done: list[GroupStats] = attrs.field(factory=list)
     failed: list[GroupFailed] = attrs.field(factory=list)
-    purged: tuple[int, ...] = ()
     unreclaimed: CompactlibError | None = None
     copier: Copier | None = None
 
@@ -108,12 +111,9 @@ class _Work:
 
     def report(self, seconds: float, why: str = "") -> LogCompactionReport:
         """The report of the run; `why` replaces the plan's reason."""
-        plan = self.plan
         return LogCompactionReport(
-            policy=plan.policy, why=why or plan.why,
-            snapshot_index=-1 if plan.snapshot_index is None else plan.snapshot_index, dropped=self.dropped,
-            dropped_bytes=self.dropped_bytes, done=tuple(self.done), failed=tuple(self.failed), left_out=plan.left_out,
-            purged_links=tuple(sorted(self.purged)), unreclaimed=self.unreclaimed, seconds=seconds)
+            plan=self.plan, why=why or self.plan.why, drops=self.drops, done=tuple(self.done),
+            failed=tuple(self.failed), unreclaimed=self.unreclaimed, seconds=seconds)
 
 
 class OwnedLog(LogReading):
@@ -318,16 +318,7 @@ class OwnedLog(LogReading):
         now, room = self._clock.now(), self._files.available_bytes(self._folder)
         if policy is not None:
             return plan_for(view, policy, now, bytes_available=room)
-        is_due, why = self._cadence.judge(view)
-        held_back = "" if is_due else f"nothing is rewritten yet: {why}"
-        # Without live entries there is nothing to rewrite.
-        if is_due and view.candidates:
-            plan = plan_for(view, self._options.policy, now, why=why, bytes_available=room)
-            lack = _lack_of_room(plan.bytes_needed, room)
-            if not lack:
-                return plan
-            held_back = f"nothing is rewritten for want of room: {lack}"
-        return plan_for(view, DropDead(), now, why=held_back, bytes_available=room)
+        return self._cadence.plan(view, self._options.policy, now, bytes_available=room)
 
     # -- the five steps
 
@@ -390,9 +381,9 @@ class OwnedLog(LogReading):
         work = _Work(plan)
         # An executor may copy all groups before the first commit.
         needed = plan.bytes_needed if executor is None else plan.bytes_to_copy
-        if plan.groups and (lack := _lack_of_room(needed, self._files.available_bytes(self._folder))):
+        if plan.groups and (lack := lack_of_room(needed, self._files.available_bytes(self._folder))):
             return work.report(self._clock.monotonic() - began, lack)
-        work.failed += plan.damaged
+        work.failed += plan.view.damaged
         ended: CompactlibError | None = None
         try:
             self._drop(work, fence)
@@ -404,7 +395,7 @@ class OwnedLog(LogReading):
         except CompactlibError as error:
             ended = error
             work.give_up(error)
-        self._cadence.ended(view, drops_only=plan.drops_only, failures=[each.error for each in work.failed])
+        self._cadence.ended(plan, [each.error for each in work.failed])
         report = work.report(self._clock.monotonic() - began)
         _notify(report, observer)
         return _returned(report, ended)
@@ -421,17 +412,17 @@ class OwnedLog(LogReading):
 
     def _drop(self, work: _Work, fence: CommitFence | None) -> None:
         """Drop the wholly dead segments from the list, and remove the files without a lease."""
-        numbers = tuple(stats.number for stats in work.plan.drops)
-        if not numbers:
+        drops = work.plan.drops
+        if not drops:
             return
-        freed = sum(file_bytes(self._folder, number) for number in numbers)
+        numbers = tuple(stats.number for stats in drops)
         try:
             with _entered(fence):
                 self._own.drop(numbers, self._clock)
                 # Within the fence, which may fail behind the change.
-                work.dropped, work.dropped_bytes = numbers, freed
+                work.drops = drops
         except CompactlibError as error:
-            if not work.dropped:
+            if not work.drops:
                 work.failed += [GroupFailed((number,), error) for number in numbers]
             raise
         # Now, so that the rewrites can use the room.
@@ -594,7 +585,7 @@ class OwnedLog(LogReading):
 
     def _reclaim_for(self, work: _Work) -> None:
         try:
-            work.purged += self._reclaim().links
+            self._reclaim()
         except (StorageError, TaskFailed) as error:
             work.unreclaimed = error
 
@@ -631,8 +622,9 @@ class OwnedLog(LogReading):
     def _require_own_plan(self, plan: LogPlan, policy: LogPolicy | None) -> None:
         if policy is not None:
             raise InvalidInput("a plan and a policy were given; a plan says already what its policy chose")
-        if not plan.folder or os.path.realpath(plan.folder) != os.path.realpath(self._folder):
-            other = f"the log in {plan.folder}" if plan.folder else "no log, but of a view made by hand"
+        folder = plan.view.folder
+        if not folder or os.path.realpath(folder) != os.path.realpath(self._folder):
+            other = f"the log in {folder}" if folder else "no log, but of a view made by hand"
             raise InvalidInput(f"the plan is of {other}, and this log is in {self._folder}; plan with this log")
 
     def _notify_numbers(self, observer: Observers, outcome: tuple[str, str], report: LogCompactionReport | None,
@@ -670,7 +662,7 @@ def _notify(report: LogCompactionReport, observer: Observer) -> None:
 
 def _returned(report: LogCompactionReport, ended: CompactlibError | None) -> LogCompactionReport:
     """Return the report, or raise the error or the `CompactionFailed` of the run."""
-    is_changed = bool(report.done or report.dropped)
+    is_changed = bool(report.done or report.drops)
     if ended is not None and not is_changed:
         raise ended
     failures = {_name(each): each.error for each in report.failed if not isinstance(each.error, BudgetSpent)}
@@ -695,10 +687,3 @@ def _naming_total(error: CompactlibError, group: PlannedGroup, left: int | None)
     return BudgetSpent(f"segments {group.numbers} become one at once: the budget had {left} bytes left "
                        f"({error.spent_bytes} bytes spent in all); give at least {least}",
                        reason=error.reason, spent_bytes=error.spent_bytes, needed_bytes=least)
-
-
-def _lack_of_room(needed: int, room: int | None) -> str:
-    """The reason if the new segments do not fit on the disk, else an empty text."""
-    return "" if room is None or needed <= room else (
-        f"{needed:,} bytes are needed and {room:,} are available; make room, or drop what is wholly dead: "
-        f"compact(policy=DropDead()) needs none")

@@ -38,7 +38,6 @@ from compactlib.raftlog.values import (
     Entry,
     MissingEntry,
     SegmentRef,
-    SegmentStats,
 )
 from compactlib.report import Finding, VerifyReport
 
@@ -283,10 +282,6 @@ class LogReading(Closing):
         return self._segments.lease()
 
     # -- statistics
-
-    def stats(self) -> tuple[SegmentStats, ...]:
-        """The statistics of each segment, oldest first: `view().segments`."""
-        return self.view().segments
 
     @abstractmethod
     def view(self, *, budget: Budget | None = None) -> LogView:

@@ -83,7 +83,7 @@ def made_logs(folder: Path) -> tuple[list[BlockMeta], dict[str, dict[int, bytes]
             live[name] = {index: payload for index, payload in payloads(log).items()
                           if index > last or index % 3 == 1}
             blocks += (BlockMeta(id=segment_block_id(each.number), tenant=name, shard=0, level=0,
-                                 size_bytes=each.data_bytes) for each in log.stats()[:-1])
+                                 size_bytes=each.data_bytes) for each in log.view().segments[:-1])
     return blocks, live
 
 
@@ -117,4 +117,4 @@ def test_one_worker_is_killed_and_one_is_woken_too_late(tmp_path: Path) -> None:
         with SegmentLog(tmp_path / "logs" / name) as log:
             log.audit()
             assert payloads(log) == expected
-            assert len(log.stats()) < LOGS[name] // 10 + 1
+            assert len(log.refs) < LOGS[name] // 10 + 1

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from compactlib.clock import ManualClock
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     CostPolicy,
     DeadEntry,
     DropDead,
     Entry,
+    EveryNMinors,
     LogOptions,
     LogPolicy,
     RaftLog,
@@ -23,6 +25,7 @@ from compactlib.raftlog import (
     StoreOptions,
     open_log,
 )
+from compactlib.raftlog.policy import MajorCadence
 
 OPTIONS = LogOptions(limits=SegmentLimits(max_entries=16), keep_links_seconds=0.0)
 LAST = 160
@@ -62,6 +65,20 @@ def test_forecast_holds_to_the_byte(policy: LogPolicy, live: range, tmp_path: Pa
         assert (report.bytes_written, report.bytes_freed) == (plan.bytes_to_copy, plan.bytes_freed)
         assert bytes_of(tmp_path) == before - plan.bytes_freed
         assert all(log.read(index) == Entry(index, 1, payload(index)) for index in live)
+
+
+def test_rewrites_without_room_leave_the_drops(tmp_path: Path) -> None:
+    """Each group frees more than it takes, so that the room of the largest output is enough for all, one by one."""
+    with in_segments(tmp_path, range(1, 100, 4)) as log:
+        view, cadence, policy = log.view(), MajorCadence(EveryNMinors(0), ManualClock()), SeedPolicy(max_sources=2)
+        needed = max(group.output.file_bytes for group in cadence.plan(view, policy).groups)
+        enough = cadence.plan(view, policy, bytes_available=needed)
+        assert enough.bytes_needed == needed < enough.bytes_to_copy
+        assert len(enough.groups) > 1
+        short = cadence.plan(view, policy, bytes_available=needed - 1)
+        assert short.drops == enough.drops != ()
+        assert short.groups == ()
+        assert f"{needed:,} bytes are needed and {needed - 1:,} are available" in short.why
 
 
 def test_pin_keeps_its_segments_and_no_others(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Story:
             plan = plan_for(view, POLICIES[rest[0]](**_settings(rest[1:])))
             self.planned = True
             if word == "apply":
-                self.segments = list(plan.forecast(view).segments)
+                self.segments = list(plan.forecast().segments)
             return told(plan)
         return None
 
@@ -67,7 +67,7 @@ def told(plan: LogPlan) -> list[str]:
         for row in rows:
             copies = f", copies {row['bytes_to_copy']:,}" if action != "drop" else ""
             lines.append(f"{action} {_span(row['members'])}: frees {row['bytes_freed']:,}{copies}")
-    return lines
+    return [*lines, *([f"nothing: {plan.why}"] if plan.is_empty else [])]
 
 
 def _span(numbers: Sequence[int]) -> str:

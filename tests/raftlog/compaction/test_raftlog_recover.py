@@ -323,7 +323,7 @@ def test_a_live_index_without_a_file_is_an_error(tmp_path: Path) -> None:
         # The other segment is compacted; the one with the gap, and the neighbour it would be merged with, stay.
         first, second = failed(log), failed(log)
         assert [group.members for group in first[0].done] == [(1,)]
-        assert [group.members for group in first[0].failed] == [(2, 3)]
+        assert [group.members for group in first[0].failed] == [(2,)]
         for error in (*first[1], *second[1]):
             assert isinstance(error, LiveIndexMissing)
             assert (error.first, error.missing) == (20, 1)

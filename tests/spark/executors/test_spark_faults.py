@@ -24,7 +24,6 @@ from compactlib.executors import Executor, RewriteResult, RewriteTask
 from compactlib.fences import FencedOff, FileFence, TokenFence
 from compactlib.observer import Observer
 from compactlib.raftlog import LogReader, SegmentLog
-from compactlib.raftlog.compaction.policy import GroupFailed
 from compactlib.rewrite import RewriteOutcome
 from compactlib.spark import SparkExecutor
 from tests.spark.rewrite_tasks import FullDisk, WeightedTask
@@ -78,9 +77,9 @@ class TestFencing:
         rewritten = Interrupted(SparkExecutor(spark), 1, lambda: start_second_driver(tmp_path / "fence", "log", 8))
         with SegmentLog(folder, LIMITS) as log, pytest.raises(CompactionFailed) as refused:
             log.compact(policy=log.policy, executor=rewritten, fence=TokenFence(fence, "log", 7))
-        groups = refused.value.report.groups
-        others = [group for group in groups if isinstance(group, GroupFailed)]
-        assert len(groups) - len(others) == 1
+        report = refused.value.report
+        others = report.failed
+        assert len(report.done) == 1
         assert others
         assert all(isinstance(group.error, FencedOff) for group in others)
         assert live(folder) == before

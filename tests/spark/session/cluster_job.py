@@ -125,7 +125,7 @@ def straggled(spark: SparkSession, folder: Path) -> dict[str, Any]:
         if os.path.exists(f"{straggling.marker}.woke"):
             break
         clock.sleep(0.02)
-    return {"wheel": shipped, "wheel library": observer.events[0][1]["library"], "groups": len(report.groups),
+    return {"wheel": shipped, "wheel library": observer.events[0][1]["library"], "groups": len(report.done),
             "straggler": Path(straggling.marker).read_text(), "used": straggling.used,
             "woke": os.path.exists(f"{straggling.marker}.woke")}
 
