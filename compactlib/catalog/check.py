@@ -26,7 +26,8 @@ from compactlib.catalog.records import LEASES, SNAPSHOTS, TERMS, TIMES
 from compactlib.catalog.schema import EMPTY, Catalog, Update
 from compactlib.catalog.update_log import LogState, UpdateLog
 from compactlib.codec import JsonCodec
-from compactlib.errors import BudgetSpent, Busy, CorruptData, Unsupported
+from compactlib.errors import BudgetSpent, Busy, CompactlibError, CorruptData, Unsupported
+from compactlib.kv.batches import sound_entries
 from compactlib.kv.cell import Cell
 from compactlib.report import Finding, VerifyReport
 
@@ -246,29 +247,37 @@ def reclaim(log: UpdateLog, budget: Budget) -> CutReport:
 
 
 def garbage(log: UpdateLog, earliest: int, budget: Budget) -> list[tuple[bytes, int]]:
-    """Return the keys that `reclaim` would delete, each with the bytes of key and record.
+    """Return the keys that `reclaim` would delete, each with the bytes of key and record; of a damaged row, its key's.
 
     Raises:
         RecordMissing, CorruptData, Unsupported, BudgetSpent: as `reclaim`.
     """
     found, version, record = list[tuple[bytes, int]](), 0, b""
+    damage: dict[bytes, CompactlibError] = {}
     if not earliest:
         return found
-    for version, key, record in log.entries(0, page_size=_FEW):
+    for version, key, record in log.entries(0, page_size=_FEW, damage=damage):
         budget.check()
         if version >= earliest:
             break
         found.append((key, len(key) + len(record)))
+    if keys.update_key(earliest) in damage:
+        raise damage[keys.update_key(earliest)]
+    found += [(key, len(key)) for key in damage if (of_version := keys.version_of(key)) is not None
+              and of_version < earliest]
     if version != earliest:
         if log.state().earliest == earliest:
             raise _missing(earliest)
         return found  # the log was cut further, and the pieces wait for the next call
     used = set(SNAPSHOTS.unseal(keys.update_key(version), record).keys(version))
-    with log.store.scan(log.partition, prefix=keys.PIECES) as entries:
-        for entry in entries:
-            budget.check()
-            of_version = keys.version_of(entry.key, keys.PIECES)
-            # Above the earliest version, another node may be writing a snapshot at this moment.
-            if of_version is not None and of_version <= earliest and entry.key not in used:
-                found.append((entry.key, len(entry.key) + len(entry.value)))
+    damage.clear()
+    pieces: dict[bytes, int] = {}
+    for entry in sound_entries(log.store, log.partition, damage, prefix=keys.PIECES):
+        budget.check()
+        pieces[entry.key] = len(entry.key) + len(entry.value)
+    for key, size in {**pieces, **{key: len(key) for key in damage}}.items():
+        of_version = keys.version_of(key, keys.PIECES)
+        # Above the earliest version, another node may be writing a snapshot at this moment.
+        if of_version is not None and of_version <= earliest and key not in used:
+            found.append((key, size))
     return found

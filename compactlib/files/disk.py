@@ -260,8 +260,10 @@ class LocalFiles:
                     os.close(descriptor)
 
     def available_bytes(self, path: StrPath) -> int | None:
-        with _Named("read the free space of", path):
+        try:
             room = os.statvfs(path)
+        except OSError:
+            return None
         return room.f_bavail * room.f_frsize
 
     def __eq__(self, other: object) -> bool:
@@ -322,8 +324,9 @@ def write_durably(files: Files, path: StrPath, pieces: Sequence[Buffer], *, temp
         StorageError: the disk refused; `path` is unchanged and the temporary file removed. Only if the sync of the
             folder was refused does `path` hold the new bytes, which may then be lost in a crash.
     """
-    with _removed_on_failure(files, path, temporary_suffix) as temporary:
-        out = files.create(temporary)
+    temporary = _free_name(files, path, temporary_suffix)
+    out = files.create(temporary)
+    with _removed_on_failure(files, temporary):
         try:
             out.write_at(0, pieces)
             out.sync()
@@ -341,8 +344,9 @@ def replace_with_symlink(files: Files, text: str, path: StrPath, *, temporary_su
     Raises:
         StorageError: the disk refused; `path` is unchanged and the temporary file removed.
     """
-    with _removed_on_failure(files, path, temporary_suffix) as temporary:
-        files.symlink(text, temporary)
+    temporary = _free_name(files, path, temporary_suffix)
+    files.symlink(text, temporary)
+    with _removed_on_failure(files, temporary):
         files.rename(temporary, path)
 
 
@@ -356,25 +360,27 @@ def replace_with_link(files: Files, source: StrPath, path: StrPath, *, temporary
     """
     if _same_file(source, path):
         # A rename between two names of a file does nothing, and would keep the temporary name as a third.
-        _remove_leftover(files, os.fspath(path) + temporary_suffix)
+        _free_name(files, path, temporary_suffix)
         return
-    with _removed_on_failure(files, path, temporary_suffix) as temporary:
-        files.link(source, temporary)
+    temporary = _free_name(files, path, temporary_suffix)
+    files.link(source, temporary)
+    with _removed_on_failure(files, temporary):
         files.rename(temporary, path)
 
 
-def _remove_leftover(files: Files, temporary: str) -> None:
+def _free_name(files: Files, path: StrPath, suffix: str) -> str:
+    """Return the temporary name of `path`, after a leftover of this name was removed."""
+    temporary = os.fspath(path) + suffix
     if look_at(temporary) is not None:
         files.unlink(temporary)
+    return temporary
 
 
 @contextlib.contextmanager
-def _removed_on_failure(files: Files, path: StrPath, temporary_suffix: str) -> Iterator[str]:
-    """Enter the temporary name of `path`, without a leftover; what the block makes there is removed if it fails."""
-    temporary = os.fspath(path) + temporary_suffix
-    _remove_leftover(files, temporary)
+def _removed_on_failure(files: Files, temporary: str) -> Iterator[None]:
+    """Remove the file that the caller created if the block fails."""
     try:
-        yield temporary
+        yield
     except Exception:
         with contextlib.suppress(StorageError):
             files.unlink(temporary)
