@@ -13,7 +13,9 @@ How a turn ends, and when the store is due again:
 | returns a report, partial or not | at its next period; the reclaim follows at once, slice by slice |
 | raises `Busy`, or `BudgetSpent` for another reason than bytes | at its next period; no failure |
 | raises `Closed` | at once, after its opener has opened it again; without an opener never: it is shown as closed |
-| raises anything else | after `retry_seconds`, doubled with each failure in a row; the turns of other stores continue |
+| raises anything else | for a compaction, after `retry_seconds`, doubled with each failure until a reclaim returns |
+
+The turns of other stores continue.
 """
 
 from __future__ import annotations
@@ -398,11 +400,13 @@ class CompactionManager:
                 raise
             self._fail(entry, error)
         else:
-            failures, entry.failures, entry.is_reopened = entry.failures, 0, False
+            failures, entry.is_reopened = entry.failures, False
             is_partial = bool(getattr(report, "is_partial", False))
             self._rest(entry, str(report).partition("\n")[0], is_slice=is_slice,
                        reclaims=is_partial or not is_slice)
-            if failures:
+            # Each compaction is followed by a reclaim, which may be what fails.
+            if failures and is_slice:
+                entry.failures = 0
                 notify(self._observer, "compaction_recovered", work=entry.name, lane=entry.disk, failures=failures)
 
     def _compact(self, entry: _Entry, service_budget: Budget) -> Any:
@@ -437,7 +441,8 @@ class CompactionManager:
         delay = min(self._retry * 2.0 ** min(entry.failures, 1000), self._max_retry)
         entry.failures += 1
         self.failures, self.last_error = self.failures + 1, error
-        entry.last, entry.requested = f"{type(error).__name__}: {error}", False
+        # A failing reclaim holds up no compaction: the next turn is one.
+        entry.last, entry.requested, entry.reclaims = f"{type(error).__name__}: {error}", False, False
         entry.due = self._clock.monotonic() + delay
         _LOGGER.warning("the compaction of %r failed (%d in a row), and is tried again in %.1f s", entry.name,
                         entry.failures, delay, exc_info=error)
