@@ -153,7 +153,7 @@ def _marks(log: UpdateLog) -> tuple[int, int] | None:
     return state.earliest, state.latest
 
 
-def _finding(error: CorruptData | Unsupported) -> Finding:
+def _finding(error: CompactlibError) -> Finding:
     return Finding("missing" if isinstance(error, RecordMissing) else "damage", str(getattr(error, "path", "")),
                    str(error), error)
 
@@ -204,15 +204,15 @@ def _other_records(log: UpdateLog) -> Checked:
         keys.TERM: TERMS.unseal, keys.COORDINATOR: LEASES.unseal, keys.PUBLISHED: TIMES.unseal,
         **{key: partial(check_cell, of=of) for key, of in cells.items()}}
     for prefix, check in checks.items():
-        with log.store.scan(log.partition, prefix=prefix) as entries:
-            for entry in entries:
-                if entry.key == prefix or prefix.endswith(b"/"):
-                    found = None
-                    try:
-                        check(entry.key, entry.value)
-                    except (CorruptData, Unsupported) as error:
-                        found = _finding(error)
-                    yield len(entry.key) + len(entry.value), found
+        damage: dict[bytes, CompactlibError] = {}
+        for entry in sound_entries(log.store, log.partition, damage, prefix=prefix):
+            if entry.key == prefix or prefix.endswith(b"/"):
+                try:
+                    check(entry.key, entry.value)
+                except (CorruptData, Unsupported) as error:
+                    damage[entry.key] = error
+                yield len(entry.key) + len(entry.value), None
+        yield from ((0, _finding(error)) for error in damage.values())
 
 
 # ------------------------------------------------------------------------------------------------------------- reclaim

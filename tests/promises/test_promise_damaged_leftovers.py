@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from compactlib.blobstore import BlobStore, BlobStoreConfig
-from compactlib.catalog import CatalogService, HybridClock, PutObject, Schema, UpdateLog
+from compactlib.catalog import CatalogService, HybridClock, LowWatermark, PutObject, Schema, UpdateLog
 from compactlib.clock import ManualClock
 from compactlib.errors import CompactionFailed, CorruptData
 from compactlib.fences import Fence, FileFence, KVFence
@@ -148,6 +148,20 @@ def test_damaged_snapshot_in_force_ends_the_reclaim_of_a_catalog(kv: SqliteStore
     with pytest.raises(DamagedStore):
         service.reclaim()
     assert [entry.key for entry in kv.scan(b"catalog", prefix=b"update/", keys_only=True)] == keys
+
+
+def test_verify_of_a_catalog_names_every_damaged_row(kv: SqliteStore, tmp_path: Path) -> None:
+    clock = ManualClock(1000.0)
+    service = CatalogService(UpdateLog(kv, clock=clock, rng=Random(1)), HybridClock(clock))
+    service.execute([PutObject(Schema("s"))], wait=False)
+    for node in ("a", "b", "c"):
+        LowWatermark(service, node, data_availability_seconds=1.0).advance()
+    for node in (b"a", b"b"):
+        damage(kv, tmp_path, b"catalog", b"low_watermark/" + node, "row")
+    found = service.verify().findings
+    assert [finding.kind for finding in found] == ["damage"] * 2
+    assert "low_watermark/a" in found[0].what
+    assert "low_watermark/b" in found[1].what
 
 
 @pytest.mark.parametrize("kind", ["row", "text"])
