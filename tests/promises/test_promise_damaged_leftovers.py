@@ -156,8 +156,8 @@ def test_verify_of_a_catalog_names_every_damaged_row(kv: SqliteStore, tmp_path: 
     service.execute([PutObject(Schema("s"))], wait=False)
     for node in ("a", "b", "c"):
         LowWatermark(service, node, data_availability_seconds=1.0).advance()
-    for node in (b"a", b"b"):
-        damage(kv, tmp_path, b"catalog", b"low_watermark/" + node, "row")
+    for key in (b"low_watermark/a", b"low_watermark/b"):
+        damage(kv, tmp_path, b"catalog", key, "row")
     found = service.verify().findings
     assert [finding.kind for finding in found] == ["damage"] * 2
     assert "low_watermark/a" in found[0].what
