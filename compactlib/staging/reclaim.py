@@ -102,9 +102,10 @@ def reclaim(context: StagingContext, budget: Budget) -> StagingReclaimReport:
         damage[b"ranges"] = error
     report = StagingReclaimReport(**counts, ranges=ranges, left=tuple(left), is_partial=spent is not None)
     if damage and not report.is_empty:
-        raise CompactionFailed(report=report, failures={key.decode(): error for key, error in damage.items()})
-    for failure in (*damage.values(), *filter(None, [spent])):
-        if report.is_empty:
+        raise CompactionFailed(report=report, failures={
+            key.decode("ascii", "backslashreplace"): error for key, error in damage.items()})
+    if report.is_empty:
+        for failure in (*damage.values(), *filter(None, [spent])):
             raise failure
     return report
 
@@ -212,4 +213,4 @@ def _report_levels(context: StagingContext, collected: Collected) -> None:
             context.observer, "staging", context.repository,
             live_bytes=collected.live_bytes, dead_bytes=collected.young_bytes, free_bytes=room,
             capacity_bytes=None if room is None else collected.live_bytes + collected.young_bytes + room,
-            oldest_unreclaimed_seconds=min((mark.at_ms / 1000 for _, mark in context.branches.marks()), default=None))
+            oldest_unreclaimed_seconds=min((mark.at_ms / 1000 for _, mark in context.branches.marks({})), default=None))
