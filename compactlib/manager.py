@@ -400,14 +400,10 @@ class CompactionManager:
                 raise
             self._fail(entry, error)
         else:
-            failures, entry.is_reopened = entry.failures, False
+            entry.is_reopened = False
             is_partial = bool(getattr(report, "is_partial", False))
             self._rest(entry, str(report).partition("\n")[0], is_slice=is_slice,
                        reclaims=is_partial or not is_slice)
-            # Each compaction is followed by a reclaim, which may be what fails.
-            if failures and is_slice:
-                entry.failures = 0
-                notify(self._observer, "compaction_recovered", work=entry.name, lane=entry.disk, failures=failures)
 
     def _compact(self, entry: _Entry, service_budget: Budget) -> Any:
         new_budget = entry.new_budget or getattr(entry.store, "new_budget", None)
@@ -436,6 +432,10 @@ class CompactionManager:
         entry.slices = entry.slices + 1 if reclaims and is_slice else 0
         entry.reclaims = reclaims
         entry.due = self._clock.monotonic() + (0.0 if reclaims else self._every)
+        if is_slice and entry.failures:
+            # Not after a compaction: the reclaim that follows each may be what fails.
+            failures, entry.failures = entry.failures, 0
+            notify(self._observer, "compaction_recovered", work=entry.name, lane=entry.disk, failures=failures)
 
     def _fail(self, entry: _Entry, error: BaseException) -> None:
         delay = min(self._retry * 2.0 ** min(entry.failures, 1000), self._max_retry)
