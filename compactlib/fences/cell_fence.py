@@ -23,7 +23,8 @@ from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
 from compactlib.errors import Busy, CompactlibError, Stale
 from compactlib.fences.fence import FLOORS, RECORDS, Admission, Fence, Floor, Rule, check_admission, check_log
-from compactlib.kv import KVStore, OutcomeUnknown, PredicateFailed
+from compactlib.kv import KVEntry, KVStore, OutcomeUnknown, PredicateFailed
+from compactlib.kv.batches import sound_entries
 from compactlib.kv.cell import Cell
 from compactlib.objects import ObjectStore
 from compactlib.objects.register import ObjectRegister, Version
@@ -121,18 +122,18 @@ class KVFence(_CellFence):
         assert after is not None, "nothing is removed here"
         return after
 
-    def _places(self) -> Iterator[bytes]:
-        # The keys alone: a damaged record would end the scan.
-        with self._store.scan(self._partition, prefix=b"resource/", keys_only=True) as entries:
-            for entry in entries:
-                yield entry.key
+    def _places(self) -> Iterator[KVEntry | CompactlibError]:
+        damage: dict[bytes, CompactlibError] = {}
+        yield from sound_entries(self._store, self._partition, damage, prefix=b"resource/")
+        yield from damage.values()
 
-    def _forget(self, place: bytes, floor: int) -> bool:
-        for found in self._store.get_many([(self._partition, place)]).values():
-            if self._cell(place, Admission).value_of(found.value).token < floor:
-                with suppress(PredicateFailed):  # a newer token was admitted: the record stays
-                    self._store.delete_if(self._partition, place, found.predicate)
-                    return True
+    def _forget(self, place: KVEntry | CompactlibError, floor: int) -> bool:
+        if isinstance(place, CompactlibError):
+            raise place
+        if self._cell(place.key, Admission).value_of(place.value).token < floor:
+            with suppress(PredicateFailed):  # a newer token was admitted: the record stays
+                self._store.delete_if(self._partition, place.key, place.predicate)
+                return True
         return False
 
     def _place(self, resource: str) -> bytes:

@@ -662,8 +662,8 @@ MISTAKES: Sequence[Mistake] = (
         "A damaged row hides the sound rows before it."),
     Mistake(
         "fence-damaged-record-for-good", "compactlib/fences/cell_fence.py",
-        'prefix=b"resource/", keys_only=True) as entries:\n',
-        'prefix=b"resource/") as entries:\n',
+        'sound_entries(self._store, self._partition, damage, prefix=b"resource/")\n',
+        'sound_entries(self._store, self._partition, None, prefix=b"resource/")\n',
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A damaged record of a fence keeps all later ones for ever."),
     Mistake(
