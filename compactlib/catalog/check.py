@@ -170,9 +170,13 @@ def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
     except (CorruptData, Unsupported) as error:
         yield 0, _finding(error)
     state = log.state()
-    expected = max(state.earliest, 1)
-    for version, key, record in log.entries(expected):
-        yield from ((0, _finding(_missing(each))) for each in range(expected, min(version, state.latest + 1)))
+    expected, damage = max(state.earliest, 1), dict[bytes, CompactlibError]()
+
+    def absent(end: int) -> Checked:
+        return ((0, _finding(_missing(each))) for each in range(expected, end) if keys.update_key(each) not in damage)
+
+    for version, key, record in log.entries(expected, damage=damage):
+        yield from absent(min(version, state.latest + 1))
         expected, found = version + 1, None
         try:
             if version > state.latest:
@@ -185,7 +189,8 @@ def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
         except (CorruptData, Unsupported) as error:
             found = _finding(error)
         yield len(key) + len(record), found
-    yield from ((0, _finding(_missing(each))) for each in range(expected, max(state.latest, history.latest) + 1))
+    yield from absent(max(state.latest, history.latest) + 1)
+    yield from ((0, _finding(error)) for error in damage.values())
 
 
 def _leftovers(log: UpdateLog, budget: Budget) -> Checked:

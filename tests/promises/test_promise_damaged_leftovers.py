@@ -153,15 +153,18 @@ def test_damaged_snapshot_in_force_ends_the_reclaim_of_a_catalog(kv: SqliteStore
 def test_verify_of_a_catalog_names_every_damaged_row(kv: SqliteStore, tmp_path: Path) -> None:
     clock = ManualClock(1000.0)
     service = CatalogService(UpdateLog(kv, clock=clock, rng=Random(1)), HybridClock(clock))
-    service.execute([PutObject(Schema("s"))], wait=False)
+    for number in range(6):
+        service.execute([PutObject(Schema(f"s{number}"))], wait=False)
     for node in ("a", "b", "c"):
         LowWatermark(service, node, data_availability_seconds=1.0).advance()
-    for key in (b"low_watermark/a", b"low_watermark/b"):
+    updates = [entry.key for entry in kv.scan(b"catalog", prefix=b"update/")]
+    rows = [updates[1], updates[2], updates[-1], b"low_watermark/a", b"low_watermark/b"]
+    for key in rows:
         damage(kv, tmp_path, b"catalog", key, "row")
     found = service.verify().findings
-    assert [finding.kind for finding in found] == ["damage"] * 2
-    assert "low_watermark/a" in found[0].what
-    assert "low_watermark/b" in found[1].what
+    assert [finding.kind for finding in found] == ["damage"] * 5
+    for key, finding in zip(rows, found, strict=True):
+        assert key.decode() in finding.what
 
 
 @pytest.mark.parametrize("kind", ["row", "text"])
