@@ -141,11 +141,11 @@ class MissingDependency(Rejected, ImportError):
 
 
 class CompactionFailed(CompactlibError):
-    """Some tasks or groups of a compaction failed; the others were committed.
+    """Some parts of a compaction or a reclaim failed; the others were done.
 
     Attributes:
-        report: the compaction's report, as it would have been returned.
-        failures: the error of each failed task or group, by name.
+        report: the report, as it would have been returned.
+        failures: the error of each failed task, group or record, by name.
     """
 
     def __init__(self, *, report: Any, failures: Mapping[str, CompactlibError]) -> None:
@@ -153,8 +153,8 @@ class CompactionFailed(CompactlibError):
         self.failures: dict[str, CompactlibError] = dict(failures)
         named = [f"{name}: {type(error).__name__}: {error}" for name, error in self.failures.items()]
         more = f"; and {len(named) - 3} more" if len(named) > 3 else ""
-        super().__init__(f"a compaction failed in part, and the rest is done: {'; '.join(named[:3])}{more}; the "
-                         f"sources of what failed are untouched, compact again")
+        super().__init__(f"a compaction or reclaim failed in part, and the rest is done: {'; '.join(named[:3])}{more}; "
+                         f"what failed is untouched, call again")
 
 
 class TaskFailed(CompactlibError):

@@ -13,7 +13,9 @@ How a turn ends, and when the store is due again:
 | returns a report, partial or not | at its next period; the reclaim follows at once, slice by slice |
 | raises `Busy`, or `BudgetSpent` for another reason than bytes | at its next period; no failure |
 | raises `Closed` | at once, after its opener has opened it again; without an opener never: it is shown as closed |
-| raises anything else | after `retry_seconds`, doubled with each failure in a row; the turns of other stores continue |
+| raises anything else | for a compaction, after `retry_seconds`, doubled with each failure until a reclaim returns |
+
+The turns of other stores continue.
 """
 
 from __future__ import annotations
@@ -380,12 +382,10 @@ class CompactionManager:
                 raise
             self._fail(entry, error)
         else:
-            failures, entry.failures, entry.is_reopened = entry.failures, 0, False
+            entry.is_reopened = False
             is_partial = bool(getattr(report, "is_partial", False))
             self._rest(entry, str(report).partition("\n")[0], is_slice=is_slice,
                        reclaims=is_partial or not is_slice)
-            if failures:
-                notify(self._observer, "compaction_recovered", work=entry.name, lane=entry.disk, failures=failures)
 
     def _compact(self, entry: _Entry, service_budget: Budget) -> Any:
         given = Budget(clock=self._clock) if entry.new_budget is None else entry.new_budget()
@@ -414,12 +414,17 @@ class CompactionManager:
         entry.slices = entry.slices + 1 if reclaims and is_slice else 0
         entry.reclaims = reclaims
         entry.due = self._clock.monotonic() + (0.0 if reclaims else self._every)
+        if is_slice and entry.failures:
+            # Not after a compaction: the reclaim that follows each may be what fails.
+            failures, entry.failures = entry.failures, 0
+            notify(self._observer, "compaction_recovered", work=entry.name, lane=entry.disk, failures=failures)
 
     def _fail(self, entry: _Entry, error: BaseException) -> None:
         delay = min(self._retry * 2.0 ** min(entry.failures, 1000), self._max_retry)
         entry.failures += 1
         self.failures, self.last_error = self.failures + 1, error
-        entry.last, entry.requested = f"{type(error).__name__}: {error}", False
+        # A failing reclaim holds up no compaction: the next turn is one.
+        entry.last, entry.requested, entry.reclaims = f"{type(error).__name__}: {error}", False, False
         entry.due = self._clock.monotonic() + delay
         _LOGGER.warning("the compaction of %r failed (%d in a row), and is tried again in %.1f s", entry.name,
                         entry.failures, delay, exc_info=error)

@@ -26,7 +26,8 @@ from compactlib.catalog.records import LEASES, SNAPSHOTS, TERMS, TIMES
 from compactlib.catalog.schema import EMPTY, Catalog, Update
 from compactlib.catalog.update_log import LogState, UpdateLog
 from compactlib.codec import JsonCodec
-from compactlib.errors import BudgetSpent, Busy, CorruptData, Unsupported
+from compactlib.errors import BudgetSpent, Busy, CompactlibError, CorruptData, Unsupported
+from compactlib.kv.batches import sound_entries
 from compactlib.kv.cell import Cell
 from compactlib.report import Finding, VerifyReport
 
@@ -152,7 +153,7 @@ def _marks(log: UpdateLog) -> tuple[int, int] | None:
     return state.earliest, state.latest
 
 
-def _finding(error: CorruptData | Unsupported) -> Finding:
+def _finding(error: CompactlibError) -> Finding:
     return Finding("missing" if isinstance(error, RecordMissing) else "damage", str(getattr(error, "path", "")),
                    str(error), error)
 
@@ -169,9 +170,13 @@ def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
     except (CorruptData, Unsupported) as error:
         yield 0, _finding(error)
     state = log.state()
-    expected = max(state.earliest, 1)
-    for version, key, record in log.entries(expected):
-        yield from ((0, _finding(_missing(each))) for each in range(expected, min(version, state.latest + 1)))
+    expected, damage = max(state.earliest, 1), dict[bytes, CompactlibError]()
+
+    def absent(end: int) -> Checked:
+        return ((0, _finding(_missing(each))) for each in range(expected, end) if keys.update_key(each) not in damage)
+
+    for version, key, record in log.entries(expected, damage=damage):
+        yield from absent(min(version, state.latest + 1))
         expected, found = version + 1, None
         try:
             if version > state.latest:
@@ -184,7 +189,8 @@ def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
         except (CorruptData, Unsupported) as error:
             found = _finding(error)
         yield len(key) + len(record), found
-    yield from ((0, _finding(_missing(each))) for each in range(expected, max(state.latest, history.latest) + 1))
+    yield from absent(max(state.latest, history.latest) + 1)
+    yield from ((0, _finding(error)) for error in damage.values())
 
 
 def _leftovers(log: UpdateLog, budget: Budget) -> Checked:
@@ -203,15 +209,15 @@ def _other_records(log: UpdateLog) -> Checked:
         keys.TERM: TERMS.unseal, keys.COORDINATOR: LEASES.unseal, keys.PUBLISHED: TIMES.unseal,
         **{key: partial(check_cell, of=of) for key, of in cells.items()}}
     for prefix, check in checks.items():
-        with log.store.scan(log.partition, prefix=prefix) as entries:
-            for entry in entries:
-                if entry.key == prefix or prefix.endswith(b"/"):
-                    found = None
-                    try:
-                        check(entry.key, entry.value)
-                    except (CorruptData, Unsupported) as error:
-                        found = _finding(error)
-                    yield len(entry.key) + len(entry.value), found
+        damage: dict[bytes, CompactlibError] = {}
+        for entry in sound_entries(log.store, log.partition, damage, prefix=prefix):
+            if entry.key == prefix or prefix.endswith(b"/"):
+                try:
+                    check(entry.key, entry.value)
+                except (CorruptData, Unsupported) as error:
+                    damage[entry.key] = error
+                yield len(entry.key) + len(entry.value), None
+        yield from ((0, _finding(error)) for error in damage.values())
 
 
 # ------------------------------------------------------------------------------------------------------------- reclaim
@@ -246,29 +252,37 @@ def reclaim(log: UpdateLog, budget: Budget) -> CutReport:
 
 
 def garbage(log: UpdateLog, earliest: int, budget: Budget) -> list[tuple[bytes, int]]:
-    """Return the keys that `reclaim` would delete, each with the bytes of key and record.
+    """Return the keys that `reclaim` would delete, each with the bytes of key and record; of a damaged row, its key's.
 
     Raises:
         RecordMissing, CorruptData, Unsupported, BudgetSpent: as `reclaim`.
     """
     found, version, record = list[tuple[bytes, int]](), 0, b""
+    damage: dict[bytes, CompactlibError] = {}
     if not earliest:
         return found
-    for version, key, record in log.entries(0, page_size=_FEW):
+    for version, key, record in log.entries(0, page_size=_FEW, damage=damage):
         budget.check()
         if version >= earliest:
             break
         found.append((key, len(key) + len(record)))
+    if keys.update_key(earliest) in damage:
+        raise damage[keys.update_key(earliest)]
+    found += [(key, len(key)) for key in damage if (of_version := keys.version_of(key)) is not None
+              and of_version < earliest]
     if version != earliest:
         if log.state().earliest == earliest:
             raise _missing(earliest)
         return found  # the log was cut further, and the pieces wait for the next call
     used = set(SNAPSHOTS.unseal(keys.update_key(version), record).keys(version))
-    with log.store.scan(log.partition, prefix=keys.PIECES) as entries:
-        for entry in entries:
-            budget.check()
-            of_version = keys.version_of(entry.key, keys.PIECES)
-            # Above the earliest version, another node may be writing a snapshot at this moment.
-            if of_version is not None and of_version <= earliest and entry.key not in used:
-                found.append((entry.key, len(entry.key) + len(entry.value)))
+    damage.clear()
+    pieces: dict[bytes, int] = {}
+    for entry in sound_entries(log.store, log.partition, damage, prefix=keys.PIECES):
+        budget.check()
+        pieces[entry.key] = len(entry.key) + len(entry.value)
+    for key, size in {**pieces, **{key: len(key) for key in damage}}.items():
+        of_version = keys.version_of(key, keys.PIECES)
+        # Above the earliest version, another node may be writing a snapshot at this moment.
+        if of_version is not None and of_version <= earliest and key not in used:
+            found.append((key, size))
     return found

@@ -35,9 +35,9 @@ from compactlib.catalog.records import PIECE, SNAPSHOTS, TERMS, UPDATES, Pieces,
 from compactlib.catalog.schema import Catalog, Update
 from compactlib.clock import Clock, SystemClock
 from compactlib.codec import JsonCodec
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput
 from compactlib.kv import Address, Conditions, KVStore, PredicateFailed
-from compactlib.kv.batches import get_pieces, put_pieces
+from compactlib.kv.batches import get_pieces, put_pieces, sound_entries
 from compactlib.kv.cell import Cell, Retries, unchanged
 from compactlib.kv.store import NOTHING
 
@@ -150,20 +150,20 @@ class UpdateLog:
                                     expected="a mark that is not below the records")
         return LogState(latest, earliest, term, unchanged(addresses[:1], found), unchanged(addresses[2:], found))
 
-    def entries(self, first: int, *, page_size: int | None = None) -> Iterator[tuple[int, bytes, bytes]]:
-        """Yield version, key and record of updates and snapshots, from version `first` on.
+    def entries(self, first: int, *, page_size: int | None = None, damage: dict[bytes, CompactlibError] | None = None,
+                ) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yield version, key and record of updates and snapshots, from version `first` on; see `sound_entries`.
 
         Raises:
             CorruptData: a key under the prefix of updates has no version.
         """
-        with self.store.scan(self.partition, keys.update_key(max(first, 0)), prefix=keys.UPDATES,
-                             page_size=page_size) as entries:
-            for entry in entries:
-                found = keys.version_of(entry.key)
-                if found is None:
-                    raise CorruptData(path=entry.key.decode("ascii", "backslashreplace"), offset=0,
-                                      expected="an update's key", found="another name")
-                yield found, entry.key, entry.value
+        for entry in sound_entries(self.store, self.partition, damage, start=keys.update_key(max(first, 0)),
+                                   prefix=keys.UPDATES, page_size=page_size):
+            found = keys.version_of(entry.key)
+            if found is None:
+                raise CorruptData(path=entry.key.decode("ascii", "backslashreplace"), offset=0,
+                                  expected="an update's key", found="another name")
+            yield found, entry.key, entry.value
 
     def decode(self, version: int, key: bytes, record: bytes, *, is_snapshot: bool) -> Update:
         """Return the update in a record; for a snapshot's record the whole catalog, after reading its pieces.

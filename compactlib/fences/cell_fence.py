@@ -24,6 +24,7 @@ from compactlib.codec import JsonCodec
 from compactlib.errors import Busy, CompactlibError, Stale
 from compactlib.fences.fence import FLOORS, RECORDS, Admission, Fence, Floor, Rule, check_admission, check_log
 from compactlib.kv import KVEntry, KVStore, OutcomeUnknown, PredicateFailed
+from compactlib.kv.batches import sound_entries
 from compactlib.kv.cell import Cell
 from compactlib.objects import ObjectStore
 from compactlib.objects.register import ObjectRegister, Version
@@ -121,11 +122,14 @@ class KVFence(_CellFence):
         assert after is not None, "nothing is removed here"
         return after
 
-    def _places(self) -> Iterator[KVEntry]:
-        with self._store.scan(self._partition, prefix=b"resource/") as entries:
-            yield from entries
+    def _places(self) -> Iterator[KVEntry | CompactlibError]:
+        damage: dict[bytes, CompactlibError] = {}
+        yield from sound_entries(self._store, self._partition, damage, prefix=b"resource/")
+        yield from damage.values()
 
-    def _forget(self, place: KVEntry, floor: int) -> bool:
+    def _forget(self, place: KVEntry | CompactlibError, floor: int) -> bool:
+        if isinstance(place, CompactlibError):
+            raise place
         if self._cell(place.key, Admission).value_of(place.value).token < floor:
             with suppress(PredicateFailed):  # a newer token was admitted: the record stays
                 self._store.delete_if(self._partition, place.key, place.predicate)

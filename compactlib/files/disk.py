@@ -260,8 +260,10 @@ class LocalFiles:
                     os.close(descriptor)
 
     def available_bytes(self, path: StrPath) -> int | None:
-        with _Named("read the free space of", path):
+        try:
             room = os.statvfs(path)
+        except OSError:
+            return None
         return room.f_bavail * room.f_frsize
 
     def __eq__(self, other: object) -> bool:
@@ -323,8 +325,9 @@ def write_durably(files: Files, path: StrPath, pieces: Sequence[Buffer], *, temp
             folder was refused does `path` hold the new bytes, which may then be lost in a crash.
     """
     temporary = _unused(files, path, temporary_suffix)
+    out = files.create(temporary)
     with removed_on_failure(files, temporary):
-        with contextlib.closing(files.create(temporary)) as out:
+        with contextlib.closing(out):
             out.write_at(0, pieces)
             out.sync()
         files.rename(temporary, path)
@@ -340,8 +343,8 @@ def replace_with_symlink(files: Files, text: str, path: StrPath, *, temporary_su
         StorageError: the disk refused; `path` is unchanged and the temporary file removed.
     """
     temporary = _unused(files, path, temporary_suffix)
+    files.symlink(text, temporary)
     with removed_on_failure(files, temporary):
-        files.symlink(text, temporary)
         files.rename(temporary, path)
 
 
@@ -357,13 +360,13 @@ def replace_with_link(files: Files, source: StrPath, path: StrPath, *, temporary
     if _same_file(source, path):
         # A rename between two names of a file does nothing, and would keep the temporary name as a third.
         return
+    files.link(source, temporary)
     with removed_on_failure(files, temporary):
-        files.link(source, temporary)
         files.rename(temporary, path)
 
 
 def _unused(files: Files, path: StrPath, temporary_suffix: str) -> str:
-    """Return the temporary name of `path`, and remove a leftover of this name."""
+    """Return the temporary name of `path`, after a leftover of this name was removed."""
     temporary = os.fspath(path) + temporary_suffix
     if look_at(temporary) is not None:
         files.unlink(temporary)

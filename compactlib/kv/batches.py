@@ -14,8 +14,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from compactlib.errors import CompactlibError
+from compactlib.errors import CompactlibError, CorruptData
 from compactlib.kv.errors import OutcomeUnknown
+from compactlib.kv.scan import KVEntry
 from compactlib.kv.store import Address, Changes, KVLimits, KVStore, part_bytes
 
 _PIECES = 15
@@ -62,6 +63,32 @@ def _batches(changes: Changes, limits: KVLimits) -> Iterator[Changes]:
         left -= size
     if batch:
         yield batch
+
+
+def sound_entries(store: KVStore, partition: bytes, damage: dict[bytes, CompactlibError] | None, *, start: bytes = b"",
+                  prefix: bytes = b"", page_size: int | None = None) -> Iterator[KVEntry]:
+    """Yield the entries of a scan that can be read, and put the errors of the others into `damage`, by key.
+
+    For clean-ups, which go on past a damaged entry. After a damaged page, it costs a read for each entry. Without
+    `damage`, it raises at the damaged page.
+    """
+    try:
+        with store.scan(partition, start, prefix=prefix, page_size=page_size) as entries:
+            for entry in entries:
+                start = entry.key + b"\0"
+                yield entry
+        return
+    except CorruptData:
+        if damage is None:
+            raise
+    with store.scan(partition, start, prefix=prefix, keys_only=True) as keys:
+        for key in keys:
+            try:
+                found = store.get_many([(partition, key.key)])
+            except CorruptData as error:
+                damage[key.key] = error
+            else:
+                yield from found.values()
 
 
 def get_pieces(store: KVStore, partition: bytes, keys: Sequence[bytes]) -> Iterator[bytes | None]:

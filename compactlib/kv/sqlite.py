@@ -15,6 +15,7 @@ import struct
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
@@ -234,11 +235,16 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         size = 0
         with self._reading("scan") as connection, \
                 contextlib.closing(connection.execute(_SCAN, (partition, start, limit))) as rows:
-            for row in rows:
-                page.append(self._sound(row))
-                size += len(page[-1].key) + len(page[-1].value)
-                if size >= _PAGE_BYTES:
-                    return page, False
+            try:
+                for row in rows:
+                    page.append(self._sound(row))
+                    size += len(page[-1].key) + len(page[-1].value)
+                    if size >= _PAGE_BYTES:
+                        return page, False
+            except DamagedStore:
+                if not page:
+                    raise
+                return page, False  # the next page raises
         return page, len(page) < limit
 
     def _page_of_keys(self, partition: bytes, start: bytes, limit: int) -> tuple[list[KVEntry], bool]:
@@ -347,6 +353,8 @@ class SqliteStore(SqlStore[sqlite3.Connection]):
         connection = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None,
                                      check_same_thread=False)
         with closed_on_failure(connection):
+            # The damaged header of a row may make any bytes a text; `_sound` names the row.
+            connection.text_factory = partial(str, encoding="utf-8", errors="replace")
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         return connection
 

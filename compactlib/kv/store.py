@@ -20,7 +20,7 @@ import attrs
 
 from compactlib._arguments import is_whole, own_bytes, require_whole
 from compactlib._forks import Handle
-from compactlib.errors import InvalidInput
+from compactlib.errors import CorruptData, InvalidInput
 from compactlib.kv.errors import KeyNotFound, TooLarge
 from compactlib.kv.scan import Entries, KVEntry
 
@@ -243,7 +243,13 @@ class KVStore(Handle):
 
         def load(position: bytes, limit: int) -> tuple[Sequence[KVEntry], bool]:
             self._require_open()
-            return page(name, position, limit)
+            try:
+                return page(name, position, limit)
+            except CorruptData:
+                following, _ = self._page_of_keys(name, position, 1)
+                if not following or following[0].key.startswith(prefix):
+                    raise
+                return following, True  # the damage is behind the prefix
 
         return Entries(load, start, prefix=prefix, page_size=page_size, largest_page=self._page_size)
 

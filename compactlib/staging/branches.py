@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
 
-from compactlib.errors import Busy, StorageError
+from compactlib.errors import Busy, CompactlibError, CorruptData, StorageError, Unsupported
 from compactlib.kv import PredicateFailed, SlowDown
 from compactlib.kv.batches import change_many
 from compactlib.kv.cell import Found, Judge, Swap
@@ -211,10 +211,18 @@ class BranchStore:
         """Mark a dropped token after a late write to it, as the cleanup may have ended before. One write."""
         self._cells.store.transact(changes=self._mark(branch, [token]))
 
-    def marks(self) -> Iterator[tuple[bytes, DropMark]]:
-        """Yield the key and the value of every mark."""
-        for key, value in self._cells.scan(DROPPED):
-            yield key, MARKS.decode(value, self._cells.place(key))
+    def marks(self, damage: dict[bytes, CompactlibError] | None = None) -> Iterator[tuple[bytes, DropMark]]:
+        """Yield the key and the value of every mark. Puts errors of unreadable marks into `damage`, else raises them.
+        """
+        for key, value in self._cells.scan(DROPPED, damage):
+            try:
+                mark = MARKS.decode(value, self._cells.place(key))
+            except (CorruptData, Unsupported) as error:
+                if damage is None:
+                    raise
+                damage[key] = error
+            else:
+                yield key, mark
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """Remove marks of empty tokens by their keys. One write, where the store takes as many keys."""

@@ -146,10 +146,10 @@ class CommitStore:
         """Yield commits and all their ancestors, unordered, and check these only. One scan; memory for all commits."""
         if not heads:
             return
-        stored = dict(self._cells.scan(COMMITS))
+        stored = dict(self._cells.scan(COMMITS, {}))
 
         def get(commit_id: CommitId) -> Commit:
-            data = stored.get(commit_key(commit_id))  # `None` also if it was stored after the scan
+            data = stored.get(commit_key(commit_id))  # `None` also if it was stored after the scan, or cannot be read
             return self.get(commit_id) if data is None else self.checked(commit_id, data)
 
         yield from walk(heads, get)

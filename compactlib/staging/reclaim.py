@@ -25,7 +25,7 @@ import attrs
 
 from compactlib._store_numbers import notify_bytes, notify_levels
 from compactlib.budget import Budget
-from compactlib.errors import BudgetSpent, CompactlibError
+from compactlib.errors import BudgetSpent, CompactionFailed, CompactlibError, CorruptData, Unsupported
 from compactlib.report import Printed
 from compactlib.staging.branches import DropMark
 from compactlib.staging.commits import Commit
@@ -87,8 +87,9 @@ def reclaim(context: StagingContext, budget: Budget) -> StagingReclaimReport:
     """Free dropped tokens and unreachable ranges; see `Repository.reclaim`."""
     counts, ranges, spent = Counter[str](), None, None
     left: list[str] = []
+    damage: dict[bytes, CompactlibError] = {}
     try:
-        _clean_tokens(context, counts, budget)
+        _clean_tokens(context, counts, budget, damage)
         if counts["tokens_young"]:
             left.append(f"{counts['tokens_young']} dropped tokens wait until they are older than "
                         f"grace_seconds={context.options.grace_seconds}")
@@ -96,18 +97,26 @@ def reclaim(context: StagingContext, budget: Budget) -> StagingReclaimReport:
     except BudgetSpent as error:
         spent = error
         left.append(str(error))
+    except (CorruptData, Unsupported) as error:
+        # What the ranges depend on cannot be read.
+        damage[b"ranges"] = error
     report = StagingReclaimReport(**counts, ranges=ranges, left=tuple(left), is_partial=spent is not None)
-    if spent is not None and report.is_empty:
-        raise spent
+    if damage and not report.is_empty:
+        raise CompactionFailed(report=report, failures={
+            key.decode("ascii", "backslashreplace"): error for key, error in damage.items()})
+    if report.is_empty:
+        for failure in (*damage.values(), *filter(None, [spent])):
+            raise failure
     return report
 
 
 # ------------------------------------------------------------------------------------------------------------ tokens
 
 
-def _clean_tokens(context: StagingContext, counts: Counter[str], budget: Budget) -> None:
+def _clean_tokens(context: StagingContext, counts: Counter[str], budget: Budget,
+                  damage: dict[bytes, CompactlibError]) -> None:
     now = context.clock.now()
-    marks = context.branches.marks()
+    marks = context.branches.marks(damage)
     try:
         while batch := list(islice(marks, _BATCH)):
             emptied: dict[bytes, DropMark] = {}
@@ -204,4 +213,4 @@ def _report_levels(context: StagingContext, collected: Collected) -> None:
             context.observer, "staging", context.repository,
             live_bytes=collected.live_bytes, dead_bytes=collected.young_bytes, free_bytes=room,
             capacity_bytes=None if room is None else collected.live_bytes + collected.young_bytes + room,
-            oldest_unreclaimed_seconds=min((mark.at_ms / 1000 for _, mark in context.branches.marks()), default=None))
+            oldest_unreclaimed_seconds=min((mark.at_ms / 1000 for _, mark in context.branches.marks({})), default=None))

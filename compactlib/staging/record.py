@@ -20,9 +20,10 @@ import attrs
 
 from compactlib.clock import Clock
 from compactlib.codec import JsonCodec
-from compactlib.errors import CorruptData
+from compactlib.errors import CompactlibError, CorruptData
 from compactlib.files.record_frame import RecordFrame
 from compactlib.kv import KVStore, Retries
+from compactlib.kv.batches import sound_entries
 from compactlib.kv.cell import Found, Judge, Swap, swap
 from compactlib.kv.store import Address
 from compactlib.staging.errors import TooManySealed
@@ -81,11 +82,10 @@ class Cells:
         found = self.store.get_many([self.address(key)])
         return found[self.address(key)].value if found else None
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys with a prefix and their values, in order."""
-        with self.store.scan(self.partition, prefix=prefix) as entries:
-            for entry in entries:
-                yield entry.key, entry.value
+    def scan(self, prefix: bytes, damage: dict[bytes, CompactlibError] | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys with a prefix and their values, in order; see `compactlib.kv.batches.sound_entries`."""
+        for entry in sound_entries(self.store, self.partition, damage, prefix=prefix):
+            yield entry.key, entry.value
 
     def tries(self) -> Iterator[int]:
         """Yield the number of each try of a call, after a wait from the second on."""

@@ -217,6 +217,8 @@ class Repository(Closing):
         Raises:
             Busy: a reclaim of this object is under way.
             BudgetSpent: the budget ran out before anything was freed.
+            CompactionFailed: records are damaged, and the rest was freed; it carries the report. If nothing was freed,
+                the first `CorruptData` or `Unsupported` is raised instead.
             CompactlibError: a store failed; earlier deletes remain in effect.
         """
         run = Run(self._guard, budget)

@@ -16,6 +16,7 @@ from typing import TypeVar
 from compactlib.budget import Budget
 from compactlib.errors import AuditFailed, CompactlibError, CorruptData, NotFound, Unsupported
 from compactlib.kv import KVEntry
+from compactlib.kv.batches import sound_entries
 from compactlib.report import Finding, VerifyReport
 from compactlib.staging.branches import MARKS
 from compactlib.staging.commits import Commit, walk
@@ -68,17 +69,18 @@ def _verify(context: StagingContext, budget: Budget) -> VerifyReport:
     def read(partition: bytes, prefix: bytes, decode: Callable[[KVEntry, str], T]) -> Iterator[tuple[bytes, T]]:
         """Yield the keys with a prefix and the decoded entries; an unreadable one is a finding."""
         nonlocal records, bytes_read
-        with context.store.scan(partition, prefix=prefix) as entries:
-            for entry in entries:
-                budget.check()
-                records, bytes_read = records + 1, bytes_read + len(entry.value)
-                place = f"key {entry.key[:100]!r} of partition {partition!r}"
-                try:
-                    decoded = decode(entry, place)
-                except (CorruptData, Unsupported) as error:
-                    findings.append(_finding(place, error))
-                else:
-                    yield entry.key, decoded
+        damage: dict[bytes, CompactlibError] = {}
+        for entry in sound_entries(context.store, partition, damage, prefix=prefix):
+            budget.check()
+            records, bytes_read = records + 1, bytes_read + len(entry.value)
+            try:
+                decoded = decode(entry, f"key {entry.key[:100]!r} of partition {partition!r}")
+            except (CorruptData, Unsupported) as error:
+                damage[entry.key] = error
+            else:
+                yield entry.key, decoded
+        findings.extend(_finding(f"key {key[:100]!r} of partition {partition!r}", error)
+                        for key, error in damage.items())
 
     def present(commit_id: CommitId) -> Commit | None:
         if commit_id not in commits:

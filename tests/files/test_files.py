@@ -83,6 +83,35 @@ def test_a_link_that_is_in_its_place_is_made_again_without_a_third_name(tmp_path
         assert (tmp_path / "b").samefile(tmp_path / "a")
 
 
+class LateCreator(LocalFiles):
+    """Another process makes each name just before this one does."""
+
+    def create(self, path: StrPath) -> Any:
+        Path(path).write_bytes(b"another's")
+        return super().create(path)
+
+    def link(self, source: StrPath, target: StrPath) -> None:
+        Path(target).write_bytes(b"another's")
+        super().link(source, target)
+
+    def symlink(self, text: str, path: StrPath) -> None:
+        Path(path).write_bytes(b"another's")
+        super().symlink(text, path)
+
+
+@pytest.mark.parametrize("replace", [
+    lambda path: write_durably(LateCreator(), path, [b"new"], temporary_suffix=".own"),
+    lambda path: replace_with_link(LateCreator(), path.parent / "source", path, temporary_suffix=".own"),
+    lambda path: replace_with_symlink(LateCreator(), "source", path, temporary_suffix=".own"),
+])
+def test_a_temporary_file_of_another_process_is_not_removed(tmp_path: Path, replace: Callable[[Path], None]) -> None:
+    (tmp_path / "source").write_bytes(b"source")
+    with pytest.raises(StorageError):
+        replace(tmp_path / "a")
+    assert (tmp_path / "a.own").read_bytes() == b"another's"
+    assert list_folder(tmp_path) == ["a.own", "source"]
+
+
 @settings(max_examples=60, deadline=None)
 @given(pieces=st.lists(st.binary(max_size=6), max_size=8), takes=st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_a_short_write_is_finished(tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes],

@@ -314,6 +314,25 @@ def test_a_budget_that_cannot_be_made_is_a_failure() -> None:
     assert row(manager)["last"].startswith("ZeroDivisionError")
 
 
+def test_a_reclaim_that_always_fails_holds_up_no_compaction() -> None:
+    clock, store, recorder = ManualClock(), Store(), EventRecorder()
+    store.reclaims = [CorruptData(path="leftover", offset=0, expected="a mark", found="other bytes")] * 4
+    manager = managing(clock, observer=recorder)
+    manager.add("store", store)
+    waits = []
+    while store.reclaims:
+        manager.run_pending()
+        assert store.calls[-2:] == ["compact", "reclaim"]
+        assert manager.run_pending() == 0
+        waits.append(row(manager)["due_in_seconds"])
+        clock.advance(waits[-1])
+    assert waits == [10.0, 20.0, 30.0, 30.0]
+    assert not recorder.named("compaction_recovered")
+    manager.run_pending()
+    assert len(recorder.named("compaction_recovered")) == 1
+    assert row(manager)["due_in_seconds"] == 100.0
+
+
 def test_a_reclaim_runs_in_slices_between_turns_of_other_stores() -> None:
     clock, calls, slices = ManualClock(), list[str](), list[float]()
     manager = managing(clock, OnRequest())

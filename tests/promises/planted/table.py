@@ -662,6 +662,42 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/kv/test_kv_damaged_row.py",),
         "A damaged row that no one needs ends every cleanup."),
     Mistake(
+        "kv-damage-behind-the-prefix", "compactlib/kv/store.py",
+        "if not following or following[0].key.startswith(prefix):\n",
+        "if True:\n",
+        ("tests/promises/test_promise_damaged_leftovers.py",),
+        "A damaged row ends the scans of other prefixes."),
+    Mistake(
+        "kv-damage-before-its-page", "compactlib/kv/sqlite.py",
+        "            except DamagedStore:\n                if not page:\n",
+        "            except DamagedStore:\n                if True:\n",
+        ("tests/promises/test_promise_damaged_leftovers.py",),
+        "A damaged row hides the sound rows before it."),
+    Mistake(
+        "fence-damaged-record-for-good", "compactlib/fences/cell_fence.py",
+        'sound_entries(self._store, self._partition, damage, prefix=b"resource/")\n',
+        'sound_entries(self._store, self._partition, None, prefix=b"resource/")\n',
+        ("tests/promises/test_promise_damaged_leftovers.py",),
+        "A damaged record of a fence keeps all later ones for ever."),
+    Mistake(
+        "staging-damaged-mark-for-good", "compactlib/staging/reclaim.py",
+        "marks = context.branches.marks(damage)\n",
+        "marks = context.branches.marks()\n",
+        ("tests/promises/test_promise_damaged_leftovers.py",),
+        "A damaged drop mark ends every reclaim of a repository, ranges included."),
+    Mistake(
+        "staging-damaged-mark-hidden", "compactlib/staging/reclaim.py",
+        "    if damage and not report.is_empty:\n",
+        "    damage.clear()\n    if damage and not report.is_empty:\n",
+        ("tests/promises/test_promise_damaged_leftovers.py",),
+        "A reclaim does not name a damaged drop mark."),
+    Mistake(
+        "catalog-damaged-snapshot-deleted", "compactlib/catalog/check.py",
+        "    if keys.update_key(earliest) in damage:\n",
+        "    if False:\n",
+        ("tests/promises/test_promise_damaged_leftovers.py",),
+        "A reclaim takes the damaged snapshot in force for a missing one."),
+    Mistake(
         "kv-created-key-made-twice", "compactlib/kv/cell.py",
         "            elif sent.changes.keys().isdisjoint(found):\n",
         "            elif not found:\n",
