@@ -30,7 +30,7 @@ class SegmentLog(OwnedLog):
     """A log open for writing: append, sync, record snapshots, compact. A single process owns it.
 
     Threads may share it: appends and reads exclude each other only on the newest segment, and compactions exclude
-    neither. Opening finishes or undoes the changes that a crash interrupted, and cuts a torn tail; see `recovery` and
+    neither. Opening finishes or undoes the changes that a crash interrupted, and seals a torn tail; see `recovery` and
     `torn_entries`.
 
     A log that fails in the middle of a change (a disk error, a Ctrl-C) closes itself. Every later call raises `Closed`
