@@ -39,7 +39,6 @@ from compactlib.errors import (
     StorageError,
     Unsupported,
 )
-from compactlib.files import list_folder
 from compactlib.report import Table, VerifyReport
 
 _Answer: TypeAlias = tuple[Any, str, int]
@@ -299,14 +298,23 @@ class _Repository(_Kind):
     package = "compactlib.staging"
     policies: ClassVar[Mapping[str, str]] = {"always": "AlwaysPolicy", "tombstone_cost": "TombstoneCostPolicy"}
 
-    def __init__(self, path: str, given: argparse.Namespace, partitions: Sequence[bytes]) -> None:
+    def __init__(self, path: str, given: argparse.Namespace) -> None:
+        from compactlib.kv import SqliteStore
+        from compactlib.staging import repository_in
+
         super().__init__(path, given)
-        self.partitions = partitions
+        with contextlib.closing(SqliteStore(path, read_only=True)) as store:
+            found = {each.decode("utf-8", "surrogateescape"): repository_in(each) for each in store.partitions()}
+        self.names = {partition: name for partition, name in found.items()
+                      if name is not None and given.partition in (None, partition)}
+        if not self.names:
+            where = "" if given.partition is None else f" in a partition {given.partition!r}"
+            raise NotFound(f"{path} is an SQLite file that holds no repository{where}; name another file or partition")
 
     def described(self) -> tuple[str, dict[str, Any]]:
         rows: list[dict[str, Any]]
-        if len(self.partitions) > 1:
-            rows = [{"partition": partition.decode("utf-8", "surrogateescape")} for partition in self.partitions]
+        if len(self.names) > 1:
+            rows = [{"partition": partition} for partition in self.names]
             return (f"{self.path}: {len(rows):,} repositories; inspect one by --partition NAME",
                     {"path": self.path, "repositories": rows})
         with self.opened() as repository:
@@ -328,12 +336,12 @@ class _Repository(_Kind):
         """Open the repository; to compact, with the rule and the format of the existing ranges."""
         from compactlib.kv import SqliteStore
         from compactlib.objects import LocalObjects, MemoryObjects
-        from compactlib.staging import CommittedRanges, Repository, repository_in
+        from compactlib.staging import CommittedRanges, Repository
 
-        if len(self.partitions) > 1:
-            raise InvalidInput(f"{self.path} holds {len(self.partitions):,} repositories; name one by --partition "
-                               f"NAME, see compactlib inspect {self.path}")
-        command, name = self.given.command, repository_in(self.partitions[0]) or ""
+        if len(self.names) > 1:
+            raise InvalidInput(f"{self.path} holds {len(self.names):,} repositories; name one by --partition NAME, "
+                               f"see compactlib inspect {self.path}")
+        command, (name,) = self.given.command, self.names.values()
         # `inspect` reads the records alone, so it needs no ranges.
         objects = MemoryObjects() if command == "inspect" else LocalObjects(self._objects())
         with contextlib.closing(SqliteStore(self.path, create=False, read_only=command != "compact")) as store:
@@ -346,14 +354,6 @@ class _Repository(_Kind):
                 yield repository
 
     def verified(self) -> VerifyReport:
-        """Read and check a repository; of several, check each row of the file by its checksum."""
-        from compactlib.kv import SqliteStore
-
-        if len(self.partitions) > 1:
-            with contextlib.closing(SqliteStore(self.path, read_only=True)) as store:
-                store.audit()
-                sizes = [len(entry.key) + len(entry.value) for name in store.partitions() for entry in store.scan(name)]
-            return VerifyReport((), len(sizes), sum(sizes))
         with self.opened() as repository:
             report: VerifyReport = repository.verify()
         return report
@@ -362,66 +362,28 @@ class _Repository(_Kind):
         """Return the folder of the ranges. It must exist: opening a missing folder would create it."""
         from compactlib.objects import is_local_objects
 
-        given = self.given.objects
-        if given is not None:
-            if not is_local_objects(given):
-                raise NotFound(f"{given} is no folder of objects; give the folder of the repository's ranges")
-            return str(given)
-        parent = os.path.dirname(os.path.abspath(self.path))
-        found = [name for name in list_folder(parent) if is_local_objects(os.path.join(parent, name))]
-        if len(found) > 1 and "ranges" in found:
-            found = ["ranges"]
-        if len(found) != 1:
-            raise InvalidInput(f"{self.path} is a {self.name}, and its folder has {len(found)} folders of objects; "
-                               f"name that of its ranges by --objects FOLDER")
-        return os.path.join(parent, found[0])
+        folder: str = self.given.objects or os.path.join(os.path.dirname(self.path), "ranges")
+        if not is_local_objects(folder):
+            raise NotFound(f"{folder} is no folder of objects; name that of the repository's ranges by --objects "
+                           f"FOLDER")
+        return folder
 
 
 def _store_at(given: argparse.Namespace) -> _Kind:
-    """Detect the store at a path. The default is a raft log, whose reader gives the error of any other path.
-
-    A folder with a single SQLite file means that file: it often holds a repository next to the folder of its objects.
-    """
+    """Detect the store at a path. The default is a raft log, whose reader gives the error of any other path."""
     from compactlib.blobstore import is_blob_store
-    from compactlib.raftlog import is_log, logs_of_store
+    from compactlib.raftlog import logs_of_store
 
     path = given.path
     if is_blob_store(path):
         return _BlobStore(path, given)
     if logs_of_store(path) is not None:
         return _StoreOfLogs(path, given)
-    if os.path.isdir(path):
-        files = [each for name in list_folder(path) if _is_sqlite(each := os.path.join(path, name))]
-        if files and not is_log(path):
-            if len(files) > 1:
-                raise InvalidInput(f"{path} holds {len(files)} SQLite files, {', '.join(files[:5])}; name one of them")
-            path = files[0]
-    return _in_sqlite(path, given) if _is_sqlite(path) else _RaftLog(path, given)
-
-
-def _in_sqlite(path: str, given: argparse.Namespace) -> _Kind:
-    from compactlib.kv import SqliteStore
-    from compactlib.staging import repository_in
-
-    wanted = None if given.partition is None else given.partition.encode("utf-8", "surrogateescape")
-    with contextlib.closing(SqliteStore(path, read_only=True)) as store:
-        found = [partition for partition in store.partitions()
-                 if wanted in (None, partition) and repository_in(partition) is not None]
-    if found:
-        return _Repository(path, given, found)
-    if wanted is not None:
-        raise NotFound(f"{path} holds no repository in a partition {given.partition!r}; see compactlib inspect {path}")
-    raise Unsupported(f"{path} is a key-value store without a staging repository; the commands support no other store "
-                      f"in an SQLite file")
-
-
-def _is_sqlite(path: str) -> bool:
-    try:
-        # Opening a named pipe must not block.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            return file.read(len(_SQLITE_BEGINNING)) == _SQLITE_BEGINNING
-    except OSError:
-        return False
+    if os.path.isfile(path):
+        with open(path, "rb") as file:
+            if file.read(len(_SQLITE_BEGINNING)) == _SQLITE_BEGINNING:
+                return _Repository(path, given)
+    return _RaftLog(path, given)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -491,7 +453,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, Any]]] = {
         "metavar": "NAME", "help": "which repository, where an SQLite file holds several"}),
     "objects": (("inspect", "plan", "compact", "verify"), (_REPOSITORY,), {
         "metavar": "FOLDER",
-        "help": "of a repository: the folder of its ranges (default: the folder of objects next to the file)"}),
+        "help": "of a repository: the folder of its ranges (default: ranges, next to the file)"}),
     "policy": (("plan", "compact"), (_LOG, _BLOBS, _REPOSITORY), {
         "metavar": "NAME", "help": "the policy; the first is the default: " + "; ".join(
             f"{kind.name}: {', '.join(kind.policies)}" for kind in (_RaftLog, _BlobStore, _Repository))}),

@@ -86,9 +86,6 @@ Trigger: TypeAlias = Periodic | OnRequest | LowSpace
 class HasCapacity(Protocol):
     """A store of a fixed capacity, to which `LowSpace` applies."""
 
-    is_managed: bool
-    """Set by the manager from `add` to `remove`, for the message of a full store."""
-
     @property
     def free_fraction(self) -> float:
         """The free part of the capacity, 0 to 1, from memory. Read once a second."""
@@ -213,7 +210,6 @@ class CompactionManager:
                     lambda budget: self._take_turn(where, budget), name=f"compactions of disk {where or '-'}",
                     retry_seconds=self._retry, max_retry_seconds=self._max_retry, clock=self._clock)
             self._entries[name] = _Entry(name, where, store, opener, arguments, new_budget, due)
-            _set_managed(store, True)
             if self._is_started:
                 service.start()
         service.wake()
@@ -233,7 +229,6 @@ class CompactionManager:
             entry = self._found(name)
             entry.is_removed = True
             del self._entries[name]
-            _set_managed(entry.store, False)
         entry.cancel()
         if is_mine(entry.held):
             raise Busy(f"the store {name!r} is removed, and its present turn, which called this, is its last")
@@ -445,7 +440,6 @@ class CompactionManager:
                 self._fail(entry, failure)
             else:
                 entry.is_reopened = True
-                _set_managed(entry.store, not entry.is_removed)
 
     def __repr__(self) -> str:
         return f"<CompactionManager of {len(self._entries)} stores>"
@@ -472,8 +466,3 @@ def _is_closed(store: Compaction) -> bool:
     except Closed:
         return True
     return False
-
-
-def _set_managed(store: Compaction, is_managed: bool) -> None:
-    if hasattr(store, "free_fraction"):
-        store.is_managed = is_managed  # type: ignore[attr-defined]

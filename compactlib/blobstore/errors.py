@@ -81,26 +81,20 @@ class PlanDoesNotFit(Stale):
     """A plan or a switch names segments that the store does not have (any more) in that state. Plan again."""
 
 
-UNMANAGED = ("nothing compacts this store but a call: `manager = CompactionManager(); manager.start()` and "
-             "`manager.add(store.name, store)` do it in the background")
-"""The part of a message about a store without a manager."""
-
-
 class StoreFull(DiskFull):
     """Every segment of the log is in use. Compact the store, or create a larger one.
 
     `gates` says what keeps segments from being compacted; `BlobStore.plan().why` has more.
     """
 
-    def __init__(self, *, path: str | os.PathLike[str], capacity_bytes: int, wanted_bytes: int, gates: str,
-                 is_managed: bool) -> None:
+    def __init__(self, *, path: str | os.PathLike[str], capacity_bytes: int, wanted_bytes: int, gates: str) -> None:
         for_what = f"a record of {wanted_bytes:,} bytes" if wanted_bytes else "going on"
         super().__init__(operation="append", path=path, errno=_errno.EDQUOT,
                          detail=f"all {capacity_bytes:,} bytes of the log's capacity are in segments, and {for_what} "
                                 f"needs another one; {gates}",
-                         advice="compact the store, see plan().why for what holds that back, or create a larger one"
-                                + ("" if is_managed else f"; {UNMANAGED}"))
+                         advice="compact the store by store.compact(), or in the background by a CompactionManager and "
+                                "its add(store.name, store); see plan().why for what holds that back, or create a "
+                                "larger one")
         self.capacity_bytes = capacity_bytes
         self.wanted_bytes = wanted_bytes
         self.gates = gates
-        self.is_managed = is_managed

@@ -68,7 +68,6 @@ class Log:
     segments: OpenSegments = attrs.field(init=False)  # files open for reading
     # events under the lock; the store notifies its observer of them after the lock
     events: list[tuple[str, dict[str, Any]]] = attrs.field(factory=list, init=False)
-    is_managed: bool = attrs.field(default=False, init=False)  # whether a `CompactionManager` compacts the store
     _active: SegmentName = attrs.field(init=False)
     _end: int = attrs.field(init=False)  # of the last record of the active segment
     _unsynced_records: int = attrs.field(default=0, init=False)
@@ -168,7 +167,7 @@ class Log:
         """Seal the active segment and begin the next one, durably; with the lock held."""
         if not self.free_segments:
             raise StoreFull(path=self.folder, capacity_bytes=self.descriptor.capacity_bytes,
-                            wanted_bytes=wanted_bytes, gates=self._gates(), is_managed=self.is_managed)
+                            wanted_bytes=wanted_bytes, gates=self._gates())
         self.lists.make_ready()
         self.seal_index()
         name = self._active.next_position

@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
 import attrs
 
-from compactlib._arguments import is_one_of
 from compactlib.blobstore.best_range import SegmentRange, best_range
 from compactlib.blobstore.view import (
     BlobChoice,
@@ -75,9 +74,6 @@ class StatsBased:
                                      f"least of all ranges that free {self.min_reclaimed_segments} or more")
 
 
-SkipValid: TypeAlias = Literal["none", "ends", "all"]
-
-
 @attrs.frozen(kw_only=True)
 class CompactAll:
     """Takes every eligible segment, whatever the benefit.
@@ -87,12 +83,11 @@ class CompactAll:
 
     Attributes:
         min_used_fraction: as of `StatsBased`.
-        skip_valid: wholly valid segments to leave out: `"none"`; those at both `"ends"` of the range, so that the
-            choice stays one range; or `"all"`.
+        skip_valid: whether to leave out wholly valid segments.
     """
 
     min_used_fraction: float = fraction(0.5)
-    skip_valid: SkipValid = attrs.field(default="none", validator=is_one_of(SkipValid))
+    skip_valid: bool = False
 
     name: ClassVar[str] = "compact_all"
 
@@ -100,24 +95,14 @@ class CompactAll:
         if shut := shut_gate(view, self.min_used_fraction):
             return BlobChoice(why=shut)
         eligible = view.eligible
-        taken = self._without_valid(eligible)
+        taken = [segment for segment in eligible if not self.skip_valid
+                 or segment.valid_bytes < segment.used_bytes or not segment.used_bytes]
         if not taken:
             return BlobChoice(why=f"each of the {len(eligible)} eligible segments is wholly valid, which "
                               f"skip_valid={self.skip_valid!r} leaves out; wait until something is dead")
         left = len(eligible) - len(taken)
         note = f"; {left} wholly valid left out" if left else ""
         return BlobChoice(taken, kind="full", why=f"all {len(taken)} eligible segments{note}")
-
-    def _without_valid(self, eligible: Sequence[SegmentView]) -> Sequence[SegmentView]:
-        if self.skip_valid == "none":
-            return eligible
-        dirty = [place for place, segment in enumerate(eligible) if segment.valid_bytes < segment.used_bytes
-                 or not segment.used_bytes]
-        if not dirty:
-            return ()
-        if self.skip_valid == "ends":
-            return eligible[dirty[0]:dirty[-1] + 1]
-        return [eligible[place] for place in dirty]
 
 
 _DAY = 86_400.0
@@ -138,7 +123,7 @@ class Hybrid:
     """
 
     usual: BlobPolicy = attrs.field(factory=StatsBased)
-    thorough: BlobPolicy = attrs.field(factory=lambda: CompactAll(skip_valid="ends"))
+    thorough: BlobPolicy = attrs.field(factory=lambda: CompactAll(skip_valid=True))
     every_seconds: float = seconds(6 * _DAY)
 
     name: ClassVar[str] = "hybrid"

@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 
 from compactlib.blobstore.contents import LogContents
-from compactlib.blobstore.errors import UNMANAGED
 from compactlib.blobstore.names import SegmentName
 from compactlib.blobstore.segment import Descriptor
 from compactlib.blobstore.validity import Verdict
@@ -147,8 +146,6 @@ class BlobStoreStatus(Printed):
         eligible_segments: how many segments a compaction may take; a reader does not know.
         unsynced: whether records were written since the last sync.
         is_busy: whether a compaction or a reclaim is running; a reader does not see them.
-        is_managed: whether a `CompactionManager` compacts the store; if not, only calls of `compact` do. `None`: a
-            reader does not know.
         last_error: the last unexpected exception of an executor, a task or a callback of the host in a compaction, as
             `Kind: message`; empty if there was none.
         failures: the number of such exceptions.
@@ -167,7 +164,6 @@ class BlobStoreStatus(Printed):
     eligible_segments: int = 0
     unsynced: bool = False
     is_busy: bool = False
-    is_managed: bool | None = None
     last_error: str = ""
     failures: int = 0
 
@@ -186,8 +182,6 @@ class BlobStoreStatus(Printed):
             next_sequence=contents.last_sequence + 1 if next_sequence is None else next_sequence, **owner)
 
     def _summary(self) -> str:
-        state = "read" if self.is_managed is None else "busy" if self.is_busy else "open"
         damaged = f" ({self.damaged_segments} damaged)" if self.damaged_segments else ""
-        unmanaged = f"; {UNMANAGED}" if self.is_managed is False else ""
         return (f"blob store {self.name}: {self.used_bytes:,} of {self.capacity_bytes:,} bytes used in {self.segments} "
-                f"segments{damaged}, {self.records:,} records, {state}{unmanaged}")
+                f"segments{damaged}, {self.records:,} records{', busy' if self.is_busy else ''}")

@@ -385,22 +385,13 @@ class BlobStore(Reading):
         """The free part of the log's segments, 0 to 1; a `CompactionManager` reads it for `LowSpace`."""
         return self._log.free_segments / self._log.descriptor.log_segments
 
-    @property
-    def is_managed(self) -> bool:
-        """Whether a `CompactionManager` compacts the store; set by the manager."""
-        return self._log.is_managed
-
-    @is_managed.setter
-    def is_managed(self, is_managed: bool) -> None:
-        self._log.is_managed = is_managed
-
     def status(self) -> BlobStoreStatus:
         """Return the counters of the store, from memory."""
         log, contents, error = self._log, self._log.snapshot(), self._compactor.last_error
         return BlobStoreStatus.of(
             self.name, self._descriptor, contents, damaged_segments=len(self._compactor.damaged),
             eligible_segments=len(log.eligible()), unsynced=not log.is_synced, next_sequence=log.next_sequence,
-            is_busy=bool(self._guard.running), is_managed=log.is_managed, failures=self._compactor.failures,
+            is_busy=bool(self._guard.running), failures=self._compactor.failures,
             last_error="" if error is None else f"{type(error).__name__}: {error}")
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 """Workloads: operations drawn from a seed. Equal settings and seeds give equal operations.
 
 A host's workload is a frozen class with `name`, `operations` and `rows(seed)`, a generator of operations (`Row`).
+A setting out of its range raises `InvalidInput`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, repeat
+from bisect import bisect
+from collections.abc import Iterator
+from itertools import accumulate, count, islice, repeat
 from random import Random
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -66,9 +68,6 @@ def _part(default: float) -> Any:
     return attrs.field(default=default, validator=is_fraction)
 
 
-_Draw = Callable[[int], "array[int]"]
-
-
 @attrs.frozen(kw_only=True)
 class Synthetic(ABC):
     """The base of drawn workloads: every key is written once, then `writes` drawn keys are written again.
@@ -80,9 +79,6 @@ class Synthetic(ABC):
         writes: operations after the first write of each key.
         record_bytes: content of a record, at least 1.
         spread: the largest deviation from `record_bytes`, as a part of it, 0 (equal sizes) to 1.
-
-    Raises:
-        InvalidInput: a number is out of its range.
     """
 
     keys: int = _whole()
@@ -105,28 +101,21 @@ class Synthetic(ABC):
     def rows(self, seed: int) -> Iterator[Row]:
         """Yield the operations."""
         random = Random(seed)
-        for start in range(0, self.keys, PIECE):
-            yield from self.put(range(start, min(start + PIECE, self.keys)), start, random)
-        yield from self.later(random)
-
-    def later(self, random: Random) -> Iterator[Row]:
-        """Yield the operations after the first write of each key."""
-        draw = self.sampler(random)
-        for start in range(0, self.writes, PIECE):
-            yield from self.put(draw(min(PIECE, self.writes - start)), self.keys + start, random)
+        yield from self.puts(iter(range(self.keys)), 0, self.keys, random)
+        yield from self.puts(self.drawn(random), self.keys, self.writes, random)
 
     @abstractmethod
-    def sampler(self, random: Random) -> _Draw:
-        """Return a function that draws a number of keys."""
+    def drawn(self, random: Random) -> Iterator[int]:
+        """Yield drawn keys without end."""
 
-    def put(self, keys: Sequence[int], place: int, random: Random) -> Iterator[Row]:
-        """Return puts of these keys; the first is operation number `place`."""
-        sizes: Iterable[int] = repeat(self.record_bytes)
-        if self.spread:
-            low, high = self.record_bytes * (1 - self.spread), self.record_bytes * (1 + self.spread)
-            sizes = [max(round(random.uniform(low, high)), 1) for _ in keys]
-        times = range(place, place + len(keys))
-        return zip(repeat(PUT), keys, sizes, repeat(FOREVER), times, strict=False)
+    def puts(self, keys: Iterator[int], first: int, number: int, random: Random) -> Iterator[Row]:
+        """Yield a number of puts of the next keys; the first put is operation `first`."""
+        low, high = self.record_bytes * (1 - self.spread), self.record_bytes * (1 + self.spread)
+        for start in range(first, first + number, PIECE):
+            piece = list(islice(keys, min(PIECE, first + number - start)))
+            sizes = ([max(round(random.uniform(low, high)), 1) for _ in piece] if self.spread else
+                     repeat(self.record_bytes))
+            yield from zip(repeat(PUT), piece, sizes, repeat(FOREVER), count(start), strict=False)
 
     def __str__(self) -> str:
         changed = [f"{field.name}={getattr(self, field.name)}" for field in attrs.fields(type(self))
@@ -140,14 +129,9 @@ class Uniform(Synthetic):
 
     name: ClassVar[str] = "uniform"
 
-    def sampler(self, random: Random) -> _Draw:
-        keys = self.keys
-
-        def draw(count: int) -> array[int]:
-            # 32 random bits each, scaled: off by less than keys / 2**32.
-            return array("i", [each * keys >> 32 for each in array("I", random.randbytes(4 * count))])
-
-        return draw
+    def drawn(self, random: Random) -> Iterator[int]:
+        while True:
+            yield random.getrandbits(32) * self.keys >> 32  # a key's chance is off by less than keys / 2**32
 
 
 @attrs.frozen(kw_only=True)
@@ -157,9 +141,6 @@ class HotCold(Synthetic):
     Attributes:
         hot_keys: the hot part of the keys; at least one key is hot, and one is cold.
         hot_writes: the part of the writes that hot keys get, 0 to 1.
-
-    Raises:
-        InvalidInput: a part is out of its range.
     """
 
     hot_keys: float = _part(0.1)
@@ -173,15 +154,11 @@ class HotCold(Synthetic):
             raise InvalidInput(f"hot_keys is {self.hot_keys} of {self.keys} keys; hot and cold keys are at least one "
                                f"each")
 
-    def sampler(self, random: Random) -> _Draw:
-        hot, share, chance = int(self.keys * self.hot_keys), self.hot_writes, random.random
-        cold = self.keys - hot
-
-        def draw(count: int) -> array[int]:
-            return array("i", [int(chance() * hot) if chance() < share else hot + int(chance() * cold)
-                               for _ in range(count)])
-
-        return draw
+    def drawn(self, random: Random) -> Iterator[int]:
+        hot = int(self.keys * self.hot_keys)
+        while True:
+            is_hot = random.random() < self.hot_writes
+            yield int(random.random() * hot) if is_hot else hot + int(random.random() * (self.keys - hot))
 
 
 @attrs.frozen(kw_only=True)
@@ -192,24 +169,18 @@ class Zipf(Synthetic):
 
     Attributes:
         exponent: above 0; web objects are near 1.
-
-    Raises:
-        InvalidInput: it is not above 0.
     """
 
     exponent: float = attrs.field(default=1.0, validator=is_above(0))
 
     name: ClassVar[str] = "zipf"
 
-    def sampler(self, random: Random) -> _Draw:
+    def drawn(self, random: Random) -> Iterator[int]:
         weights = array("d", accumulate(rank ** -self.exponent for rank in range(1, self.keys + 1)))
         ranked = array("i", range(self.keys))
         random.shuffle(ranked)
-
-        def draw(count: int) -> array[int]:
-            return array("i", random.choices(ranked, cum_weights=weights, k=count))
-
-        return draw
+        while True:
+            yield ranked[bisect(weights, random.random() * weights[-1], 0, self.keys - 1)]
 
 
 @attrs.frozen(kw_only=True)
@@ -224,9 +195,6 @@ class Expiring(Zipf):
         containers: the number of containers, 1 to `keys`.
         shortest_seconds: above 0.
         longest_seconds: at least the shortest.
-
-    Raises:
-        InvalidInput: a number is out of its range.
     """
 
     exponent: float = attrs.field(default=0.8, validator=is_above(0))
@@ -265,9 +233,6 @@ class Bursts(Uniform):
     Attributes:
         every: operations from one burst to the next, at least 1.
         burst_keys: keys that a burst deletes, 1 to `keys`.
-
-    Raises:
-        InvalidInput: a number is out of its range.
     """
 
     every: int = _whole(50_000)
@@ -284,18 +249,19 @@ class Bursts(Uniform):
     def operations(self) -> int:
         return self.keys + self.writes + self.writes // self.every * self.burst_keys
 
-    def later(self, random: Random) -> Iterator[Row]:
-        draw = self.sampler(random)
-        place, left, until_burst = self.keys, self.writes, self.every
-        while left:
-            count = min(PIECE, left, until_burst)
-            yield from self.put(draw(count), place, random)
-            place, left, until_burst = place + count, left - count, until_burst - count
-            if not until_burst:
+    def rows(self, seed: int) -> Iterator[Row]:
+        random, place = Random(seed), self.keys
+        yield from self.puts(iter(range(self.keys)), 0, self.keys, random)
+        drawn = self.drawn(random)
+        for done in range(0, self.writes, self.every):
+            number = min(self.every, self.writes - done)
+            yield from self.puts(drawn, place, number, random)
+            place += number
+            if number == self.every:
                 first = random.randrange(self.keys)
-                for number in range(self.burst_keys):
-                    yield DELETE, (first + number) % self.keys, 0, FOREVER, place + number
-                place, until_burst = place + self.burst_keys, self.every
+                for deleted in range(self.burst_keys):
+                    yield DELETE, (first + deleted) % self.keys, 0, FOREVER, place + deleted
+                place += self.burst_keys
 
 
 @attrs.frozen(kw_only=True)
@@ -305,9 +271,6 @@ class WithReads:
     Attributes:
         of: the workload.
         reads: the part of all operations that reads, at least 0 and below 1.
-
-    Raises:
-        InvalidInput: the part is out of its range.
     """
 
     of: Workload
@@ -352,9 +315,6 @@ class Arrivals:
         per_second: blocks a second, on average.
         burst: blocks that arrive at once; the mean rate stays.
         block_bytes: size of a block, on average; sizes are 50 to 150 % of it.
-
-    Raises:
-        InvalidInput: a number is out of its range.
     """
 
     blocks: int = _whole(1_000)

@@ -42,7 +42,7 @@ def config(**changes: Any) -> BlobStoreConfig:
 def open_store(folder: Path, clock: ManualClock, *, files: Files | None = None, observer: Observer | None = None,
                **changes: Any) -> BlobStore:
     """Open the store in a folder, with a policy that takes all eligible segments."""
-    return BlobStore(folder, config(**changes), policy=CompactAll(min_used_fraction=0.0, skip_valid="all"), clock=clock,
+    return BlobStore(folder, config(**changes), policy=CompactAll(min_used_fraction=0.0, skip_valid=True), clock=clock,
                      files=files, observer=observer, name="store", new_incarnation=lambda: b"an incarnation..")
 
 

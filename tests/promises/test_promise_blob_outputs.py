@@ -27,7 +27,7 @@ from tests.promises.damage import (
 CONFIG = BlobStoreConfig(
     capacity_bytes=1 << 19, segment_bytes=1 << 13, deleted_retention_seconds=0.0, journal_max_entries=0,
     max_blob_bytes=0, compaction_bytes_per_second=None)
-ALL = CompactAll(min_used_fraction=0.0, skip_valid="all")
+ALL = CompactAll(min_used_fraction=0.0, skip_valid=True)
 
 
 def half_dead(folder: Path, count: int = 80) -> tuple[BlobStore, dict[str, bytes]]:

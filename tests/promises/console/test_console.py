@@ -159,7 +159,8 @@ def test_several_repositories_of_a_file_are_chosen_by_name(tmp_path: Path, capsy
     assert "--partition NAME" in refusal(capsys, "plan", path)
     assert answer(capsys, "plan", path, "--partition", "staging/main")[0] == 0
     assert "holds no repository in a partition 'other'" in refusal(capsys, "plan", path, "--partition", "other")
-    assert answer(capsys, "verify", tmp_path)[0] == 0, "the folder around the file"
+    assert "--partition NAME" in refusal(capsys, "verify", path)
+    assert answer(capsys, "verify", path, "--partition", "staging/second")[0] == 0
 
 
 # --- compact ------------------------------------------------------------------------------------------------------

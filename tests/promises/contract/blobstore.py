@@ -63,7 +63,7 @@ class BlobStores(Driver[BlobStore]):
                 assert found.content == content, key
 
     def policy(self) -> CompactAll:
-        return CompactAll(min_used_fraction=0.0, skip_valid="all")
+        return CompactAll(min_used_fraction=0.0, skip_valid=True)
 
     def contents(self, world: World, store: BlobStore) -> Mapping[str, bytes]:
         return {path.name: path.read_bytes() for path in data_files(world.folder)}
@@ -84,6 +84,6 @@ def data_files(folder: Path) -> list[Path]:
 COMPACTIONS = [BlobStores(), ErasingBlobStores()]
 POLICIES = [(policy, blob_views(comes_to_rest=not isinstance(policy, CompactAll))) for policy in (
     StatsBased(), StatsBased(min_reclaimed_segments=3), CompactAll(),
-    CompactAll(skip_valid="ends"), Hybrid(), Hybrid(usual=ExpiryForecast(), every_seconds=0.0),
+    CompactAll(skip_valid=True), Hybrid(), Hybrid(usual=ExpiryForecast(), every_seconds=0.0),
     Greedy(), CostBenefit(), ExpiryForecast(),
     DChoices(choices=2, seed=3), DecliningCost())]

@@ -69,7 +69,6 @@ class Store:
 
 
 class SmallStore(Store):
-    is_managed = False
     free_fraction = 1.0
 
 
@@ -163,7 +162,6 @@ def test_low_space_compacts_under_any_triggers_once_for_each_loss() -> None:
     clock, store = ManualClock(), SmallStore()
     manager = managing(clock, OnRequest())
     manager.add("store", store)
-    assert store.is_managed
     store.free_fraction = 0.13
     assert manager.run_pending() == 0
     store.free_fraction = 0.12
@@ -179,8 +177,6 @@ def test_low_space_compacts_under_any_triggers_once_for_each_loss() -> None:
     store.free_fraction = 0.12
     manager.run_pending()
     assert len(store.calls) == 6
-    manager.remove("store")
-    assert not store.is_managed
 
 
 def test_little_space_can_be_left_alone() -> None:

@@ -36,7 +36,7 @@ NOW = WorldClock().now()
 """The initial time of a world."""
 IDS = tuple(b"blob %d" % number for number in range(6))
 RETENTION = 4.0
-POLICIES = (CompactAll(min_used_fraction=0.0), CompactAll(min_used_fraction=0.0, skip_valid="all"),
+POLICIES = (CompactAll(min_used_fraction=0.0), CompactAll(min_used_fraction=0.0, skip_valid=True),
             StatsBased(min_used_fraction=0.0), Greedy(min_used_fraction=0.0))
 EVERYTHING = GetOptions(include_deleted=True, include_expired=True)
 MINUTE, TICK = 60.0, 0.01

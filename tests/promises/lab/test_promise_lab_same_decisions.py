@@ -121,7 +121,7 @@ def shared(view: BlobView) -> BlobView:
     (Greedy(**_GATE, min_reclaimed_segments=3), 2.0),
     (DChoices(**_GATE, min_reclaimed_segments=3, seed=3), 0.0),
     (Hybrid(usual=StatsBased(**_GATE), every_seconds=30.0), 0.0),
-    (CompactAll(**_GATE, skip_valid="ends"), 2.0),
+    (CompactAll(**_GATE, skip_valid=True), 2.0),
     (ExpiryForecast(**_GATE, horizon_seconds=20.0), 4.0),
     (DecliningCost(**_GATE, min_reclaimed_segments=2), 4.0),
     (DecliningCost(**_GATE, decline=0.5), 0.0),
