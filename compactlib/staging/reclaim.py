@@ -25,7 +25,7 @@ import attrs
 
 from compactlib._store_numbers import notify_bytes, notify_levels
 from compactlib.budget import Budget
-from compactlib.errors import BudgetSpent, CompactionFailed, CompactlibError, CorruptData, Unsupported
+from compactlib.errors import BudgetSpent, CompactionFailed, CompactlibError, CorruptData, NotFound, Unsupported
 from compactlib.report import Printed
 from compactlib.staging.branches import DropMark
 from compactlib.staging.commits import Commit
@@ -97,8 +97,8 @@ def reclaim(context: StagingContext, budget: Budget) -> StagingReclaimReport:
     except BudgetSpent as error:
         spent = error
         left.append(str(error))
-    except (CorruptData, Unsupported) as error:
-        # What the ranges depend on cannot be read.
+    except (CorruptData, Unsupported, NotFound) as error:
+        # A record that decides which ranges are live is unreadable or missing.
         damage[b"ranges"] = error
     report = StagingReclaimReport(**counts, ranges=ranges, left=tuple(left), is_partial=spent is not None)
     if damage and not report.is_empty:

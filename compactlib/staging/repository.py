@@ -217,8 +217,9 @@ class Repository(Closing):
         Raises:
             Busy: a reclaim of this object is under way.
             BudgetSpent: the budget ran out before anything was freed.
-            CompactionFailed: records are damaged, and the rest was freed; it carries the report. If nothing was freed,
-                the first `CorruptData` or `Unsupported` is raised instead.
+            CompactionFailed: records are damaged, or a live commit or metarange is missing, and the rest was freed; it
+                carries the report. If nothing was freed, the first `CorruptData`, `Unsupported` or `NotFound` is raised
+                instead.
             CompactlibError: a store failed; earlier deletes remain in effect.
         """
         run = Run(self._guard, budget)
@@ -347,12 +348,15 @@ class Repository(Closing):
         return SplitRule(), None
 
     def survey(self) -> RepositorySurvey:
-        """Return the status of all branches, and the number of dropped tokens. Reads every branch record and mark."""
+        """Return the status of all branches, and the number of dropped tokens. Reads every branch record and mark.
+
+        Unreadable marks are not counted; `verify` lists them.
+        """
         context = self._context
         return RepositorySurvey(
             repository=context.repository,
             branches=tuple(context.status_of(name, record) for name, record in context.branches.list()),
-            dropped_tokens=sum(len(mark.tokens) for _, mark in context.branches.marks()))
+            dropped_tokens=sum(len(mark.tokens) for _, mark in context.branches.marks({})))
 
     def _name_of(self, branch: str | Branch | None, view: StagingView | None = None) -> str:
         """Return the name of a branch given by name, by handle or by a view; default `main`."""

@@ -248,7 +248,7 @@ class RepositorySurvey(Printed):
     Attributes:
         repository: its name.
         branches: its branches.
-        dropped_tokens: number of tokens that wait for cleanup.
+        dropped_tokens: number of tokens that wait for cleanup, by the marks that can be read.
     """
 
     repository: str

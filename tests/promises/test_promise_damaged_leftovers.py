@@ -23,6 +23,7 @@ from compactlib.kv.errors import DamagedStore
 from compactlib.objects import MemoryObjects
 from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
 from compactlib.staging import AlwaysPolicy, CommittedRanges, Repository, StagingOptions
+from compactlib.staging.errors import CommitNotFound, MetaRangeNotFound
 
 MONTH = 30 * 86_400.0
 DAMAGE = ("row", "value", "text")
@@ -64,6 +65,7 @@ def test_damaged_drop_mark_keeps_no_token_and_no_range(kv: SqliteStore, tmp_path
              for entry in kv.scan(partition, keys_only=True) if entry.key.startswith(b"dropped/")]
     assert len(marks) == 3
     damage(kv, tmp_path, *marks[number], kind)
+    assert (len(repository.survey().branches), repository.survey().dropped_tokens) == (1, 2)
     clock.advance(MONTH)
     with pytest.raises(CompactionFailed) as failed:
         repository.reclaim()
@@ -75,6 +77,35 @@ def test_damaged_drop_mark_keeps_no_token_and_no_range(kv: SqliteStore, tmp_path
         repository.reclaim()
     assert [bytes(record.data) for record in main.get_many([b"0", b"1", b"2"]).values()] == [b"data"] * 3
     assert [finding.kind for finding in repository.verify().findings] == ["damage"]
+
+
+@pytest.mark.parametrize("kind", ["list", "commit"])
+def test_reclaim_reports_the_removed_tokens_when_a_live_part_is_missing(kv: SqliteStore, kind: str) -> None:
+    clock = ManualClock(1_700_000_000.0)
+    ranges = CommittedRanges(MemoryObjects(clock=clock), clock=clock)
+    repository = Repository(kv, ranges, options=StagingOptions(owns_ranges=True), clock=clock, rng=Random(1))
+    repository.reclaim()
+    main = repository.create_branch("main")
+    main.put(b"a", b"data")
+    lost = main.commit("lost").commit_id
+    assert lost is not None
+    if kind == "list":
+        ranges.objects.delete([each.key for each in ranges.objects.list("metaranges/")])
+    else:
+        (partition, key), = [(partition, entry.key) for partition in kv.partitions()
+                             for entry in kv.scan(partition) if lost.encode() in entry.key]
+        kv.delete(partition, key)
+    clock.advance(MONTH)
+    reopened = Repository(kv, CommittedRanges(ranges.objects, clock=clock), options=StagingOptions(owns_ranges=True),
+                          clock=clock, rng=Random(2))
+    expected = MetaRangeNotFound if kind == "list" else CommitNotFound
+    with pytest.raises(CompactionFailed) as failed:
+        reopened.reclaim()
+    assert (failed.value.report.tokens_removed, failed.value.report.entries_removed) == (1, 1)
+    assert [type(error) for error in failed.value.failures.values()] == [expected]
+    with pytest.raises(expected):
+        reopened.reclaim()
+    assert sum(1 for _ in ranges.objects.list("ranges/")) == 1
 
 
 def test_damaged_commit_that_no_branch_needs_keeps_no_range(kv: SqliteStore, tmp_path: Path) -> None:

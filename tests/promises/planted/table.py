@@ -692,6 +692,18 @@ MISTAKES: Sequence[Mistake] = (
         ("tests/promises/test_promise_damaged_leftovers.py",),
         "A reclaim does not name a damaged drop mark."),
     Mistake(
+        "staging-missing-part-hides-the-report", "compactlib/staging/reclaim.py",
+        "    except (CorruptData, Unsupported, NotFound) as error:\n",
+        "    except (CorruptData, Unsupported) as error:\n",
+        ("tests/promises/test_promise_damaged_leftovers.py",),
+        "A reclaim that finds a live metarange missing does not say which tokens it removed."),
+    Mistake(
+        "staging-damaged-mark-ends-a-survey", "compactlib/staging/repository.py",
+        "in context.branches.marks({})))",
+        "in context.branches.marks()))",
+        ("tests/promises/test_promise_damaged_leftovers.py",),
+        "A damaged drop mark ends every survey of a repository."),
+    Mistake(
         "catalog-damaged-snapshot-deleted", "compactlib/catalog/check.py",
         "    if keys.update_key(earliest) in damage:\n",
         "    if False:\n",
