@@ -395,7 +395,7 @@ class OwnedLog(LogReading):
         except CompactlibError as error:
             ended = error
             work.give_up(error)
-        self._cadence.ended(plan, [each.error for each in work.failed])
+        self._cadence.ended(plan, [*(each.error for each in work.failed), *filter(None, [ended])])
         report = work.report(self._clock.monotonic() - began)
         _notify(report, observer)
         return _returned(report, ended)
