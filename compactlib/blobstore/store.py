@@ -46,7 +46,7 @@ from compactlib.blobstore.validity import never
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, StorageError
+from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
 from compactlib.guard import Guard, Run, is_mine
 from compactlib.observer import Observer, Observers
@@ -282,7 +282,7 @@ class BlobStore(Reading):
                     # Another compaction is running and may free a segment, or the clock was set back since the plan.
                     self._guard.wait_for_runs()
                     continue
-                except StorageError:
+                except (StorageError, Closed):
                     raise
                 except CompactlibError:
                     return False
