@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from compactlib._closing import closed_on_failure
 from compactlib.blobstore.blobs import BlobInfo, BlobState, Deleted, blob_state, info_after
 from compactlib.blobstore.compact import Compactor, limited, require_own, run_many
 from compactlib.blobstore.config import BlobStoreConfig
@@ -114,7 +115,8 @@ class BlobStore(Reading):
         self.recovery: BlobRecoveryReport = recovery
         purge = seen_by_all_peers if config.purge_tombstones else None
         self._compactor = Compactor(log, self.name, purge, place, self._observer)
-        self._deliver()
+        with closed_on_failure(self):
+            self._deliver()
 
     # -- operations
 
