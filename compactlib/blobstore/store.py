@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from compactlib._closing import closed_on_failure
 from compactlib.blobstore.blobs import BlobInfo, BlobState, Deleted, blob_state, info_after
 from compactlib.blobstore.compact import Compactor, limited, require_own, run_many
 from compactlib.blobstore.config import BlobStoreConfig
@@ -46,7 +47,7 @@ from compactlib.blobstore.validity import never
 from compactlib.blobstore.view import BlobPolicy, BlobView
 from compactlib.budget import Budget
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import Busy, CompactlibError, CorruptData, InvalidInput, StorageError
+from compactlib.errors import Busy, Closed, CompactlibError, CorruptData, InvalidInput, StorageError
 from compactlib.files.disk import Files, LocalFiles, StrPath, list_folder, local_path
 from compactlib.guard import Guard, Run, is_mine
 from compactlib.observer import Observer, Observers
@@ -114,7 +115,8 @@ class BlobStore(Reading):
         self.recovery: BlobRecoveryReport = recovery
         purge = seen_by_all_peers if config.purge_tombstones else None
         self._compactor = Compactor(log, self.name, purge, place, self._observer)
-        self._deliver()
+        with closed_on_failure(self):
+            self._deliver()
 
     # -- operations
 
@@ -282,7 +284,7 @@ class BlobStore(Reading):
                     # Another compaction is running and may free a segment, or the clock was set back since the plan.
                     self._guard.wait_for_runs()
                     continue
-                except StorageError:
+                except (StorageError, Closed):
                     raise
                 except CompactlibError:
                     return False

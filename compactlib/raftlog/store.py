@@ -116,11 +116,11 @@ class RaftLogStore(Closing):
                     self._begin(log)
             if self.options.background:
                 self._flusher.start()
-        for log_id, error in self._damaged.items():
-            self._observer.event("raftlog_log_damaged", log_id=log_id, error=str(error))
-        if self._wal.closed_files > self.options.max_unflushed_files:
-            # Each opening begins a WAL file, and may have ended before its flush in the background.
-            self._try_to_flush()
+            for log_id, error in self._damaged.items():
+                self._observer.event("raftlog_log_damaged", log_id=log_id, error=str(error))
+            if self._wal.closed_files > self.options.max_unflushed_files:
+                # Each opening begins a WAL file, and may have ended before its flush in the background.
+                self._try_to_flush()
 
     def _flush_in_background(self, budget: Budget) -> None:
         if self._guard.is_open:

@@ -148,10 +148,14 @@ class OwnedLog(LogReading):
         self._linked: dict[int, int] = {}
         # The list of the host's last notification.
         self._listed: dict[int, SegmentRef] = {ref.number: ref for ref in self._own.refs}
-        if self._recovery:
-            self._observer.event("raftlog_recovered", **attrs.asdict(self._recovery))
-        if self.torn_entries:
-            self._observer.event("raftlog_torn_tail_cut", records=self.torn_entries, segment=self._own.newest_number)
+        with contextlib.ExitStack() as unfinished:
+            unfinished.callback(guard.release)
+            if self._recovery:
+                self._observer.event("raftlog_recovered", **attrs.asdict(self._recovery))
+            if self.torn_entries:
+                self._observer.event("raftlog_torn_tail_cut", records=self.torn_entries,
+                                     segment=self._own.newest_number)
+            unfinished.pop_all()
 
     def _found_row(self) -> SnapshotMeta | None:
         """The row of the last snapshot, read when the log is opened."""
@@ -395,7 +399,7 @@ class OwnedLog(LogReading):
         except CompactlibError as error:
             ended = error
             work.give_up(error)
-        self._cadence.ended(plan, [each.error for each in work.failed])
+        self._cadence.ended(plan, [*(each.error for each in work.failed), *filter(None, [ended])])
         report = work.report(self._clock.monotonic() - began)
         _notify(report, observer)
         return _returned(report, ended)

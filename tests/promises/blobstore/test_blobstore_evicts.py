@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 from compactlib.blobstore import Blob, BlobStore, BlobStoreConfig, Missing
 from compactlib.clock import ManualClock
+from compactlib.errors import Busy, Closed
 
 CONFIG = BlobStoreConfig.cache(1 << 16, max_blob_bytes=600)
 
@@ -30,3 +33,43 @@ def test_full_cache_evicts_the_blobs_that_expire_next(tmp_path: Path) -> None:
         mean_gone = sum(expires[key] for key in expires.keys() - kept) / (len(expires) - len(kept))
         assert mean_kept > mean_gone + 1_000
         assert store.verify().is_sound
+
+
+class CallsAt(ManualClock):
+    """A clock that makes a call at a reading of the time, counted from when it is armed."""
+
+    def __init__(self) -> None:
+        super().__init__(1_000_000.0)
+        self.readings_left = 0
+        self.call: Callable[[], object] = int
+
+    def now(self) -> float:
+        self.readings_left -= 1
+        if self.readings_left == 0:
+            self.call()
+        return super().now()
+
+
+def test_put_into_a_cache_that_is_closed_during_its_eviction_says_so(tmp_path: Path) -> None:
+    """At each reading of the clock in turn; `close` refuses within the compaction of the eviction."""
+    refused = 0
+    for reading in range(1, 10):
+        clock = CallsAt()
+        with BlobStore(tmp_path / f"cache {reading}", CONFIG, clock=clock) as store:
+            for number in range(64):
+                store.put(b"%d" % number, bytes(900), ttl_seconds=1_000.0 + number)
+            closed = list[bool]()
+
+            def close(store: BlobStore = store, closed: list[bool] = closed) -> None:
+                with contextlib.suppress(Busy):
+                    store.close()
+                    closed.append(True)
+
+            clock.call, clock.readings_left = close, reading
+            try:
+                store.put(b"another", bytes(900))
+            except Closed:
+                refused += 1
+            else:
+                assert not closed
+    assert refused > 1

@@ -110,3 +110,23 @@ def test_put_of_an_observer_during_an_eviction_is_refused(tmp_path: Path) -> Non
                 store.put(b"%d" % number, bytes(900), ttl_seconds=None if number % 2 else 1000.0 + number)
         assert refusals
         assert isinstance(store.get(b"1"), Blob)
+
+
+def test_interrupt_while_an_opening_reports_a_repair_leaves_no_lock(tmp_path: Path) -> None:
+    """Also while the exception, and with it what was being opened, is kept."""
+    with BlobStore(tmp_path / "store") as store:
+        store.put(b"key", b"content")
+    log_file, = (tmp_path / "store").glob("*.log")
+    with log_file.open("ab") as file:
+        file.write(b"torn")
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    observer = At("blobstore_tail_cut")
+    observer.call = interrupted
+    with pytest.raises(KeyboardInterrupt) as kept:
+        BlobStore(tmp_path / "store", observer=observer)
+    with BlobStore(tmp_path / "store") as store:
+        assert isinstance(store.get(b"key"), Blob)
+        assert kept.tb is not None

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
-from compactlib.errors import CompactionFailed, Conflict
-from compactlib.raftlog import Entry, LogOptions, SeedPolicy, SegmentLimits, SegmentLog
+from compactlib.errors import Busy, CompactionFailed, Conflict
+from compactlib.raftlog import Entry, EveryNMinors, LogOptions, SeedPolicy, SegmentLimits, SegmentLog
 
 OPTIONS = LogOptions(limits=SegmentLimits(max_entries=2))
 ENTRIES = [Entry(index, 1, b"entry %d" % index) for index in range(1, 16)]
@@ -59,3 +59,24 @@ def test_fence_that_fails_after_a_change_takes_nothing_back(number: int, error: 
     with SegmentLog(tmp_path, OPTIONS) as log:
         assert list(log.entries()) == kept
         assert log.verify().is_sound
+
+
+class IsBusy:
+    """Admits no change for now."""
+
+    def guard(self) -> AbstractContextManager[None]:
+        raise Busy("another node holds the lease")
+
+
+def test_rewrite_whose_only_commit_a_busy_fence_refuses_is_still_due(tmp_path: Path) -> None:
+    """Nothing was rewritten, so the next compaction tries again, and not after another count of minor ones."""
+    options = LogOptions(limits=SegmentLimits(max_entries=2), trigger=EveryNMinors(1))
+    with SegmentLog(tmp_path, options) as log:
+        log.append(ENTRIES)
+        log.snapshot(4, [1, 3])
+        assert log.compact().is_empty
+        assert len(log.plan().groups) == 1
+        with pytest.raises(Busy, match="lease"):
+            log.compact(fence=IsBusy())
+        assert len(log.compact().done) == 1
+        assert log.plan().drops_only

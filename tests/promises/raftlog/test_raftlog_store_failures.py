@@ -456,3 +456,40 @@ def test_full_queue_is_synced_by_an_append_to_any_log(tmp_path: Path) -> None:
         for number in range(20):
             store.log(f"log-{number}").append([(1, 1, bytes(900))])
             assert store.status().queued_bytes < 3000
+
+
+class InterruptedAt:
+    """An observer that is interrupted at the first event of a name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def event(self, name: str, /, **fields: Any) -> None:
+        if name == self._name:
+            raise KeyboardInterrupt(name)
+
+
+def test_interrupt_while_an_opening_reports_damage_leaves_no_thread_and_no_lock(tmp_path: Path) -> None:
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        store.log("a").append([(1, 1, b"entry")])
+    (tmp_path / "logs" / "a" / "SNAPSHOT").write_bytes(b"damage")
+    threads = threading.active_count()
+    options = LogOptions(observer=InterruptedAt("raftlog_log_damaged"))
+    with pytest.raises(KeyboardInterrupt, match="raftlog_log_damaged"):
+        RaftLogStore(tmp_path, StoreOptions(log=options))
+    assert threading.active_count() == threads
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        assert store.status().damaged == ("a",)
+
+
+def test_interrupt_while_the_opening_of_a_log_reports_a_repair_leaves_no_lock(tmp_path: Path) -> None:
+    """Also while the exception, and with it what was being opened, is kept."""
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        store.log("a").append([(1, 1, b"entry")])
+    (tmp_path / "logs" / "a" / "0000000000000001.segment.swap").write_bytes(b"left by a crash")
+    options = LogOptions(observer=InterruptedAt("raftlog_recovered"))
+    with pytest.raises(KeyboardInterrupt, match="raftlog_recovered") as interrupted:
+        RaftLogStore(tmp_path, StoreOptions(log=options))
+    with RaftLogStore(tmp_path, StoreOptions(background=False)) as store:
+        assert len(list(store.log("a").entries())) == 1
+        assert interrupted.tb is not None
