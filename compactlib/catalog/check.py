@@ -127,20 +127,21 @@ def verify_log(log: UpdateLog, history: RetainedVersions, budget: Budget) -> Ver
         Busy: each attempt to read the log met a new cut or append.
     """
     for _ in range(_MAX_READS):
-        before = _marks(log)
-        findings, records, size = dict[str, Finding](), 0, 0
-        for part in (_versions(log, history), _leftovers(log, budget), _other_records(log)):
+        before, records, size = _marks(log), 0, 0
+        findings, damage = list[Finding](), dict[bytes, CompactlibError]()
+        for part in (_versions(log, history, damage), _leftovers(log, budget), _other_records(log, damage)):
             try:
                 for length, found in part:
                     budget.check()
                     records, size = records + bool(length), size + length
                     if found is not None:
-                        findings.setdefault(found.what, found)
+                        findings.append(found)
             except (CorruptData, Unsupported) as error:  # of a mark or of the earliest snapshot; the next part goes on
-                found = _finding(error)
-                findings.setdefault(found.what, found)
-        if all(found.kind == "leftover" for found in findings.values()) or _marks(log) == before:
-            return VerifyReport(tuple(findings.values()), records, size)
+                findings.append(_finding(error))
+        findings += map(_finding, damage.values())
+        if all(found.kind == "leftover" for found in findings) or _marks(log) == before:
+            # Two parts may find the same damage.
+            return VerifyReport(tuple({(found.place, found.what): found for found in findings}.values()), records, size)
     raise Busy(f"the catalog's log grew or was cut {_MAX_READS} times while it was read; try when there is less load")
 
 
@@ -159,10 +160,10 @@ def _finding(error: CompactlibError) -> Finding:
 
 
 Checked: TypeAlias = Iterator[tuple[int, Finding | None]]
-"""The bytes of each key with its record, 0 for an absent record; and the problem."""
+"""The bytes of each key with its record, or 0; and a problem. Errors of single records are put into `damage`, by key."""
 
 
-def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
+def _versions(log: UpdateLog, history: RetainedVersions, damage: dict[bytes, CompactlibError]) -> Checked:
     """Check that every version has a record, and the version in memory the same."""
     try:
         # Versions that are not in memory yet must fit those that are; a copy, since polls extend the history meanwhile.
@@ -170,14 +171,10 @@ def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
     except (CorruptData, Unsupported) as error:
         yield 0, _finding(error)
     state = log.state()
-    expected, damage = max(state.earliest, 1), dict[bytes, CompactlibError]()
-
-    def absent(end: int) -> Checked:
-        return ((0, _finding(_missing(each))) for each in range(expected, end) if keys.update_key(each) not in damage)
-
-    for version, key, record in log.entries(expected, damage=damage):
-        yield from absent(min(version, state.latest + 1))
-        expected, found = version + 1, None
+    first, present = max(state.earliest, 1), set[int]()
+    for version, key, record in log.entries(first, damage=damage):
+        present.add(version)
+        found = None
         try:
             if version > state.latest:
                 raise _damaged(version, f"{state.latest}, the latest version", f"a record of version {version}")
@@ -187,10 +184,11 @@ def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
                     history.catalog(version).as_update() if is_first else history.update(version)):
                 found = Finding("order", key.decode(), f"version {version} differs from the version in memory")
         except (CorruptData, Unsupported) as error:
-            found = _finding(error)
+            damage[key] = error
         yield len(key) + len(record), found
-    yield from absent(max(state.latest, history.latest) + 1)
-    yield from ((0, _finding(error)) for error in damage.values())
+    for version in range(first, max(state.latest, history.latest) + 1):
+        if version not in present:
+            damage.setdefault(keys.update_key(version), _missing(version))
 
 
 def _leftovers(log: UpdateLog, budget: Budget) -> Checked:
@@ -199,7 +197,7 @@ def _leftovers(log: UpdateLog, budget: Budget) -> Checked:
                             "it is no longer needed; reclaim() deletes it")
 
 
-def _other_records(log: UpdateLog) -> Checked:
+def _other_records(log: UpdateLog, damage: dict[bytes, CompactlibError]) -> Checked:
     """Check the records that belong to no version."""
     def check_cell(key: bytes, stored: bytes, of: Any) -> None:
         Cell(log.store, log.partition, key, JsonCodec(of)).value_of(stored)
@@ -209,7 +207,6 @@ def _other_records(log: UpdateLog) -> Checked:
         keys.TERM: TERMS.unseal, keys.COORDINATOR: LEASES.unseal, keys.PUBLISHED: TIMES.unseal,
         **{key: partial(check_cell, of=of) for key, of in cells.items()}}
     for prefix, check in checks.items():
-        damage: dict[bytes, CompactlibError] = {}
         for entry in sound_entries(log.store, log.partition, damage, prefix=prefix):
             if entry.key == prefix or prefix.endswith(b"/"):
                 try:
@@ -217,7 +214,6 @@ def _other_records(log: UpdateLog) -> Checked:
                 except (CorruptData, Unsupported) as error:
                     damage[entry.key] = error
                 yield len(entry.key) + len(entry.value), None
-        yield from ((0, _finding(error)) for error in damage.values())
 
 
 # ------------------------------------------------------------------------------------------------------------- reclaim
