@@ -63,10 +63,9 @@ def recover_history(log: UpdateLog, known: RetainedVersions | None = None,
         try:
             return _read_on(log, state, known)
         except (CorruptData, Unsupported):
-            again = log.state()
-            if (again.earliest, again.latest) == (state.earliest, state.latest):
+            before, state = state, log.state()
+            if state == before:
                 raise
-            state = again
     raise Busy(f"the catalog's log was cut or grew {_MAX_READS} times while it was read; try when there is less load")
 
 
@@ -127,7 +126,7 @@ def verify_log(log: UpdateLog, history: RetainedVersions, budget: Budget) -> Ver
         Busy: each attempt to read the log met a new cut or append.
     """
     for _ in range(_MAX_READS):
-        before, records, size = _marks(log), 0, 0
+        before, records, size = _state(log), 0, 0
         findings, damage = list[Finding](), dict[bytes, CompactlibError]()
         for part in (_versions(log, history, damage), _leftovers(log, budget), _other_records(log, damage)):
             try:
@@ -139,19 +138,18 @@ def verify_log(log: UpdateLog, history: RetainedVersions, budget: Budget) -> Ver
             except (CorruptData, Unsupported) as error:  # of a mark or of the earliest snapshot; the next part goes on
                 findings.append(_finding(error))
         findings += map(_finding, damage.values())
-        if all(found.kind == "leftover" for found in findings) or _marks(log) == before:
+        if all(found.kind == "leftover" for found in findings) or _state(log) == before:
             # Two parts may find the same damage.
             return VerifyReport(tuple({(found.place, found.what): found for found in findings}.values()), records, size)
     raise Busy(f"the catalog's log grew or was cut {_MAX_READS} times while it was read; try when there is less load")
 
 
-def _marks(log: UpdateLog) -> tuple[int, int] | None:
-    """Return the earliest and the latest version; `None` if they cannot be read."""
+def _state(log: UpdateLog) -> LogState | None:
+    """Return the marks; `None` if they cannot be read."""
     try:
-        state = log.state()
+        return log.state()
     except (CorruptData, Unsupported):
         return None
-    return state.earliest, state.latest
 
 
 def _finding(error: CompactlibError) -> Finding:
@@ -160,7 +158,7 @@ def _finding(error: CompactlibError) -> Finding:
 
 
 Checked: TypeAlias = Iterator[tuple[int, Finding | None]]
-"""The bytes of each key with its record, or 0; and a problem. Errors of single records are put into `damage`, by key."""
+"""The bytes of each key with its record, or 0; and a problem. Errors of single records go into `damage`, by key."""
 
 
 def _versions(log: UpdateLog, history: RetainedVersions, damage: dict[bytes, CompactlibError]) -> Checked:
@@ -192,7 +190,7 @@ def _versions(log: UpdateLog, history: RetainedVersions, damage: dict[bytes, Com
 
 
 def _leftovers(log: UpdateLog, budget: Budget) -> Checked:
-    for key, size in garbage(log, log.state().earliest, budget):
+    for key, size in garbage(log, log.state().earliest, budget).items():
         yield size, Finding("leftover", key.decode("ascii", "backslashreplace"),
                             "it is no longer needed; reclaim() deletes it")
 
@@ -231,7 +229,7 @@ def reclaim(log: UpdateLog, budget: Budget) -> CutReport:
         BudgetSpent: the budget ended before anything was deleted.
     """
     earliest = log.state().earliest
-    report, waste = CutReport(earliest=earliest, before=earliest), garbage(log, earliest, budget)
+    report, waste = CutReport(earliest=earliest, before=earliest), list(garbage(log, earliest, budget).items())
     step = min(_RECLAIM_BATCH, log.store.limits.max_transact)
     for at in range(0, len(waste), step):
         try:
@@ -247,13 +245,13 @@ def reclaim(log: UpdateLog, budget: Budget) -> CutReport:
     return report if waste else attrs.evolve(report, why="there are no leftovers of cuts")
 
 
-def garbage(log: UpdateLog, earliest: int, budget: Budget) -> list[tuple[bytes, int]]:
-    """Return the keys that `reclaim` would delete, each with the bytes of key and record; of a damaged row, its key's.
+def garbage(log: UpdateLog, earliest: int, budget: Budget) -> dict[bytes, int]:
+    """Return the bytes of key and record, by each key that `reclaim` would delete; of a damaged row, its key's bytes.
 
     Raises:
         RecordMissing, CorruptData, Unsupported, BudgetSpent: as `reclaim`.
     """
-    found, version, record = list[tuple[bytes, int]](), 0, b""
+    found, version, record = dict[bytes, int](), 0, b""
     damage: dict[bytes, CompactlibError] = {}
     if not earliest:
         return found
@@ -261,24 +259,22 @@ def garbage(log: UpdateLog, earliest: int, budget: Budget) -> list[tuple[bytes, 
         budget.check()
         if version >= earliest:
             break
-        found.append((key, len(key) + len(record)))
+        found[key] = len(key) + len(record)
     if keys.update_key(earliest) in damage:
         raise damage[keys.update_key(earliest)]
-    found += [(key, len(key)) for key in damage if (of_version := keys.version_of(key)) is not None
-              and of_version < earliest]
+    found |= {key: len(key) for key in damage if (of_version := keys.version_of(key)) is not None
+              and of_version < earliest}
     if version != earliest:
         if log.state().earliest == earliest:
             raise _missing(earliest)
         return found  # the log was cut further, and the pieces wait for the next call
     used = set(SNAPSHOTS.unseal(keys.update_key(version), record).keys(version))
     damage.clear()
-    pieces: dict[bytes, int] = {}
+    pieces = dict[bytes, int]()
     for entry in sound_entries(log.store, log.partition, damage, prefix=keys.PIECES):
         budget.check()
         pieces[entry.key] = len(entry.key) + len(entry.value)
-    for key, size in {**pieces, **{key: len(key) for key in damage}}.items():
-        of_version = keys.version_of(key, keys.PIECES)
-        # Above the earliest version, another node may be writing a snapshot at this moment.
-        if of_version is not None and of_version <= earliest and key not in used:
-            found.append((key, size))
-    return found
+    pieces |= {key: len(key) for key in damage}
+    # Above the earliest version, another node may be writing a snapshot at this moment.
+    return found | {key: size for key, size in pieces.items() if key not in used and (
+        of_version := keys.version_of(key, keys.PIECES)) is not None and of_version <= earliest}

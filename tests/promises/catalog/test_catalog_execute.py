@@ -365,6 +365,16 @@ def test_cut_that_another_one_has_overtaken_is_outdated() -> None:
     assert service.verify().is_sound
 
 
+def test_verify_lists_each_leftover_of_a_cut() -> None:
+    service = service_on(MemoryStore(), ManualClock(1000.0))
+    for name in "ABC":
+        service.execute([PutObject(Schema(name))], wait=False)
+    service.log.cut(service.log.write_snapshot(service.catalog(3)))
+    found = service.verify()
+    assert found.is_sound
+    assert [each.place for each in found.findings] == [f"update/{each:019d}" for each in (1, 2)]
+
+
 def test_budget_that_is_spent_before_the_cut_changes_nothing() -> None:
     service = grown(MemoryStore(), "ABCDEF")
     with pytest.raises(BudgetSpent):
