@@ -88,7 +88,9 @@ def update_to(version: int, *objects: Any) -> Update:
 def history_of(updates: Iterator[Update]) -> RetainedVersions:
     history = RetainedVersions()
     for update in updates:
-        history = history.followed_by([update], history.catalog(history.latest).updated(update))
+        catalog = history.catalog(history.latest).copy()
+        catalog.apply(update)
+        history = history.followed_by([update], catalog)
     return history
 
 
@@ -179,7 +181,8 @@ def updates(count: int) -> Iterator[tuple[Update, Catalog]]:
         else:
             table = catalog.tables[1000 + version % TABLES_OF_LOG]
             update = update_to(version, attrs.evolve(table, name=f"T{table.id}v{version}"))
-        catalog = catalog.updated(update)
+        catalog = catalog.copy()
+        catalog.apply(update)
         yield update, catalog
 
 

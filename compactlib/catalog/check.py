@@ -63,10 +63,9 @@ def recover_history(log: UpdateLog, known: RetainedVersions | None = None,
         try:
             return _read_on(log, state, known)
         except (CorruptData, Unsupported):
-            again = log.state()
-            if (again.earliest, again.latest) == (state.earliest, state.latest):
+            before, state = state, log.state()
+            if state == before:
                 raise
-            state = again
     raise Busy(f"the catalog's log was cut or grew {_MAX_READS} times while it was read; try when there is less load")
 
 
@@ -127,30 +126,30 @@ def verify_log(log: UpdateLog, history: RetainedVersions, budget: Budget) -> Ver
         Busy: each attempt to read the log met a new cut or append.
     """
     for _ in range(_MAX_READS):
-        before = _marks(log)
-        findings, records, size = dict[str, Finding](), 0, 0
-        for part in (_versions(log, history), _leftovers(log, budget), _other_records(log)):
+        before, records, size = _state(log), 0, 0
+        findings, damage = list[Finding](), dict[bytes, CompactlibError]()
+        for part in (_versions(log, history, damage), _leftovers(log, budget), _other_records(log, damage)):
             try:
                 for length, found in part:
                     budget.check()
                     records, size = records + bool(length), size + length
                     if found is not None:
-                        findings.setdefault(found.what, found)
+                        findings.append(found)
             except (CorruptData, Unsupported) as error:  # of a mark or of the earliest snapshot; the next part goes on
-                found = _finding(error)
-                findings.setdefault(found.what, found)
-        if all(found.kind == "leftover" for found in findings.values()) or _marks(log) == before:
-            return VerifyReport(tuple(findings.values()), records, size)
+                findings.append(_finding(error))
+        findings += map(_finding, damage.values())
+        if all(found.kind == "leftover" for found in findings) or _state(log) == before:
+            # Two parts may find the same damage.
+            return VerifyReport(tuple({(found.place, found.what): found for found in findings}.values()), records, size)
     raise Busy(f"the catalog's log grew or was cut {_MAX_READS} times while it was read; try when there is less load")
 
 
-def _marks(log: UpdateLog) -> tuple[int, int] | None:
-    """Return the earliest and the latest version; `None` if they cannot be read."""
+def _state(log: UpdateLog) -> LogState | None:
+    """Return the marks; `None` if they cannot be read."""
     try:
-        state = log.state()
+        return log.state()
     except (CorruptData, Unsupported):
         return None
-    return state.earliest, state.latest
 
 
 def _finding(error: CompactlibError) -> Finding:
@@ -159,10 +158,10 @@ def _finding(error: CompactlibError) -> Finding:
 
 
 Checked: TypeAlias = Iterator[tuple[int, Finding | None]]
-"""The bytes of each key with its record, 0 for an absent record; and the problem."""
+"""The bytes of each key with its record, or 0; and a problem. Errors of single records go into `damage`, by key."""
 
 
-def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
+def _versions(log: UpdateLog, history: RetainedVersions, damage: dict[bytes, CompactlibError]) -> Checked:
     """Check that every version has a record, and the version in memory the same."""
     try:
         # Versions that are not in memory yet must fit those that are; a copy, since polls extend the history meanwhile.
@@ -170,14 +169,10 @@ def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
     except (CorruptData, Unsupported) as error:
         yield 0, _finding(error)
     state = log.state()
-    expected, damage = max(state.earliest, 1), dict[bytes, CompactlibError]()
-
-    def absent(end: int) -> Checked:
-        return ((0, _finding(_missing(each))) for each in range(expected, end) if keys.update_key(each) not in damage)
-
-    for version, key, record in log.entries(expected, damage=damage):
-        yield from absent(min(version, state.latest + 1))
-        expected, found = version + 1, None
+    first, present = max(state.earliest, 1), set[int]()
+    for version, key, record in log.entries(first, damage=damage):
+        present.add(version)
+        found = None
         try:
             if version > state.latest:
                 raise _damaged(version, f"{state.latest}, the latest version", f"a record of version {version}")
@@ -187,19 +182,20 @@ def _versions(log: UpdateLog, history: RetainedVersions) -> Checked:
                     history.catalog(version).as_update() if is_first else history.update(version)):
                 found = Finding("order", key.decode(), f"version {version} differs from the version in memory")
         except (CorruptData, Unsupported) as error:
-            found = _finding(error)
+            damage[key] = error
         yield len(key) + len(record), found
-    yield from absent(max(state.latest, history.latest) + 1)
-    yield from ((0, _finding(error)) for error in damage.values())
+    for version in range(first, max(state.latest, history.latest) + 1):
+        if version not in present:
+            damage.setdefault(keys.update_key(version), _missing(version))
 
 
 def _leftovers(log: UpdateLog, budget: Budget) -> Checked:
-    for key, size in garbage(log, log.state().earliest, budget):
+    for key, size in garbage(log, log.state().earliest, budget).items():
         yield size, Finding("leftover", key.decode("ascii", "backslashreplace"),
                             "it is no longer needed; reclaim() deletes it")
 
 
-def _other_records(log: UpdateLog) -> Checked:
+def _other_records(log: UpdateLog, damage: dict[bytes, CompactlibError]) -> Checked:
     """Check the records that belong to no version."""
     def check_cell(key: bytes, stored: bytes, of: Any) -> None:
         Cell(log.store, log.partition, key, JsonCodec(of)).value_of(stored)
@@ -209,7 +205,6 @@ def _other_records(log: UpdateLog) -> Checked:
         keys.TERM: TERMS.unseal, keys.COORDINATOR: LEASES.unseal, keys.PUBLISHED: TIMES.unseal,
         **{key: partial(check_cell, of=of) for key, of in cells.items()}}
     for prefix, check in checks.items():
-        damage: dict[bytes, CompactlibError] = {}
         for entry in sound_entries(log.store, log.partition, damage, prefix=prefix):
             if entry.key == prefix or prefix.endswith(b"/"):
                 try:
@@ -217,7 +212,6 @@ def _other_records(log: UpdateLog) -> Checked:
                 except (CorruptData, Unsupported) as error:
                     damage[entry.key] = error
                 yield len(entry.key) + len(entry.value), None
-        yield from ((0, _finding(error)) for error in damage.values())
 
 
 # ------------------------------------------------------------------------------------------------------------- reclaim
@@ -235,7 +229,7 @@ def reclaim(log: UpdateLog, budget: Budget) -> CutReport:
         BudgetSpent: the budget ended before anything was deleted.
     """
     earliest = log.state().earliest
-    report, waste = CutReport(earliest=earliest, before=earliest), garbage(log, earliest, budget)
+    report, waste = CutReport(earliest=earliest, before=earliest), list(garbage(log, earliest, budget).items())
     step = min(_RECLAIM_BATCH, log.store.limits.max_transact)
     for at in range(0, len(waste), step):
         try:
@@ -251,13 +245,13 @@ def reclaim(log: UpdateLog, budget: Budget) -> CutReport:
     return report if waste else attrs.evolve(report, why="there are no leftovers of cuts")
 
 
-def garbage(log: UpdateLog, earliest: int, budget: Budget) -> list[tuple[bytes, int]]:
-    """Return the keys that `reclaim` would delete, each with the bytes of key and record; of a damaged row, its key's.
+def garbage(log: UpdateLog, earliest: int, budget: Budget) -> dict[bytes, int]:
+    """Return the bytes of key and record, by each key that `reclaim` would delete; of a damaged row, its key's bytes.
 
     Raises:
         RecordMissing, CorruptData, Unsupported, BudgetSpent: as `reclaim`.
     """
-    found, version, record = list[tuple[bytes, int]](), 0, b""
+    found, version, record = dict[bytes, int](), 0, b""
     damage: dict[bytes, CompactlibError] = {}
     if not earliest:
         return found
@@ -265,24 +259,22 @@ def garbage(log: UpdateLog, earliest: int, budget: Budget) -> list[tuple[bytes, 
         budget.check()
         if version >= earliest:
             break
-        found.append((key, len(key) + len(record)))
+        found[key] = len(key) + len(record)
     if keys.update_key(earliest) in damage:
         raise damage[keys.update_key(earliest)]
-    found += [(key, len(key)) for key in damage if (of_version := keys.version_of(key)) is not None
-              and of_version < earliest]
+    found |= {key: len(key) for key in damage if (of_version := keys.version_of(key)) is not None
+              and of_version < earliest}
     if version != earliest:
         if log.state().earliest == earliest:
             raise _missing(earliest)
         return found  # the log was cut further, and the pieces wait for the next call
     used = set(SNAPSHOTS.unseal(keys.update_key(version), record).keys(version))
     damage.clear()
-    pieces: dict[bytes, int] = {}
+    pieces = dict[bytes, int]()
     for entry in sound_entries(log.store, log.partition, damage, prefix=keys.PIECES):
         budget.check()
         pieces[entry.key] = len(entry.key) + len(entry.value)
-    for key, size in {**pieces, **{key: len(key) for key in damage}}.items():
-        of_version = keys.version_of(key, keys.PIECES)
-        # Above the earliest version, another node may be writing a snapshot at this moment.
-        if of_version is not None and of_version <= earliest and key not in used:
-            found.append((key, size))
-    return found
+    pieces |= {key: len(key) for key in damage}
+    # Above the earliest version, another node may be writing a snapshot at this moment.
+    return found | {key: size for key, size in pieces.items() if key not in used and (
+        of_version := keys.version_of(key, keys.PIECES)) is not None and of_version <= earliest}

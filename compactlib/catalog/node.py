@@ -8,9 +8,8 @@
             tasks.create_task(node.coordinate(peers))      # runs rounds while this node coordinates
             ...                         # the host serves report() and publish() to the coordinator
 
-The thread follows the log, takes part in the election, raises the low watermark, and deletes unreadable
-partitions and leftovers. Rounds
-run in the host's event loop, since the host makes the calls to other nodes.
+The thread follows the log, takes part in the election, raises the low watermark, and deletes unreadable partitions and
+leftovers. Rounds run in the host's event loop, since the host makes the calls to other nodes.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ detected by the check; every later round gets a report that includes the copy.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -56,6 +56,10 @@ class FlushTicket:
     incarnation: int
     index: int
     time: Timestamp
+
+
+def _kept(address: Address, found: Found) -> Kept | None:
+    return TIMES.unseal(address[1], found[address].value) if address in found else None
 
 
 class PublishedTimes:
@@ -108,7 +112,8 @@ class PublishedTimes:
             raise InvalidInput(f"table {table}, incarnation {incarnation}; give an id >= 0 and an incarnation >= 1")
         place = table, partition
         with self._writing:
-            kept = self._read([place]).get(place)
+            address = self._address(place)
+            kept = _kept(address, self._store.get_many([address]))
             with self._lock:
                 known = self._replicas.get(place)
                 latest = max(known.incarnation if known else 0, kept.incarnation if kept else 0)
@@ -225,11 +230,6 @@ class PublishedTimes:
 
     # -- the stored times
 
-    def _read(self, places: Sequence[_Place]) -> Mapping[_Place, Kept]:
-        addresses = {self._address(place): place for place in places}
-        return {addresses[address]: TIMES.unseal(address[1], record.value)
-                for address, record in self._store.get_many(addresses).items()}
-
     def _store_times(self, times: Mapping[_Place, Kept], *, delete: bool = False) -> None:
         """Raise the stored times to these, or delete the stored times of these incarnations.
 
@@ -244,7 +244,7 @@ class PublishedTimes:
                 writes: dict[Address, bytes | None] = {}
                 for address, place in part.items():
                     time = times[place]
-                    kept = TIMES.unseal(address[1], found[address].value) if address in found else None
+                    kept = _kept(address, found)
                     if delete:
                         if kept is not None and kept.incarnation == time.incarnation:
                             writes[address] = None

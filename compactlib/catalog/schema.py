@@ -162,23 +162,17 @@ class Catalog:
 
     # -- the next version
 
-    def updated(self, update: Update) -> Catalog:
-        """Return the catalog after an update. O(objects).
-
-        Raises:
-            ObjectNotFound: the update drops a missing object, or an object refers to a missing table.
-        """
-        made = self.copy()
-        made.apply(update)
-        return made
-
     def copy(self) -> Catalog:
         """Return a copy that may be changed. O(objects)."""
         return attrs.evolve(self, schemas=self.schemas.copy(), zones=self.zones.copy(), tables=self.tables.copy(),
                             indexes=self.indexes.copy(), names=self._names.copy())
 
     def apply(self, update: Update) -> None:
-        """Apply an update in place. O(changes); raises as `updated`."""
+        """Apply an update in place. O(changes).
+
+        Raises:
+            ObjectNotFound: the update drops a missing object, or an object refers to a missing table.
+        """
         self.version, self.commit = update.version, update.commit
         self.activation, self.next_id = update.activation, update.next_id
         # Puts first: an index may move away from a table that is dropped, which is part of its old name.

@@ -256,7 +256,8 @@ class CatalogService(Closing):
                 return latest, refused
             if not update.puts and not update.drops:
                 return latest, applied
-            made = latest.updated(update)  # before the append: an update that does not fit must not reach the log
+            made = latest.copy()
+            made.apply(update)  # before the append: an update that does not fit must not reach the log
             if self.log.append(update):
                 # Without another read: its failure could not be distinguished from a failure of the append.
                 with self._following:

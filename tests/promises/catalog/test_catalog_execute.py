@@ -365,6 +365,42 @@ def test_cut_that_another_one_has_overtaken_is_outdated() -> None:
     assert service.verify().is_sound
 
 
+def test_verify_lists_each_leftover_of_a_cut() -> None:
+    service = service_on(MemoryStore(), ManualClock(1000.0))
+    for name in "ABC":
+        service.execute([PutObject(Schema(name))], wait=False)
+    service.log.cut(service.log.write_snapshot(service.catalog(3)))
+    found = service.verify()
+    assert found.is_sound
+    assert [each.place for each in found.findings] == [f"update/{each:019d}" for each in (1, 2)]
+
+
+def test_verify_overtaken_by_a_cut_finds_no_damage() -> None:
+    store = MemoryStore()
+    other, overtakes = grown(store, "ABCDEF"), [False]
+
+    def step(request: Request, act: Any) -> Any:
+        if overtakes[0] and request.kind == "scan":
+            overtakes[0] = False
+            assert cut_to(other, 5).earliest == 5
+        return act()
+
+    service = service_on(StoreInFront(store, step), ManualClock(2000.0))
+    overtakes[0] = True
+    assert service.verify().is_sound
+    assert not overtakes[0]
+
+
+def test_reclaim_keeps_the_pieces_of_a_snapshot_that_is_being_written() -> None:
+    store = MemoryStore()
+    service = grown(store, "ABCDEF")
+    cut_to(service, 2)
+    snapshot = service_on(store).log.write_snapshot(service.catalog(4))
+    assert service.reclaim().is_empty
+    service.log.cut(snapshot)
+    assert service_on(store).history.earliest == 4
+
+
 def test_budget_that_is_spent_before_the_cut_changes_nothing() -> None:
     service = grown(MemoryStore(), "ABCDEF")
     with pytest.raises(BudgetSpent):
