@@ -69,7 +69,7 @@ class StatsCache:
         if before is None or before[0] != key:
             index = segments.index_of(ref.number)
             kept = kept_positions(index, ref, state)
-            stats = _stats_of(known, len(kept), sum(picked(index.columns.lengths, kept)), size)
+            stats = _stats_of(known, len(kept), sum(picked(index.lengths, kept)), size)
             before = self._remembered[ref.number] = key, stats
         return before[1]
 
