@@ -33,7 +33,8 @@ class SegmentIndex:
     lengths: array[int]
     heads: array[int]
     crcs: array[int]
-    data_bytes: int = attrs.field(default=attrs.Factory(lambda self: sum(self.lengths), takes_self=True))
+    data_bytes: int = attrs.field(
+        default=attrs.Factory(lambda self: sum(self.lengths), takes_self=True), kw_only=True)
 
     @property
     def columns(self) -> tuple[array[int], ...]:
