@@ -13,6 +13,7 @@ A table only grows at its end, so that readers use it without a lock.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -128,6 +129,9 @@ class Memtable:
         entries: count of the entries.
         table: the present table.
         missing: of a replay, the index of a missing entry and of its successor; `None` if no entry is missing.
+        ticket: of the log's last write in the WAL's queue.
+        unconfirmed: the writes that the host was not notified of, in the order of appending: ticket, first index, last
+            index, term. Invariant: the indexes ascend.
     """
 
     def __init__(self, last: int = -1, *, max_entries: int = DEFAULT_MAX_ENTRIES) -> None:
@@ -136,6 +140,8 @@ class Memtable:
         self.entries: int = 0
         self.max_entries = max_entries
         self.missing: tuple[int, int] | None = None
+        self.ticket: int = 0
+        self.unconfirmed: deque[tuple[int, int, int, int]] = deque()
 
     # -- changes
 
@@ -161,6 +167,10 @@ class Memtable:
             table = self.table
             cut_after = after if table.cut_after is None else min(table.cut_after, after)
             self._replace(Table(min(table.base, after + 1), cut_after, table.through(after)), after)
+        while self.unconfirmed and self.unconfirmed[-1][2] > after:
+            ticket, first, _, term = self.unconfirmed.pop()
+            if first <= after:
+                self.unconfirmed.append((ticket, first, after, term))
 
     def release(self, through: int) -> None:
         """Drop the entries up to `through`, which are in segments, or dead."""

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from sys import float_info
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import attrs
 
-from compactlib._arguments import is_above, is_seconds, is_whole, require_one_of
+from compactlib._arguments import is_above, is_fraction, is_one_of, is_seconds, is_whole
+from compactlib.errors import InvalidInput
 from compactlib.raftlog.compaction.plan import DropDead
 from compactlib.raftlog.compaction.policy import (
     LogChoice,
     LogView,
     Trigger,
     filled_groups,
-    is_number,
     stored_dead_bytes,
     stored_live_bytes,
 )
@@ -59,7 +60,7 @@ class SeedPolicy:
     """
 
     max_sources: int = attrs.field(default=DEFAULT_MAX_SOURCES, validator=is_whole(1))
-    reclaim_fraction: float = attrs.field(default=0.5, validator=is_number(0, 1))
+    reclaim_fraction: float = attrs.field(default=0.5, validator=is_fraction)
 
     name: ClassVar[str] = "seed"
 
@@ -252,6 +253,11 @@ class EveryNMinors(Trigger):
         return minors >= self.n
 
 
+def _is_ratio(_: object, field: Any, value: float) -> None:
+    if not 0 <= value <= float_info.max:
+        raise InvalidInput(f"{field.name} is {value!r:.100}; give a finite number, at least 0")
+
+
 @attrs.frozen
 class DeadRatio(Trigger):
     """Due at a ratio of dead to live bytes or entries; never due if nothing is dead.
@@ -262,9 +268,8 @@ class DeadRatio(Trigger):
         measure: `"bytes"` as they are stored, payloads and index records, or `"entries"`.
     """
 
-    dead_per_live: float = attrs.field(default=1.0, validator=is_number())
-    measure: Measure = attrs.field(
-        default="bytes", validator=lambda _, field, value: require_one_of(field.name, value, Measure))
+    dead_per_live: float = attrs.field(default=1.0, validator=_is_ratio)
+    measure: Measure = attrs.field(default="bytes", validator=is_one_of(Measure))
 
     def is_due(self, view: LogView, minors: int, seconds: float) -> bool:
         dead = live = 0

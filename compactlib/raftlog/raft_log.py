@@ -19,7 +19,6 @@ import contextlib
 import logging
 import threading
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
@@ -142,19 +141,16 @@ class RaftLog(OwnedLog):
         machine_of = options.machine_of
         self._snapshots = Snapshots(options.log.files, folder,
                                     None if machine_of is None else partial(machine_of, log_id))
-        memory = Memtable(max_entries=options.max_memtable_entries) if before is None else before._memory
-        super().__init__(folder, options.log, memtable=memory, open_files=store.open_files)
+        self._memory: Memtable = (
+            Memtable(max_entries=options.max_memtable_entries) if before is None else before._memory)
+        super().__init__(folder, options.log, memtable=self._memory, open_files=store.open_files)
         self._store = store
         self._wal = wal
         # Set by `_begin`: a log that an interrupt leaves before counts as closed.
         self._is_begun = False
         self._log_id = log_id
-        self._memory: Memtable = memory
-        # The writes that are not confirmed yet, in the order of appending: ticket, first index, last index, term.
-        self._waiting: deque[tuple[int, int, int, int]] = deque() if before is None else before._waiting
-        self._ticket: int = 0 if before is None else before._ticket
         if before is None:
-            memory.skip_to(self._own.last_index)
+            self._memory.skip_to(self._own.last_index)
         self._max_queued_bytes = options.max_queued_bytes
         self._max_closed_files = options.max_unflushed_files + 1
         self._keep_trailing = options.keep_trailing
@@ -336,7 +332,7 @@ class RaftLog(OwnedLog):
             self._guard.require_open()
             if first != self._memory.last + 1:
                 self._require_next(first)
-            self._put_run(first, term, payloads)
+            self._put(_following(first, term, payloads), [(first, term, payloads)])
 
     def _require_next(self, first: int) -> None:
         row, last = self.state, self._memory.last
@@ -399,13 +395,13 @@ class RaftLog(OwnedLog):
             start, lacking = prev_index + 1 + held, payloads[held:]
             overrules = bool(lacking) and start <= self._memory.last
             if lacking and not overrules:
-                self._put_run(start, term, lacking)
+                self._put(_following(start, term, lacking), [(start, term, lacking)])
         if overrules and not may_cut:
             # Compared again under the lock that excludes other truncations.
             with self._files_lock:
                 return self._take(prev_index, prev_term, term, payloads, may_cut=True)
         if overrules:
-            self._cut(start - 1, partial(self._put_run, start, term, lacking))
+            self._cut(_following(start, term, lacking, cuts=True), [(start, term, lacking)])
         return None
 
     def _judged(self, prev_index: int, prev_term: int, term: int, count: int) -> AppendAnswer | int:
@@ -445,7 +441,7 @@ class RaftLog(OwnedLog):
             index += 1
         return min(index - prev_index - 1, count)
 
-    def _put(self, frame: Frame, runs: Iterable[tuple[int, int, Sequence[bytes]]]) -> None:
+    def _put(self, frame: Frame, runs: Iterable[tuple[int, int, Sequence[bytes]]] = ()) -> None:
         """Queue a frame in the WAL, and change the memtable as it says. The caller holds the log's lock.
 
         An interrupt between the two leaves entries in the WAL that the memtable lacks. The next write of the log begins
@@ -455,24 +451,13 @@ class RaftLog(OwnedLog):
             frame: entries, a truncation, or both.
             runs: its entries, as `Frame.runs` gives them.
         """
-        self._ticket = ticket = self._wal.queue(self._log_id, frame)
+        memory = self._memory
+        memory.ticket = ticket = self._wal.queue(self._log_id, frame)
         if frame.cuts:
-            after = -1 if frame.previous is None else frame.previous
-            self._memory.cut(after)
-            waiting = self._waiting
-            # Invariant: the indexes of the unconfirmed writes ascend.
-            while waiting and waiting[-1][2] > after:
-                earlier, first, _, term = waiting.pop()
-                if first <= after:
-                    waiting.append((earlier, first, after, term))
+            memory.cut(-1 if frame.previous is None else frame.previous)
         for first, term, payloads in runs:
-            self._memory.insert(first, term, payloads)
-            self._waiting.append((ticket, first, first + len(payloads) - 1, term))
-
-    def _put_run(self, first: int, term: int, payloads: Sequence[bytes]) -> None:
-        """Append a run; entries at or above its first index are truncated before."""
-        frame = run_frame(first, term, payloads, first - 1 if first else None, first <= self._memory.last)
-        self._put(frame, [(first, term, payloads)])
+            memory.insert(first, term, payloads)
+            memory.unconfirmed.append((ticket, first, memory.last, term))
 
     def _put_sparse(self, entries: Sequence[Entry]) -> None:
         """Append the live entries of a received snapshot, with gaps."""
@@ -505,15 +490,16 @@ class RaftLog(OwnedLog):
             Closed: the log was closed, or closed itself.
         """
         self._require_open()
-        self._wal.sync(self._ticket)
+        self._wal.sync(self._memory.ticket)
         self._store.settle()
 
     def _notify_confirmed(self) -> None:
         """Forget the writes that became durable, and call the host's listener; the caller holds no lock."""
         runs: dict[int, list[tuple[int, int]]] = {}
         with self._lock:
-            while self._waiting and self._waiting[0][0] <= self._wal.durable_ticket:
-                _, first, last, term = self._waiting.popleft()
+            waiting = self._memory.unconfirmed
+            while waiting and waiting[0][0] <= self._wal.durable_ticket:
+                _, first, last, term = waiting.popleft()
                 runs.setdefault(term, []).append((first, last))
         listener = self._on_confirmed
         for term, each in runs.items() if listener is not None else ():
@@ -532,22 +518,23 @@ class RaftLog(OwnedLog):
         """Indexes of the appended entries that are not durable yet. O(runs)."""
         self._require_open()
         with self._lock:
-            return IndexSet.from_runs((first, last) for ticket, first, last, _ in self._waiting
+            return IndexSet.from_runs((first, last) for ticket, first, last, _ in self._memory.unconfirmed
                                       if ticket > self._wal.durable_ticket)
 
     # -- truncation
 
-    def _cut(self, after: int, write: Callable[[], object]) -> None:
-        """Truncate everything above `after`; durable in the WAL and in segments when this returns.
+    def _cut(self, frame: Frame, runs: Iterable[tuple[int, int, Sequence[bytes]]] = ()) -> None:
+        """Truncate, as a frame says, and append the frame's entries. The truncation is durable when this returns.
 
         (1) Create the next segment: only this step needs room. (2) Make the truncation durable in the WAL; from here on
         opening the log repeats it after a crash. (3) Truncate the segments. No flush of the log runs in between. A
         failure of (2) or (3) closes the log; `RaftLogStore.log` opens it again. An interrupt of (2) closes the store.
 
         Args:
-            after: the last index that stays.
-            write: queues the truncation in the WAL, alone or with the entries that replace the old ones.
+            frame: a truncation, alone or with the entries that replace the old ones.
+            runs: these entries, as of `_put`.
         """
+        after = -1 if frame.previous is None else frame.previous
         with self._files_lock:
             self._require_truncated()
             if self._own.last_index > after:
@@ -557,13 +544,13 @@ class RaftLog(OwnedLog):
                     # Not in memory that belongs to the next log already.
                     self._require_open()
                     try:
-                        write()
+                        self._put(frame, runs)
                     except BaseException as error:
                         if not isinstance(error, CompactlibError):
                             # An interrupt: memory, which outlives this log, may lack what the WAL's queue has.
                             self._wal.guard.fail(error)
                         raise
-                self._wal.sync(self._ticket)
+                self._wal.sync(self._memory.ticket)
                 self._own.truncate(after)
             except BaseException as error:
                 # Perhaps queued, so that its outcome is unknown. Opening the log again makes it durable.
@@ -575,7 +562,7 @@ class RaftLog(OwnedLog):
         self._require_open()
         after = self._memory.table.cut_after
         if self._must_truncate and after is not None:
-            self._wal.sync(self._ticket)
+            self._wal.sync(self._memory.ticket)
             self._own.truncate(self._agreeing_through(max(after, self.state.index)))
         self._must_truncate = False
 
@@ -598,7 +585,7 @@ class RaftLog(OwnedLog):
                 if last_index >= self._memory.last:
                     return
                 after = last_index if row.index >= 0 or (begins or 0) <= last_index else -1
-            self._cut(after, partial(self._put, cut_frame(after), ()))
+            self._cut(cut_frame(after))
         self._store.settle()
 
     # -- term and vote
@@ -774,7 +761,7 @@ class RaftLog(OwnedLog):
             raise InvalidInput(f"the log does not hold index {index}, so its term is unknown; take the snapshot at the "
                                f"index that was applied last")
         found = SnapshotMeta(index, row.term if term is None else term, live)
-        self._wal.sync(self._ticket)
+        self._wal.sync(self._memory.ticket)
         self._require_held(found)
         return found
 
@@ -855,7 +842,7 @@ class RaftLog(OwnedLog):
         with self._changing_snapshot():
             if row.index <= self.state.index:
                 raise _not_newer(row.index, self.state.index)
-            self._wal.sync(self._ticket)
+            self._wal.sync(self._memory.ticket)
             sent = IndexSet.from_sorted(entry.index for group in incoming.groups() for entry in group.entries)
             self._require_held(attrs.evolve(row, live=live - sent))
             incoming.finish()
@@ -899,19 +886,19 @@ class RaftLog(OwnedLog):
         after, groups = read_sealed(self._snapshots.entries_path(row))
         with self._lock:
             self._require_open()
-            self._put(cut_frame(after), ())
-        self._wal.sync(self._ticket)
+            self._put(cut_frame(after))
+        self._wal.sync(self._memory.ticket)
         self._own.truncate(after)
         for group in groups:
             if self._memory.entries + len(group.entries) > self._memory.max_entries:
-                self._wal.sync(self._ticket)
+                self._wal.sync(self._memory.ticket)
                 self._flush_tables()
             elif self._wal.queued_bytes > self._max_queued_bytes:
-                self._wal.sync(self._ticket)
+                self._wal.sync(self._memory.ticket)
             with self._lock:
                 self._require_open()
                 self._put_sparse(group.entries)
-        self._wal.sync(self._ticket)
+        self._wal.sync(self._memory.ticket)
         self._snapshots.taken(row)
 
     def pin(self, indexes: IndexSet) -> Pin:
@@ -1092,9 +1079,9 @@ class RaftLog(OwnedLog):
         self._guard.require_outside()
         self._stop_worker()
         try:
-            if not self.is_closed and self._wal.durable_ticket < self._ticket:
+            if not self.is_closed and self._wal.durable_ticket < self._memory.ticket:
                 with contextlib.suppress(Closed):
-                    self._wal.sync(self._ticket)
+                    self._wal.sync(self._memory.ticket)
         finally:
             self._end()
             self._let_go()
@@ -1145,6 +1132,11 @@ def _parts(first: int, term: int, payloads: list[bytes]) -> list[tuple[int, int,
         raise InvalidInput(f"entries from {first} on in term {term}: index and term are 0 to {MAX_INDEX}")
     return [(first + start, term, payloads[start:start + MAX_APPEND_ENTRIES])
             for start in range(0, len(payloads), MAX_APPEND_ENTRIES)]
+
+
+def _following(first: int, term: int, payloads: Sequence[bytes], *, cuts: bool = False) -> Frame:
+    """The frame of a run that follows its predecessor."""
+    return run_frame(first, term, payloads, first - 1 if first else None, cuts)
 
 
 def _not_newer(index: int, in_force: int) -> Stale:

@@ -246,7 +246,7 @@ def links(folder: Path) -> dict[int, str]:
 def payload_place(folder: Path, number: int, index: int) -> int:
     """Where in the file of a segment the first payload byte of an entry lies."""
     with SegmentReader(folder / segment_name(number)) as reader:
-        return reader.index.columns.offsets[reader.index.find(index)]
+        return reader.index.offsets[reader.index.find(index)]
 
 
 def flip_byte(path: Path, place: int) -> None:

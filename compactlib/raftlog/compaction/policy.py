@@ -18,8 +18,7 @@ major compaction, which also rewrites the groups that the log's policy chooses. 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from sys import float_info
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import attrs
@@ -183,16 +182,6 @@ def stored_dead_bytes(segment: SegmentStats) -> int:
 def is_worthwhile(members: Sequence[SegmentStats]) -> bool:
     """Whether rewriting `members` into one segment leaves fewer segments or fewer dead bytes or entries."""
     return len(members) > 1 or any(stored_dead_bytes(segment) for segment in members)
-
-
-def is_number(least: float = 0, most: float = float_info.max) -> Callable[[object, Any, Any], None]:
-    """A validator of `attrs`: raises `InvalidInput` unless the field is from `least` to `most`."""
-    def check(_: object, field: Any, value: float) -> None:
-        if not least <= value <= most:
-            raise InvalidInput(f"{field.name} is {value!r:.100}; it must be a number of at least {least}"
-                               + f" and at most {most:g}" * (most < float_info.max))
-
-    return check
 
 
 def filled_groups(segments: Sequence[SegmentStats], limits: SegmentLimits,

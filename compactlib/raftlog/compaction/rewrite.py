@@ -141,7 +141,7 @@ class Part:
     path: str
     descriptor: int
     records: bytes | memoryview
-    columns: native.Columns
+    columns: SegmentIndex
     places: Sequence[int]
     rows: Any
 
@@ -188,7 +188,7 @@ class Copier:
         records = self._picked(region, here) if here and region else b""
         if len(records) < native.RECORD_BYTES * len(here):
             # Raises, with the missing indexes.
-            live_positions(SegmentIndex.of(native.decode_records(region)), live, ref)
+            live_positions(native.decode_records(region), live, ref)
         return self._part(path, descriptor, native.decode_records(records), records)
 
     def check(self, reader: SegmentReader) -> None:
@@ -198,10 +198,10 @@ class Copier:
             CorruptData: a payload is damaged.
             StorageError: the segment cannot be read.
         """
-        for _ in self.pieces(self._part(reader.path, reader.fileno(), reader.index.columns)):
+        for _ in self.pieces(self._part(reader.path, reader.fileno(), reader.index)):
             pass
 
-    def _part(self, path: str, descriptor: int, columns: native.Columns, records: bytes | memoryview = b"") -> Part:
+    def _part(self, path: str, descriptor: int, columns: SegmentIndex, records: bytes | memoryview = b"") -> Part:
         lengths = columns.lengths
         size = lengths[0] if lengths and _is_uniform(lengths) else 0
         places = range(0, size * (len(lengths) + 1), size) if size else list(accumulate(lengths, initial=0))

@@ -24,7 +24,7 @@ class StatsCache:
     """
 
     def __init__(self) -> None:
-        self._remembered: dict[int, tuple[object, SegmentStats]] = {}
+        self._remembered: dict[int, tuple[object, tuple[int, int]]] = {}
         self._lock = threading.Lock()
 
     def view_of(self, segments: Segments, state: SnapshotMeta | None, known: Sequence[KnownSegment],
@@ -44,36 +44,34 @@ class StatsCache:
                 number = each.ref.number
                 if budget is not None:
                     budget.check()
+                size = file_bytes(segments.folder, number)
                 try:
-                    gathered.append(self._stats(segments, each, state or NO_SNAPSHOT))
+                    entries, live_bytes = self._live_part(segments, each, state or NO_SNAPSHOT, size)
                 except CompactlibError as error:
                     if isinstance(error, NotFound) and segments.known_of(number) is None:
                         continue
                     damaged.append(GroupFailed((number,), error))
-                    gathered.append(_stats_of(each, each.entries, each.data_bytes, file_bytes(segments.folder, number)))
+                    entries, live_bytes = each.entries, each.data_bytes
+                gathered.append(SegmentStats(
+                    ref=each.ref, entries=each.entries, data_bytes=each.data_bytes, live_entries=entries,
+                    live_bytes=live_bytes, file_bytes=size))
             for number in self._remembered.keys() - {each.ref.number for each in known}:
                 del self._remembered[number]
         return LogView(segments=tuple(gathered), limits=limits, folder=segments.folder, damaged=tuple(damaged),
                        snapshot_index=None if state is None else state.index)
 
-    def _stats(self, segments: Segments, known: KnownSegment, state: SnapshotMeta) -> SegmentStats:
+    def _live_part(self, segments: Segments, known: KnownSegment, state: SnapshotMeta, size: int) -> tuple[int, int]:
+        """Count the live entries of a segment, and their payload bytes."""
         ref = known.ref
         # The entries above `covered` are live.
         covered = -1 if state.index < ref.first else min(state.index, ref.last)
         live = state.live.between(ref.first, covered) if covered >= 0 else IndexSet()
-        size = file_bytes(segments.folder, ref.number)
         if covered == ref.last and not live:
-            return _stats_of(known, 0, 0, size)
+            return 0, 0
         key = known, covered, live, size
         before = self._remembered.get(ref.number)
         if before is None or before[0] != key:
             index = segments.index_of(ref.number)
             kept = kept_positions(index, ref, state)
-            stats = _stats_of(known, len(kept), sum(picked(index.columns.lengths, kept)), size)
-            before = self._remembered[ref.number] = key, stats
+            before = self._remembered[ref.number] = key, (len(kept), sum(picked(index.lengths, kept)))
         return before[1]
-
-
-def _stats_of(known: KnownSegment, live_entries: int, live_bytes: int, size: int) -> SegmentStats:
-    return SegmentStats(ref=known.ref, entries=known.entries, data_bytes=known.data_bytes, live_entries=live_entries,
-                        live_bytes=live_bytes, file_bytes=size)

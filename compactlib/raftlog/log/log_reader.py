@@ -272,7 +272,7 @@ class StoredSegment(Closing):
     def term_of(self, index: int) -> int | None:
         """The term of an entry; `None` if the segment lacks it."""
         place = self._reader.index.find(index)
-        return None if place < 0 else self._reader.index.columns.terms[place]
+        return None if place < 0 else self._reader.index.terms[place]
 
     def entries(self, first: int = 0, last: int = MAX_INDEX, *, payloads: bool = True) -> Iterator[StoredEntry]:
         """Every entry from `first` to `last`, ascending; payloads are read in pieces of 512 KiB and checked.
@@ -280,14 +280,15 @@ class StoredSegment(Closing):
         Raises:
             StorageError: the file cannot be read.
         """
-        columns, positions = self._reader.index.columns, self._reader.index.positions_between(first, last)
+        index = self._reader.index
+        positions = index.positions_between(first, last)
         part = slice(positions.start, positions.stop)
-        offsets, lengths = columns.offsets[part], columns.lengths[part]
+        offsets, lengths = index.offsets[part], index.lengths[part]
         if not payloads:
-            yield from map(StoredEntry, columns.indexes[part], columns.terms[part], offsets, lengths, repeat(None),
+            yield from map(StoredEntry, index.indexes[part], index.terms[part], offsets, lengths, repeat(None),
                            repeat(None))
             return
-        for answer, term, offset, length in zip(self._reader.answers_at(positions), columns.terms[part], offsets,
+        for answer, term, offset, length in zip(self._reader.answers_at(positions), index.terms[part], offsets,
                                                 lengths, strict=True):
             if isinstance(answer, DamagedEntry):
                 yield StoredEntry(answer.index, term, offset, length, None, answer.error)

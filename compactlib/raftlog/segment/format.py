@@ -33,6 +33,7 @@ import attrs
 from compactlib.errors import CorruptData
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
+from compactlib.raftlog.segment.index import SegmentIndex
 from compactlib.raftlog.values import HEAD_BYTES, INDEX_RECORD_BYTES, SegmentLimits
 
 HEADER_BYTES = 40
@@ -166,27 +167,12 @@ def encode_record(index: int, term: int, length: int, head: int, offset: int, cr
     return _RECORD.pack(index, term, length, head, offset, crc, 0)
 
 
-@attrs.frozen
-class Columns:
-    """The index records of a file, column by column, in the order of writing. Arrays of equal length."""
-
-    indexes: array[int]
-    terms: array[int]
-    offsets: array[int]
-    lengths: array[int]
-    heads: array[int]
-    crcs: array[int]
-
-    def __len__(self) -> int:
-        return len(self.indexes)
-
-
 def head_crcs(first: int, term: int, lengths: Sequence[int]) -> Iterator[int]:
     """`head_crc` of entries with consecutive indexes and one term, without interpreter steps for each."""
     return map(crc32, map(_ENTRY_HEAD.pack, range(first, first + len(lengths)), repeat(term), lengths), repeat(0))
 
 
-def decode_records(region: bytes | memoryview) -> Columns:
+def decode_records(region: bytes | memoryview) -> SegmentIndex:
     """Split index records into columns, a few array slices for the whole region; checks nothing."""
     words, halves = array("Q"), array("I")
     words.frombytes(region)
@@ -194,11 +180,11 @@ def decode_records(region: bytes | memoryview) -> Columns:
     if _BIG_ENDIAN:
         words.byteswap()
         halves.byteswap()
-    return Columns(indexes=words[0::_WORDS], terms=words[1::_WORDS], offsets=words[3::_WORDS],
-                   lengths=halves[4::_HALVES], heads=halves[5::_HALVES], crcs=halves[8::_HALVES])
+    return SegmentIndex(indexes=words[0::_WORDS], terms=words[1::_WORDS], offsets=words[3::_WORDS],
+                        lengths=halves[4::_HALVES], heads=halves[5::_HALVES], crcs=halves[8::_HALVES])
 
 
-def encode_records(columns: Columns) -> bytes:
+def encode_records(columns: SegmentIndex) -> bytes:
     """Join columns into index records: the inverse of `decode_records`."""
     # Each 8-byte word that holds two 4-byte fields is the lower field plus the upper one shifted, on any machine.
     halves = array("I", bytes(RECORD_BYTES * len(columns)))

@@ -13,65 +13,68 @@ import attrs
 from compactlib.errors import InvalidInput
 from compactlib.indexset import IndexSet, merge_positions
 from compactlib.raftlog.errors import LiveIndexMissing
-from compactlib.raftlog.segment.format import Columns
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.values import SegmentRef
 
 
-@attrs.define(eq=False)
+@attrs.define
 class SegmentIndex:
-    """Where each entry of a segment lies. It only grows: whoever reads it beside the writer needs no lock.
+    """The index records of a segment, column by column, in arrays of equal length. About 44 bytes an entry.
 
-    Records ascend both by index and by offset. About 44 bytes an entry.
+    Records ascend by index and by offset. The index only grows: a reader in another thread needs no lock.
 
     Attributes:
-        columns: the records, ascending by index.
-        data_bytes: payload bytes in the file, those behind a cut included.
+        data_bytes: payload bytes in the file, those behind a cut included; default the sum of the lengths.
     """
 
-    columns: Columns
-    data_bytes: int
+    indexes: array[int]
+    terms: array[int]
+    offsets: array[int]
+    lengths: array[int]
+    heads: array[int]
+    crcs: array[int]
+    data_bytes: int = attrs.field(
+        default=attrs.Factory(lambda self: sum(self.lengths), takes_self=True), kw_only=True)
 
-    @classmethod
-    def of(cls, records: Columns) -> SegmentIndex:
-        """The index of ascending `records`, all of the file."""
-        return cls(records, sum(records.lengths))
+    @property
+    def columns(self) -> tuple[array[int], ...]:
+        """The six columns."""
+        return self.indexes, self.terms, self.offsets, self.lengths, self.heads, self.crcs
 
     def head(self, count: int) -> SegmentIndex:
         """A copy of the first `count` records."""
-        return self.of(Columns(*(column[:count] for column in attrs.astuple(self.columns, recurse=False))))
+        return SegmentIndex(*(column[:count] for column in self.columns))
 
     def append(self, index: int, term: int, offset: int, length: int, head: int, crc: int) -> None:
         """Take one more record, above all those before. O(1)."""
-        columns = self.columns
-        columns.terms.append(term)
-        columns.offsets.append(offset)
-        columns.lengths.append(length)
-        columns.heads.append(head)
-        columns.crcs.append(crc)
+        self.terms.append(term)
+        self.offsets.append(offset)
+        self.lengths.append(length)
+        self.heads.append(head)
+        self.crcs.append(crc)
         # Last: a reader that finds an index finds the rest.
-        columns.indexes.append(index)
+        self.indexes.append(index)
         self.data_bytes += length
 
-    def extend(self, records: Columns) -> None:
+    def extend(self, records: SegmentIndex) -> None:
         """Take ascending records, at least one, as `append` does each. Copies memory."""
-        columns = self.columns
-        for name in ("terms", "offsets", "lengths", "heads", "crcs", "indexes"):
-            getattr(columns, name).extend(getattr(records, name))
-        self.data_bytes += sum(records.lengths)
+        # The indexes last, as in `append`.
+        for column, more in zip(reversed(self.columns), reversed(records.columns), strict=True):
+            column.extend(more)
+        self.data_bytes += records.data_bytes
 
     def __len__(self) -> int:
-        return len(self.columns.indexes)
+        return len(self.indexes)
 
     @property
     def first(self) -> int:
         """Lowest index; the segment must not be empty."""
-        return self.columns.indexes[0]
+        return self.indexes[0]
 
     @property
     def last(self) -> int:
         """Highest index; the segment must not be empty."""
-        return self.columns.indexes[-1]
+        return self.indexes[-1]
 
     @property
     def is_dense(self) -> bool:
@@ -80,7 +83,7 @@ class SegmentIndex:
 
     def find(self, index: int) -> int:
         """Position of `index`, or -1. O(1) where the segment is dense, O(log entries) elsewhere."""
-        indexes = self.columns.indexes
+        indexes = self.indexes
         count = len(indexes)
         if not count:
             return -1
@@ -92,7 +95,7 @@ class SegmentIndex:
 
     def positions_between(self, first: int, last: int) -> range:
         """Positions of the entries whose index lies in `first..last`."""
-        indexes = self.columns.indexes
+        indexes = self.indexes
         start = bisect_left(indexes, first)
         return range(start, bisect_left(indexes, last + 1, start))
 
@@ -100,7 +103,7 @@ class SegmentIndex:
         """The indexes that count, as a set."""
         if len(self) and self.is_dense:
             return IndexSet.range(self.first, self.last)
-        return IndexSet.from_sorted(self.columns.indexes)
+        return IndexSet.from_sorted(self.indexes)
 
 
 def picked(column: array[int], positions: Sequence[int]) -> Sequence[int]:
@@ -130,7 +133,7 @@ def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequ
         if len(between) == len(here):
             return between
     try:
-        return merge_positions(index.columns.indexes, here.members())
+        return merge_positions(index.indexes, here.members())
     except InvalidInput:
         held = index.index_set()
         missing = here - held

@@ -75,7 +75,7 @@ class SegmentReader(ReadDescriptor):
 
     def _follow(self, index: SegmentIndex) -> None:
         self.index: SegmentIndex = index
-        self._columns = attrs.astuple(index.columns, recurse=False)
+        self._columns = index.columns
 
     @property
     def path(self) -> str:
@@ -121,7 +121,7 @@ class SegmentReader(ReadDescriptor):
         except OSError as error:
             raise self._refused(error) from error
         if crc32(payload, heads[position]) != crcs[position] or len(payload) != length:
-            payload = read_again(self.fileno(), self._path, self.index.columns, position)
+            payload = read_again(self.fileno(), self._path, self.index, position)
         return entry_of((index, terms[position], payload))
 
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
@@ -140,9 +140,9 @@ class SegmentReader(ReadDescriptor):
 
     def answers_at(self, positions: Sequence[int]) -> Iterator[Entry | DamagedEntry]:
         """The entries at ascending positions of the index, read in spans."""
-        columns = self.index.columns
+        index = self.index
         for part, payloads, damaged in self._spans(positions):
-            entries = map(entry_of, zip(picked(columns.indexes, part), picked(columns.terms, part),
+            entries = map(entry_of, zip(picked(index.indexes, part), picked(index.terms, part),
                                         map(bytes, payloads), strict=True))
             if not damaged:
                 yield from entries
@@ -161,9 +161,7 @@ class SegmentReader(ReadDescriptor):
         Yields for each span its positions, a view of each payload (valid until the next span), and the damaged
         positions. A system call reads a span of up to 512 KiB; memory is a span, or the largest entry.
         """
-        columns = self.index.columns
-        offsets, lengths = picked(columns.offsets, positions), picked(columns.lengths, positions)
-        heads, crcs = picked(columns.heads, positions), picked(columns.crcs, positions)
+        offsets, lengths, heads, crcs = (picked(column, positions) for column in self.index.columns[2:])
         ends = list(map(add, offsets, lengths))
         scratch = bytearray(min(MAX_SPAN_BYTES, ends[-1] - offsets[0]) if ends else 0)
         for first, stop in read_spans(offsets, ends):
@@ -189,12 +187,12 @@ class SegmentReader(ReadDescriptor):
 
     def _damage_at(self, position: int) -> CorruptData:
         """The error of a damaged entry, which is read again."""
-        columns = self.index.columns
+        index = self.index
         try:
-            payload = read_exactly(self.fileno(), columns.lengths[position], columns.offsets[position])
+            payload = read_exactly(self.fileno(), index.lengths[position], index.offsets[position])
         except OSError as error:
             raise self._refused(error) from error
-        return _damage(self._path, columns, position, payload)
+        return _damage(self._path, index, position, payload)
 
     def __repr__(self) -> str:
         return f"SegmentReader({self._path!r}, {len(self.index)} entries)"
@@ -215,25 +213,25 @@ def read_spans(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int
             first = split
 
 
-def read_again(descriptor: int, path: str, columns: native.Columns, position: int) -> bytes:
+def read_again(descriptor: int, path: str, index: SegmentIndex, position: int) -> bytes:
     """Read a payload again whose checksum failed: the first read may have been short.
 
     Raises:
         CorruptData: the payload is damaged.
         OSError: reading failed.
     """
-    length, crc = columns.lengths[position], columns.crcs[position]
-    payload = read_exactly(descriptor, length, columns.offsets[position])
-    if len(payload) == length and crc32(payload, columns.heads[position]) == crc:
+    length, crc = index.lengths[position], index.crcs[position]
+    payload = read_exactly(descriptor, length, index.offsets[position])
+    if len(payload) == length and crc32(payload, index.heads[position]) == crc:
         return payload
-    raise _damage(path, columns, position, payload)
+    raise _damage(path, index, position, payload)
 
 
-def _damage(path: str, columns: native.Columns, position: int, payload: bytes) -> CorruptData:
-    found = crc32(payload, columns.heads[position])
-    return CorruptData(path=path, offset=columns.offsets[position], index=columns.indexes[position],
+def _damage(path: str, index: SegmentIndex, position: int, payload: bytes) -> CorruptData:
+    found = crc32(payload, index.heads[position])
+    return CorruptData(path=path, offset=index.offsets[position], index=index.indexes[position],
                        found=f"CRC {found:#010x} over {len(payload)} bytes",
-                       expected=f"CRC {columns.crcs[position]:#010x} over {columns.lengths[position]} bytes")
+                       expected=f"CRC {index.crcs[position]:#010x} over {index.lengths[position]} bytes")
 
 
 # -- loading
@@ -289,7 +287,7 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
     region = _durable_region(descriptor, path, header, seal)
     if not seal.sealed:
         return _with_tail(descriptor, header, seal, region, size)
-    index = SegmentIndex.of(native.decode_records(region))
+    index = native.decode_records(region)
     # In a truncated segment, the truncated payloads take room until it is rewritten.
     index.data_bytes = max(index.data_bytes, size - header.data_start)
     return LoadedSegment(index, header, seal, seal.data_end, seal.index_crc)
@@ -357,7 +355,7 @@ def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durabl
         whole += 1
     kept = durable + behind[:whole * native.RECORD_BYTES]
     torn = len(records) - whole
-    return LoadedSegment(SegmentIndex.of(native.decode_records(kept)), header, seal, data_end, crc32(kept, 0), torn,
+    return LoadedSegment(native.decode_records(kept), header, seal, data_end, crc32(kept, 0), torn,
                          is_torn=torn > 0 or size > max(data_end, header.data_start))
 
 
@@ -388,7 +386,7 @@ def _next_data(descriptor: int, offset: int) -> int:
         return sys.maxsize if error.errno == errno.ENXIO else offset
 
 
-def _is_whole(descriptor: int, records: native.Columns, position: int, expected_offset: int) -> bool:
+def _is_whole(descriptor: int, records: SegmentIndex, position: int, expected_offset: int) -> bool:
     length, head = records.lengths[position], records.heads[position]
     if records.offsets[position] != expected_offset or native.head_crc(
             records.indexes[position], records.terms[position], length) != head:

@@ -349,7 +349,7 @@ class Segments:
                 return None
             payload = writer.unflushed(position)
             if payload is not None:
-                return entry_of((index, writer.index.columns.terms[position], payload))
+                return entry_of((index, writer.index.terms[position], payload))
             return self._reader_of(writer).read(index)
 
     def index_of(self, number: int) -> SegmentIndex:
@@ -390,7 +390,7 @@ class Segments:
             return None
         found = self.index_of(ref.number)
         position = found.find(index)
-        return None if position < 0 else found.columns.terms[position]
+        return None if position < 0 else found.terms[position]
 
     def next_index(self, index: int) -> int | None:
         """The lowest index >= `index` in a segment, dead or not; `None` without any."""
@@ -399,7 +399,7 @@ class Segments:
             found = self.index_of(ref.number)
             inside = found.positions_between(max(ref.first, index), ref.last)
             if inside:
-                return found.columns.indexes[inside[0]]
+                return found.indexes[inside[0]]
             index = ref.last + 1
         return None
 
@@ -413,8 +413,8 @@ class Segments:
             if position < 0:
                 break
             wanted = min(last, ref.last) - first - matched + 1
-            indexes = index.columns.indexes[position:position + wanted]
-            terms = index.columns.terms[position:position + wanted]
+            indexes = index.indexes[position:position + wanted]
+            terms = index.terms[position:position + wanted]
             is_run = indexes[-1] - indexes[0] + 1 == len(indexes) == terms.count(term)
             count = len(indexes) if is_run else _leading(indexes, terms, term)
             matched += count
@@ -529,7 +529,7 @@ class Segments:
         """The term of the active segment's last entry, `None` if it is empty."""
         if self._writer is None or not len(self._writer.index):
             return None
-        return self._writer.index.columns.terms[-1]
+        return self._writer.index.terms[-1]
 
     @property
     def durability(self) -> tuple[int, int]:
@@ -541,11 +541,11 @@ class Segments:
                 loaded = self.reader(refs[-1].number).loaded
                 count = loaded.seal.entries
                 before = refs[-2].last if len(refs) > 1 else -1
-                return loaded.index.columns.indexes[count - 1] if count else before, len(loaded.index) - count
+                return loaded.index.indexes[count - 1] if count else before, len(loaded.index) - count
             synced = 0 if writer is None else writer.synced_entries
             unsynced = 0 if writer is None else len(writer.index) - synced
             if writer is not None and synced:
-                return writer.index.columns.indexes[synced - 1], unsynced
+                return writer.index.indexes[synced - 1], unsynced
             return self._end_of_view(), unsynced
 
     def append(self, index: int, term: int, payload: bytes) -> None:
@@ -700,7 +700,7 @@ class Segments:
         successor = self._begin_successor() if writer is None or newest is not None else writer
         if cut is not None:
             index = self.index_of(cut.ref.number)
-            ended = KnownSegment.of(cut.ref.number, index.head(bisect_right(index.columns.indexes, after)))
+            ended = KnownSegment.of(cut.ref.number, index.head(bisect_right(index.indexes, after)))
             assert ended is not None, "it begins at or below the cut"
             kept[-1] = attrs.evolve(ended, data_bytes=index.data_bytes)
         if writer is not None and writer is not successor:

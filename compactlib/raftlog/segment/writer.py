@@ -70,7 +70,7 @@ class SegmentWriter(Closing):
         header = native.Header(number, SegmentLimits() if limits is None else limits)
         seal = native.Seal(0, header.data_start, 0, sealed=False)
         write_durably(files, path, [native.encode_start(header, seal)], temporary_suffix=TEMPORARY_SUFFIX)
-        index = SegmentIndex.of(native.decode_records(b""))
+        index = native.decode_records(b"")
         return cls(files.open(path), LoadedSegment(index, header, seal, header.data_start, 0))
 
     @classmethod
@@ -194,13 +194,13 @@ class SegmentWriter(Closing):
             fitting, lengths, offsets = fitting[:count], lengths[:count], offsets[:count + 1]
         end, heads = offsets.pop(), list(native.head_crcs(first, term, lengths))
         # As arrays: the following calls copy memory.
-        columns = native.Columns(
+        records = SegmentIndex(
             indexes=array("Q", range(first, first + len(lengths))), terms=array("Q", [term]) * len(lengths),
             offsets=array("Q", offsets), lengths=array("I", lengths),
             heads=array("I", heads), crcs=array("I", list(map(crc32, fitting, heads))))
-        self._records.append(native.encode_records(columns))
+        self._records.append(native.encode_records(records))
         self._payloads += fitting
-        self.index.extend(columns)
+        self.index.extend(records)
         self._data_end = end
         if len(self._payloads) >= _FLUSH_ENTRIES or self._data_end - self._flushed_end >= _FLUSH_BYTES:
             self.flush()
@@ -300,9 +300,9 @@ def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
     out = files.open(path)
     try:
         loaded = load_segment(out.fileno(), path, number=number)
-        kept = loaded.index.head(bisect_right(loaded.index.columns.indexes, after))
-        end = kept.columns.offsets[-1] + kept.columns.lengths[-1] if len(kept) else loaded.header.data_start
-        seal = native.Seal(len(kept), end, crc32(native.encode_records(kept.columns), 0), sealed=True,
+        kept = loaded.index.head(bisect_right(loaded.index.indexes, after))
+        end = kept.offsets[-1] + kept.lengths[-1] if len(kept) else loaded.header.data_start
+        seal = native.Seal(len(kept), end, crc32(native.encode_records(kept), 0), sealed=True,
                            sequence=loaded.seal.sequence + 1)
         # Covers the last seal, and the entries of a segment that was not sealed.
         out.sync()

@@ -253,10 +253,10 @@ MISTAKES: Sequence[Mistake] = (
         "A cut that the WAL holds is never carried out in segments, and a flush writes behind what was cut."),
     Mistake(
         "truncation-before-the-wal", "compactlib/raftlog/raft_log.py",
-        "                self._wal.sync(self._ticket)\n"
+        "                self._wal.sync(self._memory.ticket)\n"
         "                self._own.truncate(after)\n",
         "                self._own.truncate(after)\n"
-        "                self._wal.sync(self._ticket)\n",
+        "                self._wal.sync(self._memory.ticket)\n",
         (TRUNCATED_STORE + "[little-within_a_segment]",),
         "Segments are cut, and a power failure takes the cut and the leader's entries out of the WAL."),
     Mistake(
@@ -316,7 +316,7 @@ MISTAKES: Sequence[Mistake] = (
         "A removed log is back, with half of its files."),
     Mistake(
         "raftlog-snapshot-before-its-entries", "compactlib/raftlog/raft_log.py",
-        "        self._wal.sync(self._ticket)\n"
+        "        self._wal.sync(self._memory.ticket)\n"
         "        self._require_held(found)\n",
         "        self._require_held(found)\n",
         ("raft_log_store-crashes",),
