@@ -17,6 +17,7 @@ import pytest
 from compactlib.errors import Closed, CorruptData, StorageError
 from compactlib.executors import LocalExecutor
 from compactlib.files import Files, LocalFiles
+from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
     Entry,
     EveryNMinors,
@@ -654,3 +655,14 @@ def test_a_reader_of_a_store_sees_a_log_before_or_after_a_cut(tmp_path: Path) ->
     for place in range(1, places, max(places // 30, 1)):
         found, _ = read(tmp_path / str(place), place)
         assert found in (before, after), place
+
+
+def test_truncated_entries_are_not_confirmed(tmp_path: Path) -> None:
+    confirmed: list[int] = []
+    with open_log(tmp_path / "store", StoreOptions(background=False)) as log:
+        log.attach(on_confirmed=lambda each: confirmed.extend(each.indexes))
+        log.append([(index, 1, b"") for index in range(1, 6)])
+        assert log.unconfirmed == IndexSet.range(1, 5)
+        log.reset(3)
+        assert confirmed == [1, 2, 3]
+        assert not log.unconfirmed
