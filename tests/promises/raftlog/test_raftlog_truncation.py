@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
-from compactlib.errors import Closed, CorruptData, StorageError
+from compactlib.errors import Closed, CorruptData, InvalidInput, StorageError
 from compactlib.executors import LocalExecutor
 from compactlib.files import Files, LocalFiles
 from compactlib.indexset import IndexSet
@@ -666,3 +666,17 @@ def test_truncated_entries_are_not_confirmed(tmp_path: Path) -> None:
         log.reset(3)
         assert confirmed == [1, 2, 3]
         assert not log.unconfirmed
+
+
+def test_entries_that_a_snapshot_covers_are_refused_before_any_is_appended(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path / "log") as log:
+        log.append([(index, 1, b"") for index in range(1, 6)])
+        log.snapshot(4, live=[2])
+        for rows in ([(6, 1, b""), (4, 2, b"")], [(4, 2, b"")], [(-1, 2, b"")], [(6, 1, b""), (1 << 64, 1, b"")]):
+            with pytest.raises(InvalidInput):
+                log.append(rows)
+        with pytest.raises(InvalidInput):
+            log.append_run(3, 2, [b"", b""])
+        assert [entry.index for entry in log.entries()] == [2, 5]
+        assert log.append([(7, 1, b""), (9, 2, b"")]) == 9
+        assert [entry.index for entry in log.entries()] == [2, 5, 7, 9]
