@@ -28,8 +28,7 @@ from pathlib import Path
 from measure import Figure, alternate, report
 
 from compactlib.executors import ProcessExecutor
-from compactlib.kv import KVEntry, MemoryStore, SqliteStore
-from compactlib.kv.store import Address
+from compactlib.kv import Address, KVEntry, MemoryStore, SqliteStore
 from compactlib.objects import LocalObjects, MemoryObjects
 from compactlib.staging import AlwaysPolicy, Branch, CommittedRanges, Repository, StoresForWorkers
 
