@@ -372,7 +372,7 @@ MISTAKES: Sequence[Mistake] = (
         "Entries that a transfer needs are gone once the memory that held them is flushed."),
     Mistake(
         "raftlog-cut-not-queued", "compactlib/raftlog/raft_log.py",
-        "            self._cut(after, partial(self._put, cut_frame(after), ()))\n",
+        "            self._cut(cut_frame(after))\n",
         "",
         ("raft_log_store-kills",),
         "Entries of a deposed leader that were taken back are there."),
