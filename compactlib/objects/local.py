@@ -139,10 +139,13 @@ class LocalObjects(ObjectStore):
             above = os.path.dirname(folder)
             self._settle(above, key)
             if not is_there:
-                if os.path.lexists(folder):
+                try:
+                    make_missing_folder(self._files, folder)
+                except StorageError as error:
+                    if error.errno != errno.EEXIST:
+                        raise
                     raise BadKey(f"the key {key!r} continues the key of an object here; a folder cannot hold both",
-                                 key=key)
-                make_missing_folder(self._files, folder)
+                                 key=key) from error
             self._files.sync_folder(above)
         self._sync(folder)
         if len(self._settled) >= _MAX_REMEMBERED:
