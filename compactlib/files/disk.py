@@ -522,7 +522,9 @@ class ReadDescriptor(Closing):
             os.close(descriptor)
 
     def __del__(self) -> None:
-        self.close()
+        # An interrupt may have come before `__init__`.
+        if hasattr(self, "_descriptor"):
+            self.close()
 
 
 def read_exactly(descriptor: int, length: int, offset: int) -> bytes:

@@ -22,6 +22,7 @@ from hypothesis import given, settings, strategies as st
 from compactlib.errors import Closed, DiskFull, InvalidInput, ReadOnly, StorageError
 from compactlib.files import LocalFiles, write_durably
 from compactlib.files.disk import (
+    ReadDescriptor,
     StrPath,
     copy_range,
     list_folder,
@@ -505,3 +506,7 @@ def test_a_missing_folder_is_made_by_racing_threads(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError):
         make_missing_folder(LocalFiles(), tmp_path / "file")
+
+
+def test_descriptor_is_let_go_quietly_after_an_interrupt_before_its_init() -> None:
+    ReadDescriptor.__new__(ReadDescriptor).__del__()
