@@ -209,7 +209,7 @@ class Copier:
                     rows=self._rows_of(columns.offsets, size))
 
     def pieces(self, part: Part) -> Iterator[tuple[memoryview, int]]:
-        """Iterate over the part's payloads, joined to pieces of up to 512 KiB, with the bytes read. A larger payload is
+        """Iterate over the part's payloads, joined to pieces of up to 1 MiB, with the bytes read. A larger payload is
         a piece of its own.
 
         A piece is valid until the next.

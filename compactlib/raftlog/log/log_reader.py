@@ -275,7 +275,7 @@ class StoredSegment(Closing):
         return None if place < 0 else self._reader.index.terms[place]
 
     def entries(self, first: int = 0, last: int = MAX_INDEX, *, payloads: bool = True) -> Iterator[StoredEntry]:
-        """Every entry from `first` to `last`, ascending; payloads are read in pieces of 512 KiB and checked.
+        """Every entry from `first` to `last`, ascending; payloads are read in pieces of 1 MiB and checked.
 
         Raises:
             StorageError: the file cannot be read.

@@ -31,7 +31,7 @@ TailRule = Literal["cut", "refuse"]
 _CHUNK_BYTES = 1 << 20
 _RA_MAGIC = b"RASG"
 MAX_GAP_BYTES = 16 << 10
-MAX_SPAN_BYTES = 512 << 10
+MAX_SPAN_BYTES = 1 << 20
 _pread = os.pread
 
 
@@ -159,7 +159,7 @@ class SegmentReader(ReadDescriptor):
         """Read and check the payloads at ascending positions of the index, physical neighbours together.
 
         Yields for each span its positions, a view of each payload (valid until the next span), and the damaged
-        positions. A system call reads a span of up to 512 KiB; memory is a span, or the largest entry.
+        positions. A system call reads a span of up to 1 MiB; memory is a span, or the largest entry.
         """
         offsets, lengths, heads, crcs = (picked(column, positions) for column in self.index.columns[2:])
         ends = list(map(add, offsets, lengths))
@@ -201,7 +201,7 @@ class SegmentReader(ReadDescriptor):
 def read_spans(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Split ascending byte ranges into spans `(i, j)` of positions, each of which is read with a single call.
 
-    Reading a gap of up to 16 KiB is cheaper than another call. No span is longer than 512 KiB, unless it is a single
+    Reading a gap of up to 16 KiB is cheaper than another call. No span is longer than 1 MiB, unless it is a single
     entry. O(n), in C but for the splits.
     """
     gaps = map(sub, islice(starts, 1, None), ends)
