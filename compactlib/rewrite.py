@@ -24,7 +24,7 @@ class RewrittenFile:
     """A file that an attempt wrote and synced, under its private name.
 
     Attributes:
-        path: of the file.
+        path: the path of the file.
         size_bytes: its length.
         entries: the number of entries in it.
         crc32: CRC-32 of the whole file, or of the part that the format's page names.

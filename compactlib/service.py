@@ -50,7 +50,7 @@ class PeriodicService:
         self._retry, self._max_retry = retry_seconds, max_retry_seconds
         self._clock: Clock = SystemClock() if clock is None else clock
         self._due: float | None = None
-        # It was woken if these differ; at start it is due.
+        # The service was woken if these two differ; a new service is due.
         self._wake, self._answered_wake = object(), object()
         self._failures_in_a_row = 0
         self._budget = Budget(clock=self._clock)

@@ -150,7 +150,7 @@ class RetainedVersions:
         O(updates), unless this history was extended before: then O(versions).
 
         Args:
-            updates: of each version.
+            updates: the updates of each version.
             latest: the last version.
         """
         if not updates:

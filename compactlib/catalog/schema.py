@@ -43,7 +43,7 @@ class _Object:
     """An object of a catalog.
 
     Attributes:
-        name: of a schema or zone, unique among these; of a table or index, among those of its schema.
+        name: the name of a schema or zone, unique among these; of a table or index, among those of its schema.
         id: unique in the catalog, which assigns it.
         created_at: activation of the version that created the object.
         updated_at: commit time of the last version that changed the object.

@@ -375,7 +375,7 @@ def _unused(files: Files, path: StrPath, temporary_suffix: str) -> str:
 
 @contextlib.contextmanager
 def removed_on_failure(files: Files, path: StrPath) -> Iterator[None]:
-    """Remove the file that the block makes at `path` if the block fails, so that it takes no room on a full disk."""
+    """Remove the file at `path`, which the block makes or fills, if the block fails: a full disk needs its room."""
     try:
         yield
     except BaseException:

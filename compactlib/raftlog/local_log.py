@@ -42,7 +42,7 @@ class LocalLog(Closing):
     """A `CommandLog` in a folder, for one process. Commands are durable when `decide` returns.
 
     Args:
-        folder: of the log.
+        folder: the folder of the log.
         options: settings of the segments; its clock stamps the commands, its observer receives `command_log_syncs` and
             `command_log_commands`.
         create: whether a missing log is created. If not, a folder without a log is `NotALog`, and is not changed.

@@ -128,8 +128,8 @@ class Memtable:
         last: the last index of the log, segments included; -1 in an empty log.
         entries: count of the entries.
         table: the present table.
-        missing: of a replay, the index of a missing entry and of its successor; `None` if no entry is missing.
-        ticket: of the log's last write in the WAL's queue.
+        missing: in a replay, the index of a missing entry and of its successor; `None` if no entry is missing.
+        ticket: the ticket of the log's last write in the WAL's queue.
         unconfirmed: the writes that the host was not notified of, in the order of appending: ticket, first index, last
             index, term. Invariant: the indexes ascend.
     """

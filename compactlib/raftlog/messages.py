@@ -47,8 +47,8 @@ class Offer:
 
     Attributes:
         term: the leader's.
-        manifest: of the snapshot.
-        log_id: of the log, the same on all members.
+        manifest: the manifest of the snapshot.
+        log_id: the id of the log, the same on all members.
     """
 
     term: int = attrs.field(validator=is_whole(0, MAX_INDEX))
@@ -61,7 +61,7 @@ class Accept:
     """The receiver accepts the snapshot.
 
     Attributes:
-        last_applied: of its machine, -1 before the first entry; the receiver needs the live entries above.
+        last_applied: the last index that its machine applied, -1 before the first; it needs the live entries above.
         state_offset: bytes of the state that it has from an earlier stream.
         max_entry_bytes: its limit of a payload.
     """
@@ -109,7 +109,7 @@ class Refuse:
     Attributes:
         reason: why.
         term: the highest term that this side knows.
-        last_applied: of the receiver, -1 before the first entry or if it is not known.
+        last_applied: the last index that the receiver applied, -1 before the first entry or if it is not known.
         detail: the reason in words, cut at 1,000 bytes.
     """
 

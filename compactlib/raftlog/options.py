@@ -26,13 +26,13 @@ class LogOptions:
     """The settings of a log.
 
     Attributes:
-        limits: of a segment.
+        limits: the limits of a segment.
         policy: chooses the victims when the trigger is due.
         trigger: decides whether `compact()`, without a plan or a policy, uses `policy` or only drops (`DropDead`).
         keep_links_seconds: how long the names of merged segments stay readable for other processes.
         max_open_segments: limit of the files open for reading, in all logs of a store together.
         files: the disk.
-        clock: of the log.
+        clock: the clock of the log.
         observer: receives progress, counters and events.
         on_changes: called with each change of the list of segments (`SegmentChanges`), by the compaction or the reclaim
             that is about to remove files. If it raises, the files stay, and the next reclaim calls it again.

@@ -93,9 +93,9 @@ class Confirmed:
     """Entries of a log and term that became durable, and were not truncated since.
 
     Attributes:
-        log_id: of the log.
-        term: of the entries.
-        indexes: of the entries.
+        log_id: the id of the log.
+        term: the term of the entries.
+        indexes: the indexes of the entries.
     """
 
     log_id: str
@@ -638,7 +638,7 @@ class RaftLog(OwnedLog):
             index: at most the last index.
             live: indexes <= `index` that the log must keep; a set, or strictly ascending numbers; `()` for none.
             state: the machine's state in pieces; `None` if the host stores it itself. Buffers 1 MiB in memory.
-            machine_version: of the state, see `SnapshotManifest`.
+            machine_version: the machine version of the state, see `SnapshotManifest`.
             cluster: the host's own bytes, see `SnapshotManifest`.
 
         Raises:

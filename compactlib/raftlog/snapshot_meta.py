@@ -111,7 +111,7 @@ class SnapshotMeta:
         index: everything up to here is in the snapshot, 0 .. 2**64 - 1; -1 without a snapshot.
         term: the term of the entry at `index`, 0 if it is not known.
         live: indexes <= `index` whose entries must stay in the log.
-        manifest: of the state that the log stores; `None` if the host stores the state itself.
+        manifest: the manifest of the state that the log stores; `None` if the host stores the state itself.
         attempt: the number in the name of the state's file.
         smallest_live_index: everything below is dead: the lowest live index, or `index + 1` without live entries.
         kept_from: from here to `index` nothing is dead: the first index of the live run that ends at `index`, or

@@ -16,7 +16,7 @@ class LogStatus(Printed):
         log_id: its id.
         first_index: the lowest index, `None` in an empty log.
         last_index: the highest index, or the snapshot's if that is higher; -1 in an empty log without a snapshot.
-        last_term: of the last index, `None` if it is not known.
+        last_term: the term of the last index, `None` if it is not known.
         durable_index: all entries up to here are durable.
         unconfirmed: count of appended entries that are not durable.
         snapshot_index: -1 without a snapshot.
@@ -69,7 +69,7 @@ class RaftLogStoreStatus(Printed):
         damaged: ids of logs that could not be opened; `RaftLogStore.log` raises the reason.
         is_busy: whether a compaction of a log runs.
         failures: count of failed flushes in the background.
-        last_error: of the last flush, as `Kind: message`; empty if it succeeded.
+        last_error: the error of the last flush, as `Kind: message`; empty if it succeeded.
     """
 
     logs: int

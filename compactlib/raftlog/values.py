@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
     Attributes:
         index: its place in the log, 0 .. 2**64 - 1.
-        term: of the leader that wrote it, 0 .. 2**64 - 1.
+        term: the term of the leader that wrote it, 0 .. 2**64 - 1.
         payload: the command's bytes, possibly empty.
     """
 

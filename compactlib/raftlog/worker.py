@@ -204,14 +204,14 @@ class LogCompactionWorker:
         log: the log to compact; stays open when the worker is stopped.
         snapshots: writes snapshots and checkpoints; without it the host takes them.
         executor: runs the copying; default the worker's thread.
-        budget: of each compaction, and of the state of each snapshot.
+        budget: the budget of each compaction, and of the state of each snapshot.
         observer: receives `raftlog_worker_failed` and `raftlog_snapshot_written`.
         every_seconds: period in which the log's trigger is evaluated and leftovers are reclaimed; `None`: only at the
             start.
         clock: for these periods.
 
     Attributes:
-        last_report: of the last compaction that ended; `None` before the first.
+        last_report: the report of the last compaction that ended; `None` before the first.
         last_snapshot: result of the last attempt to write a snapshot; `why` names the gate.
     """
 

@@ -194,7 +194,7 @@ class _LogPart:
         newest: whether the segment was the log's newest, whose end may still grow or be truncated.
         last_term: the term of the last entry to read; another term in the file means that the entry was replaced after
             the plan. `None` if the entry is damaged, dead or in a gap, or if the segment is not the newest.
-        inode: of the segment's file. A replaced segment has another inode, unless the file system reuses the number.
+        inode: the segment file's inode. A replaced segment has another inode, unless the file system reuses the number.
         snapshot: the snapshot that decides which entries are live, cut down to the live indexes of this range.
     """
 

@@ -29,7 +29,7 @@ class Commit:
         metarange_id: its records.
         parents: the previous HEAD, and the merged commit, if any; empty for a first commit.
         generation: 1 for a first commit, else 1 + the highest of its parents.
-        message: of the author.
+        message: the message of the author.
         metadata: texts of the author.
         created_at_ms: milliseconds since the epoch, by the author's clock.
         nonce: 16 hexadecimal digits drawn at random, so that two commits never have the same id.

@@ -155,7 +155,7 @@ class Repository(Closing):
         O(staged entries + ranges they touch).
 
         Args:
-            plan: of this branch; default: `plan(policy)`. Not together with `policy`.
+            plan: the plan of this branch; default: `plan(policy)`. Not together with `policy`.
             branch: default: the plan's, or `main`.
             policy: instead of the repository's.
             executor: runs the rewrite; default: this thread.

@@ -50,10 +50,10 @@ class Operation:
         path: relative to the recorded folder; of a change to the bytes of a file, the name it was opened under.
         folder: the number of the folder that contains `path`; of a sync or a change to bytes, `ROOT`.
         inode: the number of the file, folder or symbolic link.
-        target: of a rename or a link the new name; of a symbolic link its text.
-        target_folder: of a rename or a link the number of the folder that contains `target`.
-        offset: of a write its first byte, of a truncate the new size.
-        data: of a write its bytes.
+        target: for a rename or a link the new name, for a symbolic link its text.
+        target_folder: for a rename or a link the number of the folder that contains `target`.
+        offset: for a write its first byte, for a truncate the new size.
+        data: for a write its bytes.
     """
 
     kind: str
@@ -104,9 +104,9 @@ class Change:
 
     Attributes:
         index: the number of the operation in its recording.
-        half: of a rename between folders, the name of the half.
+        half: for a rename between folders, the name of the half.
         operation: the operation.
-        folder: of a change of names, the folder's number; else `None`.
+        folder: for a change of names, the folder's number; else `None`.
         names: names that change together, each with the number of its new file, or `None` if it is removed.
     """
 

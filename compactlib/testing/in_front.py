@@ -54,10 +54,10 @@ class Request:
         path: the file, the key, or the partition and the key.
         partition, key: of a request to a key-value store: its cell; of several cells the first, of a scan the start of
             the page.
-        target: of a rename or link the new name; of a symbolic link its text.
-        offset: of a write or copy: its first byte in the file; of `"truncate"` and `"extend"`: the new size.
-        size: of a write or copy: the number of bytes.
-        out: of a request to an open file: the real file.
+        target: for a rename or link the new name, for a symbolic link its text.
+        offset: for a write or copy its first byte in the file, for `"truncate"` and `"extend"` the new size.
+        size: for a write or copy the number of bytes.
+        out: for a request to an open file the real file.
         half: carries out the first half of a write or a copy.
     """
 

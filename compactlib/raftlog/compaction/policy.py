@@ -38,7 +38,7 @@ class GroupFailed:
 
     Attributes:
         members: numbers of the group's segments.
-        error: of the group.
+        error: the error of the group.
     """
 
     members: tuple[int, ...]
@@ -54,7 +54,7 @@ class LogView(Printed):
         segments: statistics of every segment, oldest to newest, the newest included. Invariant: numbers ascend, and
             ranges ascend without overlap.
         snapshot_index: the index of the last snapshot; `None` before the first snapshot.
-        limits: of the segments that a compaction writes.
+        limits: the limits of the segments that a compaction writes.
         folder: the log's folder; empty for a view made by hand, whose plans no log executes.
         damaged: segments whose index could not be read, oldest to newest; they count as wholly live.
     """
@@ -193,7 +193,7 @@ def filled_groups(segments: Sequence[SegmentStats], limits: SegmentLimits,
 
     Args:
         segments: oldest to newest.
-        limits: of a segment; an exact fit is a fit.
+        limits: the limits of a segment; an exact fit is a fit.
         max_sources: limit of the members of a group; default no limit.
     """
     groups: list[list[SegmentStats]] = []

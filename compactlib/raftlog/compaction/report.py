@@ -144,7 +144,7 @@ class LogReclaimReport(Printed):
         leftovers: names of an interrupted compaction that were finished, undone or removed.
         bytes_freed: size of the removed segments.
         waiting: count of dropped segments that wait for the end of a lease.
-        why: of an empty report, the gate.
+        why: the gate of an empty report.
     """
 
     segments: tuple[int, ...]

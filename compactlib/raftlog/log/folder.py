@@ -190,7 +190,7 @@ def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
 
     Args:
         wal: its folder.
-        log_id: of the log whose entries are counted; `None`: all logs.
+        log_id: the id of the log whose entries are counted; `None`: all logs.
         seen: collects the findings.
 
     Raises:

@@ -227,10 +227,10 @@ class StoredEntry(NamedTuple):
     Attributes:
         index: its index.
         term: its term.
-        offset: of its payload in the file.
+        offset: the offset of its payload in the file.
         length: bytes of its payload.
         payload: its payload; `None` if payloads were not requested, or if it is damaged.
-        error: of a damaged entry.
+        error: the error of a damaged entry.
     """
 
     index: int  # type: ignore[assignment]  # `tuple.index` is of no use here

@@ -89,7 +89,7 @@ class _Work:
     """The progress of a run.
 
     Attributes:
-        plan: of the run.
+        plan: the plan of the run.
         waiting: groups that are not rewritten yet, by task.
         placed: committed groups whose members are not links yet.
         copier: reads the new segments; made for the first.
@@ -334,10 +334,10 @@ class OwnedLog(LogReading):
         An interrupted compaction is finished first.
 
         Args:
-            plan: of this log; default `plan(policy)`.
+            plan: the plan of this log; default `plan(policy)`.
             policy: chooses the victims, instead of the log's own rule. Not together with a plan.
             executor: runs the copying; default this thread.
-            budget: of the copying.
+            budget: the budget of the copying.
             observer: receives events, as the log's own observer does.
             fence: entered around the drops, and around each group's commit.
 

@@ -52,7 +52,7 @@ class LogReading(Closing):
         folder: the log's.
         segments: its segments, with the row of the snapshot in force.
         guard: whether the log can be used.
-        memtable: of a log of a store: the entries that replace or follow those of the segments.
+        memtable: the memtable of a log of a store: the entries that replace or follow those of the segments.
     """
 
     def __init__(self, folder: str, segments: Segments, guard: Guard, memtable: Memtable | None = None) -> None:

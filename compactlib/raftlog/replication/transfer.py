@@ -61,7 +61,7 @@ class TransferReport:
     """A transfer that has ended well: the snapshot is in force at the follower, durably.
 
     Attributes:
-        manifest: of the snapshot.
+        manifest: the manifest of the snapshot.
         entries: count of live entries that were sent.
         resumed_at: bytes of the state that an earlier stream had transferred.
     """

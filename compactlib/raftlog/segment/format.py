@@ -60,7 +60,7 @@ class Header:
 
     Attributes:
         number: the segment's number, as in its file name.
-        limits: of the segment; `limits.max_entries` determines the offset of the payloads.
+        limits: the limits of the segment; `limits.max_entries` determines the offset of the payloads.
     """
 
     number: int

@@ -242,8 +242,8 @@ class LoadedSegment:
     """The checked header, seal and index of a segment file.
 
     Attributes:
-        index: of the entries that count.
-        header: of the segment.
+        index: the index of the entries that count.
+        header: the header of the segment.
         seal: the newest whole seal.
         data_end: offset of the end of the last payload.
         index_crc: CRC-32 of the index records.

@@ -155,7 +155,7 @@ class Segments:
 
     Args:
         folder: the log's folder.
-        guard: of the log; changes take its lock.
+        guard: the guard of the log; changes take its lock.
         known: the segments, oldest first.
         row: the snapshot in force.
         open_files: bounds the readers that are kept open.

@@ -44,7 +44,7 @@ class SegmentWriter(Closing):
 
     Attributes:
         index: of all appended entries, flushed or not.
-        header: of the segment.
+        header: the header of the segment.
         torn_records: count of index records that `open` has found behind the whole entries.
     """
 

@@ -37,7 +37,7 @@ class StateReader(ReadDescriptor):
 
     Args:
         path: the state's file.
-        manifest: of its snapshot.
+        manifest: the manifest of its snapshot.
 
     Raises:
         SnapshotLost: the file is missing, or its size differs from the manifest's.

@@ -104,15 +104,15 @@ class Frame(NamedTuple):
     """A frame, as it is queued and as it is read, without the fields that depend on its file.
 
     Attributes:
-        kind: of its content.
+        kind: the kind of its content.
         first: the first index.
-        term: of the entries; of the last entry if they differ.
+        term: the term of the entries; of the last entry if they differ.
         previous: the index of the first entry's predecessor, `None` without a predecessor.
         cuts: whether the log is truncated above `previous` first; of a LOG frame, whether the file repeats all frames
             of the log.
         entries: their count.
         data: the body.
-        crc: of the body.
+        crc: the CRC of the body.
     """
 
     kind: FrameKind

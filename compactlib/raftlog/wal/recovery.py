@@ -37,7 +37,7 @@ class RecoveredWal:
     """The content of a store's WAL files.
 
     Attributes:
-        numbers: of the files, ascending.
+        numbers: the numbers of the files, ascending.
         last_end: proven durable size of the newest file.
         frames: by log, every frame that counts, in the order of writing.
         unproven: the last frames, which are not proven durable, with the ids of their logs.
@@ -131,7 +131,7 @@ def _scan(data: bytes, salt: int, path: str, counts_to: int | None) -> tuple[lis
 
     Args:
         data: the whole file.
-        salt: of the file.
+        salt: the salt of the file.
         path: its name, for messages.
         counts_to: its durable size, from its successor; `None` for the newest file.
 

@@ -43,8 +43,8 @@ class Wal:
     """The write-ahead log of a store. Thread-safe.
 
     Args:
-        folder: of the WAL files, locked by this process.
-        guard: of the store, which a failure in the WAL closes.
+        folder: the folder of the WAL files, locked by this process.
+        guard: the guard of the store, which a failure in the WAL closes.
         max_bytes: a file is closed, and the next begun, after the batch that exceeds this.
         files: the disk.
         clock: stamps the files.
@@ -54,7 +54,7 @@ class Wal:
         smallest_live: by log, the index below which everything is dead; a log sets it with each snapshot.
         written: queue of the logs with new durable writes; the store takes from it.
         queued_bytes: bytes that wait for the next batch.
-        number: of the current file.
+        number: the number of the current file.
         closed_files: count of the files before the current file.
         durable_ticket: everything up to this ticket is durable.
         size_bytes: durable bytes of the current file.
@@ -287,9 +287,9 @@ def _encoded(batch: Iterable[tuple[str, Frame]], numbers: Mapping[str, int], end
 
     Args:
         batch: ids of logs and frames, in the order of the queue.
-        numbers: of the logs that the file names already.
+        numbers: the numbers of the logs that the file names already.
         end: everything before is durable.
-        salt: of the file.
+        salt: the salt of the file.
         repeated: the logs whose frames in earlier files do not count any more.
     """
     pieces: list[bytes] = []

@@ -242,7 +242,7 @@ class CommittedRanges(RangeFiles):
             other tools. Either reads both.
         rule: cuts ranges. A base that was cut by another rule is rewritten as a whole.
         cache_bytes: logical bytes of ranges, and of metaranges, to cache in memory.
-        prefix: of the keys of the files: empty, or ends with a slash.
+        prefix: the prefix of the keys of the files: empty, or ends with a slash.
         clock: for the ages of files in a collection.
         new_name: names the marks of writers and collections; for tests with repeatable names.
     """

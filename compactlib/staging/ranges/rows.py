@@ -31,8 +31,8 @@ class ChangeBatch:
 
     Attributes:
         keys: strictly ascending.
-        identities: of each key's new record; `None` for a tombstone.
-        datas: of each key's new record; `None` for a tombstone.
+        identities: the identities of each key's new record; `None` for a tombstone.
+        datas: the data of each key's new record; `None` for a tombstone.
     """
 
     keys: list[bytes]
