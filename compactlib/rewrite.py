@@ -9,6 +9,7 @@ caller publishes the files after it has the outcome.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeAlias
 
 import attrs
@@ -83,12 +84,15 @@ class Attempt:
         budget: the task calls `spend` before each chunk of bytes.
         observer: receives the progress.
         clock: the clock for the seconds in the result.
+        turn: held by a task that copies and not while it syncs; a lock that the tasks of one executor share. Python
+            runs one thread at a time: two that copy at once take half as long again as one after the other.
     """
 
     id: str
     budget: Budget
     observer: Observer
     clock: Clock = attrs.field(factory=SystemClock)
+    turn: AbstractContextManager[object] = attrs.field(factory=nullcontext)
 
 
 class RewriteTask(Protocol):

@@ -7,8 +7,10 @@ import itertools
 import os
 import pickle
 import queue
+import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,7 @@ MAX_MESSAGE_CHARS = 2000
 MAX_DETAIL_CHARS = 20_000
 """The longest traceback in `TaskFailed.detail`; the middle is left out."""
 _MAX_EVENTS = 100_000
+_ALONE = nullcontext()
 
 
 def new_attempt_id() -> str:
@@ -193,23 +196,26 @@ class LocalExecutor:
             return (self._attempt(task, child, notified) for task in listed)
         return self._run_threads(listed, child, notified)
 
-    def _attempt(self, task: RewriteTask, budget: Budget, observer: Observer) -> RewriteOutcome:
-        return attempt_task(task, Attempt(new_attempt_id(), budget, observer, self._clock))
+    def _attempt(self, task: RewriteTask, budget: Budget, observer: Observer,
+                 turn: AbstractContextManager[object] = _ALONE) -> RewriteOutcome:
+        return attempt_task(task, Attempt(new_attempt_id(), budget, observer, self._clock, turn))
 
     def _run_threads(self, tasks: Sequence[RewriteTask], budget: Budget,
-                     observer: Observer) -> Generator[RewriteOutcome, None, None]:
+                     observer: Observers) -> Generator[RewriteOutcome, None, None]:
         # Imported here, because the import takes as long as the rest of this module.
         from concurrent.futures import ThreadPoolExecutor
 
         news: queue.SimpleQueue[Future[RewriteOutcome] | partial[None]] = queue.SimpleQueue()
-        queued = _Queued(news, observer)
+        # Each event wakes the caller's thread.
+        queued = observer if observer.is_deaf else _Queued(news, observer)
         waiting = iter(tasks)
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="compactlib-rewrite")
+        turn = threading.Lock()
         unfinished = 0
         try:
             while True:
                 for task in itertools.islice(waiting, 2 * self._workers - unfinished):
-                    pool.submit(self._attempt, task, budget, queued).add_done_callback(news.put)
+                    pool.submit(self._attempt, task, budget, queued, turn).add_done_callback(news.put)
                     unfinished += 1
                 if not unfinished:
                     return

@@ -205,7 +205,7 @@ def indexes_of(region: bytes) -> array[int]:
     return _little_endian(words[::_WORDS])
 
 
-def moved(region: bytes, offsets: Iterable[int]) -> memoryview:
+def moved(region: bytes | bytearray, offsets: Iterable[int]) -> memoryview:
     """Index records with other offsets."""
     words = array("Q")
     words.frombytes(region)

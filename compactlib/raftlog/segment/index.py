@@ -6,7 +6,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from operator import itemgetter
+from itertools import repeat
+from operator import itemgetter, sub
 
 import attrs
 
@@ -132,6 +133,8 @@ def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequ
         between = index.positions_between(here.first, here.last)
         if len(between) == len(here):
             return between
+    if len(index) and index.is_dense and index.first <= here.first and here.last <= index.last:
+        return list(map(sub, here.members(), repeat(index.first)))
     try:
         return merge_positions(index.indexes, here.members())
     except InvalidInput:
