@@ -25,7 +25,7 @@ class SegmentIndex:
     Records ascend by index and by offset. The index only grows: a reader in another thread needs no lock.
 
     Attributes:
-        data_bytes: payload bytes in the file, those behind a cut included; default the sum of the lengths.
+        data_bytes: payload bytes in the file, those behind a cut included; default from the first to the last record.
     """
 
     indexes: array[int]
@@ -35,7 +35,12 @@ class SegmentIndex:
     heads: array[int]
     crcs: array[int]
     data_bytes: int = attrs.field(
-        default=attrs.Factory(lambda self: sum(self.lengths), takes_self=True), kw_only=True)
+        default=attrs.Factory(lambda self: self._end - self.offsets[0] if self.offsets else 0, takes_self=True),
+        kw_only=True)
+
+    @property
+    def _end(self) -> int:
+        return self.offsets[-1] + self.lengths[-1]
 
     @property
     def columns(self) -> tuple[array[int], ...]:
