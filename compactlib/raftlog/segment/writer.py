@@ -22,6 +22,7 @@ from compactlib._closing import Closing, closed_on_failure
 from compactlib.errors import Closed
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, OutFile, StrPath, read_exactly, write_durably
+from compactlib.files.zeros_ahead import ZerosAhead
 from compactlib.raftlog.names import TEMPORARY_SUFFIX, segment_name
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.index import SegmentIndex
@@ -62,6 +63,7 @@ class SegmentWriter(Closing):
         self._synced = native.Seal(0, loaded.header.data_start, 0, sealed=False, sequence=loaded.seal.sequence)
         self._is_open = True
         self._full_beyond = loaded.header.data_start + loaded.header.limits.max_bytes
+        self._zeros = ZerosAhead(loaded.header.data_start, self._data_end, self._full_beyond)
 
     @classmethod
     def create(cls, files: Files, folder: StrPath, number: int, limits: SegmentLimits | None = None) -> SegmentWriter:
@@ -225,6 +227,7 @@ class SegmentWriter(Closing):
             self._refuse()
         self.flush()
         if self._synced.entries < self._flushed_entries:
+            self._zeros.follow(self._out, self._flushed_end)
             self._out.sync()
             # Not synced: with an older seal, opening the segment checks more entries.
             self._write_seal(sealed=False)
@@ -234,6 +237,7 @@ class SegmentWriter(Closing):
         if not self._is_open:
             self._refuse()
         self.flush()
+        self._cut_zeros()
         self._out.sync()
         # From here on nothing is appended, also if the disk refuses the rest.
         self._is_open = False
@@ -259,6 +263,11 @@ class SegmentWriter(Closing):
         self._data_end = self._flushed_end = synced.data_end
         self._flushed_entries, self._index_crc, self._is_open = 0, 0, True
 
+    def _cut_zeros(self) -> None:
+        """Truncate the zeros behind the payloads, which the next opening would take for a torn tail."""
+        if self._zeros.filled > self._flushed_end:
+            self._out.truncate(self._flushed_end)
+
     def _write_seal(self, *, sealed: bool) -> None:
         """Write the next seal, after an fsync that has covered the last seal."""
         self._synced = self._seal_now(self._synced.sequence + 1)
@@ -272,6 +281,7 @@ class SegmentWriter(Closing):
         try:
             if self._is_open:
                 self.sync()
+                self._cut_zeros()
         finally:
             self.abandon()
 

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small synced appends to a segment write zeros behind its payloads, which no log takes for entries."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from compactlib.raftlog import LogOptions, SegmentLimits, SegmentLog
+
+ENTRIES = [(index, 1, b"payload %03d" % index * 10) for index in range(1, 201)]
+OPTIONS = LogOptions(limits=SegmentLimits(max_entries=1000))
+
+
+def written(folder: Path) -> SegmentLog:
+    log = SegmentLog(folder, OPTIONS)
+    for entry in ENTRIES:
+        log.append([entry])
+        log.sync()
+    return log
+
+
+def test_a_closed_log_has_no_zeros_and_goes_on_in_its_segment(tmp_path: Path) -> None:
+    written(tmp_path / "log").close()
+    (segment,) = (tmp_path / "log").glob("*.segment")
+    assert segment.read_bytes().endswith(ENTRIES[-1][2])
+    with SegmentLog(tmp_path / "log", OPTIONS) as log:
+        log.append([(201, 1, b"next")])
+        assert [tuple(entry) for entry in log.entries()] == [*ENTRIES, (201, 1, b"next")]
+        assert len(log.view().segments) == 1
+
+
+def test_an_ended_segment_has_no_zeros(tmp_path: Path) -> None:
+    with written(tmp_path / "log") as log:
+        log.end_segment()
+        segment, *_ = sorted((tmp_path / "log").glob("*.segment"))
+        assert segment.read_bytes().endswith(ENTRIES[-1][2])
+
+
+def test_a_killed_log_with_zeros_has_its_entries_and_takes_more(tmp_path: Path) -> None:
+    with written(tmp_path / "log"):
+        shutil.copytree(tmp_path / "log", tmp_path / "killed")
+    (segment,) = (tmp_path / "killed").glob("*.segment")
+    assert segment.read_bytes().endswith(bytes(1000))
+    with SegmentLog(tmp_path / "killed", OPTIONS) as log:
+        assert [tuple(entry) for entry in log.entries()] == ENTRIES
+        log.append([(201, 1, b"next")])
+        log.sync()
+    with SegmentLog(tmp_path / "killed", OPTIONS) as log:
+        assert [tuple(entry) for entry in log.entries()] == [*ENTRIES, (201, 1, b"next")]
+        assert log.verify().findings == ()
