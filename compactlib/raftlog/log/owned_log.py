@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 
 import attrs
 
@@ -44,7 +44,6 @@ from compactlib.raftlog.compaction.commit import (
     check_rewritten,
     finish_groups,
     is_committed,
-    leftovers,
     link_members,
     links_in,
     place_leader,
@@ -63,7 +62,6 @@ from compactlib.raftlog.compaction.plan import (
 from compactlib.raftlog.compaction.policy import GroupFailed, LogPolicy, LogView
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, LogReclaimReport, SegmentChanges
 from compactlib.raftlog.compaction.rewrite import CompactSegments, Copier, SegmentSource
-from compactlib.raftlog.compaction.statistics import StatsCache
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import require_log
 from compactlib.raftlog.log.reading import LogReading
@@ -86,22 +84,21 @@ _LOGGER = logging.getLogger("compactlib.raftlog")
 
 @attrs.define
 class _Work:
-    """The progress of a run.
+    """The progress of a run; fields as in its report.
 
     Attributes:
-        plan: the plan of the run.
         waiting: groups that are not rewritten yet, by task.
         placed: committed groups whose members are not links yet.
         copier: reads the new segments; made for the first.
     """
 
     plan: LogPlan
-    waiting: dict[str, tuple[PlannedGroup, CompactSegments]] = attrs.field(factory=dict)
-    placed: list[tuple[int, ...]] = attrs.field(factory=list)
     drops: tuple[SegmentStats, ...] = ()
     done: list[GroupStats] = attrs.field(factory=list)
     failed: list[GroupFailed] = attrs.field(factory=list)
     unreclaimed: CompactlibError | None = None
+    waiting: dict[str, tuple[PlannedGroup, CompactSegments]] = attrs.field(factory=dict)
+    placed: list[tuple[int, ...]] = attrs.field(factory=list)
     copier: Copier | None = None
 
     def give_up(self, error: CompactlibError) -> None:
@@ -142,7 +139,6 @@ class OwnedLog(LogReading):
             super().__init__(folder, self._own, guard, memtable)
         self._clock = options.clock
         self._observer = Observers(options.observer)
-        self._stats = StatsCache()
         self._cadence = MajorCadence(options.trigger, options.clock)
         # By merged segment, the epoch of the list without it: older leases may use its link.
         self._linked: dict[int, int] = {}
@@ -219,23 +215,14 @@ class OwnedLog(LogReading):
                                    missing=len(missing), first=missing.first)
 
     def _record_state(self, row: SnapshotMeta) -> None:
-        """Commit the row of a snapshot, durably. The caller has called `_require_held`; all live entries are durable.
-
-        Raises:
-            Stale: a later snapshot is in force.
-            StorageError: as `_write_row`.
-        """
+        """Commit the row of a snapshot, durably, after `_require_held`; all live entries are durable."""
         with self._guard.lock:
             self._require_no_older(row)
             self._write_row(row)
             self._own.row = row
 
     def _write_row(self, row: SnapshotMeta) -> None:
-        """Replace the row's file, durably.
-
-        Raises:
-            StorageError: the row before is in force; or the outcome is unknown, and the log is closed.
-        """
+        """Replace the row's file, durably. If the disk refuses, the row before is in force, or the log is closed."""
         with self._guard.lock:
             self._guard.begin("a snapshot")
             before = snapshot_version(self._folder)
@@ -270,41 +257,18 @@ class OwnedLog(LogReading):
     def lease(self) -> Lease:
         return self._segments.lease(self._options.clock.now())
 
-    def leftovers(self) -> Sequence[str]:
-        # The files of a running compaction are no leftovers.
-        return () if self.is_compacting else leftovers(self._folder)
-
     # -- sense and plan
 
     def view(self, *, budget: Budget | None = None) -> LogView:
-        """The current view for policies; see `LogReader.view`. Pinned entries count as live."""
         self._require_open()
         return self._sense(budget)[1]
-
-    def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
-        """Plan a compaction: what it would drop and rewrite, and the reason for each other segment. Changes nothing.
-
-        Without a policy: if the log's trigger is due and the disk has room for the rewrites, the log's own policy
-        chooses; else `DropDead` does, and the plan names the gate.
-
-        Args:
-            policy: chooses the victims.
-            view: to plan for; default the current view.
-
-        Raises:
-            InvalidInput: the policy's choice breaks a rule, or the view is of another log.
-            Closed: the log was closed.
-            Exception: of the policy or the trigger.
-        """
-        self._require_open()
-        return self._planned(self.view() if view is None else self._require_own(view), policy)
 
     def _sense(self, budget: Budget | None) -> tuple[SnapshotMeta | None, LogView]:
         self._guard.require_open()
         known = self._own.known()
         # Read once: the entries that are copied are those that were counted, also if a snapshot is recorded later.
         state = self._state_of_segments()
-        return state, self._stats.view_of(self._own, state, known, self._options.limits, budget)
+        return state, self._view_of(known, state, self._options.limits, budget)
 
     def _state_of_segments(self) -> SnapshotMeta | None:
         """Return the snapshot with the pinned indexes, without the live indexes that are only in memory."""
@@ -401,7 +365,10 @@ class OwnedLog(LogReading):
             work.give_up(error)
         self._cadence.ended(plan, [*(each.error for each in work.failed), *filter(None, [ended])])
         report = work.report(self._clock.monotonic() - began)
-        _notify(report, observer)
+        for failed in report.failed:
+            observer.event("raftlog_group_failed", members=failed.members, error=str(failed.error))
+        if report.unreclaimed is not None:
+            observer.event("raftlog_unreclaimed", error=str(report.unreclaimed))
         return _returned(report, ended)
 
     def _recover(self) -> tuple[str, ...]:
@@ -431,7 +398,7 @@ class OwnedLog(LogReading):
             raise
         # Now, so that the rewrites can use the room.
         with _entered(fence):
-            self._reclaim_for(work)
+            self._finish_and_reclaim(work)
 
     def _tasks(self, plan: LogPlan, state: SnapshotMeta | None) -> dict[str, tuple[PlannedGroup, CompactSegments]]:
         if state is None or not plan.groups:
@@ -570,12 +537,7 @@ class OwnedLog(LogReading):
         return "nothing waits to be removed"
 
     def _reclaim(self) -> LogReclaimReport:
-        """Notify the host of the changed list, then remove the files that no reader can reach.
-
-        Raises:
-            TaskFailed: the host's `on_changes` failed; nothing was removed.
-            StorageError: the disk refused; the next reclaim retries.
-        """
+        """Notify the host of the changed list, then remove the files that no reader can reach."""
         self._guard.require_open()
         self._notify_changes()
         removed, freed = self._own.remove_dropped()
@@ -587,20 +549,13 @@ class OwnedLog(LogReading):
         return LogReclaimReport(segments=removed, links=purged, leftovers=(), bytes_freed=freed,
                                 waiting=len(self._own.dropped))
 
-    def _reclaim_for(self, work: _Work) -> None:
+    def _finish_and_reclaim(self, work: _Work) -> None:
+        """Finish the committed groups, and reclaim; the next run retries what the disk or the host refuses."""
         try:
+            self._finish(work)
             self._reclaim()
         except (StorageError, TaskFailed) as error:
             work.unreclaimed = error
-
-    def _finish_and_reclaim(self, work: _Work) -> None:
-        """Finish the committed groups, and reclaim; the next run retries what the disk refuses."""
-        try:
-            self._finish(work)
-        except StorageError as error:
-            work.unreclaimed = error
-        else:
-            self._reclaim_for(work)
 
     def _notify_changes(self) -> None:
         """Notify the host of the changes of the list since the last notification."""
@@ -655,13 +610,6 @@ class OwnedLog(LogReading):
 
 def _entered(fence: CommitFence | None) -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext() if fence is None else fence.guard()
-
-
-def _notify(report: LogCompactionReport, observer: Observer) -> None:
-    for failed in report.failed:
-        observer.event("raftlog_group_failed", members=failed.members, error=str(failed.error))
-    if report.unreclaimed is not None:
-        observer.event("raftlog_unreclaimed", error=str(report.unreclaimed))
 
 
 def _returned(report: LogCompactionReport, ended: CompactlibError | None) -> LogCompactionReport:

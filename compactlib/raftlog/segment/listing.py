@@ -17,7 +17,7 @@ from compactlib.errors import CorruptData, NotFound, StorageError
 from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.names import segment_name, segment_number
-from compactlib.raftlog.segment.index import SegmentIndex
+from compactlib.raftlog.segment.format import SegmentIndex
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.values import SegmentRef

@@ -44,7 +44,7 @@ from compactlib.files.disk import Files, StrPath, look_at
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.names import segment_name
-from compactlib.raftlog.segment.index import SegmentIndex
+from compactlib.raftlog.segment.format import SegmentIndex
 from compactlib.raftlog.segment.listing import (
     FolderContents,
     KnownSegment,

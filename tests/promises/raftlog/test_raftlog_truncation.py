@@ -28,9 +28,9 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
-    StoredSegment,
     StoreOptions,
     open_log,
+    open_segment,
 )
 from compactlib.testing import (
     FilesInFront,
@@ -71,9 +71,9 @@ def terms_in_segments(log: RaftLog) -> dict[int, int]:
     found: dict[int, int] = {}
     for path in sorted(Path(log.folder).glob("*.segment")):
         if not path.is_symlink() and path.stat().st_size:
-            with StoredSegment(log.folder, int(path.stem), newest=True) as segment:
-                found.update((entry.index, entry.term) for entry in segment.entries(payloads=False)
-                             if not log.state.is_dead(entry.index))
+            with open_segment(log.folder, int(path.stem), newest=True) as segment:
+                found.update((index, term) for index, term in zip(segment.index.indexes, segment.index.terms,
+                                                                  strict=True) if not log.state.is_dead(index))
     return found
 
 
