@@ -24,7 +24,7 @@ from compactlib.raftlog.names import (
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.listing import list_segments, open_segment
+from compactlib.raftlog.segment.listing import leader_copied_to, list_segments, open_segment
 from compactlib.report import Finding, VerifyReport
 
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})
@@ -144,8 +144,9 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
                 damage[:0] = reader.damaged_entries()
                 may_be_unsealed = may_be_unsealed and not len(reader.index)
         except (CorruptData, Unsupported) as error:
-            damage.insert(0, error)
-            may_be_unsealed = False
+            if leader_copied_to(folder, number) is None:
+                damage.insert(0, error)
+                may_be_unsealed = False
         except NotFound:
             continue
     for each in damage:

@@ -49,7 +49,6 @@ from compactlib.raftlog.compaction.commit import (
     place_leader,
     purge_links,
     recover_folder,
-    remove_private,
 )
 from compactlib.raftlog.compaction.plan import (
     LogPlan,
@@ -131,9 +130,9 @@ class OwnedLog(LogReading):
         self._open_files = OpenFiles(options.max_open_segments) if open_files is None else open_files
         self._files = options.files
         guard = Guard(f"the log in {folder}")
-        if not require_log(folder, may_create=create) and make_missing_folder(self._files, folder):
+        if not require_log(folder, may_create=create):
             # Another process may have made it a moment ago; the folder's lock decides who owns the log.
-            self._files.sync_folder(os.path.dirname(os.path.abspath(folder)))
+            make_missing_folder(self._files, folder)
         with guard.lock, guard.opening():
             self._own: Segments = self._opened(folder, guard)
             super().__init__(folder, self._own, guard, memtable)
@@ -159,7 +158,7 @@ class OwnedLog(LogReading):
 
     def _opened(self, folder: str, guard: Guard) -> Segments:
         guard.lock_folder(folder, meanwhile="read it with a LogReader")
-        # An earlier owner may have been killed before it synced these names.
+        # A new folder's name; and an earlier owner may have been killed before it synced names.
         sync_names(self._files, folder)
         row = self._found_row()
         self._recovery = recover_folder(self._files, folder)
@@ -417,10 +416,7 @@ class OwnedLog(LogReading):
 
     def _rewritten(self, work: _Work, executor: Executor, budget: Budget,
                    observer: Observer) -> Generator[tuple[PlannedGroup, CompactSegments, RewriteResult]]:
-        """Yield each rewritten group with its task and result, in the order in which they end; record failures.
-
-        At the end the files of failed attempts are removed.
-        """
+        """Yield each rewritten group with its task and result, in the order in which they end; record failures."""
         waiting = work.waiting
         if not waiting:
             return
@@ -438,8 +434,6 @@ class OwnedLog(LogReading):
                     observer.event("progress", work="compact", done=count - len(waiting), total=count, unit="groups")
         except Exception as raised:  # of a host's executor
             work.give_up(own_error("compact", raised))
-        finally:
-            remove_private(self._files, tasks[0].private)
 
     def _commit(self, group: PlannedGroup, task: CompactSegments, result: RewriteResult, fence: CommitFence | None,
                 work: _Work) -> None:

@@ -207,18 +207,21 @@ class LogReading(Closing):
     def _answers_of(self, number: int | None, indexes: Sequence[int]) -> Iterator[Answer]:
         row = self._segments.row
         alive = [index for index in indexes if row is None or not row.is_dead(index)]
-        found: Iterator[Answer] = map(MissingEntry, alive)
+        found: Iterator[Answer] = iter(())
+        positions: dict[int, int] = {}
         if number is not None and alive:
             # The file may be missing: another process has compacted, or a full disk has refused links.
             with contextlib.suppress(NotFound):
-                found = self._segments.reader(number).read_many(alive)
+                reader = self._segments.reader(number)
+                positions = {index: place for index in alive if (place := reader.index.find(index)) >= 0}
+                found = reader.answers_at(list(positions.values()))
         for index in indexes:
             if row is not None and row.is_dead(index):
                 yield DeadEntry(index, row.index)
                 continue
-            answer = next(found)
+            answer = next(found) if index in positions else None
             # A gap; or an entry that has died, perhaps by a snapshot that this reader has not read yet.
-            yield self._read_again(index) if isinstance(answer, MissingEntry | DamagedEntry) else answer
+            yield self._read_again(index) if answer is None or isinstance(answer, DamagedEntry) else answer
 
     def _read_again(self, index: int) -> Answer:
         try:

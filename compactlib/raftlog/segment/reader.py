@@ -22,7 +22,7 @@ from compactlib.files.checksum import crc32
 from compactlib.files.disk import ReadDescriptor, StrPath, read_exactly, read_into
 from compactlib.raftlog.segment import format as native
 from compactlib.raftlog.segment.format import SegmentIndex, picked
-from compactlib.raftlog.values import MAX_INDEX, Answer, DamagedEntry, Entry, MissingEntry, entry_of
+from compactlib.raftlog.values import MAX_INDEX, DamagedEntry, Entry, entry_of
 
 TailRule = Literal["cut", "refuse"]
 
@@ -116,16 +116,6 @@ class SegmentReader(ReadDescriptor):
         if crc32(payload, heads[position]) != crcs[position] or len(payload) != length:
             payload = read_again(self.fileno(), self._path, self.index, position)
         return entry_of((index, terms[position], payload))
-
-    def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
-        """Iterate over the answers for `indexes` (strictly ascending); neighbours in the file are read together.
-
-        A damaged entry is a `DamagedEntry`, an index that the segment lacks a `MissingEntry`.
-        """
-        positions = list(map(self.index.find, indexes))
-        answers = self.answers_at([position for position in positions if position >= 0])
-        for index, position in zip(indexes, positions, strict=True):
-            yield MissingEntry(index) if position < 0 else next(answers)
 
     def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | DamagedEntry]:
         """Every entry from `first` to `last`, ascending; a damaged entry as `DamagedEntry`."""
