@@ -81,11 +81,12 @@ def test_reader_waits_for_the_snapshot_of_a_merge_that_is_not_finished(folder: P
 def test_segment_has_dead_and_live_entries(folder: Path) -> None:
     with LogReader(folder) as reader, open_segment(folder, reader.refs[0].number) as segment:
         entries = list(segment.scan())
-        assert entries == [Entry(n, 1, b"entry %d" % n) for n in range(1, 11)]
+        wanted = [Entry(n, 1, b"entry %d" % n) for n in range(1, 11)]
+        assert entries == wanted
         assert isinstance(reader.read(1), DeadEntry)
         data = Path(reader.path_of(reader.refs[0].number)).read_bytes()
         assert [data[at:at + length] for at, length in zip(segment.index.offsets, segment.index.lengths, strict=True)
-                ] == [each.payload for each in entries]
+                ] == [each.payload for each in wanted]
 
 
 def test_damaged_payload_is_named_by_its_entry_alone(folder: Path) -> None:
