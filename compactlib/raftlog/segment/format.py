@@ -16,8 +16,9 @@ contiguous damage hits both that seal and the first record, and leaves the older
 Records ascend by index. A sealed segment is truncated by one more seal with fewer entries: bytes behind these entries
 are ignored, and freed when the segment is rewritten.
 
-All numbers are little-endian. An entry's CRC-32 covers index, term, length and payload, in that order; the record
-also keeps the CRC-32 of the first three, so that one call over the payload finishes the check. Pure functions.
+All numbers are little-endian, as this machine has to be. An entry's CRC-32 covers index, term, length and payload, in
+that order; the record also keeps the CRC-32 of the first three, so that one call over the payload finishes the check.
+Pure functions.
 """
 
 from __future__ import annotations
@@ -32,13 +33,16 @@ from operator import itemgetter
 
 import attrs
 
-from compactlib.errors import CorruptData, InvalidInput
+from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
 from compactlib.indexset import IndexSet, merge_positions
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.values import HEAD_BYTES, INDEX_RECORD_BYTES, MAX_ENTRIES, SegmentLimits, SegmentRef
+
+if sys.byteorder != "little":
+    raise Unsupported("segments are columns of memory, which this machine keeps big-endian; use a little-endian one")
 
 HEADER_BYTES = 40
 SEAL_BYTES = 32
@@ -55,7 +59,6 @@ _CRC = struct.Struct("<I")
 _OPEN, _SEALED, _ASCENDING = 1, 2, 4
 _WORDS = RECORD_BYTES // 8
 _HALVES = RECORD_BYTES // 4
-_BIG_ENDIAN = sys.byteorder == "big"
 
 
 @attrs.frozen
@@ -319,24 +322,18 @@ def decode_records(region: bytes | memoryview) -> SegmentIndex:
     words, halves = array("Q"), array("I")
     words.frombytes(region)
     halves.frombytes(region)
-    if _BIG_ENDIAN:
-        words.byteswap()
-        halves.byteswap()
     return SegmentIndex(indexes=words[0::_WORDS], terms=words[1::_WORDS], offsets=words[3::_WORDS],
                         lengths=halves[4::_HALVES], heads=halves[5::_HALVES], crcs=halves[8::_HALVES])
 
 
 def encode_records(columns: SegmentIndex) -> bytes:
     """Join columns into index records: the inverse of `decode_records`."""
-    # Each 8-byte word that holds two 4-byte fields is the lower field plus the upper one shifted, on any machine.
     halves = array("I", bytes(RECORD_BYTES * len(columns)))
     halves[4::_HALVES], halves[5::_HALVES], halves[8::_HALVES] = columns.lengths, columns.heads, columns.crcs
-    if _BIG_ENDIAN:
-        halves.byteswap()
     words = array("Q")
     words.frombytes(halves.tobytes())
     for place, column in ((0, columns.indexes), (1, columns.terms), (3, columns.offsets)):
-        words[place::_WORDS] = _little_endian(column)
+        words[place::_WORDS] = column
     return words.tobytes()
 
 
@@ -344,20 +341,12 @@ def indexes_of(region: bytes) -> array[int]:
     """The indexes of index records."""
     words = array("Q")
     words.frombytes(region)
-    return _little_endian(words[::_WORDS])
+    return words[::_WORDS]
 
 
 def moved(region: bytes, offsets: Iterable[int]) -> memoryview:
     """Index records with other offsets."""
     words = array("Q")
     words.frombytes(region)
-    words[3::_WORDS] = _little_endian(array("Q", offsets))
+    words[3::_WORDS] = array("Q", offsets)
     return memoryview(words).cast("B")
-
-
-def _little_endian(words: array[int]) -> array[int]:
-    """Convert from this machine's byte order, or back."""
-    if _BIG_ENDIAN:
-        words = words[:]
-        words.byteswap()
-    return words
