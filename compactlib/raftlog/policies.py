@@ -16,6 +16,7 @@ from compactlib._arguments import is_fraction, is_seconds, is_whole
 from compactlib.errors import InvalidInput
 from compactlib.raftlog.compaction.plan import DropDead
 from compactlib.raftlog.compaction.policy import (
+    MAX_GROUP_MEMBERS,
     LogChoice,
     LogView,
     Trigger,
@@ -43,12 +44,12 @@ class SeedPolicy:
     ceil(log n / log max_sources) runs.
 
     Attributes:
-        max_sources: limit of the members of a group, >= 1.
+        max_sources: limit of the members of a group, 1 .. `MAX_GROUP_MEMBERS`.
         reclaim_fraction: a single segment is rewritten when more than this fraction of its stored bytes is dead,
             0.0 .. 1.0.
     """
 
-    max_sources: int = attrs.field(default=8, validator=is_whole(1))
+    max_sources: int = attrs.field(default=8, validator=is_whole(1, MAX_GROUP_MEMBERS))
     reclaim_fraction: float = attrs.field(default=0.5, validator=is_fraction)
 
     name: ClassVar[str] = "seed"

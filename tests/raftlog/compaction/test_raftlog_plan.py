@@ -18,10 +18,8 @@ from compactlib.raftlog import (
     SeedPolicy,
     SegmentLimits,
 )
-from compactlib.raftlog.compaction.plan import (
-    MAX_GROUP_MEMBERS,
-    plan_for,
-)
+from compactlib.raftlog.compaction.plan import plan_for
+from compactlib.raftlog.compaction.policy import MAX_GROUP_MEMBERS
 from compactlib.raftlog.names import compacting_members, compacting_name
 from compactlib.testing.views import log_views
 from tests.tools.raft_segments import segments_of, view_of_candidates
@@ -45,13 +43,6 @@ class Fixed:
 
     def choose(self, view: LogView, now: float) -> LogChoice:
         return self.choice
-
-
-@pytest.mark.parametrize(("count", "parts"), [(14, [14]), (15, [7, 8]), (28, [14, 14]), (40, [13, 13, 14])])
-def test_a_long_group_becomes_adjacent_parts_of_nearly_equal_size(count: int, parts: list[int]) -> None:
-    plan = plan_for(view_of(*[(1, 1, 10, 10)] * count), SeedPolicy(max_sources=100))
-    assert [len(group.members) for group in plan.groups] == parts
-    assert [number for group in plan.groups for number in group.numbers] == list(range(1, count + 1))
 
 
 def test_the_name_of_an_output_limits_its_members() -> None:
@@ -85,6 +76,13 @@ def test_a_bad_choice_is_refused_with_the_policy_and_the_group(groups: tuple[tup
                    limits=SegmentLimits(max_entries=128, max_bytes=1000))
     with pytest.raises(InvalidInput, match=rf"'fixed' made a bad choice: group {re.escape(str(bad))} .*{what}"):
         plan_for(view, Fixed(LogChoice(groups, "told")))
+
+
+def test_a_group_with_too_long_a_name_is_refused() -> None:
+    view = view_of(*[(1, 1, 10, 10)] * 15)
+    assert plan_for(view, Fixed(LogChoice((tuple(range(1, 15)),), "told"))).groups
+    with pytest.raises(InvalidInput, match="of at most 14"):
+        plan_for(view, Fixed(LogChoice((tuple(range(1, 16)),), "told")))
 
 
 @settings(max_examples=60)

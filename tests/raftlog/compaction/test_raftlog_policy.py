@@ -25,7 +25,7 @@ POLICIES: list[LogPolicy] = [
     DropDead(),
     SeedPolicy(),
     SeedPolicy(max_sources=2, reclaim_fraction=0.0),
-    SeedPolicy(max_sources=20, reclaim_fraction=1.0),
+    SeedPolicy(max_sources=14, reclaim_fraction=1.0),
 ]
 
 
@@ -55,10 +55,10 @@ def test_the_policy_keeps_its_contract(policy: LogPolicy, effort: Effort) -> Non
 
 # Filling groups
 
-@given(segment_sequences(min_live=1), st.integers(1, 9) | st.none())
+@given(segment_sequences(min_live=1), st.integers(1, 14))
 @settings(max_examples=50)
 def test_groups_are_filled_with_neighbours_up_to_the_limit(
-        segments: tuple[SegmentStats, ...], max_sources: int | None) -> None:
+        segments: tuple[SegmentStats, ...], max_sources: int) -> None:
     groups = filled_groups(segments, CAP_128, max_sources)
     assert [segment for group in groups for segment in group] == list(segments)
     for group, after in pairwise(groups):
