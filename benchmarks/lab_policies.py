@@ -46,11 +46,9 @@ from compactlib.lab import (
 )
 from compactlib.lab.policies import ByEnd, DChoices, DecliningCost
 from compactlib.raftlog import (
-    CostPolicy,
     DeadRatio,
     EveryNMinors,
     LogPolicy as RaftLogPolicy,
-    RaPolicy,
     SeedPolicy,
     SegmentLimits,
 )
@@ -174,7 +172,7 @@ def raftlog_triggers() -> Table:
               "EveryNMinors(8)": attrs.evolve(base, trigger=EveryNMinors(8)),
               "DeadRatio(1.0)": attrs.evolve(base, trigger=DeadRatio(1.0)),
               "DeadRatio(3.0)": attrs.evolve(base, trigger=DeadRatio(3.0))}
-    policies: list[RaftLogPolicy] = [SeedPolicy(), RaPolicy(), CostPolicy()]
+    policies: list[RaftLogPolicy] = [SeedPolicy(), SeedPolicy(max_sources=1)]
     workload = HotCold(keys=2_000, writes=40_000, record_bytes=200)
     rows = compare(policies, [workload], setups).to_dicts()
     names = ("write_amplification", "space_amplification", "copied_per_reclaimed", "read_cost", "seconds_to_reclaim")

@@ -40,7 +40,7 @@ from pyspark.sql.types import StructType
 from raftlog_compaction import build_log
 
 from compactlib.blobstore import BlobReader, BlobStore, BlobStoreConfig, SegmentRecords
-from compactlib.raftlog import LogReader, StoredSegment
+from compactlib.raftlog import Entry, LogReader, open_segment
 from compactlib.spark import register
 
 if TYPE_CHECKING:
@@ -137,11 +137,12 @@ def log_source(scratch: Path, megabytes: int) -> Iterator[Source]:
             state, numbers = log.state, [ref.number for ref in log.refs]
         assert state is not None
         for number in numbers:
-            with StoredSegment(folder, number, newest=number == numbers[-1]) as segment:
-                for entry in segment.entries():
-                    assert entry.error is None
+            with open_segment(folder, number, newest=number == numbers[-1]) as segment:
+                index = segment.index
+                for entry, offset, length in zip(segment.scan(), index.offsets, index.lengths, strict=True):
+                    assert isinstance(entry, Entry)
                     is_live = entry.index > state.index or entry.index in state.live
-                    row = number, *entry[:4], is_live, entry.payload
+                    row = number, entry.index, entry.term, offset, length, is_live, entry.payload
                     count += 1
                     size += len(row[-1] or b"")
         return count, size

@@ -152,8 +152,7 @@ class _RaftLog(_Kind):
     name = "raft log"
     unit = "entries"
     package = "compactlib.raftlog"
-    policies: ClassVar[Mapping[str, str]] = {"auto": "", "drop": "DropDead", "seed": "SeedPolicy", "ra": "RaPolicy",
-                                             "cost": "CostPolicy"}
+    policies: ClassVar[Mapping[str, str]] = {"auto": "", "drop": "DropDead", "seed": "SeedPolicy"}
 
     def described(self) -> tuple[str, dict[str, Any]]:
         from compactlib.raftlog import LogReader
@@ -164,7 +163,6 @@ class _RaftLog(_Kind):
                  "entries": stats.entries, "live": stats.live_entries, "dead": stats.entries - stats.live_entries,
                  "live_bytes": stats.live_bytes, "file_bytes": stats.file_bytes} for stats in reader.view().segments]
             snapshot, unflushed = reader.state, len(reader.unflushed)
-            others = [{"name": name, "meaning": meaning} for name, meaning in reader.other_names().items()]
         has_snapshot = snapshot.index >= 0
         title = (f"{self.path}: {len(rows):,} segments, {sum(row['entries'] for row in rows):,} entries "
                  f"({sum(row['live'] for row in rows):,} live), {sum(row['file_bytes'] for row in rows):,} bytes; "
@@ -172,7 +170,7 @@ class _RaftLog(_Kind):
                     "no snapshot yet, so everything is live")
                  + (f"; {unflushed:,} newer entries are in the store's write-ahead log" if unflushed else ""))
         return title, {
-            "folder": self.path, "segments": rows, "unflushed": unflushed, "others": others,
+            "folder": self.path, "segments": rows, "unflushed": unflushed,
             "snapshot": {"index": snapshot.index, "live_indexes": len(snapshot.live)} if has_snapshot else None}
 
     def planned(self) -> Any:

@@ -33,18 +33,14 @@ if TYPE_CHECKING:
     from compactlib.raftlog.log.folder import is_log as is_log, logs_of_store as logs_of_store
     from compactlib.raftlog.log.log_reader import (
         LogReader as LogReader,
-        StoredEntry as StoredEntry,
-        StoredSegment as StoredSegment,
         verify_log as verify_log,
     )
     from compactlib.raftlog.log.segment_log import SegmentLog as SegmentLog
     from compactlib.raftlog.options import LogOptions as LogOptions, StoreOptions as StoreOptions
     from compactlib.raftlog.policies import (
-        CostPolicy as CostPolicy,
         DeadRatio as DeadRatio,
         DropDead as DropDead,
         EveryNMinors as EveryNMinors,
-        RaPolicy as RaPolicy,
         SeedPolicy as SeedPolicy,
     )
     from compactlib.raftlog.ra_import import import_ra as import_ra
@@ -54,6 +50,7 @@ if TYPE_CHECKING:
         send_snapshot as send_snapshot,
     )
     from compactlib.raftlog.replication.transfer import TransferReport as TransferReport
+    from compactlib.raftlog.segment.listing import open_segment as open_segment
     from compactlib.raftlog.snapshot_meta import (
         SnapshotManifest as SnapshotManifest,
         SnapshotMeta as SnapshotMeta,
@@ -84,9 +81,10 @@ else:
         "compactlib.raftlog.compaction.report": "LogCompactionReport SegmentChanges",
         "compactlib.raftlog.local_log": "LocalLog",
         "compactlib.raftlog.log.folder": "is_log logs_of_store",
-        "compactlib.raftlog.log.log_reader": "LogReader StoredEntry StoredSegment verify_log",
+        "compactlib.raftlog.log.log_reader": "LogReader verify_log",
         "compactlib.raftlog.log.segment_log": "SegmentLog",
         "compactlib.raftlog.worker": "Applied LogCompactionWorker MachineCopy SnapshotReport SnapshotWriter",
+        "compactlib.raftlog.segment.listing": "open_segment",
         "compactlib.raftlog.snapshot_meta": "SnapshotManifest SnapshotMeta",
         "compactlib.raftlog.values":
             "AppendAnswer AppendEntries DamagedEntry DeadEntry Entry MissingEntry SegmentLimits",
@@ -96,7 +94,7 @@ else:
         "compactlib.raftlog.snapshots.machine": "LiveTracker StateMachine",
         "compactlib.raftlog.snapshots.states": "StateReader",
         "compactlib.raftlog.options": "LogOptions StoreOptions",
-        "compactlib.raftlog.policies": "CostPolicy DeadRatio DropDead EveryNMinors RaPolicy SeedPolicy",
+        "compactlib.raftlog.policies": "DeadRatio DropDead EveryNMinors SeedPolicy",
         "compactlib.raftlog.raft_log": "RaftLog",
         "compactlib.raftlog.store": "RaftLogStore open_log",
     })

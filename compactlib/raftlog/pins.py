@@ -20,7 +20,7 @@ class Pin:
     def __init__(self, log: LogReading, indexes: IndexSet) -> None:
         self._log = log
         self.indexes: IndexSet = indexes
-        log._segments.pin(self, indexes)
+        log._segments.pins[self] = indexes
 
     def read(self, index: int) -> Entry:
         """A pinned entry.
@@ -47,7 +47,7 @@ class Pin:
 
     def release(self) -> None:
         """Release the entries; idempotent."""
-        self._log._segments.unpin(self)
+        self._log._segments.pins.pop(self, None)
         self.indexes = IndexSet()
 
     def __enter__(self) -> Pin:

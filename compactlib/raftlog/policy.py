@@ -9,8 +9,9 @@ decides when a major compaction is due (`Trigger`). `plan_for` applies a policy 
 from __future__ import annotations
 
 from compactlib.raftlog.compaction.clump import plan_clump
-from compactlib.raftlog.compaction.plan import MAX_GROUP_MEMBERS, LogPlan, MajorCadence, PlannedGroup, plan_for
+from compactlib.raftlog.compaction.plan import LogPlan, MajorCadence, PlannedGroup, plan_for
 from compactlib.raftlog.compaction.policy import (
+    MAX_GROUP_MEMBERS,
     LogChoice,
     LogPolicy,
     LogView,

@@ -1095,7 +1095,7 @@ class RaftLog(OwnedLog):
         """Release pins and files without a sync."""
         if self._incoming is not None:
             self._incoming.is_open = False
-        for pin in self._own.pins:
+        for pin in list(self._own.pins):
             pin.release()
         self._guard.release()
 

@@ -15,6 +15,7 @@ from compactlib.errors import CorruptData
 MAX_INDEX = (1 << 64) - 1
 MAX_PAYLOAD_BYTES = (1 << 32) - 1
 DEFAULT_MAX_ENTRIES = 4096
+MAX_ENTRIES = 1 << 20
 DEFAULT_MAX_BYTES = 64_000_000
 INDEX_RECORD_BYTES = 40
 """Size of an entry in a native segment, without its payload."""
@@ -158,10 +159,10 @@ class SegmentLimits:
     """The limits of a segment.
 
     Attributes:
-        max_entries: index records, 1 .. 2**32 - 1.
+        max_entries: index records, 1 .. 2**20.
         max_bytes: payload bytes. A segment is full once it exceeds them; a compaction's output does not exceed them,
             unless a single source does.
     """
 
-    max_entries: int = attrs.field(default=DEFAULT_MAX_ENTRIES, validator=is_whole(1, (1 << 32) - 1))
+    max_entries: int = attrs.field(default=DEFAULT_MAX_ENTRIES, validator=is_whole(1, MAX_ENTRIES))
     max_bytes: int = attrs.field(default=DEFAULT_MAX_BYTES, validator=is_whole(1, (1 << 63) - 1))

@@ -17,6 +17,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from itertools import repeat
 from typing import Any, ClassVar, TypeAlias
 
 import attrs
@@ -34,8 +35,7 @@ from compactlib.raftlog import (
     Entry,
     LogReader,
     SnapshotMeta,
-    StoredEntry,
-    StoredSegment,
+    open_segment,
 )
 from compactlib.raftlog.errors import LiveIndexMissing
 
@@ -211,9 +211,6 @@ class _LogPart:
         return Stale(f"indexes {self.indexes.first} to {self.indexes.last} of {self.folder} were compacted away or "
                      f"truncated after this read was planned; load the log again")
 
-    def is_superseded(self, now: SnapshotMeta | None) -> bool:
-        return now is not None and now.index > self.snapshot.index
-
 
 class LogTable(_Table):
     """The entries of a raft log; see `register`."""
@@ -254,36 +251,43 @@ class LogTable(_Table):
                         snapshot=attrs.evolve(state, live=state.live.between(indexes.first, indexes.last)), **named)
 
     def rows(self, part: _LogPart) -> Iterator[Row]:
-        state = part.snapshot
-        for entry in self._unflushed(part) if part.number is None else self._stored(part, part.number):
-            live = entry.index > state.index or state.live.holds(entry.index)
-            yield (part.number, entry.index, entry.term, None if part.number is None else entry.offset, entry.length,
-                   live, entry.payload, entry.error)
+        return self._unflushed(part) if part.number is None else self._stored(part, part.number)
 
-    def _stored(self, part: _LogPart, number: int) -> Iterator[StoredEntry]:
-        first, last = part.indexes.first, part.indexes.last
+    def _stored(self, part: _LogPart, number: int) -> Iterator[Row]:
+        first, last, state = part.indexes.first, part.indexes.last, part.snapshot
         try:
-            segment = StoredSegment(part.folder, number, newest=part.newest)
+            reader = open_segment(part.folder, number, newest=part.newest)
         except NotFound as error:
             raise part.stale() from error
-        with segment:
-            is_same = segment.inode == part.inode and (part.newest or segment.size_bytes == part.size_bytes)
+        with reader:
+            index, found = reader.index, os.fstat(reader.fileno())
+            is_same = found.st_ino == part.inode and (part.newest or found.st_size == part.size_bytes)
+            place = index.find(last)
             if is_same:
-                is_stale = part.last_term not in (None, segment.term_of(last))
+                is_stale = part.last_term not in (None, index.terms[place] if place >= 0 else None)
             else:
-                is_stale = part.is_superseded(segment.snapshot())
+                # Only a newer snapshot or a truncation changes the files of entries above the planned snapshot.
+                is_stale = last > state.index
             if is_stale:
                 raise part.stale()
-            if live := part.snapshot.live.between(first, last):
-                there = IndexSet.from_sorted(entry.index for entry in segment.entries(first, last, payloads=False))
-                if missing := live - there:
-                    raise _missing(f"segment {number} does not hold {len(missing)} entries from {first} to {last} that "
-                                   "are live", missing)
-            yield from segment.entries(first, last, payloads=self._reads)
+            positions = index.positions_between(first, last)
+            indexes, terms, offsets, lengths = (column[positions.start:positions.stop] for column in index.columns[:4])
+            if missing := state.live.between(first, last) - IndexSet.from_sorted(indexes):
+                if not is_same:
+                    raise part.stale()
+                raise _missing(f"segment {number} does not hold {len(missing)} entries from {first} to {last} that "
+                               "are live", missing)
+            answers = reader.answers_at(positions) if self._reads else repeat(None)
+            # As many rows as the index has.
+            for at, term, offset, length, answer in zip(indexes, terms, offsets, lengths, answers, strict=False):
+                yield (number, at, term, offset, length, at > state.index or state.live.holds(at),
+                       answer.payload if isinstance(answer, Entry) else None,
+                       answer.error if isinstance(answer, DamagedEntry) else None)
 
-    def _unflushed(self, part: _LogPart) -> Iterator[StoredEntry]:
+    def _unflushed(self, part: _LogPart) -> Iterator[Row]:
+        state = part.snapshot
         with LogReader(part.folder) as log:
-            if part.is_superseded(log.state):
+            if log.state.index > state.index:
                 raise part.stale()
             for answer in log.read_many(list(part.indexes)):
                 if isinstance(answer, DamagedEntry):
@@ -292,7 +296,8 @@ class LogTable(_Table):
                                                      and answer.term != (part.last_term or answer.term)):
                     # Truncated, or dead by a newer snapshot, since the plan.
                     raise part.stale()
-                yield StoredEntry(answer.index, answer.term, 0, len(answer.payload), answer.payload, None)
+                yield (None, answer.index, answer.term, None, len(answer.payload),
+                       answer.index > state.index or state.live.holds(answer.index), answer.payload, None)
 
 
 def _missing(what: str, lost: IndexSet) -> LiveIndexMissing:

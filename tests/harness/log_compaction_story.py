@@ -9,12 +9,12 @@ One command a line; `#` begins a comment. Numbers are written `1,2,20` or `1..16
 | `append 1..16 term 2 size 100` | entries with payloads that contain index and term, or of `size` zero bytes |
 | `sync`, `reopen`, `wait 61 seconds` | |
 | `snapshot 48 live 1,2,20` | `live none` for an empty live set |
-| `compact`, `compact by ra` | by the log's own rule, or by the policy `drop`, `seed`, `ra` or `cost` |
+| `compact`, `compact by seed` | by the log's own rule, or by the policy `drop` or `seed` |
 | `crash compact by seed after 11 operations` | the first 11 operations are on the disk |
 | `crash compact by seed before "unlink *" losing "rename *"` | at the first match; loses matching unsynced changes |
 | `crash compact by seed before last "unlink *" losing everything` | at the last match; loses all unsynced changes |
 | `unsynced 45 term 2` | an entry that the next `crash` appends first, and does not sync |
-| `take lease`, `take plan 1..20` | a lease of the files; a read plan of now |
+| `take lease`, `take plan 1..20` | a lease of the files, and one for a read of these indexes |
 | `damage 21`, `repair 21` | one byte of the payload, in the segment file |
 | `refuse "create *rewrite-*"`, `heal` | the disk refuses matching changes with "no space left" |
 | `garbage NAME`, `remove NAME`, `drop entry 20` | a stray file; a file; an entry left out of its (rewritten) segment |
@@ -37,14 +37,12 @@ from compactlib.clock import ManualClock
 from compactlib.errors import CompactionFailed, CompactlibError, CorruptData, DiskFull
 from compactlib.files import Files, LocalFiles
 from compactlib.raftlog import (
-    CostPolicy,
     DeadEntry,
     DropDead,
     Entry,
     LogOptions,
     LogReader,
     MissingEntry,
-    RaPolicy,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
@@ -52,7 +50,7 @@ from compactlib.raftlog import (
 from compactlib.testing import Choices, FilesInFront, RecordingFiles, Request, record, repeat_crash
 from tests.harness.plain_log import PlainLog
 
-POLICIES: dict[str, Callable[[], Any]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy, "cost": CostPolicy}
+POLICIES: dict[str, Callable[[], Any]] = {"drop": DropDead, "seed": SeedPolicy}
 
 
 def numbers(text: str) -> list[int]:
@@ -204,7 +202,7 @@ class Story:
         self.lease = self.log.lease()
 
     def do_take_plan(self, indexes: str) -> None:
-        self.plan, self.plan_indexes = self.log.plan_read(numbers(indexes)), numbers(indexes)
+        self.plan, self.plan_indexes = self.log.lease(), numbers(indexes)
 
     # -- faults
 
@@ -374,7 +372,8 @@ class Story:
     def do_expect_plan(self, *_: str) -> None:
         """Require that the earlier read plan returns the results of the log of now."""
         assert self.plan is not None
-        assert list(self.plan.answers()) == [self.expected.answer(index) for index in self.plan_indexes]
+        found = self.log.read_many(self.plan_indexes)
+        assert list(found) == [self.expected.answer(index) for index in self.plan_indexes]
 
     def do_expect_open(self, name: str) -> None:
         """Require that opening raises this error, and changes nothing."""

@@ -251,8 +251,6 @@ def recover_folder(files: Files, folder: StrPath) -> LogRecoveryReport:
     removed = leftovers(folder)
     for name in removed:
         files.unlink(os.path.join(folder, name))
-    if finished or undone or removed:
-        files.sync_folder(folder)
     return LogRecoveryReport(tuple(finished), tuple(undone), tuple(removed))
 
 
@@ -263,18 +261,6 @@ def leftovers(folder: StrPath) -> list[str]:
     """
     return [name for name in list_folder(folder) if (is_leftover(name) or name.endswith(COMPACTING_SUFFIX))
             and not _is_folder(os.path.join(folder, name))]
-
-
-def remove_private(files: Files, private: str) -> None:
-    """Remove the files of a run's attempts that have failed, or whose results were not used.
-
-    A file that cannot be removed, and a file of an attempt that outlives the run, is a leftover.
-    """
-    folder, prefix = os.path.split(private)
-    with contextlib.suppress(StorageError):
-        for name in list_folder(folder):
-            if name.startswith(prefix):
-                files.unlink(os.path.join(folder, name))
 
 
 def _require_whole_leader(folder: StrPath, members: tuple[int, ...]) -> None:

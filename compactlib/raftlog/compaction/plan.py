@@ -8,7 +8,6 @@ statistics, so that it can be made, printed and discarded at any time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import attrs
@@ -27,9 +26,6 @@ from compactlib.raftlog.compaction.policy import (
 )
 from compactlib.raftlog.values import SegmentRef, SegmentStats
 from compactlib.report import PolicyRecord, Printed
-
-MAX_GROUP_MEMBERS = 14
-"""Limit of the members of a planned group: the output's file name has all their numbers, in at most 255 bytes."""
 
 
 @attrs.frozen
@@ -188,9 +184,8 @@ def plan_for(view: LogView, policy: LogPolicy, now: float = 0.0, *, why: str = "
     """Plan to drop the wholly dead segments, and to rewrite the groups that `policy` chooses. Pure.
 
     Each compactable segment (not the newest, wholly at or below the snapshot) without a live entry is dropped. A group
-    of more than `MAX_GROUP_MEMBERS` is split into adjacent parts of nearly equal size. A group of a single segment
-    without dead entries is left out, because rewriting it would change nothing, and so is a group with a damaged
-    segment. O(segments), and the policy's cost.
+    of a single segment without dead entries is left out, because rewriting it would change nothing, and so is a group
+    with a damaged segment. O(segments), and the policy's cost.
 
     Args:
         view: the log.
@@ -205,8 +200,7 @@ def plan_for(view: LogView, policy: LogPolicy, now: float = 0.0, *, why: str = "
     """
     choice = policy.choose(view, now)
     damaged = {number for failed in view.damaged for number in failed.members}
-    groups = [group for members in chosen_groups(choice, view, policy=policy.name)
-              for group in map(PlannedGroup, _parts_of(members))
+    groups = [group for group in map(PlannedGroup, chosen_groups(choice, view, policy=policy.name))
               if is_worthwhile(group.members) and damaged.isdisjoint(group.numbers)]
     plan = LogPlan(view=view, policy=PolicyRecord.of(policy), why="", groups=tuple(groups),
                    bytes_available=bytes_available)
@@ -291,19 +285,12 @@ def _why(plan: LogPlan, chosen: str, why: str) -> str:
                 f"(snapshot)")
     if not view.compactable:
         return (f"none of the {len(view.segments):,} segments ends at or below snapshot {view.snapshot_index} and is "
-                f"not the newest; record a later snapshot, or let segments end sooner (max_entries="
-                f"{view.limits.max_entries}, max_bytes={view.limits.max_bytes})")
+                f"not the newest; record a later snapshot, or end the newest (end_segment); max_entries="
+                f"{view.limits.max_entries} and max_bytes={view.limits.max_bytes} count for segments begun from now on")
     # What held the others back says more than that this one rewrites nothing.
     reasons = [why] if why and plan.drops_only else [why, chosen] if why else [chosen]
     return (f"none of the {len(view.compactable):,} segments up to snapshot {view.snapshot_index} is wholly dead; "
             f"{', but '.join(reasons)}")
-
-
-def _parts_of(members: Sequence[SegmentStats]) -> list[tuple[SegmentStats, ...]]:
-    # Nearly equal parts: 15 are split into 8 and 7; 14 and 1 would leave a single segment.
-    count = -(-len(members) // MAX_GROUP_MEMBERS)
-    cuts = [len(members) * part // count for part in range(count + 1)]
-    return [tuple(members[start:end]) for start, end in pairwise(cuts)]
 
 
 def _row(action: str, members: Sequence[SegmentStats], freed: int = 0, copied: int = 0,

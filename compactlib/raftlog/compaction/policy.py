@@ -28,6 +28,9 @@ from compactlib.errors import CompactlibError, InvalidInput
 from compactlib.raftlog.values import INDEX_RECORD_BYTES, SegmentLimits, SegmentStats
 from compactlib.report import Printed
 
+MAX_GROUP_MEMBERS = 14
+"""Limit of the members of a group: the output's file name has all their numbers, in at most 255 bytes."""
+
 
 @attrs.frozen
 class GroupFailed:
@@ -123,7 +126,8 @@ class LogPolicy(Policy[LogView, LogChoice], Protocol):
     """Chooses the victims of a compaction; implement it as a small frozen attrs class, whose fields are its settings.
 
     The members of a group are adjacent candidates. Their live entries and payload bytes fit into a segment of
-    `view.limits`, unless the group is a single segment. `view.candidates` may be empty.
+    `view.limits`, unless the group is a single segment. A group has at most `MAX_GROUP_MEMBERS`. `view.candidates` may
+    be empty.
     """
 
 
@@ -185,7 +189,7 @@ def is_worthwhile(members: Sequence[SegmentStats]) -> bool:
 
 
 def filled_groups(segments: Sequence[SegmentStats], limits: SegmentLimits,
-                  max_sources: int | None = None) -> list[list[SegmentStats]]:
+                  max_sources: int = MAX_GROUP_MEMBERS) -> list[list[SegmentStats]]:
     """Split `segments` into groups of neighbours, each as long as its live entries and bytes fit into a segment.
 
     Oldest first, which gives the fewest groups. A segment that exceeds the limits becomes a group of its own.
@@ -194,7 +198,7 @@ def filled_groups(segments: Sequence[SegmentStats], limits: SegmentLimits,
     Args:
         segments: oldest to newest.
         limits: the limits of a segment; an exact fit is a fit.
-        max_sources: limit of the members of a group; default no limit.
+        max_sources: limit of the members of a group.
     """
     groups: list[list[SegmentStats]] = []
     entries = payload = 0
@@ -228,8 +232,9 @@ def chosen_groups(choice: LogChoice, view: LogView, *, policy: str) -> list[tupl
         if len(filled_groups(members, limits)) > 1:
             raise InvalidInput(f"policy {policy!r} made a bad choice: group {group} has "
                                f"{sum(each.live_entries for each in members)} live entries and "
-                               f"{sum(each.live_bytes for each in members)} live bytes; a segment holds "
-                               f"{limits.max_entries} and {limits.max_bytes}")
+                               f"{sum(each.live_bytes for each in members)} live bytes in {len(members)} segments; a "
+                               f"segment holds {limits.max_entries} and {limits.max_bytes}, of at most "
+                               f"{MAX_GROUP_MEMBERS}")
         groups.append(members)
         free = first + len(group)
     return groups

@@ -28,7 +28,7 @@ from compactlib.files.checksum import crc32
 from compactlib.files.disk import Files, LocalFiles, OutFile, removed_on_failure
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.segment import format as native
-from compactlib.raftlog.segment.index import SegmentIndex, live_positions
+from compactlib.raftlog.segment.format import SegmentIndex, live_positions
 from compactlib.raftlog.segment.reader import (
     MAX_GAP_BYTES,
     MAX_SPAN_BYTES,

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a folder: whether it is a log's, which of its names are the log's, and which segments are damaged."""
+"""Checks of a folder: whether it is a log's, and which segments are damaged."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection
 
 import attrs
 
@@ -15,24 +14,20 @@ from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.raftlog.errors import NotALog
 from compactlib.raftlog.hard_state import read_hard_state
 from compactlib.raftlog.names import (
-    COMPACTING_SUFFIX,
     HARD_STATE_NAME,
     LOCK_NAME,
     LOGS_FOLDER,
     SNAPSHOT_NAME,
-    SNAPSHOTS_FOLDER,
-    TEMPORARY_SUFFIX,
     WAL_FOLDER,
     compacting_members,
     is_leftover,
     segment_name,
     segment_number,
 )
-from compactlib.raftlog.segment.listing import list_segments, open_segment
+from compactlib.raftlog.segment.listing import leader_copied_to, list_segments, open_segment
 from compactlib.report import Finding, VerifyReport
 
 _OF_THE_SYSTEM = frozenset({LOCK_NAME, "lost+found"})
-_OWN_NAMES = frozenset((LOCK_NAME, SNAPSHOT_NAME, HARD_STATE_NAME, SNAPSHOTS_FOLDER))
 
 
 def wal_of(folder: StrPath) -> str | None:
@@ -103,21 +98,6 @@ def logs_of_store(folder: StrPath) -> list[str] | None:
     return [path for path in paths if not os.path.islink(path) and is_log(path)]
 
 
-def other_names(folder: str, segments: Collection[int]) -> dict[str, str]:
-    """Return the names in the folder, with meanings, without these segments and without the files of each log."""
-    return {name: _meaning(folder, name) for name in list_folder(folder)
-            if segment_number(name) not in segments and name not in _OWN_NAMES}
-
-
-def _meaning(folder: str, name: str) -> str:
-    if segment_number(name) is not None:
-        is_link = os.path.islink(os.path.join(folder, name))
-        return "old name of a merged segment" if is_link else "a segment without an entry that counts"
-    if is_leftover(name) or name.endswith(COMPACTING_SUFFIX) or name.removesuffix(TEMPORARY_SUFFIX) in _OWN_NAMES:
-        return "of a step that runs or was interrupted; opening the log for writing finishes it or removes this"
-    return "does not belong to the log"
-
-
 @attrs.define
 class Examination:
     """The findings of a verification, collected in place.
@@ -149,16 +129,7 @@ class Examination:
 def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | None = None) -> None:
     """Read every entry of every segment, and the hard state; add damage to `seen`, oldest first.
 
-    A segment that a compaction removes during that is skipped.
-
-    Args:
-        folder: the log's.
-        seen: collects the findings.
-        budget: checked before each segment.
-
-    Raises:
-        BudgetSpent: the budget is spent.
-        StorageError: a segment cannot be read.
+    A segment that a compaction removes during that is skipped. `budget` is checked before each segment.
     """
     damage: list[CorruptData | Unsupported] = []
     # The newest segment may be empty, behind an unsealed segment.
@@ -173,8 +144,9 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
                 damage[:0] = reader.damaged_entries()
                 may_be_unsealed = may_be_unsealed and not len(reader.index)
         except (CorruptData, Unsupported) as error:
-            damage.insert(0, error)
-            may_be_unsealed = False
+            if leader_copied_to(folder, number) is None:
+                damage.insert(0, error)
+                may_be_unsealed = False
         except NotFound:
             continue
     for each in damage:
@@ -188,13 +160,7 @@ def examine_segments(folder: StrPath, seen: Examination, *, budget: Budget | Non
 def examine_wal(wal: str, log_id: str | None, seen: Examination) -> None:
     """Read all files of a WAL, which may have a writer, and add damage to `seen`.
 
-    Args:
-        wal: its folder.
-        log_id: the id of the log whose entries are counted; `None`: all logs.
-        seen: collects the findings.
-
-    Raises:
-        StorageError: a file cannot be read.
+    Counts the entries of `log_id`; `None`: of all logs.
     """
     # Imported only for logs of a store: other logs have no WAL.
     from compactlib.raftlog.wal.recovery import read_frames, wal_files

@@ -1,32 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LogReader` reads a log's folder, in the owner's process or in any other; `StoredSegment` a segment's file."""
+"""`LogReader` reads a log's folder, in the owner's process or in any other."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
-from itertools import repeat
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from compactlib._arguments import require_whole
-from compactlib._closing import Closing
 from compactlib.budget import Budget
 from compactlib.clock import SystemClock
 from compactlib.errors import Busy, CorruptData, NotFound
 from compactlib.files.disk import LocalFiles, StrPath, local_path
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.compaction.commit import leftovers
 from compactlib.raftlog.compaction.plan import LogPlan, plan_for
 from compactlib.raftlog.compaction.policy import LogPolicy, LogView
-from compactlib.raftlog.compaction.statistics import StatsCache
-from compactlib.raftlog.log.folder import Examination, examine_segments, other_names, require_log, wal_of
+from compactlib.raftlog.log.folder import Examination, examine_segments, require_log, wal_of
 from compactlib.raftlog.log.reading import LogReading
 from compactlib.raftlog.memtable import Memtable, replay
 from compactlib.raftlog.names import segment_name
 from compactlib.raftlog.policies import SeedPolicy
-from compactlib.raftlog.segment.listing import open_segment, read_folder
+from compactlib.raftlog.segment.listing import read_folder
 from compactlib.raftlog.segment.segments import DEFAULT_MAX_OPEN, OpenFiles, Segments
 from compactlib.raftlog.snapshot_meta import (
     NO_SNAPSHOT,
@@ -35,8 +30,8 @@ from compactlib.raftlog.snapshot_meta import (
     read_snapshot_meta,
     snapshot_version,
 )
-from compactlib.raftlog.snapshots.folder import checkpoint_in, is_half_installed
-from compactlib.raftlog.values import MAX_INDEX, DamagedEntry, SegmentLimits
+from compactlib.raftlog.snapshots.folder import is_half_installed
+from compactlib.raftlog.values import MAX_INDEX, SegmentLimits
 from compactlib.raftlog.wal.frames import Frame
 from compactlib.raftlog.wal.recovery import read_frames, wal_files
 from compactlib.report import VerifyReport
@@ -74,7 +69,6 @@ class LogReader(LogReading):
         super().__init__(folder, Segments(folder, guard, open_files=self._open_files), guard)
         self._wal = wal_of(folder)
         self._snapshot_version: SnapshotVersion | None = None
-        self._stats = StatsCache()
         self.refresh()
 
     def refresh(self) -> None:
@@ -134,14 +128,6 @@ class LogReader(LogReading):
         """Names, sizes and times of the WAL files, to detect changes."""
         return None if self._wal is None else wal_files(self._wal)
 
-    def checkpoint(self, index: int) -> SnapshotMeta | None:
-        """The checkpoint at `index`, with its live set; `None` if it does not exist.
-
-        Raises:
-            CorruptData, Unsupported, StorageError: it cannot be read.
-        """
-        return checkpoint_in(self._folder, index)
-
     @property
     def limits(self) -> SegmentLimits:
         """The limits of the log's newest segment, which count for plans."""
@@ -158,44 +144,15 @@ class LogReader(LogReading):
         if row is not None and memtable is not None:
             # Without live entries that are only in the WAL.
             row = SnapshotMeta(row.index, row.term, row.live.at_most(memtable.table.base - 1))
-        known = self._segments.known() if self.refs else ()
-        return self._stats.view_of(self._segments, row, known, self._limits, budget)
+        return self._view_of(self._segments.known() if self.refs else (), row, self._limits, budget)
 
-    def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
-        """Plan a compaction: what it would drop and rewrite, and the reason for each other segment. Changes nothing.
-
-        Args:
-            policy: chooses the victims; default `SeedPolicy()`.
-            view: to plan for; default the current view.
-
-        Raises:
-            InvalidInput: the policy's choice breaks a rule.
-            Exception: of the policy.
-        """
-        self._guard.require_open()
-        return plan_for(self.view() if view is None else self._require_own(view),
-                        SeedPolicy() if policy is None else policy, SystemClock().now(),
+    def _planned(self, view: LogView, policy: LogPolicy | None) -> LogPlan:
+        return plan_for(view, SeedPolicy() if policy is None else policy, SystemClock().now(),
                         bytes_available=LocalFiles().available_bytes(self._folder))
-
-    def leftovers(self) -> Sequence[str]:
-        """Names of the files of an interrupted compaction, or of a compaction that runs in another process.
-
-        Raises:
-            StorageError: the folder cannot be read.
-        """
-        return leftovers(self._folder)
 
     def path_of(self, number: int) -> str:
         """The path of a segment's file, which a compaction may remove at any time."""
         return os.path.join(self._folder, segment_name(number))
-
-    def other_names(self) -> dict[str, str]:
-        """The names in the folder, with meanings, without segments that have entries and the files of each log.
-
-        Raises:
-            StorageError: the folder cannot be read.
-        """
-        return other_names(self._folder, {ref.number for ref in self.refs})
 
     def close(self) -> None:
         """Close all files. Idempotent."""
@@ -219,85 +176,6 @@ def verify_log(folder: StrPath) -> VerifyReport:
         if not any(str(error) == str(each.error) for each in seen.findings):
             seen.note(error)
         return seen.report()
-
-
-class StoredEntry(NamedTuple):
-    """An entry in a segment's file, live or dead.
-
-    Attributes:
-        index: its index.
-        term: its term.
-        offset: the offset of its payload in the file.
-        length: bytes of its payload.
-        payload: its payload; `None` if payloads were not requested, or if it is damaged.
-        error: the error of a damaged entry.
-    """
-
-    index: int  # type: ignore[assignment]  # `tuple.index` is of no use here
-    term: int
-    offset: int
-    length: int
-    payload: bytes | None
-    error: CorruptData | None
-
-
-class StoredSegment(Closing):
-    """An open segment file. `LogReader` reads the log itself.
-
-    Opening reads the segment's index, and no other segment.
-
-    Args:
-        folder: the log's folder.
-        number: the segment's number; of a merged segment, the segment into which it was merged is opened.
-        newest: whether it is the log's newest segment, which may have a torn end.
-
-    Raises:
-        NotFound: there is no such file.
-        CorruptData: the header or the index is damaged.
-        Unsupported: a later release wrote it.
-        StorageError: it cannot be opened.
-    """
-
-    def __init__(self, folder: StrPath, number: int, *, newest: bool = False) -> None:
-        self._folder = os.fspath(folder)
-        self._reader = open_segment(folder, number, newest=newest)
-        found = os.fstat(self._reader.fileno())
-        self.inode: int = found.st_ino
-        self.size_bytes: int = found.st_size
-
-    def snapshot(self) -> SnapshotMeta | None:
-        """Read the log's row from the folder. Raises `CorruptData` if it is damaged."""
-        return read_snapshot_meta(self._folder)
-
-    def term_of(self, index: int) -> int | None:
-        """The term of an entry; `None` if the segment lacks it."""
-        place = self._reader.index.find(index)
-        return None if place < 0 else self._reader.index.terms[place]
-
-    def entries(self, first: int = 0, last: int = MAX_INDEX, *, payloads: bool = True) -> Iterator[StoredEntry]:
-        """Every entry from `first` to `last`, ascending; payloads are read in pieces of 1 MiB and checked.
-
-        Raises:
-            StorageError: the file cannot be read.
-        """
-        index = self._reader.index
-        positions = index.positions_between(first, last)
-        part = slice(positions.start, positions.stop)
-        offsets, lengths = index.offsets[part], index.lengths[part]
-        if not payloads:
-            yield from map(StoredEntry, index.indexes[part], index.terms[part], offsets, lengths, repeat(None),
-                           repeat(None))
-            return
-        for answer, term, offset, length in zip(self._reader.answers_at(positions), index.terms[part], offsets,
-                                                lengths, strict=True):
-            if isinstance(answer, DamagedEntry):
-                yield StoredEntry(answer.index, term, offset, length, None, answer.error)
-            else:
-                yield StoredEntry(answer.index, term, offset, length, answer.payload, None)
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        self._reader.close()
 
 
 def _replayed(frames: Sequence[Frame], segments: Segments, row: SnapshotMeta) -> Memtable | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 
 import attrs
 
@@ -44,13 +44,11 @@ from compactlib.raftlog.compaction.commit import (
     check_rewritten,
     finish_groups,
     is_committed,
-    leftovers,
     link_members,
     links_in,
     place_leader,
     purge_links,
     recover_folder,
-    remove_private,
 )
 from compactlib.raftlog.compaction.plan import (
     LogPlan,
@@ -63,7 +61,6 @@ from compactlib.raftlog.compaction.plan import (
 from compactlib.raftlog.compaction.policy import GroupFailed, LogPolicy, LogView
 from compactlib.raftlog.compaction.report import GroupStats, LogCompactionReport, LogReclaimReport, SegmentChanges
 from compactlib.raftlog.compaction.rewrite import CompactSegments, Copier, SegmentSource
-from compactlib.raftlog.compaction.statistics import StatsCache
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import require_log
 from compactlib.raftlog.log.reading import LogReading
@@ -86,22 +83,21 @@ _LOGGER = logging.getLogger("compactlib.raftlog")
 
 @attrs.define
 class _Work:
-    """The progress of a run.
+    """The progress of a run; fields as in its report.
 
     Attributes:
-        plan: the plan of the run.
         waiting: groups that are not rewritten yet, by task.
         placed: committed groups whose members are not links yet.
         copier: reads the new segments; made for the first.
     """
 
     plan: LogPlan
-    waiting: dict[str, tuple[PlannedGroup, CompactSegments]] = attrs.field(factory=dict)
-    placed: list[tuple[int, ...]] = attrs.field(factory=list)
     drops: tuple[SegmentStats, ...] = ()
     done: list[GroupStats] = attrs.field(factory=list)
     failed: list[GroupFailed] = attrs.field(factory=list)
     unreclaimed: CompactlibError | None = None
+    waiting: dict[str, tuple[PlannedGroup, CompactSegments]] = attrs.field(factory=dict)
+    placed: list[tuple[int, ...]] = attrs.field(factory=list)
     copier: Copier | None = None
 
     def give_up(self, error: CompactlibError) -> None:
@@ -134,15 +130,14 @@ class OwnedLog(LogReading):
         self._open_files = OpenFiles(options.max_open_segments) if open_files is None else open_files
         self._files = options.files
         guard = Guard(f"the log in {folder}")
-        if not require_log(folder, may_create=create) and make_missing_folder(self._files, folder):
+        if not require_log(folder, may_create=create):
             # Another process may have made it a moment ago; the folder's lock decides who owns the log.
-            self._files.sync_folder(os.path.dirname(os.path.abspath(folder)))
+            make_missing_folder(self._files, folder)
         with guard.lock, guard.opening():
             self._own: Segments = self._opened(folder, guard)
             super().__init__(folder, self._own, guard, memtable)
         self._clock = options.clock
         self._observer = Observers(options.observer)
-        self._stats = StatsCache()
         self._cadence = MajorCadence(options.trigger, options.clock)
         # By merged segment, the epoch of the list without it: older leases may use its link.
         self._linked: dict[int, int] = {}
@@ -163,7 +158,7 @@ class OwnedLog(LogReading):
 
     def _opened(self, folder: str, guard: Guard) -> Segments:
         guard.lock_folder(folder, meanwhile="read it with a LogReader")
-        # An earlier owner may have been killed before it synced these names.
+        # A new folder's name; and an earlier owner may have been killed before it synced names.
         sync_names(self._files, folder)
         row = self._found_row()
         self._recovery = recover_folder(self._files, folder)
@@ -219,23 +214,14 @@ class OwnedLog(LogReading):
                                    missing=len(missing), first=missing.first)
 
     def _record_state(self, row: SnapshotMeta) -> None:
-        """Commit the row of a snapshot, durably. The caller has called `_require_held`; all live entries are durable.
-
-        Raises:
-            Stale: a later snapshot is in force.
-            StorageError: as `_write_row`.
-        """
+        """Commit the row of a snapshot, durably, after `_require_held`; all live entries are durable."""
         with self._guard.lock:
             self._require_no_older(row)
             self._write_row(row)
             self._own.row = row
 
     def _write_row(self, row: SnapshotMeta) -> None:
-        """Replace the row's file, durably.
-
-        Raises:
-            StorageError: the row before is in force; or the outcome is unknown, and the log is closed.
-        """
+        """Replace the row's file, durably. If the disk refuses, the row before is in force, or the log is closed."""
         with self._guard.lock:
             self._guard.begin("a snapshot")
             before = snapshot_version(self._folder)
@@ -270,41 +256,18 @@ class OwnedLog(LogReading):
     def lease(self) -> Lease:
         return self._segments.lease(self._options.clock.now())
 
-    def leftovers(self) -> Sequence[str]:
-        # The files of a running compaction are no leftovers.
-        return () if self.is_compacting else leftovers(self._folder)
-
     # -- sense and plan
 
     def view(self, *, budget: Budget | None = None) -> LogView:
-        """The current view for policies; see `LogReader.view`. Pinned entries count as live."""
         self._require_open()
         return self._sense(budget)[1]
-
-    def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
-        """Plan a compaction: what it would drop and rewrite, and the reason for each other segment. Changes nothing.
-
-        Without a policy: if the log's trigger is due and the disk has room for the rewrites, the log's own policy
-        chooses; else `DropDead` does, and the plan names the gate.
-
-        Args:
-            policy: chooses the victims.
-            view: to plan for; default the current view.
-
-        Raises:
-            InvalidInput: the policy's choice breaks a rule, or the view is of another log.
-            Closed: the log was closed.
-            Exception: of the policy or the trigger.
-        """
-        self._require_open()
-        return self._planned(self.view() if view is None else self._require_own(view), policy)
 
     def _sense(self, budget: Budget | None) -> tuple[SnapshotMeta | None, LogView]:
         self._guard.require_open()
         known = self._own.known()
         # Read once: the entries that are copied are those that were counted, also if a snapshot is recorded later.
         state = self._state_of_segments()
-        return state, self._stats.view_of(self._own, state, known, self._options.limits, budget)
+        return state, self._view_of(known, state, self._options.limits, budget)
 
     def _state_of_segments(self) -> SnapshotMeta | None:
         """Return the snapshot with the pinned indexes, without the live indexes that are only in memory."""
@@ -401,7 +364,10 @@ class OwnedLog(LogReading):
             work.give_up(error)
         self._cadence.ended(plan, [*(each.error for each in work.failed), *filter(None, [ended])])
         report = work.report(self._clock.monotonic() - began)
-        _notify(report, observer)
+        for failed in report.failed:
+            observer.event("raftlog_group_failed", members=failed.members, error=str(failed.error))
+        if report.unreclaimed is not None:
+            observer.event("raftlog_unreclaimed", error=str(report.unreclaimed))
         return _returned(report, ended)
 
     def _recover(self) -> tuple[str, ...]:
@@ -431,7 +397,7 @@ class OwnedLog(LogReading):
             raise
         # Now, so that the rewrites can use the room.
         with _entered(fence):
-            self._reclaim_for(work)
+            self._finish_and_reclaim(work)
 
     def _tasks(self, plan: LogPlan, state: SnapshotMeta | None) -> dict[str, tuple[PlannedGroup, CompactSegments]]:
         if state is None or not plan.groups:
@@ -450,10 +416,7 @@ class OwnedLog(LogReading):
 
     def _rewritten(self, work: _Work, executor: Executor, budget: Budget,
                    observer: Observer) -> Generator[tuple[PlannedGroup, CompactSegments, RewriteResult]]:
-        """Yield each rewritten group with its task and result, in the order in which they end; record failures.
-
-        At the end the files of failed attempts are removed.
-        """
+        """Yield each rewritten group with its task and result, in the order in which they end; record failures."""
         waiting = work.waiting
         if not waiting:
             return
@@ -471,8 +434,6 @@ class OwnedLog(LogReading):
                     observer.event("progress", work="compact", done=count - len(waiting), total=count, unit="groups")
         except Exception as raised:  # of a host's executor
             work.give_up(own_error("compact", raised))
-        finally:
-            remove_private(self._files, tasks[0].private)
 
     def _commit(self, group: PlannedGroup, task: CompactSegments, result: RewriteResult, fence: CommitFence | None,
                 work: _Work) -> None:
@@ -570,12 +531,7 @@ class OwnedLog(LogReading):
         return "nothing waits to be removed"
 
     def _reclaim(self) -> LogReclaimReport:
-        """Notify the host of the changed list, then remove the files that no reader can reach.
-
-        Raises:
-            TaskFailed: the host's `on_changes` failed; nothing was removed.
-            StorageError: the disk refused; the next reclaim retries.
-        """
+        """Notify the host of the changed list, then remove the files that no reader can reach."""
         self._guard.require_open()
         self._notify_changes()
         removed, freed = self._own.remove_dropped()
@@ -587,20 +543,13 @@ class OwnedLog(LogReading):
         return LogReclaimReport(segments=removed, links=purged, leftovers=(), bytes_freed=freed,
                                 waiting=len(self._own.dropped))
 
-    def _reclaim_for(self, work: _Work) -> None:
+    def _finish_and_reclaim(self, work: _Work) -> None:
+        """Finish the committed groups, and reclaim; the next run retries what the disk or the host refuses."""
         try:
+            self._finish(work)
             self._reclaim()
         except (StorageError, TaskFailed) as error:
             work.unreclaimed = error
-
-    def _finish_and_reclaim(self, work: _Work) -> None:
-        """Finish the committed groups, and reclaim; the next run retries what the disk refuses."""
-        try:
-            self._finish(work)
-        except StorageError as error:
-            work.unreclaimed = error
-        else:
-            self._reclaim_for(work)
 
     def _notify_changes(self) -> None:
         """Notify the host of the changes of the list since the last notification."""
@@ -655,13 +604,6 @@ class OwnedLog(LogReading):
 
 def _entered(fence: CommitFence | None) -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext() if fence is None else fence.guard()
-
-
-def _notify(report: LogCompactionReport, observer: Observer) -> None:
-    for failed in report.failed:
-        observer.event("raftlog_group_failed", members=failed.members, error=str(failed.error))
-    if report.unreclaimed is not None:
-        observer.event("raftlog_unreclaimed", error=str(report.unreclaimed))
 
 
 def _returned(report: LogCompactionReport, ended: CompactlibError | None) -> LogCompactionReport:

@@ -4,13 +4,15 @@
 **There, dead, or missing** is answered here and nowhere else. A read takes no lock: it asks the snapshot's row whether
 the index is dead, and memory and the list which segment holds it. In between, this process or another may record a
 snapshot and compact. So what was not found is read again after a refresh; a live index that is missing
-twice under the same row is damage. Scans and plans of reads hold a lease, and read single entries again the same way.
+twice under the same row is damage. Scans and reads of many indexes hold a lease, and read single entries again the
+same way.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -19,15 +21,16 @@ from typing import TypeVar
 
 from compactlib._closing import Closing
 from compactlib.budget import Budget
-from compactlib.errors import CorruptData, InvalidInput, NotFound, Unsorted, Unsupported
+from compactlib.errors import CompactlibError, CorruptData, InvalidInput, NotFound, Unsorted, Unsupported
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
-from compactlib.raftlog.compaction.policy import LogView
+from compactlib.raftlog.compaction.plan import LogPlan
+from compactlib.raftlog.compaction.policy import GroupFailed, LogPolicy, LogView
 from compactlib.raftlog.errors import LiveIndexMissing
 from compactlib.raftlog.log.folder import Examination, examine_segments, examine_wal, wal_of
 from compactlib.raftlog.memtable import Memtable, Slab
-from compactlib.raftlog.segment.index import kept_positions
-from compactlib.raftlog.segment.listing import next_ref
+from compactlib.raftlog.segment.format import kept_positions, picked
+from compactlib.raftlog.segment.listing import KnownSegment, file_bytes, next_ref
 from compactlib.raftlog.segment.segments import Lease, Segments
 from compactlib.raftlog.snapshot_meta import NO_SNAPSHOT, SnapshotMeta
 from compactlib.raftlog.values import (
@@ -37,9 +40,11 @@ from compactlib.raftlog.values import (
     DeadEntry,
     Entry,
     MissingEntry,
+    SegmentLimits,
     SegmentRef,
+    SegmentStats,
 )
-from compactlib.report import Finding, VerifyReport
+from compactlib.report import VerifyReport
 
 _MAX_ATTEMPTS = 100
 _T = TypeVar("_T")
@@ -60,15 +65,14 @@ class LogReading(Closing):
         self._segments = segments
         self._guard = guard
         self._memtable = memtable
+        # The live entries and bytes of each segment, with what they depend on.
+        self._counted: dict[int, tuple[object, tuple[int, int]]] = {}
+        self._counting = threading.Lock()
 
     def _require_open(self) -> None:
         self._guard.require_open()
 
     # -- for the classes that inherit
-
-    @abstractmethod
-    def leftovers(self) -> Sequence[str]:
-        """Names of the files of an interrupted compaction."""
 
     def refresh(self) -> None:
         """Re-read the folder. Nothing to do for the owner, which made every change itself."""
@@ -179,27 +183,51 @@ class LogReading(Closing):
     def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
         """Iterate over the answers for `indexes` (strictly ascending); physical neighbours are read together.
 
-        The answer for a damaged entry is `DamagedEntry`; the iteration continues.
+        The answer for a damaged entry is `DamagedEntry`; the iteration continues. An index that dies before it is read
+        is a `DeadEntry`.
 
         Raises:
             Unsorted: the indexes do not ascend strictly.
             CorruptData: a whole segment is damaged.
-        """
-        with self.plan_read(indexes) as plan:
-            yield from plan.answers()
-
-    def plan_read(self, indexes: Sequence[int]) -> ReadPlan:
-        """Select the segments for `indexes` (strictly ascending), and lease them until the plan is closed.
-
-        Raises:
-            Unsorted: the indexes do not ascend strictly.
         """
         self._require_open()
         for previous, index in pairwise(indexes):
             if index <= previous:
                 raise Unsorted(f"index {index} follows {previous}; sort the indexes and drop duplicates",
                                previous=previous, found=index)
-        return ReadPlan(self, indexes)
+        # The lease before the list, so that the files of all its segments stay.
+        with self._segments.lease():
+            refs, place = self.refs, 0
+            while place < len(indexes):
+                ref = next_ref(refs, indexes[place])
+                stop = bisect_right(indexes, MAX_INDEX if ref is None else ref.last, place)
+                yield from self._answers_of(None if ref is None else ref.number, indexes[place:stop])
+                place = stop
+
+    def _answers_of(self, number: int | None, indexes: Sequence[int]) -> Iterator[Answer]:
+        row = self._segments.row
+        alive = [index for index in indexes if row is None or not row.is_dead(index)]
+        found: Iterator[Answer] = iter(())
+        positions: dict[int, int] = {}
+        if number is not None and alive:
+            # The file may be missing: another process has compacted, or a full disk has refused links.
+            with contextlib.suppress(NotFound):
+                reader = self._segments.reader(number)
+                positions = {index: place for index in alive if (place := reader.index.find(index)) >= 0}
+                found = reader.answers_at(list(positions.values()))
+        for index in indexes:
+            if row is not None and row.is_dead(index):
+                yield DeadEntry(index, row.index)
+                continue
+            answer = next(found) if index in positions else None
+            # A gap; or an entry that has died, perhaps by a snapshot that this reader has not read yet.
+            yield self._read_again(index) if answer is None or isinstance(answer, DamagedEntry) else answer
+
+    def _read_again(self, index: int) -> Answer:
+        try:
+            return self.read(index)
+        except CorruptData as error:
+            return DamagedEntry(index, error)
 
     def entries(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry]:
         """Every entry from `first` to `last` that is not dead, ascending; physical neighbours are read together.
@@ -287,6 +315,8 @@ class LogReading(Closing):
     def view(self, *, budget: Budget | None = None) -> LogView:
         """The current view for policies. A segment whose index cannot be read is listed as damaged.
 
+        The owner's pinned entries count as live.
+
         Args:
             budget: checked before each segment whose index has to be read.
 
@@ -295,18 +325,82 @@ class LogReading(Closing):
             Closed: the log was closed.
         """
 
-    def _require_own(self, view: LogView) -> LogView:
-        if view.folder and view.folder != self._folder:
+    def _view_of(self, known: Sequence[KnownSegment], state: SnapshotMeta | None, limits: SegmentLimits,
+                 budget: Budget | None) -> LogView:
+        """The view of the segments `known`, which the caller has read before `state`.
+
+        A segment's index is read again if its range, its file or its part of the live set has changed. A segment that
+        has left the list meanwhile, because it was dropped or truncated, is left out.
+        """
+        gathered: list[SegmentStats] = []
+        damaged: list[GroupFailed] = []
+        with self._counting:
+            for each in known:
+                number = each.ref.number
+                if budget is not None:
+                    budget.check()
+                size = file_bytes(self._folder, number)
+                try:
+                    entries, live_bytes = self._live_part(each, state or NO_SNAPSHOT, size)
+                except CompactlibError as error:
+                    if isinstance(error, NotFound) and self._segments.known_of(number) is None:
+                        continue
+                    damaged.append(GroupFailed((number,), error))
+                    entries, live_bytes = each.entries, each.data_bytes
+                gathered.append(SegmentStats(
+                    ref=each.ref, entries=each.entries, data_bytes=each.data_bytes, live_entries=entries,
+                    live_bytes=live_bytes, file_bytes=size))
+            for number in self._counted.keys() - {each.ref.number for each in known}:
+                del self._counted[number]
+        return LogView(segments=tuple(gathered), limits=limits, folder=self._folder, damaged=tuple(damaged),
+                       snapshot_index=None if state is None else state.index)
+
+    def _live_part(self, known: KnownSegment, state: SnapshotMeta, size: int) -> tuple[int, int]:
+        """Count the live entries of a segment, and their payload bytes."""
+        ref = known.ref
+        # The entries above `covered` are live.
+        covered = -1 if state.index < ref.first else min(state.index, ref.last)
+        live = state.live.between(ref.first, covered) if covered >= 0 else IndexSet()
+        if covered == ref.last and not live:
+            return 0, 0
+        key = known, covered, live, size
+        before = self._counted.get(ref.number)
+        if before is None or before[0] != key:
+            index = self._segments.index_of(ref.number)
+            kept = kept_positions(index, ref, state)
+            before = self._counted[ref.number] = key, (len(kept), sum(picked(index.lengths, kept)))
+        return before[1]
+
+    def plan(self, policy: LogPolicy | None = None, *, view: LogView | None = None) -> LogPlan:
+        """Plan a compaction: what it would drop and rewrite, and the reason for each other segment. Changes nothing.
+
+        Without a policy the owner's trigger decides: if it is due and the disk has room for the rewrites, the log's own
+        policy chooses; else `DropDead` does, and the plan names the gate. A `LogReader` uses `SeedPolicy()`.
+
+        Args:
+            policy: chooses the victims.
+            view: to plan for; default the current view.
+
+        Raises:
+            InvalidInput: the policy's choice breaks a rule, or the view is of another log.
+            Closed: the log was closed.
+            Exception: of the policy or the trigger.
+        """
+        self._require_open()
+        if view is not None and view.folder and view.folder != self._folder:
             raise InvalidInput(f"the view is of the log in {view.folder}, and this log is in {self._folder}")
-        return view
+        return self._planned(self.view() if view is None else view, policy)
+
+    @abstractmethod
+    def _planned(self, view: LogView, policy: LogPolicy | None) -> LogPlan:
+        """The plan for a view."""
 
     # -- damage
 
     def verify(self, *, budget: Budget | None = None) -> VerifyReport:
         """Read every entry, also in a store's WAL, and list what is damaged or missing.
 
-        A live index without an entry is missing. Files of an interrupted compaction are listed as harmless. Compactions
-        may run at the same time.
+        A live index without an entry is missing. Compactions may run at the same time.
 
         Args:
             budget: checked before each segment.
@@ -341,10 +435,6 @@ class LogReading(Closing):
         hole = self._hole() if self._is_contiguous else None
         if hole is not None and hole == self._hole():
             seen.note(self._missing(hole), kind="missing")
-        for name in self.leftovers():
-            seen.findings.append(Finding("leftover", os.path.join(self._folder, name),
-                                         "left by an interrupted compaction; the next compaction finishes or removes "
-                                         "it"))
 
     @property
     def _is_contiguous(self) -> bool:
@@ -368,61 +458,3 @@ class LogReading(Closing):
     def __repr__(self) -> str:
         return (f"<{type(self).__name__} of {self._folder!r}: {len(self.refs)} segments up to {self.last_index}, "
                 f"snapshot {self.state.index}>")
-
-
-class ReadPlan(Closing):
-    """The answers for many indexes; compactions do not disturb it while it is open.
-
-    A context manager: it holds a lease on the files until it is closed. An index that dies before it is read is a
-    `DeadEntry`.
-    """
-
-    def __init__(self, log: LogReading, indexes: Sequence[int]) -> None:
-        self._log = log
-        self._indexes = indexes
-        # Before the list is read, so that the files of all its segments stay.
-        self._lease = log._segments.lease()
-        self._refs = log.refs
-
-    def answers(self) -> Iterator[Answer]:
-        """Iterate over an answer per index, ascending; neighbours in a file are read together.
-
-        Raises:
-            CorruptData: a whole segment is damaged.
-        """
-        place = 0
-        while place < len(self._indexes):
-            ref = next_ref(self._refs, self._indexes[place])
-            last = MAX_INDEX if ref is None else ref.last
-            stop = bisect_right(self._indexes, last, place)
-            yield from self._answers_of(None if ref is None else ref.number, self._indexes[place:stop])
-            place = stop
-
-    def _answers_of(self, number: int | None, indexes: Sequence[int]) -> Iterator[Answer]:
-        row = self._log._segments.row
-        alive = [index for index in indexes if row is None or not row.is_dead(index)]
-        found: Iterator[Answer] = map(MissingEntry, alive)
-        if number is not None and alive:
-            # The file may be missing: another process has compacted, or a full disk has refused links.
-            with contextlib.suppress(NotFound):
-                found = self._log._segments.reader(number).read_many(alive)
-        for index in indexes:
-            if row is not None and row.is_dead(index):
-                yield DeadEntry(index, row.index)
-                continue
-            answer = next(found)
-            # A gap; or an entry that has died, perhaps by a snapshot that this reader has not read yet.
-            yield self._read_again(index) if isinstance(answer, MissingEntry | DamagedEntry) else answer
-
-    def _read_again(self, index: int) -> Answer:
-        try:
-            return self._log.read(index)
-        except CorruptData as error:
-            return DamagedEntry(index, error)
-
-    def close(self) -> None:
-        """Release the lease; idempotent."""
-        self._lease.release()
-
-    def __repr__(self) -> str:
-        return f"<ReadPlan of {len(self._indexes)} indexes>"

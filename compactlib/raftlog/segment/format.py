@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native segment format: header, seal and index records to the byte (`docs/formats/raftlog-segment.md`).
+"""The native segment format to the byte (`docs/formats/raftlog-segment.md`), and the index of a segment in memory.
 
 ```
 0        header, 40 bytes: magic, version, record size, max_entries, max_bytes, number, flags, CRC
@@ -16,8 +16,9 @@ contiguous damage hits both that seal and the first record, and leaves the older
 Records ascend by index. A sealed segment is truncated by one more seal with fewer entries: bytes behind these entries
 are ignored, and freed when the segment is rewritten.
 
-All numbers are little-endian. An entry's CRC-32 covers index, term, length and payload, in that order; the record
-also keeps the CRC-32 of the first three, so that one call over the payload finishes the check. Pure functions.
+All numbers are little-endian, as this machine has to be. An entry's CRC-32 covers index, term, length and payload, in
+that order; the record also keeps the CRC-32 of the first three, so that one call over the payload finishes the check.
+Pure functions.
 """
 
 from __future__ import annotations
@@ -25,16 +26,23 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from operator import itemgetter, sub
 
 import attrs
 
-from compactlib.errors import CorruptData
+from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.record_frame import RecordFrame
-from compactlib.raftlog.segment.index import SegmentIndex
-from compactlib.raftlog.values import HEAD_BYTES, INDEX_RECORD_BYTES, SegmentLimits
+from compactlib.indexset import IndexSet, merge_positions
+from compactlib.raftlog.errors import LiveIndexMissing
+from compactlib.raftlog.snapshot_meta import SnapshotMeta
+from compactlib.raftlog.values import HEAD_BYTES, INDEX_RECORD_BYTES, MAX_ENTRIES, SegmentLimits, SegmentRef
+
+if sys.byteorder != "little":
+    raise Unsupported("segments are columns of memory, which this machine keeps big-endian; use a little-endian one")
 
 HEADER_BYTES = 40
 SEAL_BYTES = 32
@@ -51,7 +59,6 @@ _CRC = struct.Struct("<I")
 _OPEN, _SEALED, _ASCENDING = 1, 2, 4
 _WORDS = RECORD_BYTES // 8
 _HALVES = RECORD_BYTES // 4
-_BIG_ENDIAN = sys.byteorder == "big"
 
 
 @attrs.frozen
@@ -96,6 +103,156 @@ class Seal:
         return HEADER_BYTES + SEAL_BYTES * ((self.sequence + 1) % SEALS)
 
 
+# -- the index in memory
+
+
+@attrs.define
+class SegmentIndex:
+    """The index records of a segment, column by column, in arrays of equal length. About 44 bytes an entry.
+
+    Records ascend by index and by offset. The index only grows: a reader in another thread needs no lock.
+
+    Attributes:
+        data_bytes: payload bytes in the file, those behind a cut included; default from the first to the last record.
+    """
+
+    indexes: array[int]
+    terms: array[int]
+    offsets: array[int]
+    lengths: array[int]
+    heads: array[int]
+    crcs: array[int]
+    data_bytes: int = attrs.field(
+        default=attrs.Factory(lambda self: self._end - self.offsets[0] if self.offsets else 0, takes_self=True),
+        kw_only=True)
+
+    @property
+    def _end(self) -> int:
+        return self.offsets[-1] + self.lengths[-1]
+
+    @property
+    def columns(self) -> tuple[array[int], ...]:
+        """The six columns."""
+        return self.indexes, self.terms, self.offsets, self.lengths, self.heads, self.crcs
+
+    def head(self, count: int) -> SegmentIndex:
+        """A copy of the first `count` records."""
+        return SegmentIndex(*(column[:count] for column in self.columns))
+
+    def append(self, index: int, term: int, offset: int, length: int, head: int, crc: int) -> None:
+        """Take one more record, above all those before. O(1)."""
+        self.terms.append(term)
+        self.offsets.append(offset)
+        self.lengths.append(length)
+        self.heads.append(head)
+        self.crcs.append(crc)
+        # Last: a reader that finds an index finds the rest.
+        self.indexes.append(index)
+        self.data_bytes += length
+
+    def extend(self, records: SegmentIndex) -> None:
+        """Take ascending records, at least one, as `append` does each. Copies memory."""
+        # The indexes last, as in `append`.
+        for column, more in zip(reversed(self.columns), reversed(records.columns), strict=True):
+            column.extend(more)
+        self.data_bytes += records.data_bytes
+
+    def __len__(self) -> int:
+        return len(self.indexes)
+
+    @property
+    def first(self) -> int:
+        """Lowest index; the segment must not be empty."""
+        return self.indexes[0]
+
+    @property
+    def last(self) -> int:
+        """Highest index; the segment must not be empty."""
+        return self.indexes[-1]
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it holds every index from the first to the last; the segment must not be empty."""
+        return self.last - self.first + 1 == len(self)
+
+    def find(self, index: int) -> int:
+        """Position of `index`, or -1. O(1) where the segment is dense, O(log entries) elsewhere."""
+        indexes = self.indexes
+        count = len(indexes)
+        if not count:
+            return -1
+        guess = index - indexes[0]
+        if 0 <= guess < count and indexes[guess] == index:
+            return guess
+        position = bisect_left(indexes, index)
+        return position if position < count and indexes[position] == index else -1
+
+    def positions_between(self, first: int, last: int) -> range:
+        """Positions of the entries whose index lies in `first..last`."""
+        indexes = self.indexes
+        start = bisect_left(indexes, first)
+        return range(start, bisect_left(indexes, last + 1, start))
+
+    def index_set(self) -> IndexSet:
+        """The indexes that count, as a set."""
+        if len(self) and self.is_dense:
+            return IndexSet.range(self.first, self.last)
+        return IndexSet.from_sorted(self.indexes)
+
+
+def picked(column: array[int], positions: Sequence[int]) -> Sequence[int]:
+    """The values of `column` at `positions`, at C speed."""
+    if isinstance(positions, range) and positions.step == 1:
+        return column[positions.start:positions.stop]
+    if len(positions) < 2:
+        return [column[position] for position in positions]
+    values: tuple[int, ...] = itemgetter(*positions)(column)
+    return values
+
+
+# -- which entries are live
+
+
+def live_positions(index: SegmentIndex, live: IndexSet, ref: SegmentRef) -> Sequence[int]:
+    """Positions in `index` of the live entries within the segment's range, ascending.
+
+    Raises:
+        LiveIndexMissing: a live index within the range is not in the segment.
+    """
+    here = live.between(ref.first, ref.last)
+    if not here:
+        return range(0)
+    if here.run_count == 1:
+        between = index.positions_between(here.first, here.last)
+        if len(between) == len(here):
+            return between
+    if len(index) and index.is_dense and index.first <= here.first and here.last <= index.last:
+        return list(map(sub, here.members(), repeat(index.first)))
+    try:
+        return merge_positions(index.indexes, here.members())
+    except InvalidInput:
+        held = index.index_set()
+        missing = here - held
+        raise LiveIndexMissing(
+            f"segment {ref.number} holds {len(held.between(ref.first, ref.last))} entries from {ref.first} to "
+            f"{ref.last}, but not {len(missing)} that are live, the first of them {missing.first}; restore the segment "
+            f"from a copy", missing=len(missing), first=missing.first) from None
+
+
+def kept_positions(index: SegmentIndex, ref: SegmentRef, state: SnapshotMeta | None) -> Sequence[int]:
+    """Positions of the entries that a read may return: live ones, and everything above the snapshot. Raises as
+    `live_positions`.
+    """
+    if state is None or ref.first > state.index:
+        return index.positions_between(ref.first, ref.last)
+    live = live_positions(index, state.live, SegmentRef(ref.number, ref.first, min(ref.last, state.index)))
+    above = index.positions_between(state.index + 1, ref.last)
+    return [*live, *above] if len(above) else live
+
+
+# -- to bytes and back
+
+
 def encode_header(header: Header) -> bytes:
     """The 40 header bytes."""
     return _HEADER.encode(RECORD_BYTES, header.limits.max_entries, header.limits.max_bytes, header.number)
@@ -118,14 +275,9 @@ def encode_start(header: Header, *seals: Seal) -> bytes:
 
 
 def decode_header(data: bytes, path: str) -> Header:
-    """Check and read the header at the start of `data`.
-
-    Raises:
-        CorruptData: too short, wrong magic, wrong CRC, impossible numbers.
-        Unsupported: written by another release.
-    """
+    """Check and read the header at the start of `data`."""
     record_bytes, max_entries, max_bytes, number = _HEADER.decode_header(data, path)
-    if record_bytes != RECORD_BYTES or not max_entries or not 1 <= max_bytes < 1 << 63:
+    if record_bytes != RECORD_BYTES or not 1 <= max_entries <= MAX_ENTRIES or not 1 <= max_bytes < 1 << 63:
         raise CorruptData(path=path, offset=10, expected="fields in range",
                           found=f"records of {record_bytes} bytes, {max_entries} entries, {max_bytes} bytes")
     return Header(number, SegmentLimits(max_entries=max_entries, max_bytes=max_bytes))
@@ -177,24 +329,18 @@ def decode_records(region: bytes | memoryview) -> SegmentIndex:
     words, halves = array("Q"), array("I")
     words.frombytes(region)
     halves.frombytes(region)
-    if _BIG_ENDIAN:
-        words.byteswap()
-        halves.byteswap()
     return SegmentIndex(indexes=words[0::_WORDS], terms=words[1::_WORDS], offsets=words[3::_WORDS],
                         lengths=halves[4::_HALVES], heads=halves[5::_HALVES], crcs=halves[8::_HALVES])
 
 
 def encode_records(columns: SegmentIndex) -> bytes:
     """Join columns into index records: the inverse of `decode_records`."""
-    # Each 8-byte word that holds two 4-byte fields is the lower field plus the upper one shifted, on any machine.
     halves = array("I", bytes(RECORD_BYTES * len(columns)))
     halves[4::_HALVES], halves[5::_HALVES], halves[8::_HALVES] = columns.lengths, columns.heads, columns.crcs
-    if _BIG_ENDIAN:
-        halves.byteswap()
     words = array("Q")
     words.frombytes(halves.tobytes())
     for place, column in ((0, columns.indexes), (1, columns.terms), (3, columns.offsets)):
-        words[place::_WORDS] = _little_endian(column)
+        words[place::_WORDS] = column
     return words.tobytes()
 
 
@@ -202,20 +348,12 @@ def indexes_of(region: bytes) -> array[int]:
     """The indexes of index records."""
     words = array("Q")
     words.frombytes(region)
-    return _little_endian(words[::_WORDS])
+    return words[::_WORDS]
 
 
 def moved(region: bytes | bytearray, offsets: Iterable[int]) -> memoryview:
     """Index records with other offsets."""
     words = array("Q")
     words.frombytes(region)
-    words[3::_WORDS] = _little_endian(array("Q", offsets))
+    words[3::_WORDS] = array("Q", offsets)
     return memoryview(words).cast("B")
-
-
-def _little_endian(words: array[int]) -> array[int]:
-    """Convert from this machine's byte order, or back."""
-    if _BIG_ENDIAN:
-        words = words[:]
-        words.byteswap()
-    return words

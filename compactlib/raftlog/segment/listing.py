@@ -6,6 +6,7 @@ Invariant: the ranges of a log's segments are disjoint, and ascend with the numb
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from bisect import bisect_left, bisect_right
@@ -17,7 +18,7 @@ from compactlib.errors import CorruptData, NotFound, StorageError
 from compactlib.files.disk import StrPath, list_folder, look_at
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.names import segment_name, segment_number
-from compactlib.raftlog.segment.index import SegmentIndex
+from compactlib.raftlog.segment.format import SegmentIndex
 from compactlib.raftlog.segment.reader import SegmentReader
 from compactlib.raftlog.snapshot_meta import SnapshotMeta
 from compactlib.raftlog.values import SegmentRef
@@ -100,8 +101,8 @@ class FolderContents:
 
     Attributes:
         known: segments with entries, oldest first, with disjoint ranges.
-        dropped: numbers of segments whose files can go: empty segments, without the newest; and segments whose live
-            entries are all in an older segment.
+        dropped: numbers of segments whose files can go: empty segments, without the newest; segments whose live
+            entries are all in an older segment; and copies of merged segments (`leader_copied_to`).
         leaders: numbers of these older segments.
         newest: the open reader of the newest segment, which may be empty. `None` if there is no segment.
     """
@@ -137,11 +138,20 @@ def read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
 def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
     known: list[KnownSegment] = []
     dropped: list[int] = []
+    leaders: set[int] = set()
     newest: SegmentReader | None = None
     numbers = list_segments(folder)
     may_be_unsealed = True
     for number in reversed(numbers):
-        reader = open_segment(folder, number, newest=may_be_unsealed)
+        try:
+            reader = open_segment(folder, number, newest=may_be_unsealed)
+        except CorruptData:
+            leader = leader_copied_to(folder, number)
+            if leader is None:
+                raise
+            leaders.add(leader)
+            dropped.append(number)
+            continue
         segment = KnownSegment.of(number, reader.index)
         if segment is not None:
             known.append(segment)
@@ -158,7 +168,6 @@ def _read_folder(folder: StrPath, row: SnapshotMeta | None) -> FolderContents:
     # A merged segment reaches from its first member to its last. After a crash, there may be segments within that
     # range: other members, or dropped segments. The merged segment has all of their live entries.
     kept: list[KnownSegment] = []
-    leaders: set[int] = set()
     for each in reversed(known):
         if not kept or kept[-1].ref.last < each.ref.first:
             kept.append(each)
@@ -180,6 +189,18 @@ def _require_inside(folder: StrPath, leader: SegmentRef, ref: SegmentRef, row: S
     raise CorruptData(path=os.path.join(folder, segment_name(ref.number)), offset=0, index=ref.first,
                       expected=f"entries above {leader.last}, the end of segment {leader.number}",
                       found=f"{ref.first} to {ref.last}")
+
+
+def leader_copied_to(folder: StrPath, number: int) -> int | None:
+    """The number of the merged segment that a tool has copied to the name of segment `number`, which was a link.
+
+    `None` unless the file's header has a lower number, whose segment is in the folder.
+    """
+    with contextlib.suppress(CorruptData), SegmentReader(os.path.join(folder, segment_name(number))) as reader:
+        found = reader.loaded.header.number
+        if found < number and os.path.isfile(os.path.join(folder, segment_name(found))):
+            return found
+    return None
 
 
 def list_segments(folder: StrPath) -> list[int]:

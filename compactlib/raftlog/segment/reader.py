@@ -8,9 +8,7 @@ that a crash has torn.
 
 from __future__ import annotations
 
-import errno
 import os
-import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import compress, count, islice, repeat
@@ -23,12 +21,11 @@ from compactlib.errors import Closed, CorruptData, StorageError, Unsupported
 from compactlib.files.checksum import crc32
 from compactlib.files.disk import ReadDescriptor, StrPath, read_exactly, read_into
 from compactlib.raftlog.segment import format as native
-from compactlib.raftlog.segment.index import SegmentIndex, picked
-from compactlib.raftlog.values import MAX_INDEX, Answer, DamagedEntry, Entry, MissingEntry, entry_of
+from compactlib.raftlog.segment.format import SegmentIndex, picked
+from compactlib.raftlog.values import MAX_INDEX, DamagedEntry, Entry, entry_of
 
 TailRule = Literal["cut", "refuse"]
 
-_CHUNK_BYTES = 1 << 20
 _RA_MAGIC = b"RASG"
 MAX_GAP_BYTES = 16 << 10
 MAX_SPAN_BYTES = 1 << 20
@@ -83,11 +80,7 @@ class SegmentReader(ReadDescriptor):
         return self._path
 
     def fileno(self) -> int:
-        """The descriptor.
-
-        Raises:
-            Closed: the reader was closed.
-        """
+        """The descriptor; `Closed` if the reader was closed."""
         if self._descriptor < 0:
             raise Closed(f"the reader of {self._path} is closed; open the segment again")
         return self._descriptor
@@ -123,16 +116,6 @@ class SegmentReader(ReadDescriptor):
         if crc32(payload, heads[position]) != crcs[position] or len(payload) != length:
             payload = read_again(self.fileno(), self._path, self.index, position)
         return entry_of((index, terms[position], payload))
-
-    def read_many(self, indexes: Sequence[int]) -> Iterator[Answer]:
-        """Iterate over the answers for `indexes` (strictly ascending); neighbours in the file are read together.
-
-        A damaged entry is a `DamagedEntry`, an index that the segment lacks a `MissingEntry`.
-        """
-        positions = list(map(self.index.find, indexes))
-        answers = self.answers_at([position for position in positions if position >= 0])
-        for index, position in zip(indexes, positions, strict=True):
-            yield MissingEntry(index) if position < 0 else next(answers)
 
     def scan(self, first: int = 0, last: int = MAX_INDEX) -> Iterator[Entry | DamagedEntry]:
         """Every entry from `first` to `last`, ascending; a damaged entry as `DamagedEntry`."""
@@ -214,12 +197,7 @@ def read_spans(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int
 
 
 def read_again(descriptor: int, path: str, index: SegmentIndex, position: int) -> bytes:
-    """Read a payload again whose checksum failed: the first read may have been short.
-
-    Raises:
-        CorruptData: the payload is damaged.
-        OSError: reading failed.
-    """
+    """Read a payload again whose checksum failed, since the first read may have been short; raise `CorruptData`."""
     length, crc = index.lengths[position], index.crcs[position]
     payload = read_exactly(descriptor, length, index.offsets[position])
     if len(payload) == length and crc32(payload, index.heads[position]) == crc:
@@ -294,11 +272,7 @@ def load_segment(descriptor: int, path: str, *, tail: TailRule = "cut", number: 
 
 
 def sealed_records(descriptor: int, path: str) -> bytes:
-    """The bytes of the index records of a sealed segment.
-
-    Raises:
-        CorruptData, Unsupported: as `load_segment` with `tail="refuse"`.
-    """
+    """The bytes of the index records of a sealed segment; raises as `load_segment` with `tail="refuse"`."""
     header, seal = _start_of(descriptor, path, None)
     return _durable_region(descriptor, path, header, _require_sealed(seal, path))
 
@@ -361,29 +335,8 @@ def _with_tail(descriptor: int, header: native.Header, seal: native.Seal, durabl
 
 def _records_from(descriptor: int, start: int, end: int) -> bytes:
     """The index region from `start` to the last record that is not all zeros. A crash may leave zeros in between."""
-    found = bytearray()
-    offset = start
-    while (offset := _next_data(descriptor, offset)) < end:
-        chunk = read_exactly(descriptor, min(_CHUNK_BYTES, end - offset), offset)
-        if not chunk:
-            break
-        written = chunk.rstrip(b"\0")
-        if written:
-            found += bytes(offset - start - len(found)) + written
-        offset += len(chunk)
-    return bytes(found) + bytes(-len(found) % native.RECORD_BYTES)
-
-
-def _next_data(descriptor: int, offset: int) -> int:
-    """Where the file goes on behind a hole at `offset`, as far as the system can distinguish holes from zeros: the
-    region has room for 4 billion records.
-    """
-    if not hasattr(os, "SEEK_DATA"):
-        return offset
-    try:
-        return os.lseek(descriptor, offset, os.SEEK_DATA)
-    except OSError as error:
-        return sys.maxsize if error.errno == errno.ENXIO else offset
+    found = read_exactly(descriptor, end - start, start).rstrip(b"\0")
+    return found + bytes(-len(found) % native.RECORD_BYTES)
 
 
 def _is_whole(descriptor: int, records: SegmentIndex, position: int, expected_offset: int) -> bool:

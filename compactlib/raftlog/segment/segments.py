@@ -34,7 +34,7 @@ import os
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 import attrs
 
@@ -44,7 +44,7 @@ from compactlib.files.disk import Files, StrPath, look_at
 from compactlib.guard import Guard
 from compactlib.indexset import IndexSet
 from compactlib.raftlog.names import segment_name
-from compactlib.raftlog.segment.index import SegmentIndex
+from compactlib.raftlog.segment.format import SegmentIndex
 from compactlib.raftlog.segment.listing import (
     FolderContents,
     KnownSegment,
@@ -110,13 +110,6 @@ class OpenFiles:
                 segments.readers.pop(number, None)
 
 
-class Releasable(Protocol):
-    """The holder of pins."""
-
-    def release(self) -> None:
-        """Release the pinned entries."""
-
-
 class Lease:
     """Keeps files for a reader in this process. A context manager.
 
@@ -165,6 +158,7 @@ class Segments:
         row: as given; a later one is assigned.
         readers: the open readers, by number.
         torn_entries: count of entries that the opening has cut off at the end.
+        pins: entries that compactions keep as if they were live, by holder.
     """
 
     def __init__(self, folder: StrPath, guard: Guard, known: Iterable[KnownSegment] = (),
@@ -173,6 +167,7 @@ class Segments:
         self.row: SnapshotMeta | None = row
         self.readers: dict[int, SegmentReader] = {}
         self.torn_entries: int = 0
+        self.pins: dict[Any, IndexSet] = {}
         self._guard = guard
         self._open_files = open_files
         self._view = _View.of(known)
@@ -181,7 +176,6 @@ class Segments:
         self._changes = itertools.count(1)
         self._epoch = 0
         self._leases: set[Lease] = set()
-        self._pins: dict[Releasable, IndexSet] = {}
         self._closed = False
         # Of the owner alone.
         self._files: Files | None = None
@@ -494,23 +488,10 @@ class Segments:
         """The time of the oldest host's lease, in seconds since the epoch; `None` without any."""
         return min((lease.since for lease in list(self._leases) if lease.since is not None), default=None)
 
-    def pin(self, holder: Releasable, indexes: IndexSet) -> None:
-        """Let compactions keep entries as if they were live, until `unpin` of the same holder."""
-        self._pins[holder] = indexes
-
-    def unpin(self, holder: Releasable) -> None:
-        """Release the entries of a holder; idempotent."""
-        self._pins.pop(holder, None)
-
-    @property
-    def pins(self) -> tuple[Releasable, ...]:
-        """The holders of pins."""
-        return tuple(self._pins)
-
     @property
     def pinned(self) -> IndexSet:
         """The pinned indexes."""
-        return IndexSet().union(*list(self._pins.values()))
+        return IndexSet().union(*list(self.pins.values()))
 
     # -- appending
 
@@ -539,14 +520,13 @@ class Segments:
             if not self._is_settled and refs:
                 # Opened on a full disk: nothing behind the seal is certain.
                 loaded = self.reader(refs[-1].number).loaded
-                count = loaded.seal.entries
+                index, synced = loaded.index, loaded.seal.entries
                 before = refs[-2].last if len(refs) > 1 else -1
-                return loaded.index.indexes[count - 1] if count else before, len(loaded.index) - count
-            synced = 0 if writer is None else writer.synced_entries
-            unsynced = 0 if writer is None else len(writer.index) - synced
-            if writer is not None and synced:
-                return writer.index.indexes[synced - 1], unsynced
-            return self._end_of_view(), unsynced
+            elif writer is not None:
+                index, synced, before = writer.index, writer.synced_entries, self._end_of_view()
+            else:
+                return self._end_of_view(), 0
+            return index.indexes[synced - 1] if synced else before, len(index) - synced
 
     def append(self, index: int, term: int, payload: bytes) -> None:
         """Append a checked entry. At or below the last index, it truncates the log there first, durably.

@@ -25,7 +25,7 @@ from compactlib.files.disk import Files, OutFile, StrPath, read_exactly, write_d
 from compactlib.files.zeros_ahead import ZerosAhead
 from compactlib.raftlog.names import TEMPORARY_SUFFIX, segment_name
 from compactlib.raftlog.segment import format as native
-from compactlib.raftlog.segment.index import SegmentIndex
+from compactlib.raftlog.segment.format import SegmentIndex
 from compactlib.raftlog.segment.reader import LoadedSegment, load_segment
 from compactlib.raftlog.values import SegmentLimits
 
@@ -82,10 +82,6 @@ class SegmentWriter(Closing):
         A segment takes no more entries (`is_open`) if it is or was sealed: because its tail is torn, or because it is
         not the last of its log. Zeros in place of a torn tail would not do: after a failed fsync they can be read, and
         yet a power failure brings the torn records back behind new entries.
-
-        Raises:
-            CorruptData: it is damaged in its durable part.
-            StorageError: the disk refused.
         """
         path = os.path.join(folder, segment_name(number))
         out = files.open(path)
@@ -300,11 +296,8 @@ class SegmentWriter(Closing):
 def cut_segment(files: Files, folder: StrPath, number: int, after: int) -> None:
     """Truncate a segment, sealed or not, above `after`, durably: by one more seal. Needs no room.
 
-    The bytes of the truncated entries are ignored, and freed when the segment is rewritten.
-
-    Raises:
-        CorruptData: the segment is damaged.
-        StorageError: the disk refused; the segment has all its entries, or those up to `after`.
+    The bytes of the truncated entries are ignored, and freed when the segment is rewritten. If the disk refuses, the
+    segment has all its entries, or those up to `after`.
     """
     path = os.path.join(folder, segment_name(number))
     out = files.open(path)

@@ -288,16 +288,6 @@ def _checkpoint_stems(folder: StrPath, above: int) -> list[SnapshotMeta]:
     return [SnapshotMeta(index, term, attempt=attempt) for index, term, attempt in keys if index > above]
 
 
-def checkpoint_in(folder: StrPath, index: int) -> SnapshotMeta | None:
-    """The checkpoint at `index` of the log in `folder`, which may have a writer; `None` if it does not exist."""
-    inside = os.path.join(folder, SNAPSHOTS_FOLDER)
-    for stem in reversed(_checkpoint_stems(inside, index - 1)):
-        path = os.path.join(inside, _name(stem, "checkpoint"))
-        if stem.index == index and (data := read_if_there(path)) is not None:
-            return decode_snapshot_meta(data, path)
-    return None
-
-
 def is_half_installed(folder: StrPath, row: SnapshotMeta) -> bool:
     """Whether the snapshot of `row` in the log's `folder` is half installed: the log lacks its live entries."""
     return row.manifest is not None and look_at(

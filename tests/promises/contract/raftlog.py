@@ -9,13 +9,11 @@ from random import Random
 import attrs
 
 from compactlib.raftlog import (
-    CostPolicy,
     DropDead,
     Entry,
     EveryNMinors,
     LogOptions,
     RaftLog,
-    RaPolicy,
     SeedPolicy,
     SegmentLimits,
     StoreOptions,
@@ -71,4 +69,4 @@ class RaftLogs(Driver[RaftLog]):
 
 
 COMPACTIONS = [SegmentLogDriver(), RaftLogs()]
-POLICIES = [(policy, log_views()) for policy in (DropDead(), SeedPolicy(), RaPolicy(), CostPolicy())]
+POLICIES = [(policy, log_views()) for policy in (DropDead(), SeedPolicy())]

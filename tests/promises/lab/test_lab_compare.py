@@ -25,7 +25,7 @@ from compactlib.lab import (
     compare,
     replay,
 )
-from compactlib.raftlog import CostPolicy, DeadRatio, SeedPolicy, SegmentLimits
+from compactlib.raftlog import DeadRatio, DropDead, SeedPolicy, SegmentLimits
 from compactlib.scheduler import ByPriority, LevelConfig, SchedulerConfig, SmallestFirst
 from compactlib.staging import PressurePolicy
 from tests.harness.recording import RecordingObserver
@@ -35,7 +35,7 @@ BLOBS: Any = ([Greedy(min_used_fraction=0.5), StatsBased(min_used_fraction=0.5)]
               [Uniform(keys=300, writes=900), HotCold(keys=300, writes=900)], BlobLogModel.of_slots(40, 16))
 KINDS: dict[str, Any] = {
     "blobs": BLOBS,
-    "raftlog": ([SeedPolicy(), CostPolicy()], [HotCold(keys=100, writes=900, record_bytes=50)],
+    "raftlog": ([SeedPolicy(), DropDead()], [HotCold(keys=100, writes=900, record_bytes=50)],
                 {"every fourth": RAFTLOG, "half dead": attrs.evolve(RAFTLOG, trigger=DeadRatio(1.0))}),
     "staging": ({str(number): PressurePolicy(deletes=number) for number in (5, 20, 80)},
                 [Bursts(keys=400, writes=600, every=100, burst_keys=40)], BranchModel(base_keys=400, range_keys=50)),

@@ -27,7 +27,7 @@ from compactlib.lab import (
     replay,
 )
 from compactlib.lab.policies import ByEnd, DChoices, DecliningCost
-from compactlib.raftlog import CostPolicy, SeedPolicy, SegmentLimits
+from compactlib.raftlog import SeedPolicy, SegmentLimits
 from compactlib.raftlog.policies import Elapsed
 from compactlib.scheduler import ByPriority, LevelConfig, SchedulerConfig
 from compactlib.staging import PressurePolicy
@@ -279,7 +279,7 @@ def test_a_raft_log_without_live_entries_is_dropped_without_copies() -> None:
 
 def test_a_trigger_counts_the_seconds_of_the_workload() -> None:
     model = RaftLogModel(limits=SegmentLimits(max_entries=50), snapshot_every=100, trigger=Elapsed(1.0))
-    total = replay(Uniform(keys=50, writes=3_950, record_bytes=10), CostPolicy(), model).total
+    total = replay(Uniform(keys=50, writes=3_950, record_bytes=10), SeedPolicy(), model).total
     # Four seconds, in which 40 snapshots were taken.
     assert 0 < total.copied_bytes < total.user_bytes
 

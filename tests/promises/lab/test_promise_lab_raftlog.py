@@ -11,13 +11,11 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.lab import RaftLogModel
 from compactlib.raftlog import (
-    CostPolicy,
     DeadRatio,
     DropDead,
     EveryNMinors,
     LogOptions,
     LogPolicy,
-    RaPolicy,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
@@ -30,8 +28,7 @@ PUT, DELETE, FOREVER = 0, 1, -1
 LIMITS = SegmentLimits(max_entries=6, max_bytes=4_000)
 
 
-@pytest.mark.parametrize("policy", [SeedPolicy(), SeedPolicy(max_sources=3, reclaim_fraction=0.2), RaPolicy(),
-                                    CostPolicy()], ids=str)
+@pytest.mark.parametrize("policy", [SeedPolicy(), SeedPolicy(max_sources=3, reclaim_fraction=0.2)], ids=str)
 def test_a_plan_in_the_lab_equals_the_logs(tmp_path: Path, policy: LogPolicy) -> None:
     random = Random(str(policy))
     lab = RaftLogModel(limits=LIMITS, snapshot_every=1 << 30, major_every=2).start(policy)
@@ -55,15 +52,14 @@ def test_a_plan_in_the_lab_equals_the_logs(tmp_path: Path, policy: LogPolicy) ->
 
 
 @pytest.mark.parametrize("trigger", [EveryNMinors(2), DeadRatio(2.0), DeadBytes(8_000), Elapsed(100.0),
-                                     EveryNMinors(4) | (Elapsed(50.0) & DeadRatio(0.5, "entries"))], ids=str)
+                                     EveryNMinors(4) | (Elapsed(50.0) & DeadRatio(0.5))], ids=str)
 def test_a_trigger_in_the_lab_equals_the_logs(tmp_path: Path, trigger: Trigger) -> None:
     """Compact both; each decides by its trigger whether that is a major compaction."""
     random = Random(str(trigger))
     clock = ManualClock(1_700_000_000.0)
-    lab = RaftLogModel(limits=LIMITS, snapshot_every=1 << 30, trigger=trigger).start(CostPolicy())
+    lab = RaftLogModel(limits=LIMITS, snapshot_every=1 << 30, trigger=trigger).start(SeedPolicy())
     majors = 0
-    with SegmentLog(tmp_path / "log", LogOptions(limits=LIMITS, clock=clock, trigger=trigger,
-                                                 policy=CostPolicy())) as log:
+    with SegmentLog(tmp_path / "log", LogOptions(limits=LIMITS, clock=clock, trigger=trigger)) as log:
         for _ in range(12):
             for _ in range(random.randrange(10, 80)):
                 key, size = int(random.random() ** 2 * 100), random.randrange(0, 300)

@@ -10,7 +10,6 @@ import pytest
 from compactlib.clock import ManualClock
 from compactlib.indexset import IndexSet
 from compactlib.raftlog import (
-    CostPolicy,
     DeadEntry,
     DropDead,
     Entry,
@@ -18,7 +17,6 @@ from compactlib.raftlog import (
     LogOptions,
     LogPolicy,
     RaftLog,
-    RaPolicy,
     SeedPolicy,
     SegmentLimits,
     SegmentLog,
@@ -56,7 +54,7 @@ def bytes_of(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("live", [range(1, LAST, 4), range(100, 101), range(1, LAST, 40), range(1, 40)], ids=str)
-@pytest.mark.parametrize("policy", [DropDead(), SeedPolicy(), RaPolicy(), CostPolicy()], ids=str)
+@pytest.mark.parametrize("policy", [DropDead(), SeedPolicy()], ids=str)
 def test_forecast_holds_to_the_byte(policy: LogPolicy, live: range, tmp_path: Path) -> None:
     with in_segments(tmp_path, live) as log:
         plan, before = log.plan(policy), bytes_of(tmp_path)

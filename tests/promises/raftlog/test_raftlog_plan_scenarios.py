@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from compactlib.raftlog import CostPolicy, DropDead, LogPlan, LogPolicy, LogView, RaPolicy, SeedPolicy, SegmentLimits
+from compactlib.raftlog import DropDead, LogPlan, LogPolicy, LogView, SeedPolicy, SegmentLimits
 from compactlib.raftlog.policy import SegmentRef, SegmentStats, plan_for
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios" / "raftlog"
-POLICIES: dict[str, Callable[..., LogPolicy]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy,
-                                                   "cost": CostPolicy}
+POLICIES: dict[str, Callable[..., LogPolicy]] = {"drop": DropDead, "seed": SeedPolicy}
 SEGMENTS = re.compile(r"segments (\d+)(?:-(\d+))? \{(\d+),(\d+)\} +live (\d+) of (\d+), bytes (\d+) of (\d+)")
 
 

@@ -18,7 +18,6 @@ from compactlib.raftlog import (
     LogOptions,
     RaftLog,
     RaftLogStore,
-    RaPolicy,
     SeedPolicy,
     SegmentLimits,
     StoreOptions,
@@ -121,7 +120,7 @@ def do_other_things(store: RaftLogStore, logs: list[RaftLog], rng: random.Random
     """Read and compact until it has ended."""
     def compact(log: RaftLog) -> None:
         try:
-            log.compact(policy=rng.choice((None, DropDead(), SeedPolicy(), RaPolicy())))
+            log.compact(policy=rng.choice((None, DropDead(), SeedPolicy())))
         except CompactionFailed as error:
             assert all(isinstance(each, (*REFUSALS, NotFound)) for each in error.failures.values()), repr(error)
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -13,27 +12,20 @@ from hypothesis import given, settings
 
 from compactlib.errors import InvalidInput
 from compactlib.raftlog import (
-    CostPolicy,
     DropDead,
     LogChoice,
-    LogPolicy,
     LogView,
-    RaPolicy,
     SeedPolicy,
     SegmentLimits,
 )
-from compactlib.raftlog.compaction.plan import (
-    MAX_GROUP_MEMBERS,
-    plan_for,
-)
+from compactlib.raftlog.compaction.plan import plan_for
+from compactlib.raftlog.compaction.policy import MAX_GROUP_MEMBERS
 from compactlib.raftlog.names import compacting_members, compacting_name
 from compactlib.testing.views import log_views
 from tests.tools.raft_segments import segments_of, view_of_candidates
 
 LIMITS = SegmentLimits(max_entries=128)
 LOGS: Any = log_views().examples
-POLICIES: dict[str, Callable[..., LogPolicy]] = {"drop": DropDead, "seed": SeedPolicy, "ra": RaPolicy,
-                                                   "cost": CostPolicy}
 
 
 def view_of(*counts: tuple[int, int, int, int], limits: SegmentLimits = LIMITS) -> LogView:
@@ -51,13 +43,6 @@ class Fixed:
 
     def choose(self, view: LogView, now: float) -> LogChoice:
         return self.choice
-
-
-@pytest.mark.parametrize(("count", "parts"), [(14, [14]), (15, [7, 8]), (28, [14, 14]), (40, [13, 13, 14])])
-def test_a_long_group_becomes_adjacent_parts_of_nearly_equal_size(count: int, parts: list[int]) -> None:
-    plan = plan_for(view_of(*[(1, 1, 10, 10)] * count), SeedPolicy(max_sources=100))
-    assert [len(group.members) for group in plan.groups] == parts
-    assert [number for group in plan.groups for number in group.numbers] == list(range(1, count + 1))
 
 
 def test_the_name_of_an_output_limits_its_members() -> None:
@@ -93,10 +78,17 @@ def test_a_bad_choice_is_refused_with_the_policy_and_the_group(groups: tuple[tup
         plan_for(view, Fixed(LogChoice(groups, "told")))
 
 
+def test_a_group_with_too_long_a_name_is_refused() -> None:
+    view = view_of(*[(1, 1, 10, 10)] * 15)
+    assert plan_for(view, Fixed(LogChoice((tuple(range(1, 15)),), "told"))).groups
+    with pytest.raises(InvalidInput, match="of at most 14"):
+        plan_for(view, Fixed(LogChoice((tuple(range(1, 16)),), "told")))
+
+
 @settings(max_examples=60)
 @given(LOGS)
 def test_each_segment_has_exactly_one_place_in_a_plan(view: LogView) -> None:
-    for plan in [plan_for(view, make()) for make in POLICIES.values()]:
+    for plan in [plan_for(view, make()) for make in (DropDead, SeedPolicy)]:
         named = [number for row in plan.to_dicts() for number in row["members"]]
         assert sorted(named) == [each.number for each in view.segments]
         assert len(plan.to_dicts()) == len(plan.drops) + len(plan.groups) + len(plan.kept)

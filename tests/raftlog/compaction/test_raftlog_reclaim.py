@@ -99,16 +99,16 @@ def test_chained_links_lead_to_the_end_until_their_removal(tmp_path: Path) -> No
         expected.check(log)
 
 
-def test_a_plan_made_before_answers_everything_after(tmp_path: Path) -> None:
+def test_a_lease_keeps_what_is_read_after_compactions(tmp_path: Path) -> None:
     expected = vector_45(tmp_path)
     with SegmentLog(tmp_path, options(keep_links_seconds=0.0)) as log:
-        with log.plan_read(range(1, 50)) as plan:
+        with log.lease():
             done(log.compact(policy=log.policy))
             assert links(tmp_path) == {2: ONE, 3: ONE}
-            assert list(plan.answers()) == [expected.answer(index) for index in range(1, 50)]
+            assert list(log.read_many(range(1, 50))) == [expected.answer(index) for index in range(1, 50)]
             log.snapshot(49, [2, 40])
             log.compact(policy=log.policy)
-            assert list(plan.answers()) == [entry_of(index) if index in (2, 40) else DeadEntry(index, 49)
+            assert list(log.read_many(range(1, 50))) == [entry_of(index) if index in (2, 40) else DeadEntry(index, 49)
                                             for index in range(1, 50)]
         log.reclaim()
         assert links(tmp_path) == {}

@@ -19,7 +19,7 @@ from compactlib.raftlog import (
     LogOptions,
     LogReader,
     MissingEntry,
-    RaPolicy,
+    SeedPolicy,
     SegmentLimits,
     SegmentLog,
     SnapshotMeta,
@@ -54,7 +54,7 @@ def test_it_changes_nothing(tmp_path: Path) -> None:
     with LogReader(tmp_path) as reader:
         assert [entry.index for entry in reader.entries()] == [2, 17, 18]
         assert reader.plan(DropDead()).drops[0].number == 2
-        assert reader.plan(RaPolicy()).groups
+        assert reader.plan(SeedPolicy()).groups
         assert reader.verify().is_sound
     os.chmod(tmp_path, 0o755)
     assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
@@ -84,7 +84,7 @@ def test_compactions_and_snapshots_that_it_has_not_seen(tmp_path: Path, max_open
             assert log_answers(reader, range(24)) == log_answers(log, range(24))
 
 
-@pytest.mark.parametrize("how", ["read_many", "entries", "plan"])
+@pytest.mark.parametrize("how", ["read_many", "entries"])
 def test_a_bulk_read_continues_through_another_compaction(tmp_path: Path, how: str) -> None:
     with SegmentLog(tmp_path, options()) as log:
         log.append(rows(1, 22))
@@ -92,8 +92,7 @@ def test_a_bulk_read_continues_through_another_compaction(tmp_path: Path, how: s
         with LogReader(tmp_path, max_open_segments=1) as reader:
             indexes = range(1, 24)
             ways: dict[str, Callable[[], Iterator[Answer]]] = {
-                "read_many": lambda: reader.read_many(indexes), "entries": reader.entries,
-                "plan": lambda: reader.plan_read(indexes).answers()}
+                "read_many": lambda: reader.read_many(indexes), "entries": reader.entries}
             answers = ways[how]()
             assert next(answers) == Entry(*rows(1, 1)[0])
             log.snapshot(20, [2, 6, 14, 18])
