@@ -117,21 +117,18 @@ def _clean_tokens(context: StagingContext, counts: Counter[str], budget: Budget,
                   damage: dict[bytes, CompactlibError]) -> None:
     now = context.clock.now()
     marks = context.branches.marks(damage)
-    try:
-        while batch := list(islice(marks, _BATCH)):
-            emptied: dict[bytes, DropMark] = {}
-            try:
-                for key, mark in batch:
-                    if _is_young(mark, now, context.options.grace_seconds):
-                        counts["tokens_young"] += len(mark.tokens)
-                    else:
-                        _empty(context, mark, counts, budget)
-                        emptied[key] = mark
-            finally:
-                context.branches.forget(emptied)
-                counts["tokens_removed"] += sum(len(mark.tokens) for mark in emptied.values())
-    finally:
-        context.observer.event("staging_cleanup_backlog", repository=context.repository, value=counts["tokens_young"])
+    while batch := list(islice(marks, _BATCH)):
+        emptied: dict[bytes, DropMark] = {}
+        try:
+            for key, mark in batch:
+                if _is_young(mark, now, context.options.grace_seconds):
+                    counts["tokens_young"] += len(mark.tokens)
+                else:
+                    _empty(context, mark, counts, budget)
+                    emptied[key] = mark
+        finally:
+            context.branches.forget(emptied)
+            counts["tokens_removed"] += sum(len(mark.tokens) for mark in emptied.values())
 
 
 def _empty(context: StagingContext, mark: DropMark, counts: Counter[str], budget: Budget) -> None:
@@ -191,8 +188,6 @@ def _collect_ranges(context: StagingContext, budget: Budget, left: list[str]) ->
         collected = RangeCollector(context.committed, partial(live_metaranges, context), grace_seconds, budget,
                                    context.owner.require).run()
     except RangesNotOwned as refusal:
-        context.observer.event("staging_ranges_not_owned", repository=context.repository, owner=refusal.owner,
-                               own=refusal.own)
         left.append(str(refusal))
         return None
     _report_levels(context, collected)
