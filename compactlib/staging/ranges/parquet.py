@@ -213,7 +213,6 @@ class ParquetFormat:
     """
 
     name: str = "parquet"
-    empty: Rows = ArrowRows(*(pa.array([], pa.binary()) for _ in COLUMNS))
 
     def __init__(self, *, compression: Compression = "zstd", rows_per_group: int = 16_384) -> None:
         self._compression: Compression = compression

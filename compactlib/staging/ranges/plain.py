@@ -126,7 +126,6 @@ class PlainFormat:
     """
 
     name: str = "plain"
-    empty: Rows = PlainRows([], [], [])
 
     def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> PlainRows:
         keys: list[bytes] = []

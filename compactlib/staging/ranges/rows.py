@@ -152,10 +152,6 @@ class RangeFormat(Protocol):
     def name(self) -> str:
         """Its name, for messages."""
 
-    @property
-    def empty(self) -> Rows:
-        """Rows without records."""
-
     def rows(self, pairs: Iterable[tuple[bytes, Record]]) -> Rows:
         """Return the rows of sorted records."""
 

@@ -626,7 +626,7 @@ MISTAKES: Sequence[Mistake] = (
         "A plan that is refused as outdated has sealed a token."),
     Mistake(
         "staging-put-held-whatever", "compactlib/staging/branch.py",
-        "                if all(getattr(now, name) == getattr(record, name) for name in batch.unchanged):",
+        "                if now == record if batch.needs_same_record else now.staging_token == record.staging_token:",
         "                if True:",
         (PAIRS,),
         "A write into a token that a commit has read is acknowledged, and lost."),

@@ -209,7 +209,7 @@ def test_staged_changes_that_undo_a_compaction_are_no_change() -> None:
     main = World().branch({"a": "1"}, compacted={"a": "2", "b": "3"}, staged={"a": "1", "b": None})
     assert diff(main) == []
     assert ended(main.commit("nothing")) == "no_changes"
-    assert (main.record().compacted_metarange_id, main.record().sealed_tokens) == (None, 0)
+    assert (main.record().compacted_metarange_id, main.record().sealed_tokens) == (None, ())
     assert contents(main) == {"a": "1"}
 
 
@@ -254,7 +254,7 @@ def test_a_seal_in_front_does_not_make_a_commit_build_again() -> None:
     world.hooks.before_create = sealed_meanwhile
     assert committed(main.commit("a")).rebuilds == 0
     assert head_contents(main) == {"a": "1"}
-    assert (main.record().sealed_tokens, diff(main)) == (1, ["late added ->1"])
+    assert (len(main.record().sealed_tokens), diff(main)) == (1, ["late added ->1"])
 
 
 def test_a_commit_is_built_again_after_a_concurrent_compaction() -> None:
