@@ -24,8 +24,7 @@ from compactlib.errors import Stale
 from compactlib.kv.cell import Found, Swap
 from compactlib.objects.register import ObjectRegister, Version
 from compactlib.staging.errors import RangesNotOwned
-from compactlib.staging.ranges.collect import METARANGES, RANGES
-from compactlib.staging.ranges.files import RangeFiles
+from compactlib.staging.ranges.files import METARANGES, RANGES, RangeFiles
 from compactlib.staging.record import Cells, StoredForm
 from compactlib.staging.values import IDENTITY
 

@@ -31,9 +31,8 @@ from compactlib.objects import ObjectRef, ObjectStore, read_checked
 from compactlib.observer import Observer
 from compactlib.rewrite import Attempt, RewriteOutcome, RewriteResult, RewriteTask
 from compactlib.staging.ranges.apply import Apply, batches_of
-from compactlib.staging.ranges.collect import INCOMING
 from compactlib.staging.ranges.committed import CommittedRanges
-from compactlib.staging.ranges.files import RangeFiles
+from compactlib.staging.ranges.files import INCOMING, RangeFiles
 from compactlib.staging.ranges.metarange import MetaRange, SplitRule
 from compactlib.staging.ranges.rows import ChangeBatch, RangeFormat
 from compactlib.staging.tokens import MergedTokens

@@ -13,10 +13,10 @@ Therefore:
 - *The collection* writes a doom mark with the ids of its victims. Then it lists the writers' marks of reuse, re-reads
   the live metaranges and lists all files again. Then it deletes the victims that are still unneeded, and removes its
   doom mark.
-- *A writer* (`mark_reuse`, `confirm`) writes a mark of reuse for each file that it found. Once all its files exist, it
-  reads the doom marks, and then checks that all its files still exist.
-- *A caller that reuses an unreachable metarange* (`claim`) does the same with the metarange alone. A mark of reuse of a
-  metarange covers its ranges, and a collection deletes metaranges before ranges.
+- *A writer* (`RangeFiles.mark_reuse`, `confirm`) writes a mark of reuse for each file that it found. Once all its
+  files exist, it reads the doom marks, and then checks that all its files still exist.
+- *A caller that reuses an unreachable metarange* (`RangeFiles.claim`) does the same with the metarange alone. A mark of
+  reuse of a metarange covers its ranges, and a collection deletes metaranges before ranges.
 
 If the writer's mark precedes the collection's listing, the collection sees the mark. Otherwise the writer sees the doom
 mark and raises `BeingCollected`; or, if the doom mark was removed already, it sees that the file is missing. The same
@@ -41,121 +41,21 @@ dated. Therefore:
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, TypeAlias
-
-import attrs
+from typing import Final, TypeAlias
 
 from compactlib.budget import Budget
-from compactlib.errors import InvalidInput
-from compactlib.objects import ObjectInfo, ObjectNotFound, ObjectStore
-from compactlib.staging.errors import BeingCollected, MetaRangeNotFound
-from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId, RangeId
+from compactlib.objects import ObjectInfo, ObjectNotFound
+from compactlib.staging.errors import MetaRangeNotFound
+from compactlib.staging.ranges.files import DOOMED, INCOMING, METARANGES, RANGES, REUSED, RangeFiles
+from compactlib.staging.values import Collected, LiveMetaRanges, MetaRangeId
 
-if TYPE_CHECKING:
-    from compactlib.staging.ranges.files import RangeFiles
-
-RANGES: Final = "ranges/"
-METARANGES: Final = "metaranges/"
-REUSED: Final = "reused/"
-DOOMED: Final = "doomed/"
-INCOMING: Final = "incoming/"
-"""Changes for the workers of a cluster; the process that wrote them removes them."""
-_ID: Final = re.compile(r"[0-9a-f]{40}")
-_NAME: Final = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
 _FOLDERS: Final = (METARANGES, RANGES)
 """In the order of deletion: never a metarange without its ranges."""
 _FILES_AT_ONCE: Final = 1000
 
 _Files: TypeAlias = list[tuple[str, ObjectInfo]]
 """Pairs of folder and file."""
-
-
-class MarkedFiles:
-    """The files below a prefix of an object store, and the marks of writers: their half of the protocol.
-
-    Keys below the prefix: `ranges/<id>`, `metaranges/<id>`, `reused/<name>`, `doomed/<name>`, `incoming/<name>`, and
-    `owner/`, the owner's entry. Other files are ignored.
-    """
-
-    def __init__(self, objects: ObjectStore, prefix: str, new_name: Callable[[], str]) -> None:
-        if prefix and not prefix.endswith("/"):
-            raise InvalidInput(f"the prefix {prefix!r} must be empty or end with a slash")
-        self.objects: ObjectStore = objects
-        self.prefix: str = prefix
-        self.new_name: Callable[[], str] = new_name
-
-    def mark_reuse(self, id_: str) -> None:
-        """Mark an existing file as reused, for garbage collections; the caller confirms it with `confirm`."""
-        self.objects.create(f"{self.prefix}{REUSED}{self.new_name()}", id_.encode())
-
-    def confirm(self, written: Iterable[str]) -> None:
-        """Raise `BeingCollected` if a collection deletes, or has deleted, one of these written or reused files.
-
-        One listing, and one request for each file.
-        """
-        doomed = self.doomed()
-        for path in written:
-            id_ = path.rpartition("/")[2]
-            if id_ in doomed or not self.is_there(path):
-                raise BeingCollected(id=id_)
-
-    def claim(self, metarange_id: MetaRangeId) -> None:
-        """Protect an unreachable metarange from collections for their grace period. Three requests.
-
-        One mark covers its ranges too: a collection dooms and deletes metaranges first. So if the metarange is neither
-        doomed nor missing, its ranges are neither. Raises `MetaRangeNotFound` if it was collected, and `BeingCollected`
-        if a collection deletes it now.
-        """
-        path = self.path_of_metarange(metarange_id)
-        self.mark_reuse(metarange_id)
-        if metarange_id in self.doomed():
-            raise BeingCollected(id=metarange_id)
-        if not self.is_there(path):
-            raise MetaRangeNotFound(metarange_id=metarange_id, path=path)
-
-    def doomed(self, besides: str = "") -> set[str]:
-        """Return the ids of files in doom marks, except in the mark with this name."""
-        return {id_ for text in self.texts(DOOMED, besides) for id_ in text.split()}
-
-    def texts(self, folder: str, besides: str = "") -> Iterator[str]:
-        """Yield the texts of marks."""
-        for mark in self.list(folder):
-            if mark.key != besides:
-                with contextlib.suppress(ObjectNotFound):
-                    yield self.objects.get(self.prefix + folder + mark.key).decode("ascii", "replace")
-
-    def is_there(self, path: str) -> bool:
-        """Return whether a file exists. One request."""
-        try:
-            self.objects.info(path)
-        except ObjectNotFound:
-            return False
-        return True
-
-    def list(self, folder: str) -> Iterator[ObjectInfo]:
-        """Yield the files of a folder, each by its name in the folder; skips unrelated files."""
-        start = len(self.prefix) + len(folder)
-        for info in self.objects.list(self.prefix + folder):
-            name = info.key[start:]
-            if (_ID if folder in (RANGES, METARANGES) else _NAME).fullmatch(name):
-                yield attrs.evolve(info, key=name)
-
-    @property
-    def path_of_owner(self) -> str:
-        """The prefix of the keys of the owner's entries."""
-        return f"{self.prefix}owner"
-
-    def path_of_range(self, range_id: RangeId) -> str:
-        """Return the key of a range's file."""
-        return f"{self.prefix}{RANGES}{range_id}"
-
-    def path_of_metarange(self, metarange_id: MetaRangeId) -> str:
-        """Return the key of a metarange's file; `InvalidInput` if this is no id."""
-        if not _ID.fullmatch(metarange_id):
-            raise InvalidInput(f"{metarange_id!r} is no id of 40 hexadecimal digits")
-        return f"{self.prefix}{METARANGES}{metarange_id}"
 
 
 class RangeCollector:

@@ -1,34 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranges and metaranges in an object store: written once, checked by every read.
 
-A range file names its format, so a store may hold several formats. `collect` has the names of all files.
+Keys below the prefix: `ranges/<id>`, `metaranges/<id>`; the marks of garbage collection `reused/<name>` and
+`doomed/<name>` (see `collect`); `incoming/<name>`; and `owner/`, the owner's entry. A range file names its format,
+so a store may hold several formats. Other files are ignored.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import attrs
 
 from compactlib.clock import Clock, SystemClock
-from compactlib.errors import CorruptData, Unsupported
+from compactlib.errors import CorruptData, InvalidInput, Unsupported
 from compactlib.lru import Lru
-from compactlib.objects import CachedObjects, ObjectExists, ObjectNotFound, ObjectStore
-from compactlib.staging.errors import MetaRangeNotFound, RangeNotFound
-from compactlib.staging.ranges.collect import MarkedFiles
+from compactlib.objects import CachedObjects, ObjectExists, ObjectInfo, ObjectNotFound, ObjectStore
+from compactlib.staging.errors import BeingCollected, MetaRangeNotFound, RangeNotFound
 from compactlib.staging.ranges.metarange import MetaRange, SplitRule
 from compactlib.staging.ranges.plain import PlainFormat
 from compactlib.staging.ranges.rows import RangeFormat, Rows
 from compactlib.staging.values import MetaRangeId, RangeEntry, RangeId
 
+RANGES: Final = "ranges/"
+METARANGES: Final = "metaranges/"
+REUSED: Final = "reused/"
+DOOMED: Final = "doomed/"
+INCOMING: Final = "incoming/"
+"""Changes for the workers of a cluster; the process that wrote them removes them."""
+_ID: Final = re.compile(r"[0-9a-f]{40}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9._=+@,-]*")
 
-class RangeFiles(MarkedFiles):
+
+class RangeFiles:
     """Reads and writes the files of a committed layer; arguments and errors as for `CommittedRanges`."""
 
     def __init__(self, objects: ObjectStore, *, range_format: RangeFormat | None = None, rule: SplitRule | None = None,
                  cache_bytes: int = 64 << 20, prefix: str = "", clock: Clock | None = None,
                  new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
-        super().__init__(objects, prefix, new_name)
+        if prefix and not prefix.endswith("/"):
+            raise InvalidInput(f"the prefix {prefix!r} must be empty or end with a slash")
+        self.objects: ObjectStore = objects
+        self.prefix: str = prefix
+        self.new_name: Callable[[], str] = new_name
         self.range_format: RangeFormat = PlainFormat() if range_format is None else range_format
         self.rule: SplitRule = SplitRule() if rule is None else rule
         self.clock: Clock = SystemClock() if clock is None else clock
@@ -135,3 +153,74 @@ class RangeFiles(MarkedFiles):
                     self.objects.delete([path])
                     with contextlib.suppress(ObjectExists):
                         self.objects.create(path, data)
+
+    def mark_reuse(self, id_: str) -> None:
+        """Mark an existing file as reused, for garbage collections; the caller confirms it with `confirm`."""
+        self.objects.create(f"{self.prefix}{REUSED}{self.new_name()}", id_.encode())
+
+    def confirm(self, written: Iterable[str]) -> None:
+        """Raise `BeingCollected` if a collection deletes, or has deleted, one of these written or reused files.
+
+        One listing, and one request for each file.
+        """
+        doomed = self.doomed()
+        for path in written:
+            id_ = path.rpartition("/")[2]
+            if id_ in doomed or not self.is_there(path):
+                raise BeingCollected(id=id_)
+
+    def claim(self, metarange_id: MetaRangeId) -> None:
+        """Protect an unreachable metarange from collections for their grace period. Three requests.
+
+        One mark covers its ranges too: a collection dooms and deletes metaranges first. So if the metarange is neither
+        doomed nor missing, its ranges are neither. Raises `MetaRangeNotFound` if it was collected, and `BeingCollected`
+        if a collection deletes it now.
+        """
+        path = self.path_of_metarange(metarange_id)
+        self.mark_reuse(metarange_id)
+        if metarange_id in self.doomed():
+            raise BeingCollected(id=metarange_id)
+        if not self.is_there(path):
+            raise MetaRangeNotFound(metarange_id=metarange_id, path=path)
+
+    def doomed(self, besides: str = "") -> set[str]:
+        """Return the ids of files in doom marks, except in the mark with this name."""
+        return {id_ for text in self.texts(DOOMED, besides) for id_ in text.split()}
+
+    def texts(self, folder: str, besides: str = "") -> Iterator[str]:
+        """Yield the texts of marks."""
+        for mark in self.list(folder):
+            if mark.key != besides:
+                with contextlib.suppress(ObjectNotFound):
+                    yield self.objects.get(self.prefix + folder + mark.key).decode("ascii", "replace")
+
+    def is_there(self, path: str) -> bool:
+        """Return whether a file exists. One request."""
+        try:
+            self.objects.info(path)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def list(self, folder: str) -> Iterator[ObjectInfo]:
+        """Yield the files of a folder, each by its name in the folder; skips unrelated files."""
+        start = len(self.prefix) + len(folder)
+        for info in self.objects.list(self.prefix + folder):
+            name = info.key[start:]
+            if (_ID if folder in (RANGES, METARANGES) else _NAME).fullmatch(name):
+                yield attrs.evolve(info, key=name)
+
+    @property
+    def path_of_owner(self) -> str:
+        """The prefix of the keys of the owner's entries."""
+        return f"{self.prefix}owner"
+
+    def path_of_range(self, range_id: RangeId) -> str:
+        """Return the key of a range's file."""
+        return f"{self.prefix}{RANGES}{range_id}"
+
+    def path_of_metarange(self, metarange_id: MetaRangeId) -> str:
+        """Return the key of a metarange's file; `InvalidInput` if this is no id."""
+        if not _ID.fullmatch(metarange_id):
+            raise InvalidInput(f"{metarange_id!r} is no id of 40 hexadecimal digits")
+        return f"{self.prefix}{METARANGES}{metarange_id}"

@@ -605,7 +605,7 @@ MISTAKES: Sequence[Mistake] = (
         (LEFTOVERS + "test_compaction_whose_result_was_collected_yields",),
         "A compaction that stood still names files that a collection has taken."),
     Mistake(
-        "staging-confirms-nothing", "compactlib/staging/ranges/collect.py",
+        "staging-confirms-nothing", "compactlib/staging/ranges/files.py",
         "if id_ in doomed or not self.is_there(path):",
         "if id_ in doomed:",
         ("tests/staging/committed/test_committed_collect.py::"
